@@ -12,28 +12,29 @@ from acclimate.options.numbers import SeedNumber
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow")
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 
+PairColumn = Annotated[
+    str | None,
+    Option(
+        "Column of the second text of a pair in the task.",
+        DATA,
+        default="text_pair, or a usual name",
+        study=False,
+        recorded=False,
+    ),
+]
+LabelColumn = Annotated[
+    str | None,
+    Option("Column of the label in the task.", DATA, default="label, or a usual name", study=False, recorded=False),
+]
+
 
 @options
 class LabelOptions:
     """How a task is read by verbs whose ``text_column`` is that of a corpus."""
 
     _: KW_ONLY
-    pair_column: Annotated[
-        str | None,
-        Option(
-            "Column of the second text of a pair in the task.",
-            DATA,
-            default="text_pair, or a usual name",
-            study=False,
-            recorded=False,
-        ),
-    ] = None
-    label_column: Annotated[
-        str | None,
-        Option(
-            "Column of the label in the task.", DATA, default="label, or a usual name", study=False, recorded=False
-        ),
-    ] = None
+    pair_column: PairColumn = None
+    label_column: LabelColumn = None
     split_seed: Annotated[
         SeedNumber,
         Option(

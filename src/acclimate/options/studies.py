@@ -12,6 +12,7 @@ from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
 from acclimate.options.numbers import SeedCount, TokenCount
+from acclimate.options.reading import LabelColumn, PairColumn
 from acclimate.options.training import Progress
 
 if TYPE_CHECKING:
@@ -62,8 +63,16 @@ class StudyOptions:
     heldout: Annotated[Places, _text("Domain text to measure on", default="2 % of the documents of the corpus")] = ()
     general: Annotated[Places, _text("General text, to measure forgetting", default="not measured")] = ()
     task: Annotated[
-        Places, Option("Folder of a labelled task.", DATA, default="only losses are compared", many=True)
+        Places,
+        Option(
+            "Labelled task: a folder, a file, or hf:NAME; FILE:COLUMN names the column of its text.",
+            DATA,
+            default="only losses are compared",
+            many=True,
+        ),
     ] = ()
+    pair_column: PairColumn = None
+    label_column: LabelColumn = None
     methods: Annotated[
         Strings,
         BeforeValidator(read_names),

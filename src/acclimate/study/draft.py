@@ -15,7 +15,7 @@ from acclimate.options.training import BUDGETS
 from acclimate.study.changes import change_values
 from acclimate.study.config import StudyConfig, read_study_file
 from acclimate.study.inputs import HELDOUT_SHARE
-from acclimate.study.paths import locate_file, locate_model, locate_text
+from acclimate.study.paths import locate_model, locate_text
 from acclimate.study.settings import UNADAPTED
 
 HEADER = "# Written by `acclimate init` or `acclimate compare`. docs/study.md describes all keys.\n"
@@ -49,6 +49,7 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
         name: [locate_text(source, here) for source in getattr(options, name)]
         for name in ("corpus", "heldout", "general")
     }
+    columns = {name: getattr(options, name) for name in ("pair_column", "label_column") if getattr(options, name)}
     name = _name_domain(options.corpus[0])
     models = [locate_model(model, here) for model in options.model]
     study: dict[str, Any] = {
@@ -61,7 +62,10 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
                 "name": name,
                 "corpus": texts["corpus"],
                 "heldout": texts["heldout"],
-                "tasks": [locate_file(task, here) for task in options.task],
+                "tasks": [
+                    {"path": locate_text(task, here), **columns} if columns else locate_text(task, here)
+                    for task in options.task
+                ],
             }
         ],
         "general": texts["general"],
