@@ -94,6 +94,26 @@ def test_the_same_rows_give_the_same_task_in_every_form(tmp_path):
     check()
 
 
+def test_an_excel_file_is_read_as_csv(tmp_path, caplog):
+    openpyxl = pytest.importorskip("openpyxl")
+    rows = [{**row, "stars": 1 + row["id"] % 2, "note": None} for row in REVIEWS]
+    book = openpyxl.Workbook()
+    for row in [list(rows[0]), [None] * 5, *(list(row.values()) for row in rows)]:
+        book.active.append(row)
+    book.create_sheet("second")
+    book.save(tmp_path / "reviews.xlsx")
+    write_csv(tmp_path / "reviews.csv", rows)
+    for column in ("sentiment", "stars"):
+        prints = {
+            load_task(tmp_path / f"reviews.{ending}", label_column=column).fingerprint() for ending in ("csv", "xlsx")
+        }
+        assert len(prints) == 1
+    assert "only the first sheet, 'Sheet', is read" in caplog.text
+    (tmp_path / "bad.xlsx").write_bytes(b"PK not a zip")
+    with pytest.raises(UserError, match=r"bad\.xlsx' is not an Excel file"):
+        load_task(tmp_path / "bad.xlsx")
+
+
 def test_columns_can_be_named_in_every_place(tmp_path, tiny_bert):
     rows = [{**row, "stars": row["id"] % 2, "title": "x"} for row in REVIEWS]
     path = write_csv(tmp_path / "reviews.csv", rows, ";")

@@ -9,7 +9,7 @@ from typing import Annotated
 from acclimate.options.declaration import DATA, Option, option_fields, options
 from acclimate.options.numbers import SeedNumber
 
-TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow")
+TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow", ".xlsx")
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 
 PairColumn = Annotated[

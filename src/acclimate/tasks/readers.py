@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,16 +18,19 @@ from acclimate.corpus.readers import (
     COLUMNAR,
     SUFFIXES,
     detect_format,
+    open_bytes,
     read_batches,
     read_json_rows,
     read_numbered_lines,
 )
-from acclimate.errors import DamagedFileError, UserError, first_line
+from acclimate.errors import DamagedFileError, UserError, first_line, warn_once
 from acclimate.files import check_regular_file
 
 SPLITS = {"train": ("train", "training"), "dev": ("dev", "validation", "valid", "val"), "test": ("test", "testing")}
 """The splits of a task, and the possible names of each."""
 FORMATS = tuple(suffix for suffix in SUFFIXES if not suffix.startswith(".txt"))
+EXCEL = ".xlsx"
+"""Only one file of a task, or files whose names contain those of splits, may be Excel."""
 _SHARD = re.compile(r"(?P<stem>.+?)(?P<shard>-\d+-of-(?P<shards>\d+))?")
 
 Row = tuple[str, dict[str, Any]]
@@ -93,7 +97,9 @@ def read_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Row]:
     """
     form = detect_format(path)
     try:
-        if form in COLUMNAR:
+        if path.name.lower().endswith(EXCEL):
+            yield from _read_excel(path)
+        elif form in COLUMNAR:
             yield from _read_columnar(path)
         elif form in (".jsonl", ".json"):
             yield from _read_json(path)
@@ -167,6 +173,33 @@ def _read_table(path: Path, delimiter: str, columns: Collection[str]) -> Iterato
                 raise UserError(f"{where}: two columns are named '{duplicate}'; rename one.")
         elif fields:
             yield where, dict(zip(names, fields, strict=True))
+
+
+def _read_excel(path: Path) -> Iterator[Row]:
+    """Yield the rows of the first sheet, all cells as text, as in CSV.
+
+    Raises:
+        UserError: If ``openpyxl`` is not installed, or the file or its header is invalid.
+    """
+    try:
+        from openpyxl import load_workbook
+    except ImportError as error:
+        raise UserError("Excel files need openpyxl: pip install 'acclimate[excel]'; or save them as CSV.") from error
+    try:
+        book = load_workbook(open_bytes(path), read_only=True, data_only=True)
+        first, *others = book.worksheets
+        rows = [["" if cell is None else str(cell) for cell in row] for row in first.iter_rows(values_only=True)]
+    except (ValueError, KeyError, zipfile.BadZipFile, SyntaxError) as error:  # SyntaxError: damaged XML
+        raise UserError(f"'{path}' is not an Excel file ({first_line(error)}).") from error
+    if others:
+        warn_once(f"'{path}': only the first sheet, '{first.title}', is read.")
+    numbered = ((number, row) for number, row in enumerate(rows, 1) if any(cell.strip() for cell in row))
+    _, names = next(numbered, (0, []))
+    names = [name.strip() for name in names]
+    if (duplicate := _first_duplicate(names)) is not None:
+        raise UserError(f"{path}: two columns are named '{duplicate}'; rename one.")
+    for number, row in numbered:
+        yield f"{path}:{number}", {name: cell for name, cell in zip(names, row, strict=False) if name}
 
 
 def _read_columnar(path: Path) -> Iterator[Row]:

@@ -18,6 +18,7 @@ from acclimate.corpus.readers import COLUMNAR, detect_format
 from acclimate.errors import UserError, first_line, unknown_name_error, warn_once
 from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.readers import (
+    EXCEL,
     FORMATS,
     SPLITS,
     Row,
@@ -42,6 +43,7 @@ LABEL_NAMES = (
     *("rating", "stars", "gold", "gold_label", "emotion"),
 )
 """Usual names of columns, in lower case, in order of how common they are; the order has no other meaning."""
+TABLES = (*FORMATS, EXCEL)
 SPLIT_COLUMN = "split"
 OTHER_COLUMNS = ("document", "id")
 """Columns that are read where they exist."""
@@ -207,8 +209,9 @@ def _read_files(files: list[Path], options: ReadingOptions) -> Table:
         UserError: If there are none, or one is not a table.
     """
     for file in files:
-        if detect_format(file) is None or not file.name.lower().endswith(FORMATS):
-            raise UserError(f"'{file}' is not a table; a task needs {', '.join(FORMATS[:6])}, or a folder of these.")
+        if not file.name.lower().endswith(TABLES):
+            formats = ", ".join((*FORMATS[:6], EXCEL))
+            raise UserError(f"'{file}' is not a table; a task needs {formats}, or a folder of these.")
     # The delimiter of a table is the one that separates these columns.
     columns = (options.text_column or COLUMNS[0], options.label_column or COLUMNS[1])
     rows = [row for file in files for row in read_rows(file, columns)]
@@ -231,7 +234,7 @@ def _guess_files(folder: Path, known: Mapping[str, list[Path]]) -> dict[str, lis
     Raises:
         UserError: If there is no train file, or there are several files for a split.
     """
-    tables = [file for file in sorted(folder.iterdir()) if file.is_file() and file.name.lower().endswith(FORMATS)]
+    tables = [file for file in sorted(folder.iterdir()) if file.is_file() and file.name.lower().endswith(TABLES)]
     if len(tables) == 1 and not any(known.values()):
         warn_once(f"'{tables[0]}' is the only table of its folder, so all splits are from it.")
         return {"train": tables}
