@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -189,7 +188,7 @@ def _read_excel(path: Path) -> Iterator[Row]:
         book = load_workbook(open_bytes(path), read_only=True, data_only=True)
         first, *others = book.worksheets
         rows = [["" if cell is None else str(cell) for cell in row] for row in first.iter_rows(values_only=True)]
-    except (ValueError, KeyError, zipfile.BadZipFile, SyntaxError) as error:  # SyntaxError: damaged XML
+    except Exception as error:  # a damaged file raises errors of zipfile, zlib and XML, among others
         raise UserError(f"'{path}' is not an Excel file ({first_line(error)}).") from error
     if others:
         warn_once(f"'{path}': only the first sheet, '{first.title}', is read.")
