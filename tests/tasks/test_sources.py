@@ -94,6 +94,30 @@ def test_the_same_rows_give_the_same_task_in_every_form(tmp_path):
     check()
 
 
+@each("encoding", ["cp1252", "utf-16", "utf-16-le", "utf-8-sig", "mac-roman"])
+def test_other_encodings_can_be_named(tmp_path, encoding):
+    rows = [{**row, "review": f"crème brûlée “{row['id']}”"} for row in REVIEWS]
+    text = write_csv(tmp_path / "r.csv", rows).read_text(encoding="utf-8")
+    expected = load_task(tmp_path / "r.csv").fingerprint()
+    for end in ("\n", "\r\n", "\r"):
+        (tmp_path / "r.csv").write_bytes(text.replace("\n", end).encode(encoding))
+        assert load_task(tmp_path / "r.csv", encoding=encoding).fingerprint() == expected
+    if encoding != "utf-8-sig":
+        with pytest.raises(UserError, match=r"--encoding|UTF-16, not UTF-8|UTF-16LE, not UTF-8"):
+            load_task(tmp_path / "r.csv")
+        with pytest.raises(UserError, match=r"cannot be read: 'utf-?8' codec"):
+            load_task(tmp_path / "r.csv", encoding="utf-8")
+
+
+def test_an_encoding_must_exist_and_apply(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in REVIEWS))
+    with pytest.raises(UserError, match=r"r.jsonl' has the encoding of its format; remove the encoding 'cp1252'"):
+        load_task(path, encoding="cp1252")
+    with pytest.raises(UserError, match=r"encoding.*must be an encoding that Python knows"):
+        load_task(path, encoding="cp9999")
+
+
 def test_an_excel_file_is_read_as_csv(tmp_path, caplog):
     openpyxl = pytest.importorskip("openpyxl")
     rows = [{**row, "stars": 1 + row["id"] % 2, "note": None} for row in REVIEWS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -81,7 +82,7 @@ def _list_names(files: Iterable[Path]) -> str:
     return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "nothing"
 
 
-def read_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Row]:
+def read_rows(path: Path, columns: Collection[str] = (), encoding: str | None = None) -> Iterator[Row]:
     """Yield the rows of a file in one of :data:`FORMATS`, with blanks around the names of columns removed.
 
     Tables are read by :func:`acclimate.corpus.csv_reader.read_table`. Labels that ``datasets`` has stored as numbers
@@ -90,9 +91,10 @@ def read_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Row]:
     Args:
         path: The file.
         columns: The columns that every row has.
+        encoding: Encoding of a CSV or TSV file; None for UTF-8, which all other formats have.
 
     Raises:
-        UserError: If a line cannot be parsed, the text is not UTF-8, or the file is damaged.
+        UserError: If a line cannot be parsed, the text is not in that encoding, or the file is damaged.
     """
     form = detect_format(path)
     try:
@@ -103,7 +105,7 @@ def read_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Row]:
         elif form in (".jsonl", ".json"):
             yield from _read_json(path)
         else:
-            yield from _read_table(path, "," if form == ".csv" else "\t", columns)
+            yield from _read_table(path, "," if form == ".csv" else "\t", columns, encoding)
     except DamagedFileError as damage:
         raise UserError(f"'{path}' cannot be read: line {damage.line}: {damage.reason}.") from damage
     except (OSError, EOFError, UnicodeDecodeError, pyarrow.ArrowException) as error:
@@ -156,16 +158,27 @@ def _strip_names(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(zip(names, row.values(), strict=True))
 
 
-def _read_table(path: Path, delimiter: str, columns: Collection[str]) -> Iterator[Row]:
+def _decode_lines(path: Path, encoding: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the numbered lines of a file of another encoding, in UTF-8."""
+    with open_bytes(path) as file:
+        data = file.read().decode(encoding).removeprefix("\ufeff").encode("utf-8")
+    yield from enumerate(io.BytesIO(data if b"\n" in data else data.replace(b"\r", b"\n")), 1)
+
+
+def _read_table(path: Path, delimiter: str, columns: Collection[str], encoding: str | None) -> Iterator[Row]:
     names: list[str] = []
-    for line, fields, problem in read_table(read_numbered_lines(path), path, delimiter, columns):
+    numbered = _decode_lines(path, encoding) if encoding else read_numbered_lines(path)
+    for line, fields, problem in read_table(numbered, path, delimiter, columns):
         where = f"{path}:{line}"
         if problem:
             raise UserError(f"{where}: {problem}; fix the line.")
         try:
             "".join(fields).encode("utf-8")
         except UnicodeEncodeError as error:
-            raise UserError(f"{where}: not UTF-8 text; save the file as UTF-8.") from error
+            raise UserError(
+                f"{where}: not UTF-8 text; name its encoding with --encoding, such as cp1252 for a file of Windows, "
+                "or save it as UTF-8."
+            ) from error
         if not names:
             names = fields
             if (duplicate := _first_duplicate(names)) is not None:

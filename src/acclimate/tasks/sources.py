@@ -212,9 +212,11 @@ def _read_files(files: list[Path], options: ReadingOptions) -> Table:
         if not file.name.lower().endswith(TABLES):
             formats = ", ".join((*FORMATS[:6], EXCEL))
             raise UserError(f"'{file}' is not a table; a task needs {formats}, or a folder of these.")
+        if options.encoding and detect_format(file) not in (".csv", ".tsv"):
+            raise UserError(f"'{file}' has the encoding of its format; remove the encoding '{options.encoding}'.")
     # The delimiter of a table is the one that separates these columns.
     columns = (options.text_column or COLUMNS[0], options.label_column or COLUMNS[1])
-    rows = [row for file in files for row in read_rows(file, columns)]
+    rows = [row for file in files for row in read_rows(file, columns, options.encoding)]
     if files and not rows:
         raise UserError(f"'{files[0]}' holds no rows.")
     is_columnar = files and detect_format(files[0]) in COLUMNAR

@@ -106,6 +106,7 @@ def load_task(
     pair_column: str | None = None,
     label_column: str | None = None,
     split_seed: int = 0,
+    encoding: str | None = None,
 ) -> Any:
     """Read a task: a folder with ``train``, ``test`` and optionally ``dev``, a file, a data set of the Hub, an object.
 
@@ -141,6 +142,7 @@ def load_task(
         pair_column: Column of the second text of a pair.
         label_column: Column of the label.
         split_seed: Random seed of splits that are drawn.
+        encoding: Encoding of CSV and TSV files that are not UTF-8.
 
     Returns:
         A :class:`acclimate.tasks.Task` or :class:`acclimate.tasks.qa.QATask`.
@@ -154,6 +156,7 @@ def load_task(
         pair_column=pair_column,
         label_column=label_column,
         split_seed=split_seed,
+        encoding=encoding,
     )
     kinds = sorted((TASK_KINDS.lookup(kind)() for kind in TASK_KINDS.names()), key=lambda kind: kind.fallback)
     if not isinstance(source, str | Path):
