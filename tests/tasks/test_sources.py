@@ -22,6 +22,7 @@ from acclimate.options.reading import ReadingOptions, default_task_name
 from acclimate.tasks import Task, finetune, load_task
 from acclimate.tasks.drawing import draw_rows
 from acclimate.tasks.sources import LABEL_NAMES, PAIR_NAMES, TEXT_NAMES, choose_columns, match_splits
+from acclimate.training import adapt
 from tests.cases import each
 
 QUICK = {"deadline": None, "database": None}
@@ -154,6 +155,29 @@ def test_columns_can_be_named_in_every_place(tmp_path, tiny_bert):
         tiny_bert, path, label_column="sentiment", epochs=1, max_length=16, precision="fp32", progress=False
     )
     assert len(result.gold) == len(load_task(path, label_column="sentiment").test)
+
+
+def test_an_adaptation_reads_tables_and_columns_of_a_task(tiny_bert, tmp_path):
+    path = write_csv(tmp_path / "reviews.csv", [{**row, "title": f"food {row['id']}"} for row in REVIEWS])
+    quick = {"steps": 1, "batch_size": 4, "max_length": 16, "precision": "fp32", "progress": False}
+
+    def documents(corpus, method, **options):
+        adapt(tiny_bert, corpus, method, tmp_path / "out", overwrite=True, **quick, **options)
+        return json.loads((tmp_path / "out" / "acclimate.json").read_text())["text"]["documents"]
+
+    train = load_task(path, text_column="title").train
+    assert len({example.text for example in train}) == 42
+    assert documents(None, "tapt", task=path, text_column="title") == 42
+    assert documents(None, "tapt", task=f"{path}:title") == 42
+    frame = pandas.DataFrame([{"body": f"good food {n}"} for n in range(9)] + [{"body": None}])
+    assert documents(frame, "lm", text_column="body") == 9
+    assert documents(datasets.Dataset.from_pandas(frame), "lm", text_column="body") == 9
+    with pytest.raises(UserError, match=r"no column 'text'\. Its columns are 'body'"):
+        documents(frame, "lm")
+    with pytest.raises(UserError, match="'label_column' says how to read a task, but there is no task"):
+        documents(frame, "lm", label_column="x", text_column="body")
+    with pytest.raises(UserError, match="'text_column' says how to read a task, but the task is loaded already"):
+        finetune(tiny_bert, load_task(path), text_column="title")
 
 
 @each(

@@ -18,6 +18,7 @@ from acclimate.locks import output_lock
 from acclimate.options import AnnotateOptions, DistillOptions, FinetuneOptions, Option, options, values
 from acclimate.options.declaration import DATA
 from acclimate.options.numbers import Fraction, SeedCount
+from acclimate.options.reading import DEFAULT_READING
 
 
 @options
@@ -60,6 +61,7 @@ def finetune(options: FinetuneCommand) -> None:
     scores: list[dict[str, Any]] = []
     for seed in range(options.seeds):
         own = {"task": task, "first": first, "seed": seed, "out": _inside(options.out, f"seed-{seed}")}
+        own |= values(DEFAULT_READING)  # the task is read
         result = run(**{**values(options, FinetuneOptions), **own})
         scores.append(result.metrics)
         if environment_integer("RANK"):
@@ -112,6 +114,7 @@ def distill(options: DistillCommand) -> None:
         for seed in range(options.seeds):
             places = {"out": _inside(out, f"seed-{seed}"), "teacher_out": _inside(out, "teacher")}
             own = {"task": task, "teacher": teacher, "seed": seed, "teacher_seed": 0, **places}
+            own |= values(DEFAULT_READING)  # the task is read
             result = run(**{**values(options, DistillOptions), **own})
             if out is not None and result.teacher_trained:
                 teacher = str(Path(out) / "teacher")

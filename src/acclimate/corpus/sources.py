@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from acclimate.corpus.csv_reader import missing_column_error
 from acclimate.corpus.readers import (
@@ -181,6 +181,19 @@ class ListSource:
             state.update(f"{type(text).__name__} {len(data)} ".encode())
             state.update(data)
         return f"memory {state.hexdigest()}"
+
+
+def table_rows(value: Any) -> list[dict[str, Any]] | None:
+    """Return the rows of a ``Dataset``, a table of pyarrow or a data frame of polars or pandas; None for others."""
+    if hasattr(value, "to_list") and hasattr(value, "column_names"):  # Dataset
+        return value.to_list()
+    if hasattr(value, "to_pylist"):  # pyarrow
+        return value.to_pylist()
+    if hasattr(value, "to_dicts"):  # polars
+        return value.to_dicts()
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):  # pandas
+        return value.astype(object).where(value.notna(), None).to_dict("records")
+    return None
 
 
 def resolve_sources(sources: str | Path | Iterable[str | Path], text_column: str = "text") -> list[Source]:

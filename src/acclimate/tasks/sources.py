@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.corpus.readers import COLUMNAR, detect_format
+from acclimate.corpus.sources import table_rows
 from acclimate.errors import UserError, first_line, unknown_name_error, warn_once
 from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.readers import (
@@ -342,14 +343,8 @@ def _table_of(value: Any, where: str) -> Table:
 
 
 def _rows_of(value: Any, where: str) -> list[Any]:
-    if hasattr(value, "to_list") and hasattr(value, "column_names"):  # Dataset
-        return value.to_list()
-    if hasattr(value, "to_pylist"):  # pyarrow
-        return value.to_pylist()
-    if hasattr(value, "to_dicts"):  # polars
-        return value.to_dicts()
-    if hasattr(value, "to_dict") and hasattr(value, "columns"):  # pandas
-        return value.astype(object).where(value.notna(), None).to_dict("records")
+    if (rows := table_rows(value)) is not None:
+        return rows
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
         return list(value)
     raise UserError(

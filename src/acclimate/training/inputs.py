@@ -17,6 +17,8 @@ from typing import Any, ClassVar
 from transformers import PreTrainedModel
 
 from acclimate.corpus import Corpus, TokenDataset
+from acclimate.corpus.csv_reader import missing_column_error
+from acclimate.corpus.sources import table_rows
 from acclimate.corpus.tokenizing import EVERY_ROW, Framing
 from acclimate.errors import UserError, warn_once
 from acclimate.model_kinds import MASKED, ModelKind, kind_of_checkpoint
@@ -205,7 +207,15 @@ def check_task_folder(path: Path) -> None:
 
 
 def as_corpus(text: TextInput, text_column: str = "text") -> Corpus:
-    """Return a corpus: the given one, or one of the given files."""
+    """Return a corpus: the given one, one of the given files, or one of a column of a ``Dataset`` or a data frame.
+
+    Raises:
+        UserError: If a source cannot be read or has no such column.
+    """
+    if (rows := table_rows(text)) is not None:
+        if rows and text_column not in rows[0]:
+            raise missing_column_error("the table in memory", text_column, rows[0])
+        return Corpus.of([row[text_column] for row in rows if row[text_column] is not None])
     return text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)  # type: ignore[arg-type]
 
 
@@ -216,11 +226,18 @@ def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:
         task: What a user gave as a task.
         options: Options of a verb, of which the columns are read that it has, and the seed of drawn splits.
         columns: Columns that replace those of the options.
+
+    Raises:
+        UserError: If the task cannot be read, or an option says how to read a task that is not read.
     """
-    if task is None or hasattr(task, "task_kind"):
-        return task
-    named = {name: getattr(options, name) for name in reading_names() if hasattr(options, name)} | columns
-    return load_task(task, **named)
+    named = {name: getattr(options, name) for name in reading_names() if hasattr(options, name)}
+    if task is not None and not hasattr(task, "task_kind"):
+        return load_task(task, **(named | columns))
+    for name, value in named.items():
+        if name not in columns and value != getattr(DEFAULT_READING, name):
+            state = "there is no task" if task is None else "the task is loaded already"
+            raise UserError(f"'{name}' says how to read a task, but {state}; remove it.")
+    return task
 
 
 def task_texts(task: Any, split: str = "train") -> list[str]:
