@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 
+from acclimate.errors import warn_once
 from tests.accelerator import emulated
 from tests.tiny import DECODERS, ENCODERS, save_tiny
 
@@ -72,6 +73,12 @@ def _one_thread():
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(autouse=True)
+def _warn_again():
+    """Let each test see warnings that another has caused."""
+    warn_once.cache_clear()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from acclimate import cli, masking
 from acclimate.cli import options as generator
+from acclimate.cli.compare import CompareCommand
 from acclimate.cli.training import PushCommand
 from acclimate.corpus import Corpus
 from acclimate.demo import demo
@@ -42,7 +43,7 @@ from acclimate.options import (
 from acclimate.options.declaration import MISSING, accepts
 from acclimate.options.inspection import AdviseOptions, DemoOptions
 from acclimate.options.numbers import Count
-from acclimate.options.tasks import CompareOptions
+from acclimate.options.studies import CompareOptions, InitOptions
 from acclimate.planning.cost import inspect_cost
 from tests.cases import each
 from tests.tiny import TEXTS
@@ -91,7 +92,8 @@ def test_a_new_option_is_an_argument_a_flag_a_key_of_the_study_and_a_field_of_th
 
 VERBS = {
     **{"adapt": AdaptOptions, "pretrain": PretrainOptions, "finetune": FinetuneOptions, "distill": DistillOptions},
-    **{"advise": AdviseOptions, "annotate": AnnotateOptions, "compare": CompareOptions, "demo": DemoOptions},
+    **{"advise": AdviseOptions, "annotate": AnnotateOptions, "compare": CompareCommand, "demo": DemoOptions},
+    "init": InitOptions,
     "push": PushCommand,
     "merge": MergeOptions,
     **{
@@ -124,13 +126,15 @@ def test_the_functions_have_the_signatures_of_the_classes():
         **{"inspect embeddings": acclimate.inspect_embeddings, "inspect leakage": acclimate.inspect_leakage},
         **{"inspect masks": inspect_masks, "inspect cost": inspect_cost, "inspect model": acclimate.inspect_model},
     }.items():
-        assert list(inspect.signature(function).parameters) == list(option_fields(VERBS[name])), name
+        assert list(inspect.signature(function).parameters) == list(
+            option_fields({**VERBS, "compare": CompareOptions}[name])
+        ), name
         assert "Args:" in function.__doc__
 
 
 def test_the_flags_of_every_command_are_the_options_of_its_class():
     root = typer.main.get_command(cli.app)
-    assert len(VERBS) == 18
+    assert len(VERBS) == 19
     for verb_name, cls in VERBS.items():
         first, _, second = verb_name.partition(" ")
         made = root.commands[first].commands[second] if second else root.commands[first]
@@ -138,7 +142,6 @@ def test_the_flags_of_every_command_are_the_options_of_its_class():
         flags = {name for found in names.values() for name in found}
         expected = {field.flag for field in option_fields(cls).values() if field.option.cli}
         extra = {"finetune": {"--seeds", "--repartition"}, "distill": {"--seeds"}, "adapt": {"--push-to-hub"}}
-        extra["compare"] = {"--dry-run"}
         quiet = {"--quiet"} if "progress" in option_fields(cls) else set()
         one_seed = {"--seed"} if verb_name in ("finetune", "distill") else set()
         assert flags - {"--help"} == (expected | extra.get(verb_name, set()) | quiet | {"--config"}) - one_seed

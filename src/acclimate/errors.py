@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
@@ -29,6 +29,46 @@ class UserError(Exception):
     def __init__(self, message: str) -> None:
         """Set the message, with control characters and bytes that are not UTF-8, as in file names, escaped."""
         super().__init__(printable(message))
+
+
+class UserErrors(UserError):
+    """Several mistakes that the user can fix, in one line.
+
+    Attributes:
+        messages: The message of each.
+    """
+
+    def __init__(self, messages: Sequence[str]) -> None:
+        listed = " ".join(f"({number}) {message}" for number, message in enumerate(messages, start=1))
+        super().__init__(f"{len(messages)} problems: {listed}")
+        self.messages = list(messages)
+
+
+class Problems:
+    """Mistakes that are collected, so that the user can fix all of them at once."""
+
+    def __init__(self) -> None:
+        self._messages: dict[str, None] = {}  # ordered, each once
+
+    @contextmanager
+    def collect(self, prefix: str = "") -> Iterator[None]:
+        """Keep the UserError of the block, with ``prefix`` before its message, and go on after the block."""
+        try:
+            yield
+        except UserErrors as errors:
+            self._messages |= {f"{prefix}{message}": None for message in errors.messages}
+        except UserError as error:
+            self._messages[f"{prefix}{error}"] = None
+
+    def check(self) -> None:
+        """Raise what has been collected, if anything.
+
+        Raises:
+            UserError: The mistake, or all of them.
+        """
+        found = list(self._messages)
+        if found:
+            raise UserErrors(found) if len(found) > 1 else UserError(found[0])
 
 
 def printable(text: str) -> str:

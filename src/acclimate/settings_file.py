@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, shorten
 from acclimate.files import check_regular_file
 
 MAX_BYTES, MAX_VALUES, MAX_DEPTH = 10**6, 10**5, 50
@@ -45,6 +45,28 @@ def read_settings(path: str | Path, what: str) -> Any:
     except (LookupError, AttributeError, TypeError, ArithmeticError) as error:  # of PyYAML
         raise UserError(f"Cannot parse {what} '{path}': a value does not fit its tag") from error
     return value
+
+
+def read_value(text: str) -> Any:
+    """Return the value that a text is in a YAML file: a number, true or false, a list, a text, ...
+
+    Raises:
+        UserError: If the text cannot be parsed.
+    """
+    import yaml
+
+    try:
+        return _load_yaml(text)
+    except (
+        yaml.YAMLError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        raise UserError(f"Cannot parse the value {shorten(text)}; quote it if it is a text, as '\"a: b\"'.") from error
 
 
 def _check_integers(value: Any, name: str = "") -> None:

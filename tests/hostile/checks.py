@@ -29,8 +29,12 @@ IMPORTANCE = "inspect importance --model bert --corpus a=text.txt --corpus c=tex
 EMBEDDINGS = "inspect embeddings --before bert --after bert --out out --quiet"
 MASKS = "inspect masks --model bert --corpus text.txt --out out --quiet"
 MERGE = "merge --method interpolation --model bert --base bert --alpha 0.5 --out out --quiet"
+BENCHMARKS = "inspect benchmarks --model llama"
+INSTRUCTIONS = "inspect instructions --model llama --prompts prompts.jsonl --max-tokens 2 --out found.json"
+DECODE = f"adapt --model llama --corpus text.txt --steps 1 {SHORT} --out out"
+CAUSAL = f"{PRETRAIN} --objective causal --size tiny --vocab-size 300 --set hidden_size=32"
 LEAKAGE = "inspect leakage --quiet"
-DONE = r"^out: mlm, 1 steps"
+DONE = r"^out: lm, 1 steps"
 TUNED = r"^F1 .* \(\d+ in test\)"
 
 

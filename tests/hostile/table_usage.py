@@ -121,7 +121,7 @@ OPTIONS = [
         r"^Error: .*(finite|weight-decay)",
     ),
     Case(
-        "a learning rate that ruins the model", TRAIN + " --steps 6 --learning-rate 1000", 0, r"mlm, 6 steps",
+        "a learning rate that ruins the model", TRAIN + " --steps 6 --learning-rate 1000", 0, r"lm, 6 steps",
         also=r"(?i)warning|diverge|explode|higher than",
     ),
     Case("a negative seed", f"{TEXT} --seed -1", 2, r"seed"),
@@ -153,7 +153,7 @@ OUTPUTS = [
     ),
     Case("the folder of the model", f"{BARE} --out bert", 2, r"^Error: .*'bert'"),
     Case(
-        "a link to an empty folder", TEXT, 0, r"mlm, 1 steps", several(folder_of("real"), link("out", "real")),
+        "a link to an empty folder", TEXT, 0, r": lm, 1 steps", several(folder_of("real"), link("out", "real")),
         check=is_still_a_link,
     ),
     Case("a dangling link as output", TEXT, 2, r"^Error: .*out", link("out", "nowhere/real"), never="documents from"),
@@ -171,7 +171,7 @@ OUTPUTS = [
     ),
     Case("a device", f"{BARE} --out /dev/null/out", 2, r"^Error: .*/dev/null"),
     Case("a name that is too long as output", f"{BARE} --out {'x' * 300}", 2, r"^Error: .*more than 200 bytes"),
-    Case("a home folder", f"{BARE} --out '~/out'", 0, r"out: mlm, 1 steps", check=is_in_home),
+    Case("a home folder", f"{BARE} --out '~/out'", 0, r"out: lm, 1 steps", check=is_in_home),
     Case("a name that is not UTF-8", f"{BARE} --out caf\udce9", 2, r"^Error: .*UTF-8"),
     Case("an empty lock", TEXT, 0, DONE, put(".out.lock", ""), check=made),
     Case("a lock of junk", TEXT, 0, DONE, put(".out.lock", b"\x00\xff\n\n"), check=made),

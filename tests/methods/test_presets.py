@@ -15,8 +15,8 @@ from acclimate.errors import UserError
 from acclimate.options import DistillOptions, build
 from acclimate.registry import preset_names, preset_values, published
 from acclimate.study.config import MethodSpec, StudyConfig
-from acclimate.study.inputs import read_method
 from acclimate.study.jobs.distill import _split_settings
+from acclimate.study.method_inputs import read_method
 from acclimate.training import adapt
 from acclimate.training.method import get, lookup, names
 from tests.cases import each

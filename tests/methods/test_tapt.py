@@ -48,7 +48,7 @@ def whole(tiny_bert, tmp_path_factory):
 
 def test_equals_two_separate_adaptations(tiny_bert, whole, tmp_path):
     out, result = whole
-    adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "domain", **OPTIONS)
+    adapt(tiny_bert, Corpus.of(DOCUMENTS), "lm", tmp_path / "domain", **OPTIONS)
     second = adapt(tmp_path / "domain", None, "tapt", tmp_path / "task", task=TASK, **{**OPTIONS, "steps": 3})
     assert same(out, tmp_path / "task")
     assert result.steps == 7 and result.losses == second.losses
@@ -56,7 +56,7 @@ def test_equals_two_separate_adaptations(tiny_bert, whole, tmp_path):
     assert transformers.AutoModelForMaskedLM.from_pretrained(out).config.model_type == "bert"
     card = json.loads((out / "acclimate.json").read_text())
     assert card["method"] == "dapt+tapt" and card["result"]["steps"] == 7 and card["model"] == str(tiny_bert)
-    assert [stage["method"] for stage in card["stages"]] == ["mlm", "tapt"]
+    assert [stage["method"] for stage in card["stages"]] == ["lm", "tapt"]
     assert [stage["text"]["documents"] for stage in card["stages"]] == [len(DOCUMENTS), 10]
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert [(line["stage"], line["step"]) for line in lines] == [

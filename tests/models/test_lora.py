@@ -240,7 +240,9 @@ def test_an_adapter_under_bfloat16_trains_the_float32_factors():
         ("orthogonal", {"r": 3}, "even rank"),
         ("lora", {"targets": "q_proj,nothing"}, "named 'nothing'; there are .*q_proj"),
         ("lora", {"targets": "lm_head"}, "named 'lm_head'"),
-        ("pissa", {"r": 33}, "needs a lower one"),
+        ("pissa", {"r": 17}, "r=17 is more than 16, the rank of the weights"),
+        ("lora", {"r": 33}, "r=33 is more than 32, the rank of the weights"),
+        ("lora", {"r": 10**12}, "the rank of the weights"),
     ],
 )
 def test_a_wrong_setting_is_one_line(name, settings, message):

@@ -13,7 +13,8 @@ from acclimate.errors import UserError
 from acclimate.options.numbers import MAX_SEED
 from acclimate.study import StudyConfig, TaskSpec
 from acclimate.study.config import section_types
-from acclimate.study.inputs import StudyInputs, _read_methods, read_method
+from acclimate.study.inputs import StudyInputs
+from acclimate.study.method_inputs import read_method, read_methods
 from tests.cases import each
 from tests.study.fakes import files, study
 
@@ -350,7 +351,7 @@ def test_no_seed_of_a_search_is_scored(seeds, adapt_seeds, search_seeds, first, 
 def test_an_adapter_that_a_method_cannot_train_is_refused_before_any_job():
     lora = {"name": "lm", "label": "lm with lora", "adapt": {"adapter": "lora", "adapter_settings": {"r": 4}}}
     config = StudyConfig.of(changed(methods=["none", "lm", lora, "prompt"]))
-    assert config.methods[2].adapt == lora["adapt"] and _read_methods(config).keys() == {
+    assert config.methods[2].adapt == lora["adapt"] and read_methods(config).keys() == {
         "lm",
         "lm with lora",
         "prompt",
@@ -363,6 +364,6 @@ def test_an_adapter_that_a_method_cannot_train_is_refused_before_any_job():
         ({"methods": [{"name": "lm", "adapt": {"adapter": "lora", "adapter_settings": {"rank": 4}}}]}, "'rank'"),
     ):
         with pytest.raises(UserError, match=message):
-            _read_methods(StudyConfig.of(changed(**changes)))
+            read_methods(StudyConfig.of(changed(**changes)))
     with pytest.raises(UserError, match="'adapter_settings' is for adapters"):
         StudyConfig.of(changed(adapt={"adapter_settings": {"r": 4}}))

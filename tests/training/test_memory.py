@@ -91,7 +91,7 @@ def test_gradient_checkpointing_is_on_where_a_row_does_not_fit():
     engine = Engine(model, [LanguageModelling()])
     set_gradient_checkpointing(engine, None, 128)
     set_gradient_checkpointing(engine, False, 10**9)
-    assert not model.is_gradient_checkpointing
+    assert not batching.recomputes_layers(model)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # transformers deprecates names
         tokens = batching.training_tokens(model, 1, 128)
@@ -100,7 +100,7 @@ def test_gradient_checkpointing_is_on_where_a_row_does_not_fit():
     with limit_memory(0.99 * size):
         before = batching.training_tokens(model, 1, 128)
         set_gradient_checkpointing(engine, None, 128)
-        assert model.is_gradient_checkpointing and before < 128 < batching.training_tokens(model, 1, 128)
+        assert batching.recomputes_layers(model) and before < 128 < batching.training_tokens(model, 1, 128)
     assert batching.training_tokens(model, 1, 128) == tokens, "the number of tokens that is fastest"
 
 

@@ -175,11 +175,12 @@ def _slug(name: str) -> str:
 
 
 TRAINING_KEYS = (
-    "seed batch_size max_length learning_rate warmup weight_decay max_gradient_norm precision layout".split()
+    *("seed", "batch_size", "max_length", "learning_rate", "warmup", "weight_decay", "max_gradient_norm"),
+    *("precision", "layout"),
 )
 NOT_MEASURED = (
-    "Not evaluated. `acclimate compare` fine-tunes this model and its base model on end tasks with several seeds, "
-    "measures forgetting on general text, and writes the differences with intervals here."
+    "Not evaluated. `acclimate compare` measures such a model and its base model on held-out text, general text and "
+    "end tasks, with several seeds, and writes the differences with intervals here."
 )
 LIMITS = "The model reproduces errors and biases of its training text. It was not evaluated beyond the results above."
 
@@ -242,7 +243,7 @@ def _adapter_section(adapter: Mapping[str, Any] | None, staged: bool) -> list[tu
     size = f"rank {adapter['settings']['r']}, alpha {adapter['settings']['alpha']:g}"
     place = "" if staged else " The adapter itself is in the folder `adapter`, in the format of peft."
     text = (
-        f"An adapter (`{adapter['kind']}`, {size}, {adapter['parameters']:,} parameters) was trained in place of the "
+        f"An adapter (`{adapter['kind']}`, {size}, {adapter['parameters']:,} parameters) was trained instead of the "
         f"weights, and merged into them in fp32.{place} On training texts, the logits of this model differ by "
         f"{_logit_difference(adapter['difference'])} from those of the base model with its "
         f"adapter, which itself changes them by {_logit_difference(adapter['change'])}."
@@ -356,7 +357,7 @@ def _data_section(manifest: Mapping[str, Any]) -> str:
 
 
 def _replay_section(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the table of the texts that were read in shares of the tokens; nothing if there is one text."""
+    """Return the table of the texts of a mix with their shares of the tokens; nothing if there is only one text."""
     parts = [part.get("result", {}).get("mix") or [] for part in manifest.get("stages") or [manifest]]
     rows = [
         (text["name"], f"{text['share']:.1%}", f"{text['realized']:.1%}", f"{text['tokens']:,}", text["epochs"])

@@ -1,10 +1,10 @@
-"""``acclimate compare``."""
+"""``acclimate compare`` and ``acclimate init``."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,46 +12,101 @@ from acclimate.cli.app import app
 from acclimate.cli.options import command
 from acclimate.errors import UserError
 from acclimate.options import Option, options, values
-from acclimate.options.declaration import OUTPUT
-from acclimate.options.tasks import CompareOptions
+from acclimate.options.declaration import DATA, OUTPUT
+from acclimate.options.studies import CompareOptions, InitOptions, StudyOptions
 
 
 @options
-class CompareCommand(CompareOptions):
+class CompareCommand(CompareOptions, StudyOptions):
     """Options of ``acclimate compare``; Python has :func:`acclimate.study.forecast.forecast` for a dry run."""
 
     _: KW_ONLY
+    config: Annotated[
+        Any,
+        Option("YAML or TOML file that describes the study; or give --model and --corpus.", DATA, flag="STUDY"),
+    ] = None
     dry_run: Annotated[bool, Option("Run no jobs; print the remaining jobs and the estimated time.", OUTPUT)] = False
 
 
-@command(app, CompareCommand, example="acclimate compare study.yaml --out runs/study")
+@command(
+    app,
+    CompareCommand,
+    example="acclimate compare --model roberta-base --corpus reviews/ --task tasks/restaurant --out runs/reviews",
+)
 def compare(options: CompareCommand) -> None:
-    """Run a study: a grid of models, methods, tasks and seeds. Run it again to resume after an interruption.
+    """Find out whether adaptation helps: compare a model with its adapted versions, or the grid of a study file.
 
-    Several processes, also on several machines, may share --out: no job runs twice.
+    Run it again to resume after an interruption. Several processes, also on several machines, may share --out: no job
+    runs twice. Without a study file, the one that was used is written to --out.
     """
     from acclimate.study import compare as run
 
+    if options.dry_run and (options.shard or options.report_only):
+        raise UserError("--dry-run computes nothing and writes nothing; remove --shard and --report-only.")
+    study, settings = _find_study(options)
     if options.dry_run:
-        if options.shard or options.report_only:
-            raise UserError("--dry-run computes nothing and writes nothing; remove --shard and --report-only.")
-        _print_forecast(options)
+        _print_forecast(study, settings, options)
         return
-    jobs = run(**values(options, CompareOptions)).jobs
+    chosen = {**values(options, CompareOptions), "config": study, "settings": settings}
+    jobs = run(**chosen).jobs
     if options.shard and jobs.left:
         typer.echo(f"Shard {options.shard} is finished; {jobs.left} of {jobs.total} jobs are left.")
     else:
         typer.echo(f"Report: {Path(options.out) / 'report.html'}")
+    if options.config is None:
+        typer.echo(f"Study: {study}. Change it and go on: acclimate compare {study} --out {options.out}")
 
 
-def _print_forecast(options: CompareOptions) -> None:
+@command(
+    app,
+    InitOptions,
+    example="acclimate init study.yaml --model roberta-base --corpus reviews/ --task tasks/restaurant --seeds 3",
+)
+def init(options: InitOptions) -> None:
+    """Write a study file to start from, for `acclimate compare`."""
+    from acclimate.study.draft import draft_study, write_study
+
+    study = draft_study(options)
+    path = write_study(study, options.file)
+    typer.echo("\n".join([*study.get("notes", []), f"Study: {path}. Run it: acclimate compare {path} --out FOLDER"]))
+
+
+def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
+    """Return the study to run, and the changes to make to it; a study without a file is written to the output."""
+    from acclimate.study.compare import check_study_folder
+    from acclimate.study.draft import draft_study, given, write_study
+
+    described = given(options)
+    if options.config is not None:
+        if described:
+            flags = ", ".join(f"--{name}" for name in described)
+            raise UserError(
+                f"The study file already describes the study: remove {flags}, or the file. --set changes a value of "
+                "the file, and --only runs a part of it."
+            )
+        return options.config, options.settings
+    if not described:
+        raise UserError(
+            "STUDY is required: YAML or TOML file that describes the study. Or describe it with --model and --corpus."
+        )
+    study = draft_study(options, options.settings)
+    if options.dry_run:
+        return study, None
+    path = write_study(study, check_study_folder(options.out) / "study.yaml")
+    if options.progress:
+        typer.echo("\n".join(study.get("notes", [])), err=True)
+    return path, None
+
+
+def _print_forecast(study: Any, settings: dict[str, Any] | None, options: CompareOptions) -> None:
     """Print the jobs of a study by kind, and the estimated time."""
     from rich.console import Console
     from rich.table import Table
 
+    from acclimate.study.changes import load_study
     from acclimate.study.forecast import forecast
 
-    found = forecast(options.config, options.out)
+    found = forecast(load_study(study, settings, options.only), options.out)
     table = Table("part", "kind", "jobs", "done", "minutes left")
     for estimate in found.estimates:
         left = "unknown" if estimate.seconds is None else f"{estimate.seconds / 60:.1f}"

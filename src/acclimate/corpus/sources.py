@@ -23,7 +23,7 @@ from acclimate.corpus.readers import (
     read_records,
     records_from_rows,
 )
-from acclimate.errors import UserError, first_line, printable
+from acclimate.errors import Problems, UserError, first_line, printable
 from acclimate.files import check_regular_file
 
 log = logging.getLogger(__name__)
@@ -193,23 +193,27 @@ def resolve_sources(sources: str | Path | Iterable[str | Path], text_column: str
         text_column: The column of sources that name none.
 
     Raises:
-        UserError: If one of them does not exist, matches nothing, cannot be listed, or is of an unknown format.
+        UserError: If some of them do not exist, match nothing, cannot be listed, or are of an unknown format.
     """
     named = [sources] if isinstance(sources, str | Path) else list(sources)
     if not named:
         raise UserError("No corpus is given: name at least one file, folder, glob or Hugging Face dataset (hf:NAME).")
     found: list[Source] = []
     seen: set[object] = set()
+    problems = Problems()
     for source in named:
-        if isinstance(source, str) and source.startswith("hf:"):
-            new: Sequence[Source] = [HubSource.parse(source)]
-        else:
-            new = _find_files(source, text_column)
+        new: Sequence[Source] = ()
+        with problems.collect():
+            if isinstance(source, str) and source.startswith("hf:"):
+                new = [HubSource.parse(source)]
+            else:
+                new = _find_files(source, text_column)
         for item in new:
             key = replace(item, path=Path(os.path.realpath(item.path))) if isinstance(item, FileSource) else item
             if key not in seen:
                 seen.add(key)
                 found.append(item)
+    problems.check()
     return found
 
 

@@ -124,7 +124,7 @@ def label_words(labels: Sequence[str], words: Mapping[str, str] | None) -> list[
         if not word:
             raise UserError(f"The word of the label '{label}' is empty; give one.")
         if chosen.count(word) > 1:
-            raise UserError(f"Two labels have the word '{word}', so no text can show which one it is; change one.")
+            raise UserError(f"Two labels have the word '{word}', so they cannot be distinguished; change one.")
     return chosen
 
 
@@ -132,7 +132,7 @@ def check_template(template: str, is_pair: bool) -> None:
     """Check that a prompt has a place for each text.
 
     Raises:
-        UserError: If it has not, or it has a place for a second text that the task does not have.
+        UserError: If a place is missing, or there is one for a second text that the task does not have.
     """
     wanted = {"text", "text_pair"} if is_pair else {"text"}
     found = set(FIELD.findall(template))

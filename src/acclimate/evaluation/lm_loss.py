@@ -25,7 +25,7 @@ MAX_CHARACTERS = 4_000
 """Characters that are read of each document for a causal model, so that a few long ones do not dominate the cost. A
 limit in characters reads the same text with every tokenizer."""
 CONTEXT_SHARE = 4
-"""Consecutive windows of a document share one token in this many."""
+"""Consecutive windows of a document overlap by the length of a window divided by this."""
 
 
 class TargetRow(NamedTuple):

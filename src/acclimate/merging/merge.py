@@ -96,8 +96,8 @@ def _merge(options: MergeOptions) -> MergeResult:
     the instruction-tuned model. An ``alpha`` of 0 or 1 copies weights bit by bit.
 
     With ``alphas``, the models along the interpolation are written one at a time, measured on held-out text and
-    deleted. The losses are written to ``path.json``, ``path.png`` and ``path.svg``. Which share to use is the
-    decision of the user.
+    deleted. The losses are written to ``path.json``, ``path.png`` and ``path.svg``. The user
+    decides which share to use.
 
     Returns:
         The output directory, notes on what was not merged, and the losses along the path.

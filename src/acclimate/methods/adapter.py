@@ -32,7 +32,7 @@ class LMAdapter(Method):
     """
 
     loads_without_acclimate: ClassVar[bool] = False
-    without_adapter: ClassVar[str] = "it trains adapters of its own"
+    without_adapter: ClassVar[str] = "it trains its own adapters"
 
     size: int = 64
 

@@ -35,7 +35,7 @@ class TAPT(Method):
 )
 @dataclass
 class DAPTThenTAPT(Method):
-    """First ``mlm`` on the corpus, then ``tapt`` on the task's texts, starting from the result of the first stage.
+    """First ``lm`` on the corpus, then ``tapt`` on the task's texts, starting from the result of the first stage.
 
     The budget and learning rate of the run (``steps``, ``tokens``, ...) apply to the first stage. Each stage has its
     own optimizer and warm-up, as in two separate runs.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from acclimate.errors import UserError, environment_integer
@@ -199,6 +200,11 @@ def token_bytes(
     return layers * width * INPUT_BYTES + layer if checkpointing else layers * layer
 
 
+def recomputes_layers(model: nn.Module) -> bool:
+    """Return whether gradient checkpointing is on; the property of ``transformers`` has another name since 5.23."""
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
 def machine_memory(device: torch.device) -> float:
     """Return the memory of a device in bytes; on a CPU, this process's share of it.
 
@@ -231,8 +237,5 @@ def _physical_memory(device: torch.device) -> int:
 
 
 def _tokens_that_fit(model: PreTrainedModel, share: float, length: int) -> int:
-    # The second name is that of transformers before 5.23, and is a warning since.
-    names = ("is_activation_checkpointing", "is_gradient_checkpointing")
-    checkpointing = next((getattr(model, name) for name in names if hasattr(type(model), name)), False)
-    size = token_bytes(model.config, length, kernels_of(model).eager_attention, checkpointing)
+    size = token_bytes(model.config, length, kernels_of(model).eager_attention, recomputes_layers(model))
     return int(share * machine_memory(model.device) / size)

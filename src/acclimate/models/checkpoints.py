@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from pickle import UnpicklingError
+from types import SimpleNamespace
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
@@ -72,7 +73,15 @@ def check_folder(path: str | Path) -> None:
 
 
 def _suggest(folder: Path) -> str:
-    """Name a subfolder that holds a model, as in old folders of sentence-transformers; empty if there is none."""
+    """Name a subfolder that holds a model, as in old folders of sentence-transformers; empty if there is none.
+
+    Of an adapter without its base model, say so.
+    """
+    if (folder / "adapter_config.json").is_file():
+        return (
+            " It is an adapter of peft: give a model with the adapter merged into it (in peft merge_and_unload; "
+            "acclimate saves it in the folder above)."
+        )
     model = next((child for child in sorted(folder.iterdir()) if _model_type(child)), None)
     return f" The folder '{model}' is one." if model else ""
 
@@ -84,6 +93,8 @@ def _model_type(folder: Path) -> Any:
 LIMITS = {
     "num_hidden_layers": 10_000,
     "num_attention_heads": 10_000,
+    "num_key_value_heads": 10_000,
+    "head_dim": 10**5,
     "hidden_size": 10**6,
     "intermediate_size": 10**7,
     "vocab_size": 10**8,
@@ -113,6 +124,9 @@ def load_config(path: str | Path, **changes: Any) -> Any:
             raise ValueError("config.json is not a JSON object")
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code(), **changes)
     except UNREADABLE as error:
+        if folder:  # the reason may be a size that is clearer than the error of its computations
+            entries = read_json_object(folder / "config.json") or {}
+            check_limits(SimpleNamespace(**entries), f"config.json of '{path}'")
         hint = "" if folder is None or _model_type(folder) else _suggest(folder)
         raise UserError(f"No model could be read from '{path}': {load_error(error, path)}{hint}") from error
     check_limits(config, f"config.json of '{path}'")

@@ -157,7 +157,7 @@ def _forward(
 
 
 def _without_cache(model: PreTrainedModel) -> dict[str, bool]:
-    """Return the argument that keeps a decoder from storing keys and values, which costs memory and allows leaks."""
+    """Return the argument that keeps a decoder from storing keys and values, which only generation needs."""
     return {"use_cache": False} if "use_cache" in inspect.signature(model.base_model.forward).parameters else {}
 
 

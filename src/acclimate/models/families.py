@@ -85,14 +85,14 @@ class Check:
 
 @dataclass(frozen=True)
 class Probe:
-    """How a model reads rows, found out on the model itself by :func:`acclimate.models.attach`.
+    """How a model reads rows, as :func:`acclimate.models.attach` has measured it on the model itself.
 
     Attributes:
         attention: The attention implementation that it runs.
         own_attention: The one that it was loaded with.
         checks: What was measured, in order.
-        obstacles: Why the model cannot do something, by ``attention`` (run the function of acclimate), ``gates``
-            (multiply heads), ``packing`` (several texts in a row) and ``padding`` (rows of several lengths).
+        obstacles: Reasons why something is not possible, by name: ``attention`` (the gated attention function),
+            ``gates`` (factors on heads), ``packing`` (several texts in a row), ``padding`` (rows of several lengths).
     """
 
     attention: str
@@ -112,7 +112,7 @@ class Probe:
 
 
 def probe_of(model: PreTrainedModel) -> Probe | None:
-    """Return what :func:`acclimate.models.attach` has found out about a model; None before."""
+    """Return what :func:`acclimate.models.attach` has measured on a model; None before."""
     found: Probe | None = getattr(model, PROBE_ATTRIBUTE, None)
     return found
 

@@ -42,7 +42,7 @@ PROBE_TEXTS, PROBE_TOKENS = 4, 64
 """Size of the text on which an exported model is compared with the trained one."""
 LARGE_DIFFERENCE, LARGE_SHARE = 1e-3, 0.5
 """Relative difference of the logits of the saved model above which a result has a warning, if it is also above this
-share of what the adapter changes. Weights that move by less than half a unit in the last place of bf16 do not move."""
+share of what the adapter changes. Rounding to bf16 undoes changes of less than half a unit in the last place."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class LowRankAdapter:
                 into its original weights.
 
         Raises:
-            UserError: If no layer has a name of ``settings.targets``.
+            UserError: If no layer has a name of ``settings.targets``, or none has the rank of the adapter.
         """
         self.model, self.name, self.kind, self.settings, self.seed = model, name, ADAPTERS[name], settings, seed
         self.probe = [torch.as_tensor(np.asarray(row)[:PROBE_TOKENS]).long() for row in probe[:PROBE_TEXTS]]
@@ -312,22 +312,22 @@ class LowRankAdapter:
         save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
     def _make_config(self, targets: Sequence[str]) -> Any:
+        found: list[Any] = [self.model.get_submodule(name) for name in targets]
+        sizes = [one.weight.shape if isinstance(one, Conv1D) else (one.in_features, one.out_features) for one in found]
+        limit = (min if self.kind.decomposes else max)(map(min, sizes), default=0)
+        if self.settings.r > limit:
+            raise UserError(f"r={self.settings.r} is more than {limit}, the rank of the weights; use a lower one.")
         return import_peft().LoraConfig(
             r=self.settings.r,
             lora_alpha=self.settings.alpha,
             lora_dropout=self.settings.dropout,
             target_modules=list(targets),
-            fan_in_fan_out=any(isinstance(self.model.get_submodule(name), Conv1D) for name in targets),
+            fan_in_fan_out=any(isinstance(one, Conv1D) for one in found),
             **self.kind.config,
         )
 
     def _decompose(self, layer: Any) -> None:
         """Initialize the factors from the weight, and keep the weight by subtracting their product in the forward."""
-        if min(layer.in_features, layer.out_features) < self.settings.r:
-            raise UserError(
-                f"The rank r={self.settings.r} is more than the smallest layer has, {layer.in_features} x "
-                f"{layer.out_features}; '{self.name}' needs a lower one."
-            )
         weight = layer.get_base_layer().weight
         before = weight.detach().clone()
         arguments = (TRAINED, self.name) if self.name == "pissa" else (TRAINED,)
@@ -403,7 +403,7 @@ def compare_logits(model: PreTrainedModel, other: PreTrainedModel, texts: Sequen
 
 
 def _stored_type(model: PreTrainedModel) -> torch.dtype:
-    """Return the type of the weights in the checkpoint of a model, which may be larger when they are loaded."""
+    """Return the type of the weights in the checkpoint of a model, which is loaded in fp32."""
     found = load_config(model.name_or_path).dtype if model.name_or_path else None
     return found if found in (torch.bfloat16, torch.float16) else torch.float32
 

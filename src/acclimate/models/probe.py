@@ -1,7 +1,7 @@
-"""Preparing a model to be read, and finding out on the model itself what can be relied on.
+"""Attaches the gated attention function to a model, and measures on the model what leaves its outputs unchanged.
 
 An architecture may ignore arguments of the attention function, mix tokens outside attention, or depend on padding, and
-no list of architectures knows those of next year. So a few dozen tokens are read in several ways that must agree.
+a list of architectures cannot cover future ones. So a few dozen tokens are read in several ways that must agree.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ FIRST, SECOND, PREFIX = 9, 6, 5
 """Tokens of the two texts that are read, and of the beginning of the first, which a causal model reads by itself."""
 Calls = tuple[tuple[str, int, int], ...]
 _FOUND: dict[str, tuple[Probe, Calls]] = {}
-"""What was found out in this process, by class, configuration, types and kernels: it does not depend on weights."""
+"""Results of this process, by class, configuration, types and kernels: they do not depend on the weights."""
 
 
 def attach(model: PreTrainedModel) -> list[HeadLayer]:
-    """Make ``model`` run the gated attention function, with the kernels for its device, if that is exact.
+    """Make ``model`` run the gated attention function, with the kernels for its device, if the outputs stay the same.
 
     Call it again after moving the model to another device. The model keeps its own attention if it does not call the
     function, or its outputs would change: it then runs without gates and with one text per row. :func:`probe_of`
-    returns what was found out.
+    returns what was measured.
 
     Returns:
         The attention layers in the order of their calls; none if heads cannot be gated.
 
     Raises:
-        UserError: If the model gives other outputs than by itself in every way, or its head cannot be found.
+        UserError: If no way of running the model reproduces its own outputs, or its head cannot be found.
     """
     if not hasattr(model, PROBE_ATTRIBUTE):
         setattr(model, PROBE_ATTRIBUTE, Probe("", model.config._attn_implementation or "eager", (), {}))
@@ -112,7 +112,7 @@ class _Reader:
                 setattr(model, PROBE_ATTRIBUTE, Probe(self.own, self.own, (), {}))
                 if not self._same("a text by itself", self._encode(self.first)[0], self.expected[0]):
                     raise UserError(
-                        f"{name} is not supported: its base model and head give other outputs than itself."
+                        f"{name} is not supported: its base model and head do not reproduce its own outputs."
                     )
                 if not self._padding():
                     self.obstacles["padding"] = "its outputs depend on padding"
@@ -137,7 +137,7 @@ class _Reader:
         self.outputs = language_head(model)
         states = model.base_model(input_ids=self.first[None])[0]
         if not self._same("head", self.outputs(states)[0], self.expected[0]):
-            raise UserError(f"{name} is not supported: its head reads more than the hidden states of a token.")
+            raise UserError(f"{name} is not supported: its head reads more than the hidden state of a token.")
         if self.kind.targets is not None:
             beginning = model(input_ids=self.first[None, :PREFIX]).logits[0]
             if not self._same("earlier tokens only", beginning, self.expected[0][:PREFIX]):

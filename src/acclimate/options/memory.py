@@ -15,7 +15,7 @@ AdapterName = Literal["lora", "rslora", "dora", "pissa", "olora", "orthogonal"]
 Optimizer = Annotated[
     OptimizerName,
     Option(
-        "Optimizer: adamw, or adamw-8bit, whose state takes 2 bytes per weight in place of 8.",
+        "Optimizer: adamw, or adamw-8bit, whose state takes 2 bytes per weight instead of 8.",
         more="The latter needs torchao, which compiles it in the first step.",
     ),
 ]
@@ -30,8 +30,8 @@ Weights = Annotated[
 GradientCheckpointing = Annotated[
     bool | None,
     Option(
-        "Compute activations again in the backward pass, which saves memory and costs about a third more time.",
-        default="if the activations of one row do not fit into memory",
+        "Recompute activations in the backward pass, which saves memory and takes about a third more time.",
+        default="on if the activations of one row do not fit into memory",
         negated="--no-gradient-checkpointing",
         recorded=False,
     ),
@@ -50,9 +50,9 @@ MaxMemory = Annotated[
 Adapter = Annotated[
     AdapterName | None,
     Option(
-        "Low-rank adapter to train in place of the weights, such as lora.",
+        "Low-rank adapter to train instead of the weights, such as lora.",
         METHOD,
-        default="none, all weights train",
+        default="none; all weights train",
         more="It is merged into the saved model, and kept beside it in ``out/adapter`` in the format of peft. Any "
         "method can use it, unless the method itself trains only some of the weights.",
     ),

@@ -35,7 +35,7 @@ def read_shares(value: Any) -> Any:
     items = [value] if isinstance(value, str) else value
     if isinstance(items, list | tuple):
         parts = [str(item).rpartition("=") for item in items]
-        shared = [bool(source) and share.replace(".", "", 1).isdigit() for source, _, share in parts]
+        shared = [bool(source) and isinstance(parse_number(share), int | float) for source, _, share in parts]
         if not any(shared):
             return value
         if not all(shared):

@@ -21,7 +21,7 @@ RowLayout = Annotated[
 DocumentBorders = Annotated[
     Documents | None,
     Option(
-        "Documents of a causal model: apart, or joined into rows that are full, with attention between them.",
+        "Documents of a causal model: apart, or joined into full rows, with attention across documents.",
         DATA,
         default="apart",
         more="An end token follows each document in both cases.",

@@ -35,6 +35,7 @@ from acclimate.options.numbers import (
     Size,
     TokenCount,
 )
+from acclimate.options.reading import LabelOptions
 from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
 from acclimate.options.rows import DocumentBorders, RowLayout
 
@@ -177,11 +178,13 @@ class TrainingOptions:
     seed: Seed = 0
     max_length: Annotated[Length | None, replace(LENGTH, default=f"{MASKED.max_length}; {LENGTH_OF_CAUSAL}")] = None
     batch_size: BatchSize = 64
-    mask_rate: Annotated[Number, Field(gt=0, lt=1), Option("Share of tokens to predict.", METHOD)] = MASK_RATE
+    mask_rate: Annotated[
+        Number, Field(gt=0, lt=1), Option("Share of tokens that a masked model predicts.", METHOD)
+    ] = MASK_RATE
     masking: Annotated[
         str | Strategy | None,
         Option(
-            "Masking strategy, such as whole-word; see docs/masking.md.",
+            "Masking strategy of a masked model, such as whole-word; see docs/masking.md.",
             METHOD,
             default="random",
             more="A name, or a strategy with its parameters and its own rate.",
@@ -258,7 +261,7 @@ class TrainingOptions:
 
 
 @options
-class AdaptOptions(TrainingOptions):
+class AdaptOptions(TrainingOptions, LabelOptions):
     """Options of :func:`acclimate.adapt`."""
 
     model: Annotated[
@@ -291,7 +294,10 @@ class AdaptOptions(TrainingOptions):
     task: Annotated[
         Any,
         Option(
-            "Folder of a labelled task, for methods that use one; only its train split is read.", DATA, study=False
+            "Labelled task, for methods that use one: a folder, a file, or hf:NAME; only its train split is read.",
+            DATA,
+            more="Or rows in memory, or a loaded task: see :func:`acclimate.tasks.load_task`.",
+            study=False,
         ),
     ] = None
     learning_rate: Annotated[
@@ -367,7 +373,7 @@ class PretrainOptions(TrainingOptions):
         Option(
             "Model size: tiny, mini, small, medium (Turc et al., 2019) or base.",
             MODEL,
-            default="that of the configuration; base for a decoder by name",
+            default="that of the configuration; base for a decoder named by its architecture",
         ),
     ] = None
     changes: Annotated[

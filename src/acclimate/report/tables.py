@@ -147,17 +147,16 @@ def losses(results: StudyResults) -> Table:
     numeric = [False] * 4 + [True] * 5 + [False]
     per_byte = any(row.bits_per_byte is not None for row in results.losses)
     is_code_length = any(row.bits_per_byte_difference for row in results.losses)
-    if per_byte:
-        names += ["bits per byte: before", "after"]
-        numeric += [True, True]
     if is_code_length:
-        names += ["change", "95 % interval"]
-        numeric += [True, True]
+        names += [f"bits per byte: {name}" for name in ("before", "after", "change", "95 % interval")]
+        numeric += [True] * 4
         note += (
-            " Bits per byte: the loss on all tokens of a document divided by its UTF-8 bytes, which is comparable "
-            "across tokenizers. The verdict is about this change where the tokenizers differ."
+            " Bits per byte: the loss on all tokens read, divided by their UTF-8 bytes, which is comparable across "
+            "tokenizers. Where the tokenizers differ, the verdict is about bits per byte."
         )
     elif per_byte:
+        names += ["bits per byte: before", "after"]
+        numeric += [True, True]
         note += (
             " Bits per byte: the same loss, extrapolated to all tokens read and divided by their UTF-8 bytes, which "
             "is comparable across vocabularies; not a code length, since each token is predicted from both sides."

@@ -48,7 +48,9 @@ def markdown(results: StudyResults) -> str:
     environment = results.environment
     packages = [name for name in ("acclimate", "torch", "transformers") if name in environment]
     versions = ", ".join(f"{name} {environment[name]}" for name in packages)
-    machine = ", ".join(part for part in (environment.get("processor"), versions) if part)
+    machine = ", ".join(
+        part for part in (environment.get("accelerator"), environment.get("processor"), versions) if part
+    )
     summary = summarize(results)
     parts = [f"# {_escape(results.title or results.name)}", *map(_escape, results.notes)]
     parts.append(_escape(summary.headline))

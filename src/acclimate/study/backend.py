@@ -81,8 +81,8 @@ class Backend:
         instructions: Same signature as :func:`acclimate.evaluation.instructions.measure_instructions`.
         drift: Same signature as :func:`acclimate.inspect.drift.measure_drift`.
         has_head: Takes a model, a sequence length in tokens and names of methods; returns whether the model has a
-            language-model head. Raises UserError if the model cannot read sequences of that length, or a method has
-            no meaning for it.
+            language-model head. Raises UserError if the model cannot read sequences of that length, or a method does
+            not support it.
     """
 
     adapt: Callable[..., Any] = _adapt

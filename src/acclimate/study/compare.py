@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -12,10 +11,10 @@ from acclimate.cards import write_model_cards
 from acclimate.errors import UserError
 from acclimate.files import follow_link, read_json_object, write_json
 from acclimate.options import verb
-from acclimate.options.tasks import CompareOptions
+from acclimate.options.studies import CompareOptions
 from acclimate.results import StudyResults
 from acclimate.study.backend import Backend
-from acclimate.study.config import StudyConfig
+from acclimate.study.changes import load_study
 from acclimate.study.contamination import Contamination, check_contamination, remove_contamination
 from acclimate.study.executor import Executor, JobStore
 from acclimate.study.graph import Shard, read_study
@@ -73,7 +72,7 @@ def _compare(options: CompareOptions) -> StudyResults:
     if share and report_only:
         raise UserError("--shard and --report-only exclude each other; give one of them.")
     backend, out = options.backend or Backend(), check_study_folder(options.out)
-    read = read_study(_load(options.config), backend)
+    read = read_study(load_study(options.config, options.settings, options.only), backend)
     inputs, contamination = prepare(read, progress=progress, cached_only=report_only or share is not None)
     if progress:
         _print(*contamination.warnings())
@@ -119,12 +118,6 @@ def prepare(
     check_search(inputs)
     found = check_contamination(inputs, progress=progress, cached_only=cached_only)
     return remove_contamination(inputs, found), found
-
-
-def _load(config: StudyConfig | dict[str, Any] | str | Path) -> StudyConfig:
-    if isinstance(config, str | Path):
-        return StudyConfig.load(config)
-    return StudyConfig.of(config) if isinstance(config, dict) else config
 
 
 def _write(results: StudyResults, out: Path, progress: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -20,11 +20,12 @@ from pydantic import (
 
 from acclimate.errors import UserError, did_you_mean, unknown_name_error
 from acclimate.masking import file_parameters
-from acclimate.models.checkpoints import is_written_as_path
 from acclimate.options.declaration import explain_value
 from acclimate.options.numbers import MAX_SEED
+from acclimate.options.reading import reading_names
 from acclimate.registry import Registry
 from acclimate.settings_file import read_settings
+from acclimate.study.paths import locate_model, locate_settings, locate_text, locate_texts
 from acclimate.study.sections import MethodSearch, SearchSettings, SectionEntry
 from acclimate.study.settings import (
     UNADAPTED,
@@ -243,7 +244,8 @@ class StudyConfig(Strict):
     def finetune_settings(self, task: TaskSpec) -> dict[str, Any]:
         """Return the explicit settings of fine-tuning for a task; those of the task override those of the study."""
         given = {**self.finetune.given(), **task.given()}
-        return {name: value for name, value in given.items() if name not in ("metric", "first")}
+        elsewhere = {"metric", "first", *reading_names()}
+        return {name: value for name, value in given.items() if name not in elsewhere}
 
     def search_lists(self, task: TaskSpec, methods: Sequence[MethodSpec]) -> dict[tuple[str, str], list[Any]]:
         """Return the values to try for methods on a task.
@@ -284,12 +286,7 @@ class StudyConfig(Strict):
             UserError: If the file is missing, cannot be parsed, or is not a valid study.
         """
         path = Path(os.path.expanduser(path))
-        if not path.is_file():
-            raise UserError(f"No study file at '{path}'. Give the path of a .yaml or .toml file.")
-        value = read_settings(path, "study file")
-        if isinstance(value, dict):
-            value.setdefault("name", path.stem)
-        return cls.of(value, where=str(path)).relative_to(path.resolve().parent)
+        return cls.of(read_study_file(path), where=str(path)).relative_to(path.resolve().parent)
 
     @classmethod
     def of(cls, value: Any, where: str = "study") -> StudyConfig:
@@ -311,34 +308,48 @@ class StudyConfig(Strict):
         """Return a copy with relative paths resolved against ``folder``; names on the Hub are unchanged."""
         copy = self.model_copy(deep=True)
         for model in copy.models:
-            model.path = _model(model.path, folder)
+            model.path = locate_model(model.path, folder)
         for domain in copy.domains:
-            domain.corpus = [_read(source, folder) for source in domain.corpus]
-            domain.heldout = domain.heldout and [_read(source, folder) for source in domain.heldout]
+            domain.corpus = [locate_text(source, folder) for source in domain.corpus]
+            domain.heldout = domain.heldout and [locate_text(source, folder) for source in domain.heldout]
         for task in (*copy.other_tasks, *(task for domain in copy.domains for task in domain.tasks)):
-            task.path = _inside(task.path, folder)
-            task.first = task.first and _inside(task.first, folder)
+            task.path = locate_text(task.path, folder)
+            task.first = task.first and locate_text(task.first, folder)
         for entry in copy.entries:
-            entry.resolve_paths(lambda path: _model(path, folder))
-        copy.general = copy.general and [_read(source, folder) for source in copy.general]
+            entry.resolve_paths(lambda path: locate_model(path, folder))
+        copy.general = copy.general and [locate_text(source, folder) for source in copy.general]
         searches: list[Any] = [copy.search, *(method.search for method in copy.methods)]
         for method in copy.methods:
             for given in (method.model_extra, method.search and method.search.model_extra):
-                _locate(given, _files_of(method.name), folder)
-        options = [copy.adapt.given(), *(method.adapt for method in copy.methods)]
-        copy.adapt.replay, copy.adapt.chat = (_read_all(copy.adapt.given().get(n), folder) for n in ("replay", "chat"))
+                locate_settings(given, _files_of(method.name), folder)
+        adapt: Any = copy.adapt
+        options = [adapt.given(), *(method.adapt for method in copy.methods)]
+        adapt.replay, adapt.chat = (locate_texts(adapt.given().get(name), folder) for name in ("replay", "chat"))
         for given in (method.adapt for method in copy.methods):
-            given |= {name: _read_all(given[name], folder) for name in ("replay", "chat") if name in given}
+            given |= {name: locate_texts(given[name], folder) for name in ("replay", "chat") if name in given}
         for given in (*options, *(search.adapt for search in searches if search)):
             settings = (given or {}).get("masking_settings")
             for one in settings if isinstance(settings, list) else [settings]:
-                _locate(one, file_parameters(), folder)
+                locate_settings(one, file_parameters(), folder)
         return copy
 
     def resolved(self) -> dict[str, Any]:
         """Return the study as plain values, defaults included."""
         values = self.model_dump(mode="json", exclude_none=True, exclude={"notes", "samples"})
         return values.pop("sections") | values
+
+
+def read_study_file(path: str | Path) -> Any:
+    """Return the plain values of a study file; the default name of the study is that of the file.
+
+    Raises:
+        UserError: If the file is missing or cannot be parsed.
+    """
+    path = Path(os.path.expanduser(path))
+    if not path.is_file():
+        raise UserError(f"No study file at '{path}'. Give the path of a .yaml or .toml file.")
+    value = read_settings(path, "study file")
+    return {"name": path.stem, **value} if isinstance(value, dict) else value
 
 
 def section_types() -> dict[str, type[SectionEntry]]:
@@ -356,7 +367,7 @@ def _read_section(key: str, entry: type[SectionEntry], value: Any) -> list[Any]:
 
 
 def _explain(error: ValidationError, root: type[BaseModel], where: str = "") -> str:
-    """Describe the first validation error in one line, with the path of the key.
+    """Describe all unknown keys, or else the first validation error, with the paths of the keys.
 
     Args:
         error: The error of a ``root`` model, or of a list of them.
@@ -364,8 +375,12 @@ def _explain(error: ValidationError, root: type[BaseModel], where: str = "") -> 
         where: Path of the list; empty for a single model.
     """
     # A misspelled key also causes a "missing" error; the unknown key is the one to report.
-    errors = error.errors(include_url=False)
-    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+    errors: list[Any] = error.errors(include_url=False)
+    unknown = [one for one in errors if one["type"] == "extra_forbidden"]
+    return " ".join(dict.fromkeys(_explain_one(one, root, where) for one in unknown or errors[:1]))
+
+
+def _explain_one(first: Mapping[str, Any], root: type[BaseModel], where: str) -> str:
     for part in (part for part in first["loc"] if "[" not in str(part)):  # a type among several, as list[int]
         where += f"[{part}]" if isinstance(part, int) else f"{'.' if where else ''}{part}"
     if first["type"] == "extra_forbidden":
@@ -385,62 +400,15 @@ def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[
     """Return the names of the keys of the section at ``location``."""
     for part in location:
         if isinstance(part, str) and part in model.model_fields:
-            model = _section(model.model_fields[part].annotation) or model
+            model = find_section(model.model_fields[part].annotation) or model
     return list(model.model_fields)
 
 
-def _section(annotation: Any) -> type[BaseModel] | None:
+def find_section(annotation: Any) -> type[BaseModel] | None:
     """Return the model inside an annotation such as ``list[TaskSpec]``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for inner in get_args(annotation) if (found := _section(inner))), None)
-
-
-def _locate(given: Any, names: Collection[str], folder: Path) -> None:
-    """Resolve the named settings, or lists of values to try for them, as paths against ``folder``, in place."""
-    if not isinstance(given, dict):
-        return
-    for name in set(names) & given.keys():
-        value = given[name]
-        given[name] = (
-            [_located(str(one), folder) for one in value] if isinstance(value, list) else _located(str(value), folder)
-        )
-
-
-def _inside(path: str, folder: Path) -> str:
-    # Path.resolve() fails for a link to itself.
-    return os.path.realpath(folder / Path(path).expanduser())
-
-
-def _model(name: str, folder: Path) -> str:
-    """Resolve a model against ``folder`` if it exists there or is written as a path; else it is a name on the Hub."""
-    return _inside(name, folder) if is_written_as_path(name) or (folder / name).exists() else name
-
-
-def _read(source: str, folder: Path) -> str:
-    """Resolve a source of text against ``folder``, unless it is a dataset on the Hub (``hf:...``)."""
-    return source if not source or source.startswith("hf:") else _inside(source, folder)
-
-
-def _read_all(sources: Any, folder: Path) -> Any:
-    """Resolve one or several sources of text, or the keys of a mapping of sources to shares."""
-    if isinstance(sources, Mapping):
-        return {_read(str(source), folder): share for source, share in sources.items()}
-    if isinstance(sources, list | tuple):
-        return [_read(str(source), folder) for source in sources]
-    return _read(sources, folder) if isinstance(sources, str) else sources
-
-
-def _located(source: str, folder: Path) -> str:
-    """Resolve ``source`` against ``folder`` if it exists there or looks like a path; else it may be a Hub name."""
-    if not source:
-        return source
-    path = Path(os.path.expanduser(source))
-    if path.is_absolute():
-        return str(path)
-    here = folder / path
-    looks_like_path = source.startswith(".") or path.suffix != "" or any(mark in source for mark in "*?[")
-    return os.path.realpath(here) if here.exists() or looks_like_path else source
+    return next((found for inner in get_args(annotation) if (found := find_section(inner))), None)
 
 
 def _files_of(method: str) -> set[str]:

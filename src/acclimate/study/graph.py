@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from acclimate.errors import UserError
+from acclimate.errors import Problems, UserError
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
-from acclimate.study.inputs import StudyInputs, read_inputs, read_method
+from acclimate.study.inputs import StudyInputs, read_inputs
 from acclimate.study.jobs.base import Job, JobGraph, Planner, kinds
+from acclimate.study.method_inputs import read_method
 from acclimate.study.settings import UNADAPTED
 
 SearchPlace = tuple[str, str, str, str]
@@ -77,9 +78,15 @@ def read_study(config: StudyConfig, backend: Backend) -> StudyInputs:
     """Read the inputs of a study and validate them for every kind of job; nothing is trained.
 
     Raises:
-        UserError: If the study cannot be run.
+        UserError: If the study cannot be run; it lists everything that is missing.
     """
-    inputs = read_inputs(config, backend, {kind.name: kind.read(config, backend) for kind in kinds()})
+    problems, extras = Problems(), dict[str, Any]()
+    for kind in kinds():
+        with problems.collect():
+            extras[kind.name] = kind.read(config, backend)
+    with problems.collect():
+        inputs = read_inputs(config, backend, extras)
+    problems.check()
     for kind in kinds():
         kind.check(inputs)
     return inputs

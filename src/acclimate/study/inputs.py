@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acclimate.corpus import Corpus
 from acclimate.corpus.documents import hash_document, subsample_documents
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.errors import Problems, UserError, unknown_name_error
 from acclimate.model_kinds import kind_of_checkpoint
 from acclimate.models.checkpoints import load_config, model_fingerprint
 from acclimate.options import option_fields
+from acclimate.options.reading import default_task_name, reading_names
 from acclimate.records import texts_fingerprint
 from acclimate.study.backend import Backend
-from acclimate.study.config import JOB_KINDS, DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
+from acclimate.study.config import JOB_KINDS, DomainSpec, ModelSpec, StudyConfig, TaskSpec
+from acclimate.study.method_inputs import MethodInput, check_scopes, read_methods
 from acclimate.study.settings import UNADAPTED, unused_seeds
 
 if TYPE_CHECKING:
@@ -35,10 +36,6 @@ SPLIT_SEED = 0
 """Seed of the splits of text."""
 WARM_UP_SPLIT = 0.5
 """Share of the general text kept for measurements if the rest trains missing heads."""
-FAR = 30
-"""A learning rate this many times above or below the default of the method is probably a mistake."""
-SHARED = {"seed": "adapt.seed, or adapt_seeds", "text_column": "adapt.text_column", "head_tokens": "adapt.head_tokens"}
-"""Options of ``adapt`` that all methods of a study share, and the keys of the study file that set them."""
 
 
 @dataclass(frozen=True)
@@ -93,31 +90,6 @@ class TaskInput:
     metric: str
     first: LabelledTask | None
     limited: Mapping[str, tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class MethodInput:
-    """A method of adaptation.
-
-    Attributes:
-        parameters: Its parameters, defaults included, with hashes of the files that they name.
-        reads: The text it adapts to: ``"domain"`` or ``"task"``.
-        needs_task: Whether it needs the labelled task itself.
-        per_task: Whether it adapts once per task even if it reads the text of the domain.
-    """
-
-    parameters: dict[str, Any]
-    reads: str = "domain"
-    needs_task: bool = False
-    per_task: bool = False
-
-    def scopes(self, domain: DomainSpec) -> Iterator[tuple[DomainSpec, str | None]]:
-        """Yield the scope of each adaptation: (domain, None), or per task (domain with that task only, its name)."""
-        if self.reads == "domain" and not self.needs_task and not self.per_task:
-            yield domain, None
-            return
-        for task in domain.tasks:
-            yield domain.model_copy(update={"tasks": [task]}), task.name
 
 
 @dataclass(frozen=True)
@@ -222,7 +194,7 @@ class StudyInputs:
             if method.name != UNADAPTED:
                 for replay in self.replays(model.name, {**self.config.adapt.given(), **method.adapt}):
                     _, readers = found.setdefault(str(replay.identity()), (replay, []))
-                    readers.append(f"{model.name} with {method.label}")
+                    readers.append(f"{model.name}: {method.label}")
         return list(found.values())
 
     def other_tasks(self, domain: DomainSpec) -> list[TaskSpec]:
@@ -241,26 +213,38 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
         extras: Further inputs that kinds of jobs have read, by kind.
 
     Raises:
-        UserError: If a model, method, option, text or task does not exist or cannot be used.
+        UserError: If models, methods, options, texts or tasks do not exist or cannot be used; it lists all of them.
     """
     options = read_options()
-    methods = _read_methods(config)
     column = str(config.adapt.given().get("text_column", "text"))
-    checkpoints = {model.name: Checkpoint.read(model.path) for model in config.models}
-    headless = frozenset(
-        model.name for model in config.models if not _has_head(model, config, backend, options["adapt"])
-    )
+    problems = Problems()
+    methods: dict[str, MethodInput] = {}
+    checkpoints: dict[str, Checkpoint] = {}
+    headless: frozenset[str] = frozenset()
     corpora: dict[str, Corpus] = {}
     heldout: dict[str, Texts] = {}
     tasks: dict[tuple[str, str], TaskInput] = {}
-    for domain in config.domains:
-        corpora[domain.name], heldout[domain.name] = _read_domain(domain, config, column)
-        tasks |= {(domain.name, task.name): _read_task(task, config) for task in domain.tasks}
-    _check_scopes(config, methods)
-    tasks |= {(OTHER, task.name): _read_task(task, config) for task in config.other_tasks}
     general, head_corpus, unmeasured = None, None, None
-    if config.general:
-        text = Corpus(config.general, text_column=column)
+    with problems.collect():
+        methods = read_methods(config)
+    for model in config.models:
+        with problems.collect():
+            checkpoints[model.name] = Checkpoint.read(model.path)
+            headless |= {model.name} if not _has_head(model, config, backend, options["adapt"], methods) else set()
+    for domain in config.domains:
+        with problems.collect():
+            corpora[domain.name], heldout[domain.name] = _read_domain(domain, config, column)
+    for home, task in [
+        *((domain.name, task) for domain in config.domains for task in domain.tasks),
+        *((OTHER, task) for task in config.other_tasks),
+    ]:
+        with problems.collect():
+            tasks[home, task.name] = _read_task(task, config)
+    with problems.collect():
+        text = Corpus(config.general, text_column=column) if config.general else None
+    problems.check()
+    check_scopes(config, methods)
+    if text is not None:
         if headless:  # a head must not be evaluated on its training text
             head_corpus, text = text.split(WARM_UP_SPLIT, SPLIT_SEED)
         general = Texts.sample(text, config.evaluate.documents)
@@ -315,74 +299,16 @@ def read_options() -> dict[str, dict[str, Any]]:
     }
 
 
-def read_method(method: MethodSpec) -> MethodInput:
-    """Return a method with its parameters, defaults included.
-
-    Raises:
-        UserError: If the method or a parameter does not exist, or a value is wrong.
-    """
-    from acclimate import methods
-
-    made = methods.get(method.name, **method.parameters)
-    if made.stages() and method.on:
-        raise UserError(f"study: '{method.name}' reads the text of the domain and of the task; remove 'on'.")
-    contents = made.file_contents()
-    parameters = made.settings() | ({"files": contents} if contents else {})
-    return MethodInput(parameters, method.on or made.reads, made.needs_task)
-
-
-def _read_methods(config: StudyConfig) -> dict[str, MethodInput]:
-    from acclimate import methods
-    from acclimate.training.adapters import resolve_adapter
-
-    found = {}
-    for method in config.methods:
-        if method.name != UNADAPTED or method.parameters:
-            found[method.label] = read_method(method)
-        check_not_shared(method.adapt, f"methods.{method.label}.adapt")
-        if method.name != UNADAPTED:
-            given = {**config.adapt.given(), **method.adapt}
-            adapter = [given.get(name) for name in ("adapter", "adapter_settings", "quantize")]
-            resolve_adapter(methods.get(method.name, **method.parameters), *adapter)
-        _warn_of_learning_rate(method, config)
-    return found
-
-
-def _warn_of_learning_rate(method: MethodSpec, config: StudyConfig) -> None:
-    """Warn if the learning rate of the study is far from the default of the method, for example of a soft prompt."""
-    from acclimate import methods
-
-    if method.name == UNADAPTED or "learning_rate" in method.adapt:
-        return
-    rate = config.adapt.given().get("learning_rate")
-    usual = methods.get(method.name, **method.parameters).learning_rate
-    if rate is not None and usual is not None and not usual / FAR <= rate <= usual * FAR:
-        log.warning(
-            "study: the default learning rate of '%s' is %g, and the study sets %g for all methods; set one for this "
-            "method: {name: %s, adapt: {learning_rate: %g}}.",
-            method.label,
-            usual,
-            rate,
-            method.name,
-            usual,
-        )
-
-
-def _check_scopes(config: StudyConfig, methods: Mapping[str, MethodInput]) -> None:
-    """Raise UserError if a method adapts per task and a domain has no task; the method would silently have no row."""
-    for domain in config.domains:
-        for label, method in methods.items():
-            if not any(True for _ in method.scopes(domain)):
-                raise UserError(
-                    f"study: '{label}' adapts to each task of a domain, and '{domain.name}' has none; add a task, or "
-                    "remove the method or the domain."
-                )
-
-
-def _has_head(model: ModelSpec, config: StudyConfig, backend: Backend, options: Mapping[str, Any]) -> bool:
+def _has_head(
+    model: ModelSpec,
+    config: StudyConfig,
+    backend: Backend,
+    options: Mapping[str, Any],
+    methods: Mapping[str, MethodInput],
+) -> bool:
     try:
-        methods = [method.name for method in config.methods]
-        return backend.has_head(model.path, longest_text(config, options), methods)
+        names = [method.name for method in config.methods if method.label in methods]
+        return backend.has_head(model.path, longest_text(config, options), names)
     except UserError as error:
         raise UserError(f"study: the model '{model.name}': {error}") from error
 
@@ -395,11 +321,14 @@ def longest_text(config: StudyConfig, options: Mapping[str, Any]) -> int:
 
 
 def _read_domain(domain: DomainSpec, config: StudyConfig, column: str) -> tuple[Corpus, Texts]:
-    corpus = Corpus(domain.corpus, text_column=column)
-    next(iter(corpus), None)  # raises if no document can be read
-    if domain.heldout:
-        heldout = Corpus(domain.heldout, text_column=column)
-    else:
+    problems = Problems()
+    with problems.collect():
+        corpus = Corpus(domain.corpus, text_column=column)
+        next(iter(corpus), None)  # raises if no document can be read
+    with problems.collect():
+        heldout = Corpus(domain.heldout, text_column=column) if domain.heldout else None
+    problems.check()
+    if heldout is None:
         corpus, heldout = corpus.split(HELDOUT_SHARE, SPLIT_SEED)
     return corpus, Texts.sample(heldout, config.evaluate.documents)
 
@@ -409,7 +338,8 @@ def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
     from acclimate.tasks.finetune import check_first_task
     from acclimate.tasks.splits import limit_splits
 
-    task = load_task(spec.path, name=spec.name)
+    columns = {name: value for name in reading_names() if (value := getattr(spec, name)) is not None}
+    task = load_task(spec.path, name=spec.name, **columns)
     if spec.repartition is not None:
         task = repartition(task, spec.repartition)
     if config.finetune_settings(spec).get("select") == "dev" and not task.dev:
@@ -426,25 +356,10 @@ def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
         raise unknown_name_error(f"metric of the task '{spec.name}'", metric, known)
     first = None
     if spec.first is not None:
-        first = load_task(spec.first, name=Path(spec.first).name)
+        first = load_task(spec.first, name=default_task_name(spec.first))
         if spec.limit_first:
             rows, first = len(first.train), limit_splits(first, train=spec.limit_first)
             if len(first.train) < rows:
                 limited[f"train of {first.name}"] = (len(first.train), rows)
         check_first_task(first, task)
     return TaskInput(task, metric, first, limited)
-
-
-def check_not_shared(given: Iterable[str], where: str) -> None:
-    """Raise UserError if options of one method are among those that all methods of a study share.
-
-    Args:
-        given: Names of options.
-        where: Section of the study file, for the message.
-    """
-    for name in given:
-        if name in SHARED:
-            raise UserError(
-                f"study: '{where}.{name}' cannot be set for one method, as all methods of a study share it. Remove "
-                f"it, or set {SHARED[name]}."
-            )

@@ -17,8 +17,9 @@ from acclimate.errors import UserError
 from acclimate.rows import SearchRow, TrialRow
 from acclimate.study.config import DomainSpec, MethodSpec, TaskSpec
 from acclimate.study.graph import Choice, Choices, SearchPlace, narrow, plan, plan_models
-from acclimate.study.inputs import StudyInputs, check_not_shared, read_method
+from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import Job, JobGraph, Outcome, Place, kinds
+from acclimate.study.method_inputs import check_not_shared, read_method
 from acclimate.study.sections import SearchSettings, combinations, count_combinations
 
 log = logging.getLogger(__name__)

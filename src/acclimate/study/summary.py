@@ -146,8 +146,8 @@ def replay_notes(inputs: StudyInputs) -> list[str]:
     from acclimate.training.mixture import text_name
 
     return [
-        f"Replay: {replay.share:.1%} of the tokens of adaptation are from {text_name(replay.text)}, without the "
-        f"documents that are measured on ({', '.join(readers)})."
+        f"Replay: {100 * replay.share:g} % of the training tokens come from {text_name(replay.text)}, without the "
+        f"documents that losses are measured on ({', '.join(readers)})."
         for replay, readers in inputs.replayed
     ]
 

@@ -117,12 +117,12 @@ def set_gradient_checkpointing(engine: Engine, wanted: bool | None, length: int,
     if obstacle:
         raise UserError(f"Gradient checkpointing is not possible: {obstacle}. Remove --gradient-checkpointing.")
     print_message(
-        "Gradient checkpointing is on: the backward pass computes activations again, to save memory.", enabled=progress
+        "Gradient checkpointing is on: the backward pass recomputes activations, to save memory.", enabled=progress
     )
     # The second name is that of transformers before 5.23.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
-    engine.chosen_only = set()  # in the backward pass the last layer would not be cut
+    engine.chosen_only = set()  # a recomputed last layer would run at all positions
 
 
 def _checkpointing_obstacle(engine: Engine) -> str | None:

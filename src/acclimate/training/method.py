@@ -283,9 +283,9 @@ class Method:
     paper: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     kinds: ClassVar[tuple[str, ...]] = ("masked", "causal")
-    """Kinds of language models (:data:`acclimate.models.KINDS`) that it has a meaning for."""
+    """Kinds of language models (:data:`acclimate.models.KINDS`) that it supports."""
     kinds_reason: ClassVar[str] = ""
-    """Why it has none for others: the rest of a sentence that begins with its name."""
+    """Why it does not support others: the rest of a sentence that begins with its name."""
     trains: ClassVar[bool] = True
     """False for a method that leaves the model unchanged."""
     learning_rate: ClassVar[float] = 1e-4
@@ -305,7 +305,7 @@ class Method:
     needs_task: ClassVar[bool] = False
     """True for a method that needs a labelled task as ``run.task``."""
     without_adapter: ClassVar[str] = ""
-    """Why a low-rank adapter cannot train in place of the weights; empty for most methods, with which it can."""
+    """Why the method cannot train a low-rank adapter instead of the weights; empty if it can."""
 
     @property
     def virtual_tokens(self) -> int:
@@ -348,10 +348,10 @@ class Method:
 
     @classmethod
     def check_kind(cls, kind: ModelKind, model: object) -> None:
-        """Check that the method has a meaning for a kind of language model; ``model`` is named in the message.
+        """Check that the method supports a kind of language model; ``model`` is named in the message.
 
         Raises:
-            UserError: If it has none.
+            UserError: If it does not.
         """
         if kind.name not in cls.kinds:
             why = f" {cls.kinds_reason}. It" if cls.kinds_reason else ""

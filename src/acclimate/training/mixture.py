@@ -381,7 +381,7 @@ def read_mixture(
                 raise UserError(f"Conversations are for causal language models; {what} cannot learn answers.")
             found = tokenize_chats(replay.text, loaded.tokenizer, max_length, cache=cache)
             about = replay.text.report.summary("conversation")
-            for count, words in (("truncated", "truncated"), ("repeated", "in one text per answer, for the template")):
+            for count, words in (("truncated", "truncated"), ("repeated", "split into one text per answer")):
                 about += f"; {found.report[count]:,} {words}" if found.report[count] else ""
         else:
             found = tokenize(

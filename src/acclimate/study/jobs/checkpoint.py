@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import model_validator
 
-from acclimate.errors import UserError
+from acclimate.errors import Problems
 from acclimate.records import Record
 from acclimate.results import MethodRow, ReportTable
 from acclimate.study.backend import Backend
@@ -101,12 +101,11 @@ class CheckpointJob(Job):
     @classmethod
     def read(cls, config: StudyConfig, backend: Backend) -> dict[str, ExternalModel]:
         """Return the checkpoints by label."""
-        length, found = longest_text(config, read_options()["adapt"]), {}
+        length, found, problems = longest_text(config, read_options()["adapt"]), {}, Problems()
         for spec in config.sections.get("checkpoints", []):
-            try:
+            with problems.collect(f"study: the checkpoint '{spec.label}': "):
                 found[spec.label] = ExternalModel(Checkpoint.read(spec.path), backend.has_head(spec.path, length))
-            except UserError as error:
-                raise UserError(f"study: the checkpoint '{spec.label}': {error}") from error
+        problems.check()
         return found
 
     @classmethod

@@ -1,0 +1,130 @@
+"""Options of ``compare`` and ``init``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator
+
+from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
+from acclimate.options.numbers import SeedCount, TokenCount
+from acclimate.options.training import Progress
+
+if TYPE_CHECKING:
+    Strings = Sequence[str]
+else:
+    Strings = tuple[str, ...]
+
+
+def read_listed(value: Any) -> Any:
+    """Return one or several values as a tuple."""
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else (value,)
+
+
+def read_places(value: Any) -> Any:
+    """Return one or several paths or names as a tuple of texts; ``~`` is the home folder.
+
+    Raises:
+        ValueError: If one is empty.
+    """
+    places = tuple(os.path.expanduser(str(one)) if isinstance(one, str | Path) else one for one in read_listed(value))
+    if "" in places:
+        raise ValueError("must not be empty")
+    return places
+
+
+def read_names(value: Any) -> Any:
+    """Return names as a tuple; they are given as a list, as one text such as ``"lm,dga"``, or both."""
+    items = read_listed(value)
+    if not all(isinstance(item, str) for item in items):
+        return items
+    return tuple(dict.fromkeys(name.strip() for item in items for name in item.split(",") if name.strip()))
+
+
+Places = Annotated[Strings, BeforeValidator(read_places)]
+
+
+def _text(what: str, **more: Any) -> Option:
+    return Option(f"{what}: file, folder, glob or hf:NAME.", DATA, many=True, **more)
+
+
+@options
+class StudyOptions:
+    """Options that describe a study in place of its file."""
+
+    _: KW_ONLY
+    model: Annotated[Places, Option("Base model: folder or name on the Hugging Face Hub.", MODEL, many=True)] = ()
+    corpus: Annotated[Places, _text("Domain text")] = ()
+    heldout: Annotated[Places, _text("Domain text to measure on", default="2 % of the documents of the corpus")] = ()
+    general: Annotated[Places, _text("General text, to measure forgetting", default="not measured")] = ()
+    task: Annotated[
+        Places, Option("Folder of a labelled task.", DATA, default="only losses are compared", many=True)
+    ] = ()
+    methods: Annotated[
+        Strings,
+        BeforeValidator(read_names),
+        Option("Methods to compare with the base model, such as lm,dga.", METHOD, default="lm", many=True),
+    ] = ()
+    tokens: Annotated[TokenCount | None, Option("Tokens per adaptation.", default="one pass over the corpus")] = None
+    seeds: Annotated[SeedCount | None, Option("Number of seeds of fine-tuning.", default="5")] = None
+
+
+@options
+class InitOptions(StudyOptions):
+    """Options of ``acclimate init``."""
+
+    file: Annotated[str | Path, Option("Study file to write.", OUTPUT, flag="STUDY")]
+
+
+@options
+class CompareOptions:
+    """Options of :func:`acclimate.compare`."""
+
+    config: Annotated[
+        Any,
+        Option(
+            "YAML or TOML file that describes the study.",
+            DATA,
+            more="Or a study, as an object or a dictionary.",
+            flag="STUDY",
+        ),
+    ]
+    out: Annotated[str | Path, Option("Output directory.", OUTPUT)]
+    _: KW_ONLY
+    shard: Annotated[
+        str | None,
+        Option(
+            "Share of the jobs to run, as i/n, for job arrays.",
+            TRAINING,
+            more="Shares are counted from 1. The shard that completes the study writes results and report, as does a "
+            "later call without a shard.",
+        ),
+    ] = None
+    settings: Annotated[
+        dict[str, Any] | None,
+        Option(
+            "Change of a value of the study, such as adapt.steps=100 or methods.dga.adapt.epochs=2.",
+            TRAINING,
+            more="See :func:`acclimate.study.changes.change_values`.",
+            flag="--set",
+        ),
+    ] = None
+    only: Annotated[
+        Strings,
+        BeforeValidator(read_listed),
+        Option(
+            "Part of the study to run, as domain=NAME, method=LABEL, task=NAME or model=NAME.",
+            TRAINING,
+            more="The baseline stays.",
+            many=True,
+        ),
+    ] = ()
+    report_only: Annotated[bool, Option("Run no jobs; write the report from existing results.", OUTPUT)] = False
+    progress: Progress = True
+    backend: Annotated[
+        Any, Option("The expensive functions.", TRAINING, default="those of this package", cli=False)
+    ] = None

@@ -1,0 +1,135 @@
+"""Study files that are written from options of the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from acclimate.errors import UserError
+from acclimate.files import write_text
+from acclimate.options import build, values
+from acclimate.options.studies import InitOptions, StudyOptions
+from acclimate.options.training import BUDGETS
+from acclimate.study.changes import change_values
+from acclimate.study.config import StudyConfig, read_study_file
+from acclimate.study.inputs import HELDOUT_SHARE
+from acclimate.study.paths import locate_file, locate_model, locate_text
+from acclimate.study.settings import UNADAPTED
+
+HEADER = "# Written by `acclimate init` or `acclimate compare`. docs/study.md describes all keys.\n"
+
+
+def given(options: StudyOptions) -> dict[str, Any]:
+    """Return the options that describe a study and have been given, by name."""
+    return {name: value for name, value in values(options, StudyOptions).items() if value not in (None, ())}
+
+
+def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the study that options describe, as values for a study file in any folder.
+
+    Args:
+        options: The options.
+        settings: Further values by dotted path, see :func:`acclimate.study.changes.change_values`.
+
+    Raises:
+        UserError: If the model or the corpus is missing, a method does not exist, or the study is invalid.
+    """
+    from acclimate.methods import lookup
+
+    for name in ("model", "corpus"):
+        if not getattr(options, name):
+            raise UserError(f"A study without a file needs --model and --corpus; --{name} is missing.")
+    for method in options.methods:
+        if method != UNADAPTED:
+            lookup(method)
+    here = Path.cwd()
+    texts = {
+        name: [locate_text(source, here) for source in getattr(options, name)]
+        for name in ("corpus", "heldout", "general")
+    }
+    name = _name_domain(options.corpus[0])
+    models = [locate_model(model, here) for model in options.model]
+    study: dict[str, Any] = {
+        "title": f"{', '.join(Path(model).name for model in models)} adapted to {name}",
+        "notes": [],
+        "models": models,
+        "methods": list(dict.fromkeys([UNADAPTED, *(options.methods or ("lm",))])),
+        "domains": [
+            {
+                "name": name,
+                "corpus": texts["corpus"],
+                "heldout": texts["heldout"],
+                "tasks": [locate_file(task, here) for task in options.task],
+            }
+        ],
+        "general": texts["general"],
+        "adapt": {} if options.tokens is None else {"tokens": options.tokens},
+        "seeds": options.seeds or 5,
+    }
+    study["domains"] = [{key: value for key, value in study["domains"][0].items() if value}]
+    study = change_values({key: value for key, value in study.items() if value or key == "notes"}, settings or {})
+    study["notes"] += _describe_defaults(StudyConfig.of(study, "study of the command line"))
+    return study
+
+
+def _name_domain(source: str) -> str:
+    """Return a name for the text of a source: that of the file, folder or dataset, without endings."""
+    name = Path(source.removeprefix("hf:").partition(":")[0]).name.partition(".")[0]
+    return "domain" if not name or any(mark in name for mark in "*?[") else name
+
+
+def _describe_defaults(study: StudyConfig) -> list[str]:
+    """Return sentences on what is left to defaults, for the terminal and the report."""
+    notes, (domain,) = [], study.domains
+    if not domain.heldout:
+        notes.append(
+            f"Held-out text: {100 * HELDOUT_SHARE:.0f} % of the documents of the corpus, drawn at random. No model is "
+            "adapted to them."
+        )
+    if not study.adapt.given().keys() & set(BUDGETS):
+        notes.append("Each adaptation reads the corpus once.")
+    if not domain.tasks:
+        notes.append("No task is given, so only the loss of the language model is compared.")
+    if not study.general:
+        notes.append("No general text is given, so forgetting is not measured.")
+    return notes
+
+
+def write_study(study: Mapping[str, Any], path: str | Path) -> Path:
+    """Write a study file, or keep the one that is there if it describes the same study.
+
+    Raises:
+        UserError: If the file describes another study, or is not a YAML file by name.
+    """
+    import yaml
+
+    path = Path(os.path.expanduser(path))
+    if path.suffix not in (".yaml", ".yml"):
+        raise UserError(f"'{path}' is written as YAML; give it a name that ends in .yaml.")
+    if path.exists():
+        if {"name": path.stem, **study} == read_study_file(path):
+            return path
+        raise UserError(
+            f"'{path}' describes another study. Go on with it: acclimate compare {path} --out FOLDER; or give "
+            "another name or output directory, or delete it."
+        )
+    return write_text(path, HEADER + yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True, width=110))
+
+
+def init(file: str | Path, **options: Any) -> Path:
+    """Write a study file to start from.
+
+    Args:
+        file: The file to write, ``.yaml``.
+        options: Options of ``acclimate init``, such as ``model`` and ``corpus``.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        UserError: If an option is wrong, or the file describes another study already.
+    """
+    made = build(InitOptions, file, **options)
+    return write_study(draft_study(made), made.file)

@@ -1,0 +1,60 @@
+"""Resolution of the paths in a study file against its folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from acclimate.models.checkpoints import is_written_as_path
+
+
+def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
+    """Resolve the named settings, or lists of values to try for them, as paths against ``folder``, in place."""
+    if not isinstance(given, dict):
+        return
+    for name in set(names) & given.keys():
+        value = given[name]
+        given[name] = (
+            [_locate_setting(str(one), folder) for one in value]
+            if isinstance(value, list)
+            else _locate_setting(str(value), folder)
+        )
+
+
+def locate_file(path: str, folder: Path) -> str:
+    """Resolve a path against ``folder``; ``~`` is the home folder."""
+    # Path.resolve() fails for a link to itself.
+    return os.path.realpath(folder / Path(path).expanduser())
+
+
+def locate_model(name: str, folder: Path) -> str:
+    """Resolve a model against ``folder`` if it exists there or is written as a path; else it is a name on the Hub."""
+    return locate_file(name, folder) if is_written_as_path(name) or (folder / name).exists() else name
+
+
+def locate_text(source: str, folder: Path) -> str:
+    """Resolve a source of text or a task against ``folder``, unless it is a dataset on the Hub (``hf:...``)."""
+    return source if not source or source.startswith("hf:") else locate_file(source, folder)
+
+
+def locate_texts(sources: Any, folder: Path) -> Any:
+    """Resolve one or several sources of text, or the keys of a mapping of sources to shares."""
+    if isinstance(sources, Mapping):
+        return {locate_text(str(source), folder): share for source, share in sources.items()}
+    if isinstance(sources, list | tuple):
+        return [locate_text(str(source), folder) for source in sources]
+    return locate_text(sources, folder) if isinstance(sources, str) else sources
+
+
+def _locate_setting(source: str, folder: Path) -> str:
+    """Resolve ``source`` against ``folder`` if it exists there or looks like a path; else it may be a Hub name."""
+    if not source:
+        return source
+    path = Path(os.path.expanduser(source))
+    if path.is_absolute():
+        return str(path)
+    here = folder / path
+    looks_like_path = source.startswith(".") or path.suffix != "" or any(mark in source for mark in "*?[")
+    return os.path.realpath(here) if here.exists() or looks_like_path else source

@@ -1,0 +1,132 @@
+"""Studies without a file: ``compare`` and ``init`` with a model, text and tasks."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+import yaml
+
+from acclimate.errors import UserError
+from acclimate.options import build
+from acclimate.options.studies import InitOptions
+from acclimate.study import StudyConfig
+from acclimate.study.draft import draft_study, init
+from tests.cases import each
+from tests.study.fakes import World, files
+from tests.test_cli import call
+
+
+@pytest.fixture
+def world(monkeypatch, no_report):
+    world = World()
+    monkeypatch.setattr(sys.modules["acclimate.study.compare"], "Backend", world.backend)
+    return world
+
+
+@pytest.fixture
+def described(folder, monkeypatch):
+    """Options with relative paths, from the folder of the files."""
+    monkeypatch.chdir(folder)
+    return ["--model", "model", "--corpus", "cs.txt", "--task", "intent", "--seeds", 2, "--tokens", 5000]
+
+
+def test_one_line_runs_a_study_whose_file_goes_on(world, described, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    code, shown, err = call(monkeypatch, capsys, "compare", *described, "--methods", "mlm,dga", "--out", out)
+    assert code == 0 and f"acclimate compare {out / 'study.yaml'} --out {out}" in shown
+    assert "2 % of the documents of the corpus" in err and "forgetting is not measured" in err
+    adapted = [one["method"] for one in world.arguments if one["kind"] == "adapt"]
+    assert sorted(adapted) == ["dga", "dga", "mlm", "mlm"] and world.calls["finetune"] == 6
+    config = StudyConfig.load(out / "study.yaml")
+    assert (config.row_labels, config.seeds, config.adapt.tokens) == (["none", "mlm", "dga"], [0, 1], 5000)
+    done = world.calls.total()
+    monkeypatch.chdir(tmp_path)  # the file works from anywhere
+    code, _, err = call(monkeypatch, capsys, "compare", out / "study.yaml", "--out", out)
+    assert code == 0 and world.calls.total() == done, err
+
+
+def test_held_out_documents_are_not_adapted_to(world, described, tmp_path, monkeypatch, capsys):
+    call(monkeypatch, capsys, "compare", *described, "--methods", "mlm", "--out", tmp_path / "out", "--quiet")
+    read = {text for one in world.arguments if one["kind"] == "adapt" for text in one["documents"]}
+    measured = {text for one in world.arguments if one["kind"] == "lm_loss" for text in one["texts"]}
+    assert measured and len(read | measured) == 300 and not read & measured
+
+
+def test_the_same_line_resumes_and_another_is_refused(world, described, tmp_path, monkeypatch, capsys):
+    command = ["compare", *described, "--methods", "mlm", "--out", tmp_path / "out", "--quiet"]
+    assert call(monkeypatch, capsys, *command)[0] == 0
+    done = world.calls.total()
+    assert call(monkeypatch, capsys, *command)[0] == 0 and world.calls.total() == done
+    code, _, err = call(monkeypatch, capsys, *command, "--set", "finetune.epochs=1")
+    assert code == 2 and "study.yaml' describes another study" in err and len(err.splitlines()) == 1
+
+
+def test_without_a_task_only_losses_are_compared(world, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    command = ["compare", "--model", "model", "--corpus", "cs.txt", "--heldout", "heldout.txt", "--methods", "mlm"]
+    code, _, err = call(monkeypatch, capsys, *command, "--general", "general.txt", "--out", tmp_path / "out")
+    assert code == 0, err
+    assert "only the loss of the language model" in err and "reads the corpus once" in err and "drawn" not in err
+    assert world.calls["adapt"] == 3 and not world.calls["finetune"]
+
+
+@each(
+    ("arguments", "message"),
+    [
+        (["compare", "--out", "o"], "STUDY is required: YAML or TOML file that describes the study."),
+        (["compare", "s.yaml", "--out", "o", "--model", "m"], "already describes the study: remove --model, or the"),
+        (["compare", "--out", "o", "--model", "m"], "--corpus is missing"),
+        (["compare", "--out", "o", "--model", "m", "--corpus", "c", "--methods", "lmm"], "Did you mean 'lm'?"),
+        (["init", "s.yaml", "--corpus", "c"], "--model is missing"),
+        (["init", "s.toml", "--model", "m", "--corpus", "c"], "ends in .yaml"),
+        (["init", "s.yaml", "--model", "m", "--corpus", ""], "--corpus must not be empty"),
+        (["init", "--model", "m", "--corpus", "c"], "STUDY is required"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(monkeypatch, capsys, *arguments)
+    assert code == 2 and message in err and len(err.splitlines()) == 1
+    assert not os.listdir(tmp_path)
+
+
+def test_init_writes_a_file_and_never_over_another(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(files(tmp_path / "files"))
+    path = tmp_path / "study.yaml"
+    command = [
+        "init",
+        path,
+        "--model",
+        "model",
+        "--model",
+        "bert-base-uncased",
+        "--corpus",
+        "hf:imdb:plain_text:train",
+    ]
+    assert call(monkeypatch, capsys, *command, "--corpus", "cs.txt")[0] == 0
+    study = yaml.safe_load(path.read_text())
+    assert study["models"] == [str(tmp_path / "files" / "model"), "bert-base-uncased"]
+    assert study["domains"][0]["corpus"] == ["hf:imdb:plain_text:train", str(tmp_path / "files" / "cs.txt")]
+    assert StudyConfig.load(path).row_labels == ["none", "lm"]
+    code, _, err = call(monkeypatch, capsys, *command)
+    assert code == 2 and "describes another study" in err
+    assert yaml.safe_load(path.read_text()) == study
+    assert init(tmp_path / "b.yaml", model="model", corpus="cs.txt:body", methods=["lm,dga", "kd"]).is_file()
+    domain = StudyConfig.load(tmp_path / "b.yaml").domains[0]
+    assert (domain.name, domain.corpus) == ("cs", [str(tmp_path / "files" / "cs.txt:body")])
+
+
+@each(
+    ("source", "name"),
+    [("a/reviews.jsonl.gz", "reviews"), ("a/*.txt", "domain"), ("a/reviews/", "reviews"), ("hf:imdb", "imdb")],
+)
+def test_the_domain_is_named_after_its_text(source, name):
+    study = draft_study(build(InitOptions, "s.yaml", model="m", corpus=source))
+    assert study["domains"][0]["name"] == name and study["title"] == f"m adapted to {name}"
+
+
+def test_a_draft_needs_a_model():
+    with pytest.raises(UserError, match="--model is missing"):
+        init("s.yaml", corpus="c")
