@@ -324,6 +324,7 @@ def _strip_folders(name: str) -> str:
 
 def _training_settings(manifest: Mapping[str, Any], kind: ModelKind) -> dict[str, Any]:
     result = manifest["result"]
+    losses = ", ".join(f"{name} {value:.3f}" for name, value in result.get("losses", {}).items() if name != "loss")
     masking = manifest.get("masking") or {}
     return {
         "steps": f"{result['steps']:,}",
@@ -331,8 +332,7 @@ def _training_settings(manifest: Mapping[str, Any], kind: ModelKind) -> dict[str
         **{name.replace("_", " "): manifest.get(name) for name in TRAINING_KEYS},
         "mask rate": manifest.get("mask_rate") if kind.uses_masking else None,
         "masking": masking.get("name") if isinstance(masking, dict) else masking,
-        "final loss, nats": ", ".join(f"{n} {x:.3f}" for n, x in result.get("losses", {}).items() if n != "loss")
-        or None,
+        "final loss, nats": losses or None,
         "acclimate": manifest.get("acclimate"),
     }
 
