@@ -90,8 +90,13 @@ def test_the_included_instructions():
         ('{"prompt": "a", "checks": [{"check": "sentences"}]}', "the arguments of the check 'sentences' are wrong"),
         (
             '{"prompt": "a", "checks": [{"check": "starts", "text": 3}]}',
-            "the arguments of the check 'starts' are wrong",
+            "the arguments of the check 'starts' are wrong: 'text' must be a text",
         ),
+        ('{"prompt": "a", "checks": [{"check": "sentences", "count": "2"}]}', "'count' must be a whole number"),
+        ('{"prompt": "a", "checks": [{"check": "json", "keys": "b"}]}', "'keys' must be a list of texts"),
+        ('{"prompt": "a", "checks": [{"check": "bullets", "count": 2, "only": 1}]}', "'only' must be true or false"),
+        ('{"prompt": "\\ud83d", "checks": [{"check": "uppercase"}]}', "half of a surrogate pair"),
+        ("[" * 100_000, "expected a JSON object"),
     ],
 )
 def test_files_that_cannot_be_used(line, message, tmp_path):
@@ -143,3 +148,18 @@ def test_models_that_cannot_answer_are_refused(tiny_bert, tiny_llama):
         inspect_instructions(tiny_llama)
     with pytest.raises(UserError, match="masked language model, which cannot answer"):
         inspect_instructions(tiny_bert)
+
+
+def test_what_cannot_be_measured_is_found_before_the_work(tiny_bert, tmp_path, monkeypatch):
+    tiny_model("llama").save_pretrained(tmp_path / "model")
+    tokenizer = decoder_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(tmp_path / "model")
+    with pytest.raises(
+        UserError, match=r"answer of 160 do not fit into the 128 positions of '.*model'; .*--max-tokens"
+    ):
+        inspect_instructions(tmp_path / "model")
+    monkeypatch.setattr(instructions, "generate_answers", None)
+    for base, message in ((tmp_path / "no", "no model folder"), (tiny_bert, "masked language model")):
+        with pytest.raises(UserError, match=message):
+            inspect_instructions(tmp_path / "model", base)

@@ -19,7 +19,7 @@ import pyarrow.parquet
 from safetensors.numpy import load_file, save_file
 
 from tests.hostile.runner import Maker
-from tests.tiny import TEXTS
+from tests.tiny import TEXTS, decoder_tokenizer, save_tiny
 
 ROWS = [{"text": text, "label": "good" if number % 2 else "bad"} for number, text in enumerate(TEXTS)]
 STUDY: dict[str, Any] = {
@@ -40,6 +40,26 @@ def ordinary(folder: Path, model: Path) -> None:
     (folder / "home").mkdir()
     task(ROWS)(folder)
     study()(folder)
+
+
+CHAT_TEMPLATE = (
+    "{% for turn in messages %}<{{ turn.role }}>{{ turn.content }}{{ eos_token if turn.role == 'assistant' }}"
+    "{% endfor %}{{ '<assistant>' if add_generation_prompt }}"
+)
+
+
+def decoder(template: str | None = CHAT_TEMPLATE, **changes: Any) -> Maker:
+    """Write ``llama``, a decoder, with a chat template and some entries of its configuration changed."""
+
+    def make(folder: Path) -> None:
+        save_tiny("llama", folder / "llama")
+        tokenizer = decoder_tokenizer()
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(folder / "llama")
+        path = folder / "llama" / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return make
 
 
 def put(name: str, content: Any) -> Maker:
@@ -100,6 +120,18 @@ def config(**changes: Any) -> Maker:
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
     return make
+
+
+def peft_folder(folder: Path) -> None:
+    """Write an adapter without its base model, as ``peft`` saves it."""
+    put("bert-adapter/adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": "bert"})(folder)
+
+
+def broken_decoder(folder: Path) -> None:
+    """Write a decoder of which all weights are not numbers."""
+    decoder()(folder)
+    path = folder / "llama" / "model.safetensors"
+    save_file({name: value * np.nan for name, value in load_file(path).items()}, path, metadata={"format": "pt"})
 
 
 def weights(change: Callable[[str, np.ndarray], tuple[str, np.ndarray] | None]) -> Maker:

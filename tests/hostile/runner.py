@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 # The children are forked, so they need not repeat these imports.
+import acclimate.evaluation.benchmarks
+import acclimate.evaluation.instructions
+import acclimate.inspect.model
+import acclimate.merging
 import acclimate.methods
 import acclimate.report
 import acclimate.study

@@ -106,7 +106,7 @@ CORPORA = [
 
 TASKS = [
     Case("a misspelled folder", TUNE.replace("task task", "task tsak"), 2, r"Did you mean 'task'"),
-    Case("a file as task", TUNE.replace("task task", "task text.txt"), 2, r"'text\.txt' is a file"),
+    Case("a file as task", TUNE.replace("task task", "task text.txt"), 2, r"'text\.txt' is not a table"),
     Case("a pipe as split", TUNE, 2, r"^Error: .*train\.jsonl", fifo("task/train.jsonl")),
     Case("an empty split", TUNE, 2, r"^Error: .*train", task("")),
     Case("one class", TUNE, 2, r"^Error: .*label", task([{"text": text, "label": "a"} for text in TEXTS])),

@@ -14,10 +14,11 @@ from acclimate import cli
 from tests.cases import each
 from tests.hostile.makers import ordinary, put
 from tests.hostile.runner import Case, run
+from tests.hostile.table_decoders import DECODERS
 from tests.hostile.table_inputs import INPUTS
 from tests.hostile.table_usage import USAGE
 
-TABLE = {**INPUTS, **USAGE}
+TABLE = {**INPUTS, **USAGE, **DECODERS}
 
 
 @pytest.mark.parametrize("topic", sorted(TABLE))

@@ -126,22 +126,23 @@ def test_a_missing_folder_proposes_the_closest_name(tmp_path):
     folder(tmp_path / "asc_restaurant")
     with pytest.raises(UserError, match=r"no task folder .*asc_restaurnt'\. Did you mean .*asc_restaurant'"):
         load_task(tmp_path / "asc_restaurnt")
-    with pytest.raises(UserError, match="is a file"):
-        load_task(tmp_path / "asc_restaurant" / "train.jsonl")
+    (tmp_path / "notes.txt").write_text("good food")
+    with pytest.raises(UserError, match=r"notes\.txt' is not a table; a task needs \.jsonl"):
+        load_task(tmp_path / "notes.txt")
     with pytest.raises(UserError, match="no task folder"):
         load_task(tmp_path / "no" / "where")
 
 
 def test_missing_and_duplicate_files(tmp_path):
     path = folder(tmp_path / "t", test=None)
-    with pytest.raises(UserError, match=r"no test file; it needs test\.jsonl .*Found: train\.jsonl\."):
+    with pytest.raises(UserError, match=r"no test split, and too few train rows \(2\) to draw one from"):
         load_task(path)
     write(path / "test.csv", TEST)
     write(path / "test.tsv", TEST)
     with pytest.raises(UserError, match=r"several test files \(test\.csv, test\.tsv\)"):
         load_task(path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"no train file.*Found: nothing"):
+    with pytest.raises(UserError, match=r"no train file; it needs train\.jsonl .*Found: nothing\."):
         load_task(tmp_path / "empty")
 
 
@@ -150,7 +151,7 @@ def test_missing_and_duplicate_files(tmp_path):
     [
         ("test", '{"text": "x", "label": "pos"}\n\n{"text": "x"', r"test\.jsonl:3: not JSON"),
         ("test", "[1]\n", r"test\.jsonl:1: a row must be a JSON object"),
-        ("train", [{"sentence": "x", "label": "pos"}], r":1: no column 'text'\. The columns are: sentence, label"),
+        ("train", [{"subject": "x", "label": "pos"}], r":1: no column 'text'\. The columns are: subject, label"),
         ("dev", [{"text": "x", "gold": "pos"}], r"dev\.jsonl:1: no column 'label'\. The columns are: text, gold"),
         ("test", [{"text": " \n", "label": "pos"}], ":1: 'text' must be a non-empty string"),
         ("test", [{"text": 3, "label": "pos"}], ":1: 'text' must be a non-empty string"),

@@ -49,14 +49,14 @@ def finetune(options: FinetuneCommand) -> None:
     """
     from acclimate.evaluation.scoring import make_scoring
     from acclimate.tasks import finetune as run
-    from acclimate.tasks import load_task
     from acclimate.tasks import repartition as enlarge_test
+    from acclimate.tasks.kinds import open_task
     from acclimate.training.distributed import leave_process_group
 
-    task = load_task(str(options.task))
+    task = open_task(options.task, options)
     if options.repartition is not None:
         task = enlarge_test(task, options.repartition)
-    first = None if options.first is None else load_task(str(options.first))
+    first = open_task(options.first)
     scores: list[dict[str, Any]] = []
     for seed in range(options.seeds):
         own = {"task": task, "first": first, "seed": seed, "out": _inside(options.out, f"seed-{seed}")}
@@ -104,9 +104,9 @@ def distill(options: DistillCommand) -> None:
     """
     from acclimate.evaluation.scoring import make_scoring
     from acclimate.tasks import distill as run
-    from acclimate.tasks import load_task
+    from acclimate.tasks.kinds import open_task
 
-    task, teacher, out = load_task(str(options.task)), options.teacher, options.out
+    task, teacher, out = open_task(options.task, options), options.teacher, options.out
     results = []
     with nullcontext() if out is None else output_lock(out):
         for seed in range(options.seeds):

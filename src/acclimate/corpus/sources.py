@@ -204,8 +204,10 @@ def resolve_sources(sources: str | Path | Iterable[str | Path], text_column: str
     for source in named:
         new: Sequence[Source] = ()
         with problems.collect():
-            is_dataset = isinstance(source, str) and source.startswith("hf:")
-            new = [HubSource.parse(source)] if is_dataset else _find_files(source, text_column)
+            if isinstance(source, str) and source.startswith("hf:"):
+                new = [HubSource.parse(source)]
+            else:
+                new = _find_files(source, text_column)
         for item in new:
             key = replace(item, path=Path(os.path.realpath(item.path))) if isinstance(item, FileSource) else item
             if key not in seen:

@@ -17,7 +17,9 @@ from acclimate.device import to_device
 from acclimate.errors import UserError
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.files import check_report_file, write_json
-from acclimate.models import load_language_model
+from acclimate.models import kind_of_checkpoint, load_language_model, load_tokenizer
+from acclimate.models.checkpoints import load_config
+from acclimate.models.loading import check_architecture
 from acclimate.options import verb
 from acclimate.options.inspection import InspectBenchmarksOptions
 from acclimate.version import __version__
@@ -26,11 +28,26 @@ Items = dict[tuple[str, str], tuple[list[str], np.ndarray, np.ndarray]]
 """Identity, value and weight of each item, by name of the task and of the metric."""
 
 
+def check_model(model: str | Path, chat_template: bool) -> None:
+    """Check that benchmarks can be run on a model, before they are run on another.
+
+    Raises:
+        UserError: If there is no model, it is not causal, or the wanted chat template is missing.
+    """
+    config = load_config(model)
+    check_architecture(config, model)
+    kind = kind_of_checkpoint(config.architectures, model)
+    if kind.uses_masking:
+        raise UserError(f"'{model}' is a {kind.name} language model; lm-eval needs a causal one.")
+    if chat_template and not load_tokenizer(model).chat_template:
+        raise UserError(f"The tokenizer of '{model}' has no chat template; leave --chat-template out.")
+
+
 def measure_items(model: str | Path, options: InspectBenchmarksOptions) -> Items:
     """Run benchmarks on a model, in fp32, and return the metrics of each item.
 
     Raises:
-        UserError: If ``lm-eval`` is not installed, a task does not exist, or the model is not causal.
+        UserError: If ``lm-eval`` is not installed, a task does not exist, or a model cannot be used.
     """
     try:
         from lm_eval import simple_evaluate
@@ -38,16 +55,17 @@ def measure_items(model: str | Path, options: InspectBenchmarksOptions) -> Items
         from lm_eval.tasks import TaskManager
     except ImportError as error:
         raise UserError(f"Benchmarks need lm-eval: pip install 'acclimate[lm-eval]' ({error})") from error
-    manager = TaskManager(include_path=None if options.include_path is None else str(options.include_path))
+    folder = options.include_path
+    if folder is not None and not Path(folder).is_dir():
+        raise UserError(f"There is no folder '{folder}'; --include-path names one with tasks of lm-eval.")
+    manager = TaskManager(include_path=None if folder is None else str(folder))
     if unknown := [name for name in options.tasks if not manager.match_tasks([name])]:
         raise UserError(
             f"lm-eval has no task '{unknown[0]}'. `lm-eval ls tasks` lists its tasks; --include-path adds a folder."
         )
+    for each in filter(None, (options.model, options.base)):
+        check_model(each, options.chat_template)
     loaded = load_language_model(model)
-    if loaded.kind.uses_masking:
-        raise UserError(f"'{model}' is a {loaded.kind.name} language model; lm-eval needs a causal one.")
-    if options.chat_template and not loaded.tokenizer.chat_template:
-        raise UserError(f"The tokenizer of '{model}' has no chat template; leave --chat-template out.")
     found = simple_evaluate(
         HFLM(pretrained=to_device(loaded.model), tokenizer=loaded.tokenizer, batch_size=options.batch_size),
         tasks=list(options.tasks),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +22,13 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from acclimate.device import to_device
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.errors import UserError, first_line, shorten, unknown_name_error
 from acclimate.evaluation.statistics import paired_bootstrap
-from acclimate.files import check_report_file, write_json
-from acclimate.models import load_language_model
+from acclimate.files import check_regular_file, check_report_file, write_json
+from acclimate.models import kind_of_checkpoint, load_language_model, load_tokenizer, longest_text
 from acclimate.models.batching import micro_batch_tokens
+from acclimate.models.checkpoints import load_config
+from acclimate.models.loading import check_architecture
 from acclimate.options import verb
 from acclimate.options.inspection import InspectInstructionsOptions
 from acclimate.records import texts_fingerprint
@@ -55,11 +58,15 @@ def read_instructions(path: str | Path | None = None) -> list[Instruction]:
     Raises:
         UserError: If the file cannot be read, or a line is not an instruction.
     """
+    if path is not None:
+        check_regular_file(Path(path))
     try:
         source = files("acclimate.evaluation") / PROMPTS if path is None else Path(path)
         lines = source.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The instructions in '{path}' cannot be read: {error}") from error
+    except OSError as error:
+        raise UserError(f"The instructions in '{path}' cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"The instructions in '{path}' are not UTF-8; save the file in this encoding.") from error
     found = [_read_line(line, f"{path or PROMPTS}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise UserError(f"'{path}' has no instruction; give one JSON object per line, with 'prompt' and 'checks'.")
@@ -75,23 +82,45 @@ def _read_line(line: str, where: str) -> Instruction:
     try:
         value = json.loads(line)
         prompt, checks = value["prompt"], value["checks"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{where}: expected a JSON object with 'prompt' and 'checks'.") from error
     if not isinstance(prompt, str) or not prompt.strip() or not isinstance(checks, list) or not checks:
         raise UserError(f"{where}: 'prompt' must be a text and 'checks' a list with at least one check.")
+    if any("\ud800" <= character <= "\udfff" for character in prompt):
+        raise UserError(f"{where}: 'prompt' has half of a surrogate pair, which is no character.")
     for entry in checks:
         if not isinstance(entry, Mapping) or not isinstance(entry.get("check"), str):
             raise UserError(f"{where}: each check is an object with the name of a check under 'check'.")
         name = entry["check"]
         if name not in CHECKS:
             raise unknown_name_error(f"check in {where}:", name, CHECKS)
-        instruction = Instruction(prompt, [dict(entry)])
+        given = {key: value for key, value in entry.items() if key != "check"}
         try:
-            inspect.signature(CHECKS[name]).bind("", **{key: value for key, value in entry.items() if key != "check"})
-            instruction.is_followed("x")
-        except (TypeError, AttributeError, ValueError) as error:
+            inspect.signature(CHECKS[name]).bind("", **given)
+            for key, value in given.items():
+                _check_argument(key, value)
+        except (TypeError, ValueError) as error:
             raise UserError(f"{where}: the arguments of the check '{name}' are wrong: {error}") from error
     return Instruction(prompt, checks)
+
+
+def _check_argument(name: str, value: Any) -> None:
+    """Check the type of an argument of a check, which depends on its name alone.
+
+    Raises:
+        ValueError: If it has another type.
+    """
+    if name in ("words", "texts", "choices", "keys"):
+        if not isinstance(value, list) or not value or not all(isinstance(text, str) for text in value):
+            raise ValueError(f"'{name}' must be a list of texts")
+    elif name == "text":
+        if not isinstance(value, str) or not value:
+            raise ValueError("'text' must be a text")
+    elif name == "only":
+        if not isinstance(value, bool):
+            raise ValueError("'only' must be true or false")
+    elif isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"'{name}' must be a whole number")
 
 
 def measure_instructions(
@@ -111,16 +140,10 @@ def measure_instructions(
     Raises:
         UserError: If the model cannot generate text, or has no chat template.
     """
-    loaded = load_language_model(model)
-    if loaded.kind.uses_masking:
-        raise UserError(f"'{model}' is a {loaded.kind.name} language model, which cannot answer; use a causal one.")
-    if not loaded.tokenizer.chat_template:
-        raise UserError(
-            f"The tokenizer of '{model}' has no chat template, so it was not trained to follow instructions; "
-            "measure an instruction-tuned model."
-        )
     instructions = read_instructions() if instructions is None else instructions
     prompts = [instruction.prompt for instruction in instructions]
+    check_answers(model)
+    loaded = load_language_model(model)
     answers, unfinished = generate_answers(to_device(loaded.model), loaded.tokenizer, prompts, max_tokens)
     followed = [one.is_followed(answer) for one, answer in zip(instructions, answers, strict=True)]
     return {
@@ -130,6 +153,40 @@ def measure_instructions(
         "prompts": prompts,
         "unfinished": unfinished,
     }
+
+
+def check_answers(model: str | Path) -> None:
+    """Check that a model can answer, before anything is measured.
+
+    Raises:
+        UserError: If there is no model, it cannot generate text, or its tokenizer has no chat template.
+    """
+    config = load_config(model)
+    check_architecture(config, model)
+    kind = kind_of_checkpoint(config.architectures, model)
+    if kind.uses_masking:
+        raise UserError(f"'{model}' is a {kind.name} language model, which cannot answer; use a causal one.")
+    if not load_tokenizer(model).chat_template:
+        raise UserError(
+            f"The tokenizer of '{model}' has no chat template, so it was not trained to follow instructions; "
+            "measure an instruction-tuned model."
+        )
+
+
+def _render_question(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
+    turns = [{"role": "user", "content": prompt}]
+    try:
+        text = str(
+            tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, enable_thinking=False)
+        )
+    except Exception as error:  # a template is a program, and reports in its own way what it does not accept
+        raise UserError(
+            f"The chat template of '{tokenizer.name_or_path}' does not accept a question ({first_line(error)}); set "
+            "another as tokenizer.chat_template and save the tokenizer."
+        ) from error
+    if prompt.strip() not in text:
+        raise UserError(f"The chat template of '{tokenizer.name_or_path}' leaves out the question {shorten(prompt)}.")
+    return text
 
 
 def generate_answers(
@@ -143,12 +200,13 @@ def generate_answers(
     ends = model.generation_config.eos_token_id if model.generation_config else None
     ends = tokenizer.eos_token_id if ends is None else ends
     final = set(ends if isinstance(ends, list) else [ends])
-    rows = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True, enable_thinking=False
+    rows = [_render_question(tokenizer, prompt) for prompt in prompts]
+    longest = max(len(ids) for ids in tokenizer(rows, add_special_tokens=False)["input_ids"])
+    if longest + max_tokens > (limit := longest_text(model) or math.inf):
+        raise UserError(
+            f"A question of {longest:,} tokens and an answer of {max_tokens:,} do not fit into the {limit:,} "
+            f"positions of '{tokenizer.name_or_path}'; give a smaller --max-tokens."
         )
-        for prompt in prompts
-    ]
     order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
     answers, unfinished, start = [""] * len(rows), 0, 0
     while start < len(order):
@@ -186,6 +244,8 @@ def _inspect_instructions(options: InspectInstructionsOptions) -> dict[str, Any]
     """
     check_report_file(options.out)
     instructions = read_instructions(options.prompts)
+    for model in filter(None, (options.model, options.base)):
+        check_answers(model)
     report: dict[str, Any] = {"acclimate": __version__, "model": str(options.model)}
     report["after"] = after = measure_instructions(options.model, instructions, max_tokens=options.max_tokens)
     if options.base is not None:

@@ -32,7 +32,7 @@ def _inspect_leakage(options: InspectLeakageOptions) -> dict[str, Any]:
     """
     check_report_file(options.out)
     rules = MatchRules(options.near, options.contained, options.fewest_words)
-    loaded = [open_task(task) for task in options.tasks]
+    loaded = [open_task(task, options, text_column=None) for task in options.tasks]
     if len({task.name for task in loaded}) < len(loaded):
         raise UserError("Two tasks have the same name; rename a folder, or inspect them one at a time.")
     groups = {(task.name, split): texts for task in loaded for split, texts in evaluation_texts(task).items()}

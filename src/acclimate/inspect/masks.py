@@ -93,7 +93,7 @@ def _inspect_masks(options: InspectMasksOptions) -> dict[str, Any]:
     important_tokens, stages = None, None
     if task is not None:
         method, strategies[SELECTIVE], important_tokens, stages = _selective_masking(
-            *(model, dataset, task, options.settings or {}),
+            *(model, dataset, open_task(task, options, text_column=None), options.settings or {}),
             seed=seed,
             precision=options.precision,
             progress=options.progress,
@@ -179,7 +179,6 @@ def _selective_masking(
         UserError: If the task or a parameter is invalid, or no token is important.
     """
     method = get_method(SELECTIVE, **settings)
-    labelled = open_task(task)
     resolved_precision = choose_precision(precision, default_device())
     with preserve_rng_state():
         torch.manual_seed(seed)  # a missing head is initialized at random
@@ -194,7 +193,7 @@ def _selective_masking(
         seed,
         resolved_precision,
         progress,
-        task=labelled,
+        task=task,
     )
     method.prepare(context)
     masking = method.masking(MASK_RATE)

@@ -53,11 +53,14 @@ def _inspect_model(options: InspectModelOptions) -> dict[str, Any]:
         and why not; ``memory``: see :func:`estimate_memory`; ``methods``: the names of those for models of this kind.
 
     Raises:
-        UserError: If the model cannot be loaded, or acclimate cannot run it.
+        UserError: If the model cannot be loaded, has weights that are not finite, or acclimate cannot run it.
     """
     check_report_file(options.out)
     loaded = load_language_model(options.model)
     model: Any = to_device(loaded.model)
+    broken = next((name for name, value in model.named_parameters() if not value.isfinite().all()), None)
+    if broken is not None:
+        raise UserError(f"The weights of '{options.model}' are not finite, such as {broken}; use another checkpoint.")
     layers = attach(model)
     probe = probe_of(model)
     assert probe is not None  # attach has set it

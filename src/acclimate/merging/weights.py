@@ -24,6 +24,7 @@ from acclimate.models.checkpoints import (
     load_config,
     silence_transformers,
 )
+from acclimate.models.loading import check_architecture
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
@@ -83,6 +84,7 @@ class Checkpoint:
         """
         self.folder, self.label = folder, label
         self.config = load_config(folder)
+        check_architecture(self.config, label)
         if parts := describe_extensions(self.config):
             raise UserError(f"'{label}' has {parts}, which cannot be merged; choose a model without them.")
         self.trains_missing_head = kind_of_checkpoint(self.config.architectures, label).trains_missing_head

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from pickle import UnpicklingError
+from types import SimpleNamespace
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
@@ -92,6 +93,8 @@ def _model_type(folder: Path) -> Any:
 LIMITS = {
     "num_hidden_layers": 10_000,
     "num_attention_heads": 10_000,
+    "num_key_value_heads": 10_000,
+    "head_dim": 10**5,
     "hidden_size": 10**6,
     "intermediate_size": 10**7,
     "vocab_size": 10**8,
@@ -121,6 +124,9 @@ def load_config(path: str | Path, **changes: Any) -> Any:
             raise ValueError("config.json is not a JSON object")
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code(), **changes)
     except UNREADABLE as error:
+        if folder:  # the reason may be a size that is clearer than the error of its computations
+            entries = read_json_object(folder / "config.json") or {}
+            check_limits(SimpleNamespace(**entries), f"config.json of '{path}'")
         hint = "" if folder is None or _model_type(folder) else _suggest(folder)
         raise UserError(f"No model could be read from '{path}': {load_error(error, path)}{hint}") from error
     check_limits(config, f"config.json of '{path}'")

@@ -232,8 +232,14 @@ def load_language_model(path: str | Path, dropout: float | None = None, quantize
     enable_fast_fp32_matmul()  # before any product, so that results do not depend on what the process did earlier
     check_folder(path)
     config = load_config(path)
-    _check_architecture(config, path)
+    check_architecture(config, path)
     kind = kind_of_checkpoint(config.architectures, path)
+    if kind.uses_masking and _is_causal_only(config):
+        name = next(iter(class_names(config.architectures)), "model")
+        raise UserError(
+            f"'{path}' is a {name} without the language-model head that a causal model needs; give the checkpoint of "
+            "the language model itself, or correct 'architectures' in its config.json."
+        )
     try:
         with silence_transformers():
             before = _set_dropout(config, dropout)
@@ -268,7 +274,7 @@ def load_language_model(path: str | Path, dropout: float | None = None, quantize
     return LanguageModel(model, tokenizer, absent)
 
 
-def _check_architecture(config: PretrainedConfig, path: str | Path) -> None:
+def check_architecture(config: PretrainedConfig, path: str | Path) -> None:
     """Refuse models whose loss is of another kind, by name.
 
     Raises:
@@ -287,6 +293,12 @@ def _check_architecture(config: PretrainedConfig, path: str | Path) -> None:
             f"'{path}' is a {name}, a sequence-to-sequence model; acclimate adapts masked and causal ones. Choose "
             "another model."
         )
+
+
+def _is_causal_only(config: PretrainedConfig) -> bool:
+    """Return whether ``transformers`` has a causal language model of an architecture, but no masked one."""
+    masked, causal = transformers.MODEL_FOR_MASKED_LM_MAPPING, transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    return type(config) in causal and type(config) not in masked
 
 
 def _quantization() -> dict[str, Any]:
@@ -314,7 +326,8 @@ def _prepare_quantized(model: PreTrainedModel, absent_head: bool, path: str | Pa
             "with --method none."
         )
     model._hf_peft_config_loaded = True  # ``Trainer`` refuses a quantized model without adapters, which come later
-    for module in model.modules():
+    layers: list[Any] = list(model.modules())
+    for module in layers:
         if hasattr(module, "support_avx512bf16_for_cpu"):
             # Otherwise a forward pass without gradient repacks the weights in place, and training cannot use them.
             module.support_avx512bf16_for_cpu = False

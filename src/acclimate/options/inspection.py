@@ -25,6 +25,7 @@ from acclimate.options.numbers import (
     Size,
     TokenCount,
 )
+from acclimate.options.reading import LabelOptions
 from acclimate.options.tasks import TaskLike
 from acclimate.options.training import MASK_RATE, MaxLength, Precision, Progress, Seed, TextColumn, TextInput
 
@@ -103,7 +104,7 @@ StopWords = Annotated[
 
 
 @options
-class AdviseOptions:
+class AdviseOptions(LabelOptions):
     """Options of :func:`acclimate.advise`."""
 
     model: Annotated[
@@ -118,7 +119,8 @@ class AdviseOptions:
     corpus: Annotated[TextInput, _text("Domain text")]
     general: Annotated[TextInput, _text("General text")]
     task: Annotated[
-        TaskLike | str | Path | None, Option("Folder of a labelled task; its train split is inspected.", DATA)
+        TaskLike | str | Path | None,
+        Option("Labelled task: a folder, a file, or hf:NAME; its train split is inspected.", DATA),
     ] = None
     out: JsonFile = None
     _: KW_ONLY
@@ -232,7 +234,7 @@ class InspectModelOptions:
 
 
 @options
-class InspectMasksOptions:
+class InspectMasksOptions(LabelOptions):
     """Options of :func:`acclimate.inspect.inspect_masks`."""
 
     model: Annotated[
@@ -256,7 +258,7 @@ class InspectMasksOptions:
     task: Annotated[
         TaskLike | str | Path | None,
         Option(
-            "Folder of a labelled task; adds selective masking, and marks the tokens that the labels depend on.",
+            "Labelled task; adds selective masking, and marks the tokens that the labels depend on.",
             DATA,
             more="The classifiers are trained as in an adaptation and share its cache.",
         ),
@@ -322,14 +324,16 @@ class InspectEmbeddingsOptions:
 
 
 @options
-class InspectLeakageOptions:
+class InspectLeakageOptions(LabelOptions):
     """Options of :func:`acclimate.inspect_leakage`."""
 
     tasks: Annotated[
         Tasks,
         BeforeValidator(_read_tasks),
         Field(min_length=1),
-        Option("Folder of a labelled task.", DATA, more="Or a loaded task.", flag="--task", many=True),
+        Option(
+            "Labelled task: a folder, a file, or hf:NAME.", DATA, more="Or a loaded task.", flag="--task", many=True
+        ),
     ]
     corpus: Annotated[TextInput | None, _text("Text", default="only train splits are searched")] = None
     out: JsonFile = None

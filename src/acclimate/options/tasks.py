@@ -12,6 +12,7 @@ from pydantic_core import ArgsKwargs
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.numbers import Count, Integer, NonNegative, Number, Positive, SeedNumber, Size
+from acclimate.options.reading import ReadingOptions
 from acclimate.options.training import LearningRate, MaxGradientNorm, MaxLength, Precision, Progress, ReportTo, Seed
 from acclimate.registry import Published, fill_from_preset, preset_names
 
@@ -110,7 +111,7 @@ class SupervisedOptions:
 
 
 @options
-class FinetuneOptions(SupervisedOptions):
+class FinetuneOptions(SupervisedOptions, ReadingOptions):
     """Options of :func:`acclimate.finetune`."""
 
     model: Annotated[
@@ -120,9 +121,9 @@ class FinetuneOptions(SupervisedOptions):
     task: Annotated[
         TaskLike | str | Path,
         Option(
-            "Folder of a labelled task with train, test and perhaps dev files.",
+            "Labelled task: a folder with train, test and perhaps dev files, one file, or hf:NAME.",
             DATA,
-            more="Or a task (see :func:`acclimate.tasks.load_task`).",
+            more="Or rows in memory, or a loaded task: see :func:`acclimate.tasks.load_task`.",
             study=False,
         ),
     ]
@@ -173,7 +174,7 @@ class FinetuneOptions(SupervisedOptions):
 
 
 @options
-class DistillOptions(SupervisedOptions):
+class DistillOptions(SupervisedOptions, ReadingOptions):
     """Options of :func:`acclimate.distill`."""
 
     teacher: Annotated[
@@ -191,7 +192,7 @@ class DistillOptions(SupervisedOptions):
     task: Annotated[
         TaskLike | str | Path,
         Option(
-            "Folder of a classification task with train, test and perhaps dev files.",
+            "Classification task: a folder with train, test and perhaps dev files, one file, or hf:NAME.",
             DATA,
             study=False,
         ),
@@ -349,7 +350,7 @@ class AnnotatorOptions:
 
 
 @options
-class AnnotateOptions(AnnotatorOptions):
+class AnnotateOptions(AnnotatorOptions, ReadingOptions):
     """Options of ``acclimate annotate``."""
 
     model: Annotated[
@@ -360,7 +361,10 @@ class AnnotateOptions(AnnotatorOptions):
             MODEL,
         ),
     ]
-    task: Annotated[TaskLike | str | Path, Option("Folder with train, dev and test files.", DATA)]
+    task: Annotated[
+        TaskLike | str | Path,
+        Option("Labelled task: a folder with train, dev and test files, one file, or hf:NAME.", DATA),
+    ]
     out: Annotated[str | Path, Option("Output directory.", OUTPUT)]
     _: KW_ONLY
     preset: Annotated[

@@ -35,6 +35,7 @@ from acclimate.options.numbers import (
     Size,
     TokenCount,
 )
+from acclimate.options.reading import LabelOptions
 from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
 from acclimate.options.rows import DocumentBorders, RowLayout
 
@@ -260,7 +261,7 @@ class TrainingOptions:
 
 
 @options
-class AdaptOptions(TrainingOptions):
+class AdaptOptions(TrainingOptions, LabelOptions):
     """Options of :func:`acclimate.adapt`."""
 
     model: Annotated[
@@ -293,7 +294,10 @@ class AdaptOptions(TrainingOptions):
     task: Annotated[
         Any,
         Option(
-            "Folder of a labelled task, for methods that use one; only its train split is read.", DATA, study=False
+            "Labelled task, for methods that use one: a folder, a file, or hf:NAME; only its train split is read.",
+            DATA,
+            more="Or rows in memory, or a loaded task: see :func:`acclimate.tasks.load_task`.",
+            study=False,
         ),
     ] = None
     learning_rate: Annotated[

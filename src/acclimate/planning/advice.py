@@ -59,7 +59,7 @@ def _advise(options: AdviseOptions) -> dict[str, Any]:
     check_report_file(options.out)
     steps, batch_size, documents = options.pilot_steps, options.batch_size, options.documents
     max_length, seed, progress = options.max_length, options.seed, options.progress
-    labelled = open_task(options.task)
+    labelled = open_task(options.task, options, text_column=None)
     if steps:
         _check_method(options.method, labelled)
     train, held_out = as_corpus(options.corpus, options.text_column).split(HELD_OUT, 0)

@@ -79,7 +79,7 @@ def _changed(values: Any, parts: Sequence[str], new: Any, model: Any, above: tup
     if not isinstance(values, Mapping):
         raise UserError(f"'{'.'.join(place)}' cannot be set, as '{'.'.join(above)}' is {values!r}, without keys.")
     field = getattr(model, "model_fields", {}).get(part)
-    inner = section_types().get(part) if model is StudyConfig and field is None else None
+    inner: Any = section_types().get(part) if model is StudyConfig and field is None else None
     inner = find_section(field.annotation) if field else inner
     below = values.get(part)
     if rest and isinstance(below, str) and part in ("models", "methods"):

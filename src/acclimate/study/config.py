@@ -22,9 +22,10 @@ from acclimate.errors import UserError, did_you_mean, unknown_name_error
 from acclimate.masking import file_parameters
 from acclimate.options.declaration import explain_value
 from acclimate.options.numbers import MAX_SEED
+from acclimate.options.reading import reading_names
 from acclimate.registry import Registry
 from acclimate.settings_file import read_settings
-from acclimate.study.paths import locate_file, locate_model, locate_settings, locate_text, locate_texts
+from acclimate.study.paths import locate_model, locate_settings, locate_text, locate_texts
 from acclimate.study.sections import MethodSearch, SearchSettings, SectionEntry
 from acclimate.study.settings import (
     UNADAPTED,
@@ -243,7 +244,8 @@ class StudyConfig(Strict):
     def finetune_settings(self, task: TaskSpec) -> dict[str, Any]:
         """Return the explicit settings of fine-tuning for a task; those of the task override those of the study."""
         given = {**self.finetune.given(), **task.given()}
-        return {name: value for name, value in given.items() if name not in ("metric", "first")}
+        elsewhere = {"metric", "first", *reading_names()}
+        return {name: value for name, value in given.items() if name not in elsewhere}
 
     def search_lists(self, task: TaskSpec, methods: Sequence[MethodSpec]) -> dict[tuple[str, str], list[Any]]:
         """Return the values to try for methods on a task.
@@ -311,8 +313,8 @@ class StudyConfig(Strict):
             domain.corpus = [locate_text(source, folder) for source in domain.corpus]
             domain.heldout = domain.heldout and [locate_text(source, folder) for source in domain.heldout]
         for task in (*copy.other_tasks, *(task for domain in copy.domains for task in domain.tasks)):
-            task.path = locate_file(task.path, folder)
-            task.first = task.first and locate_file(task.first, folder)
+            task.path = locate_text(task.path, folder)
+            task.first = task.first and locate_text(task.first, folder)
         for entry in copy.entries:
             entry.resolve_paths(lambda path: locate_model(path, folder))
         copy.general = copy.general and [locate_text(source, folder) for source in copy.general]
@@ -320,10 +322,9 @@ class StudyConfig(Strict):
         for method in copy.methods:
             for given in (method.model_extra, method.search and method.search.model_extra):
                 locate_settings(given, _files_of(method.name), folder)
-        options = [copy.adapt.given(), *(method.adapt for method in copy.methods)]
-        copy.adapt.replay, copy.adapt.chat = (
-            locate_texts(copy.adapt.given().get(n), folder) for n in ("replay", "chat")
-        )
+        adapt: Any = copy.adapt
+        options = [adapt.given(), *(method.adapt for method in copy.methods)]
+        adapt.replay, adapt.chat = (locate_texts(adapt.given().get(name), folder) for name in ("replay", "chat"))
         for given in (method.adapt for method in copy.methods):
             given |= {name: locate_texts(given[name], folder) for name in ("replay", "chat") if name in given}
         for given in (*options, *(search.adapt for search in searches if search)):

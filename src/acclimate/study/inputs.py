@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acclimate.corpus import Corpus
@@ -17,6 +16,7 @@ from acclimate.errors import Problems, UserError, unknown_name_error
 from acclimate.model_kinds import kind_of_checkpoint
 from acclimate.models.checkpoints import load_config, model_fingerprint
 from acclimate.options import option_fields
+from acclimate.options.reading import default_task_name, reading_names
 from acclimate.records import texts_fingerprint
 from acclimate.study.backend import Backend
 from acclimate.study.config import JOB_KINDS, DomainSpec, ModelSpec, StudyConfig, TaskSpec
@@ -338,7 +338,8 @@ def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
     from acclimate.tasks.finetune import check_first_task
     from acclimate.tasks.splits import limit_splits
 
-    task = load_task(spec.path, name=spec.name)
+    columns = {name: value for name in reading_names() if (value := getattr(spec, name)) is not None}
+    task = load_task(spec.path, name=spec.name, **columns)
     if spec.repartition is not None:
         task = repartition(task, spec.repartition)
     if config.finetune_settings(spec).get("select") == "dev" and not task.dev:
@@ -355,7 +356,7 @@ def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
         raise unknown_name_error(f"metric of the task '{spec.name}'", metric, known)
     first = None
     if spec.first is not None:
-        first = load_task(spec.first, name=Path(spec.first).name)
+        first = load_task(spec.first, name=default_task_name(spec.first))
         if spec.limit_first:
             rows, first = len(first.train), limit_splits(first, train=spec.limit_first)
             if len(first.train) < rows:

@@ -35,7 +35,7 @@ def locate_model(name: str, folder: Path) -> str:
 
 
 def locate_text(source: str, folder: Path) -> str:
-    """Resolve a source of text against ``folder``, unless it is a dataset on the Hub (``hf:...``)."""
+    """Resolve a source of text or a task against ``folder``, unless it is a dataset on the Hub (``hf:...``)."""
     return source if not source or source.startswith("hf:") else locate_file(source, folder)
 
 

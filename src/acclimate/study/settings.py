@@ -20,6 +20,7 @@ from pydantic import (
 from acclimate.errors import shorten
 from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, Section, section
 from acclimate.options.numbers import Count, Fraction, Integer, SeedNumber
+from acclimate.options.reading import default_task_name, reading_names
 from acclimate.registry import MAX_INTEGER, parse_number
 
 Paths = list[str]
@@ -148,7 +149,7 @@ class ShortForm(BaseModel):
         return {cls.short: str(value)} if isinstance(value, str | Path) else value
 
 
-OF_ONE_TASK = ("metric", "negative", "first", "first_epochs", "first_learning_rate")
+OF_ONE_TASK = ("metric", "negative", "first", "first_epochs", "first_learning_rate", *reading_names())
 """Options of ``finetune`` that a study sets for single tasks."""
 
 
@@ -162,6 +163,10 @@ if TYPE_CHECKING:
 
         metric: str | None
         negative: tuple[str, ...] | None
+        text_column: str | None
+        pair_column: str | None
+        label_column: str | None
+        split_seed: int | None
 
     class DistillSection(Section):
         """Options of ``acclimate.distill``."""
@@ -198,7 +203,7 @@ def _expand_flag(value: Any) -> Any:
 
 
 class TaskSpec(TaskSection, ShortForm):
-    """A labelled end task: a folder, or ``{path, name?, metric?, ...}`` with its own settings of fine-tuning.
+    """A labelled end task: a folder, file or ``hf:NAME``; or ``{path, name?, metric?, ...}`` with its own settings.
 
     Attributes:
         repartition: Ratio of :func:`acclimate.tasks.repartition`.
@@ -229,7 +234,7 @@ class TaskSpec(TaskSection, ShortForm):
 
     @model_validator(mode="after")
     def _named(self) -> TaskSpec:
-        self.name = self.name or Path(self.path).name
+        self.name = self.name or default_task_name(self.path)
         if self.first is None and self.limit_first:
             raise ValueError(f"the task '{self.name}' has 'limit_first' but no 'first', the folder of a first task")
         return self

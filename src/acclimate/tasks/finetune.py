@@ -111,7 +111,7 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     started = time.perf_counter()
     trackers = check_trackers(options.report_to)
     group = join_process_group()
-    data = open_task(options.task)
+    data = open_task(options.task, options)
     resolved, scoring = resolve_options(options, data)
     resolved = replace(resolved, progress=resolved.progress and group.first)
     before = plan_first_stage(data, resolved, options)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol
 
 from acclimate.device import Precision
@@ -18,7 +17,7 @@ from acclimate.options import Option, SupervisedOptions, options, values
 from acclimate.options.numbers import Count
 from acclimate.tasks.head_model import HeadModel
 from acclimate.tasks.readers import SPLITS
-from acclimate.training.inputs import TASK_KINDS, TaskKind, find_task_kind, load_task, task_texts
+from acclimate.training.inputs import TASK_KINDS, TaskKind, find_task_kind, load_task, open_task, task_texts
 
 __all__ = [
     "TASK_KINDS",
@@ -28,6 +27,7 @@ __all__ = [
     "TaskKind",
     "find_task_kind",
     "load_task",
+    "open_task",
 ]
 
 
@@ -101,11 +101,6 @@ class Learner(ABC):
     def readable(self, value: Any) -> Any:
         """Return an entry of ``gold`` or ``predicted`` in a readable form, such as the name of a class."""
         return value
-
-
-def open_task(task: Any) -> Any:
-    """Return a task as it is, or read it from its folder."""
-    return load_task(task) if isinstance(task, str | Path) else task
 
 
 EVALUATION_SPLITS = ("dev", "test")

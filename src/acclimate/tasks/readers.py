@@ -25,7 +25,7 @@ from acclimate.errors import DamagedFileError, UserError, first_line
 from acclimate.files import check_regular_file
 
 SPLITS = {"train": ("train", "training"), "dev": ("dev", "validation", "valid", "val"), "test": ("test", "testing")}
-"""The splits of a task, and the possible file names of each."""
+"""The splits of a task, and the possible names of each."""
 FORMATS = tuple(suffix for suffix in SUFFIXES if not suffix.startswith(".txt"))
 _SHARD = re.compile(r"(?P<stem>.+?)(?P<shard>-\d+-of-(?P<shards>\d+))?")
 
@@ -177,28 +177,38 @@ def _read_columnar(path: Path) -> Iterator[Row]:
     number = 0
     classes: list[str] | None = None
     for schema, batch in read_batches(path, select):
-        classes = _class_names(schema) if classes is None else classes
+        classes = _class_names(schema, "label") if classes is None else classes
         for row in batch.to_pylist():
             number += 1
             where = f"{path}: row {number}"
             if classes and "label" in row:
-                row["label"] = _name_of_class(where, row["label"], classes)
+                row["label"] = name_of_class(where, row["label"], classes)
             yield where, _strip_names(where, row)
 
 
-def _class_names(schema: pyarrow.Schema) -> list[str]:
+def class_names(path: Path, column: str) -> list[str]:
+    """Return the names of the classes of a column of a Parquet or Arrow file; empty if it has none."""
+    return next((_class_names(schema, column) for schema, _ in read_batches(path, lambda schema: None)), [])
+
+
+def _class_names(schema: pyarrow.Schema, column: str) -> list[str]:
     """Return the names of the classes if ``datasets`` has marked the labels as ``ClassLabel`` or lists of it."""
     with suppress(ValueError, TypeError, LookupError):
-        feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]["label"]
+        feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
         while isinstance(feature, list) or "feature" in feature:
             feature = feature[0] if isinstance(feature, list) else feature["feature"]
         return [str(name) for name in feature["names"]]
     return []
 
 
-def _name_of_class(where: str, value: Any, names: Sequence[str]) -> Any:
+def name_of_class(where: str, value: Any, names: Sequence[str]) -> Any:
+    """Return the name of a class, or of each in a list; a value that is not a number remains as it is.
+
+    Raises:
+        UserError: If there is no such class.
+    """
     if isinstance(value, list):
-        return [_name_of_class(where, entry, names) for entry in value]
+        return [name_of_class(where, entry, names) for entry in value]
     if not isinstance(value, int):
         return value
     if not 0 <= value < len(names):

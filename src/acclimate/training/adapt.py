@@ -116,7 +116,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     assert options.layout and options.max_length
     group = join_process_group()
     progress = options.progress and group.first
-    task = open_task(options.task)
+    own = options.text_column if options.corpus is None and options.text_column != "text" else None
+    task = open_task(options.task, options, text_column=own)
     texts = resolve_texts(method, options.corpus, task, options.text_column)
     text = next(iter(texts.values()))
     default_epochs = TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1

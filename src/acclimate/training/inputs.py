@@ -24,6 +24,7 @@ from acclimate.models import LanguageModel, longest_text
 from acclimate.models.checkpoints import load_config
 from acclimate.models.encoding import check_packable
 from acclimate.modules import add_virtual_tokens, virtual_ids
+from acclimate.options.reading import DEFAULT_READING, ReadingOptions, default_task_name, reading_names
 from acclimate.options.rows import Documents, Layout
 from acclimate.options.training import BUDGETS, AdaptOptions, TrainingOptions
 from acclimate.registry import Registry
@@ -54,6 +55,14 @@ class TaskKind(ABC):
     @abstractmethod
     def read(self, folder: Path, name: str) -> Any:
         """Read a task; raise a UserError that names the row if one cannot be used."""
+
+    def read_source(self, source: Any, name: str, options: ReadingOptions) -> Any:
+        """Read a task that is not a folder, or of which columns are named.
+
+        Raises:
+            UserError: If that is not possible, as for kinds that have a file format of their own.
+        """
+        raise UserError(f"'{source}' is a task of the kind '{self.name}', whose columns cannot be named.")
 
     @abstractmethod
     def texts(self, example: Any) -> Iterable[str | None]:
@@ -88,8 +97,25 @@ def find_task_kind(task: Any) -> TaskKind:
     return TASK_KINDS.lookup(task.task_kind)()
 
 
-def load_task(path: str | Path, *, name: str | None = None) -> Any:
-    """Read a task folder with ``train``, ``test`` and optionally ``dev``.
+def load_task(
+    source: Any,
+    *,
+    name: str | None = None,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    label_column: str | None = None,
+    split_seed: int = 0,
+) -> Any:
+    """Read a task: a folder with ``train``, ``test`` and optionally ``dev``, a file, a data set of the Hub, an object.
+
+    A file is read as the train split, from which test and dev are drawn: 20% and 10% of the rows, every class in
+    proportion, and rows with the same text or of the same document in one split. The same is done with a folder that
+    has only a train split; where there is a dev split, only test is drawn. A data set of the Hub is ``hf:NAME``,
+    ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT``. An object is a ``Dataset``, a data frame, a list of rows, or any of
+    these by split (``DatasetDict``). Of a file, ``reviews.csv:body`` names the column of the text.
+
+    Columns that are not named are those called ``text``, ``text_pair`` and ``label``; else those with another usual
+    name, such as ``review`` or ``sentiment``, which is reported.
 
     A classification task: each split is a ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` (also compressed), ``.parquet`` or
     ``.arrow`` file with the columns ``text``, ``label`` and, for pairs, ``text_pair``; other columns are ignored. The
@@ -108,8 +134,12 @@ def load_task(path: str | Path, *, name: str | None = None) -> Any:
     format of SQuAD v1.1, or tables with its columns; see :func:`acclimate.tasks.qa.load_qa`.
 
     Args:
-        path: The folder.
-        name: Name of the task; by default the name of the folder.
+        source: The task.
+        name: Name of the task; by default the name of the folder or file.
+        text_column: Column of the text.
+        pair_column: Column of the second text of a pair.
+        label_column: Column of the label.
+        split_seed: Random seed of splits that are drawn.
 
     Returns:
         A :class:`acclimate.tasks.Task` or :class:`acclimate.tasks.qa.QATask`.
@@ -117,11 +147,33 @@ def load_task(path: str | Path, *, name: str | None = None) -> Any:
     Raises:
         UserError: If the folder or a file is missing, a row is invalid, or the labels cannot be learned.
     """
-    path = Path(path)
-    check_task_folder(path)
+    options = ReadingOptions(
+        text_column=text_column, pair_column=pair_column, label_column=label_column, split_seed=split_seed
+    )
     kinds = sorted((TASK_KINDS.lookup(kind)() for kind in TASK_KINDS.names()), key=lambda kind: kind.fallback)
+    if not isinstance(source, str | Path):
+        return kinds[-1].read_source(source, name or "task", options)
+    if str(source).startswith("hf:"):
+        return kinds[-1].read_source(str(source), name or default_task_name(source), options)
+    path, column = _split_column(Path(source).expanduser())
+    if column is not None:
+        options = replace(options, text_column=column)
+    name = name or default_task_name(path.resolve())
+    if path.is_file():
+        return kinds[-1].read_source(path, name, options)
+    check_task_folder(path)
     kind = next(kind for kind in kinds if kind.matches(path))
-    return kind.read(path, name or path.resolve().name)
+    if kind.fallback or options != DEFAULT_READING:
+        return kind.read_source(path, name, options)
+    return kind.read(path, name)
+
+
+def _split_column(path: Path) -> tuple[Path, str | None]:
+    """Return a path, and the column of the text if it follows after a colon and there is no file of the whole name."""
+    before, _, column = str(path).rpartition(":")
+    if before and column and not path.exists() and Path(before).exists():
+        return Path(before), column
+    return path, None
 
 
 def check_task_folder(path: Path) -> None:
@@ -132,10 +184,13 @@ def check_task_folder(path: Path) -> None:
     """
     if path.is_dir():
         return
-    expected = "a task is a folder with train, test and optionally dev as .jsonl, .csv, .tsv or .parquet"
+    expected = (
+        "a task is a folder with train, test and optionally dev as .jsonl, .csv, .tsv or .parquet, one such file, or "
+        "hf:NAME"
+    )
     if path.exists():
         raise UserError(f"'{path}' is a file, but {expected}.")
-    siblings = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
+    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     close = get_close_matches(path.name, siblings, n=1, cutoff=0.5)
     hint = f" Did you mean '{path.parent / close[0]}'?" if close else f" Note that {expected}."
     raise UserError(f"There is no task folder '{path}'.{hint}")
@@ -146,9 +201,18 @@ def as_corpus(text: TextInput, text_column: str = "text") -> Corpus:
     return text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)  # type: ignore[arg-type]
 
 
-def open_task(task: Any) -> Any:
-    """Return a task as it is, or read it from its folder."""
-    return load_task(task) if isinstance(task, str | Path) else task
+def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:
+    """Return a loaded task or None as it is; read any other.
+
+    Args:
+        task: What a user gave as a task.
+        options: Options of a verb, of which the columns are read that it has, and the seed of drawn splits.
+        columns: Columns that replace those of the options.
+    """
+    if task is None or hasattr(task, "task_kind"):
+        return task
+    named = {name: getattr(options, name) for name in reading_names() if hasattr(options, name)} | columns
+    return load_task(task, **named)
 
 
 def task_texts(task: Any, split: str = "train") -> list[str]:

@@ -81,6 +81,8 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
             raise UserError(
                 f"hidden_size {width} is not divisible by {heads} heads: set num_attention_heads to a divisor."
             )
+        if heads % (groups := getattr(config, "num_key_value_heads", None) or heads):
+            raise UserError(f"{groups} key heads cannot serve {heads} heads: set num_key_value_heads to a divisor.")
         with torch.device("meta"):
             _auto_class(config).from_config(config)
     except INVALID as error:

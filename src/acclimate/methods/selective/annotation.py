@@ -33,9 +33,9 @@ from acclimate.methods.selective.annotator import (
 from acclimate.methods.selective.importance_rule import AnnotatedUnit, Unit, annotate_units
 from acclimate.methods.selective.options import AnnotationOptions, annotation_options
 from acclimate.options import AnnotateOptions, verb
-from acclimate.tasks import load_task
 from acclimate.tasks.classification.classifier import Classifier
 from acclimate.tasks.classification.data import Example
+from acclimate.tasks.kinds import open_task
 from acclimate.tasks.loading import is_classifier_of
 
 # A sentence ends with a punctuation mark and a space; in Chinese and Japanese, the mark alone ends it.
@@ -316,7 +316,7 @@ def _annotate_task(options: AnnotateOptions) -> AnnotatedTask:
     """
     model, task, out = options.model, options.task, options.out
     rule = annotation_options(options.preset, **(options.settings or {}))
-    data = check_task(load_task(task) if isinstance(task, str | Path) else task)
+    data = check_task(open_task(task, options))
     check_replaceable(out, SUMMARY_FILE, "annotations")
     check_writable(out)
     chosen = choose_precision(options.precision, default_device())

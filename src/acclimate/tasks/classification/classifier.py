@@ -14,6 +14,7 @@ from acclimate.device import Precision
 from acclimate.errors import UserError
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.scoring import classification_metrics, multi_label_metrics
+from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.classification.data import Example, Task, read_task
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
@@ -123,6 +124,10 @@ class Classification(TaskKind):
     def read(self, folder: Path, name: str) -> Task:
         """Read the task."""
         return read_task(folder, name)
+
+    def read_source(self, source: Any, name: str, options: ReadingOptions) -> Task:
+        """Read the task in any form, with columns of any name."""
+        return read_task(source, name, options)
 
     def texts(self, example: Example) -> tuple[str | None, ...]:
         """Return the text, and the second text of a pair."""

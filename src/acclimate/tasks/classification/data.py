@@ -13,29 +13,30 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.errors import UserError, unknown_name_error, warn_once
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
+from acclimate.options.reading import DEFAULT_READING, ReadingOptions
 from acclimate.tasks.classification.labels import label_name, read_labels, similar_labels
-from acclimate.tasks.readers import SPLITS, Row, find_split_files, read_rows
+from acclimate.tasks.drawing import draw_rows
+from acclimate.tasks.readers import SPLITS, Row
+from acclimate.tasks.sources import COLUMNS, read_source
 
 log = logging.getLogger(__name__)
 SENTENCE_ID = re.compile(r"(.+)_s\d+")
 """Pattern of the ``id`` of the n-th sentence of a document, as in Hallmarks of Cancer: the document, ``_s`` and n."""
-COLUMNS = ("text", "label")
-"""The columns that every row has."""
+TEST_SHARE, DEV_SHARE = 0.2, 0.1
+"""Approximate shares of the rows that are drawn for test and dev, if a task has only train."""
 MIN_CLASSES_TO_WARN = 20
 """With more classes than this, and fewer than two train rows per class, a warning says so."""
 YAML_WORDS = ("no", "yes", "on", "off", "n", "y")
 
 
-def read_task(folder: Path, name: str) -> Task:
-    """Read the files of a classification task: see :func:`acclimate.tasks.load_task`."""
-    files = {split: find_split_files(folder, split) for split in SPLITS}
-    rows = {split: [row for file in found for row in read_rows(file, COLUMNS)] for split, found in files.items()}
-    for split, found in files.items():
-        if found and not rows[split]:
-            raise UserError(f"'{found[0]}' holds no rows.")
-    return build_task(name, rows, folder)
+def read_task(source: Any, name: str, options: ReadingOptions = DEFAULT_READING) -> Task:
+    """Read a classification task in any of its forms: see :func:`acclimate.tasks.load_task`."""
+    tables = read_source(source, name, options)
+    rows = {split: tables[split].rows if split in tables else [] for split in SPLITS}
+    path = Path(source) if isinstance(source, str | Path) and not str(source).startswith("hf:") else None
+    return build_task(name, rows, path, options.split_seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,22 @@ class _ParsedRow:
     document: str | None
 
 
-def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None = None) -> Task:
+def build_task(
+    name: str, rows: Mapping[str, list[Row]], path: Path | None = None, split_seed: int | None = None
+) -> Task:
     """Check the rows of all splits against each other and number the labels.
+
+    Args:
+        name: Name of the task.
+        rows: The rows of each split.
+        path: Where the task is, if it is a file or folder.
+        split_seed: Random seed with which a missing test split is drawn from train; if there is no dev split either,
+            that is drawn as well. None makes a missing test split an error.
 
     Raises:
         UserError: If a row cannot be used, which the message names, or the labels cannot be learned.
     """
-    for split in ("train", "test"):
+    for split in ("train", "test") if split_seed is None else ("train",):
         if not rows[split]:
             raise UserError(f"The task '{name}' has no {split} rows.")
     pair = any(row.get("text_pair") not in (None, "") for _, row in rows["train"])
@@ -86,7 +96,36 @@ def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None = Non
             document = row.document if has_documents else None
             examples[split].append(Example(row.text, row.second, places if multi_label else places[0], document))
     _warn_about_labels(name, labels, len(rows["train"]))
+    if split_seed is not None and not examples["test"]:
+        _draw_splits(examples, name, split_seed)
     return Task(name, examples["train"], examples["test"], labels, examples["dev"], path, multi_label)
+
+
+def _draw_splits(examples: dict[str, list[Example]], name: str, seed: int) -> None:
+    """Move train rows to test, and to dev if that is empty, too; report it.
+
+    Raises:
+        UserError: If there are too few rows.
+    """
+    rows = examples["train"]
+    groups = [example.document or example.item for example in rows]
+    labels = [example.places for example in rows]
+    shares = {"test": TEST_SHARE} | ({} if examples["dev"] else {"dev": DEV_SHARE})
+    drawn = draw_rows(groups, labels, shares, seed)
+    if not drawn["test"]:
+        raise UserError(
+            f"The task '{name}' has no test split, and too few train rows ({len(rows)}) to draw one from; add a test "
+            "split."
+        )
+    moved = {place for places in drawn.values() for place in places}
+    examples["train"] = [example for place, example in enumerate(rows) if place not in moved]
+    for split, places in drawn.items():
+        examples[split] = [rows[place] for place in places]
+    counts = " and ".join(f"{len(places):,} {split} rows" for split, places in drawn.items())
+    warn_once(
+        f"The task '{name}' has no test split, so {counts} were drawn from its {len(rows):,} train rows with the seed "
+        f"{seed}: every class in proportion, equal texts in one split."
+    )
 
 
 def _warn_about_labels(name: str, labels: Sequence[str], rows: int) -> None:
@@ -159,6 +198,11 @@ class Example:
     """Index of the label in :attr:`Task.labels`; in a multi-label task the indices of all, ascending."""
     document: str | None = None
     """The document of the text, where a multi-label task is also scored per document."""
+
+    @property
+    def item(self) -> str:
+        """Its text or texts, without differences of case and blanks."""
+        return "\n".join(" ".join(text.casefold().split()) for text in (self.text, self.text_pair) if text is not None)
 
     @property
     def places(self) -> tuple[int, ...]:

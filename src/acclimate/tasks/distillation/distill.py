@@ -89,7 +89,7 @@ def _distill(options: DistillOptions) -> DistillResult:
     trackers = check_trackers(options.report_to)
     if join_process_group().size > 1:
         raise UserError("Distillation runs in one process; start it without torchrun or accelerate launch.")
-    data = open_task(options.task)
+    data = open_task(options.task, options)
     if data.task_kind != Task.task_kind:
         raise UserError(f"'{data.name}' is not a classification task; only those can be distilled.")
     resolved, scoring = resolve_options(options, data)

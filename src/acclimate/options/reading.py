@@ -1,0 +1,77 @@
+"""How the rows of a labelled task are read: names of columns, and the seed of splits that are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated
+
+from acclimate.options.declaration import DATA, Option, option_fields, options
+from acclimate.options.numbers import SeedNumber
+
+TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow")
+COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
+
+
+@options
+class LabelOptions:
+    """How a task is read by verbs whose ``text_column`` is that of a corpus."""
+
+    _: KW_ONLY
+    pair_column: Annotated[
+        str | None,
+        Option(
+            "Column of the second text of a pair in the task.",
+            DATA,
+            default="text_pair, or a usual name",
+            study=False,
+            recorded=False,
+        ),
+    ] = None
+    label_column: Annotated[
+        str | None,
+        Option(
+            "Column of the label in the task.", DATA, default="label, or a usual name", study=False, recorded=False
+        ),
+    ] = None
+    split_seed: Annotated[
+        SeedNumber,
+        Option(
+            "Random seed of the test and dev splits that are drawn if the task lacks them.",
+            DATA,
+            study=False,
+            recorded=False,
+        ),
+    ] = 0
+
+
+@options
+class ReadingOptions(LabelOptions):
+    """How a task is read by verbs that read no corpus."""
+
+    _: KW_ONLY
+    text_column: Annotated[
+        str | None,
+        Option("Column of the text in the task.", DATA, default="text, or a usual name", study=False, recorded=False),
+    ] = None
+
+
+DEFAULT_READING = ReadingOptions()
+
+
+def reading_names() -> list[str]:
+    """Return the names of the options that say how a task is read."""
+    return list(option_fields(ReadingOptions))
+
+
+def default_task_name(source: str | Path) -> str:
+    """Return the name of a task: that of its folder, of its file without the ending, or of its data set on the Hub."""
+    if str(source).startswith("hf:"):
+        name, *config = [part for part in str(source).removeprefix("hf:").split(":")[:2] if part] or [""]
+        return "-".join([Path(name).name, *config])
+    path = Path(source)
+    if path.is_dir():
+        return path.name
+    name = path.name.rpartition(":")[0] if ":" in path.name and not path.exists() else path.name
+    plain = Path(name).with_suffix("") if name.lower().endswith(COMPRESSED) else Path(name)
+    return plain.stem if plain.suffix.lower() in TABLES else name

@@ -1,0 +1,333 @@
+"""The rows of a classification task in every form that people have, and the columns that hold text and labels.
+
+The forms are a folder with a file per split, one file, a data set of the Hugging Face Hub (``hf:NAME``), and objects
+in memory. Nothing is guessed silently: a column or a split that is found by its name, and a split that is not used,
+is reported in one line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from acclimate.corpus.readers import COLUMNAR, detect_format
+from acclimate.errors import UserError, first_line, unknown_name_error, warn_once
+from acclimate.options.reading import ReadingOptions
+from acclimate.tasks.readers import (
+    FORMATS,
+    SPLITS,
+    Row,
+    class_names,
+    find_split_files,
+    name_of_class,
+    read_rows,
+)
+
+COLUMNS = ("text", "label")
+"""The columns that every row of a classification task has, unless others are given or inferred."""
+TEXT_NAMES = (
+    *("text", "sentence", "review", "review_text", "content", "body", "comment", "tweet", "post", "message"),
+    *("utterance", "abstract", "headline", "paragraph", "passage", "question", "query"),
+)
+PAIR_NAMES = (
+    *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2")),
+    *(("question", "sentence"), ("text_a", "text_b"), ("sentence_a", "sentence_b")),
+)
+LABEL_NAMES = (
+    *("label", "labels", "sentiment", "class", "category", "target", "intent", "topic", "stance", "polarity"),
+    *("rating", "stars", "gold", "gold_label", "emotion"),
+)
+"""Usual names of columns, in lower case, in order of how common they are; the order has no other meaning."""
+OTHER_COLUMNS = ("document", "id")
+"""Columns that are read where they exist."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of one split, and the names of the classes that are stored as numbers, by the column of the labels."""
+
+    rows: list[Row]
+    class_names: Callable[[str], list[str]] = lambda column: []
+
+
+Tables = dict[str, Table]
+"""A table per split that exists."""
+
+
+def read_source(source: Any, name: str, options: ReadingOptions) -> Tables:
+    """Return the rows of each split, with the columns ``text``, ``label`` and perhaps ``text_pair``.
+
+    Args:
+        source: A folder, a file, ``hf:NAME``, or an object (see :func:`acclimate.tasks.load_task`).
+        name: Name of the task, for messages.
+        options: The columns, where they are not to be inferred.
+
+    Raises:
+        UserError: If the source cannot be read, has no train split, or the columns cannot be determined.
+    """
+    if isinstance(source, str) and source.startswith("hf:"):
+        tables = _read_hub(source)
+    elif isinstance(source, str | Path):
+        path = Path(source)
+        tables = _read_folder(path, options) if path.is_dir() else {"train": _read_files([path], options)}
+    else:
+        tables = _read_object(source, name)
+    rows = tables["train"].rows
+    if not rows:
+        raise UserError(f"The task '{name}' has no train rows.")
+    names = dict.fromkeys(column for _, row in rows for column in row)
+    chosen = choose_columns(names, options, name, rows[0][0])
+    return {split: Table(_rename(table, chosen)) for split, table in tables.items()}
+
+
+def choose_columns(names: Collection[str], options: ReadingOptions, task: str, where: str) -> dict[str, str]:
+    """Return the names of the columns ``text``, ``label`` and perhaps ``text_pair``; report those that are guessed.
+
+    Columns with these very names are used. Otherwise a column with one of the usual names is, if there is exactly one.
+
+    Args:
+        names: The columns of the train split.
+        options: The columns that the user named.
+        task: Name of the task, for messages.
+        where: The location of the first row, for messages.
+
+    Raises:
+        UserError: If a named column does not exist, or the choice is not clear.
+    """
+    given = {"text": options.text_column, "text_pair": options.pair_column, "label": options.label_column}
+    for column, value in given.items():
+        if value is not None and value not in names:
+            raise unknown_name_error(f"column of the task '{task}' for '{column}'", value, names)
+    chosen = {column: value for column, value in given.items() if value is not None}
+    for column in ("text", "text_pair", "label"):
+        if column in names and column not in chosen and column not in chosen.values():
+            chosen[column] = column
+    guessed: dict[str, str] = {}
+    lower = {name: name.lower() for name in names if name not in chosen.values()}
+    if "text" not in chosen:
+        pairs = [
+            {"text": one, "text_pair": two}
+            for first, second in PAIR_NAMES
+            for one in lower
+            for two in lower
+            if (lower[one], lower[two]) == (first, second) and "text_pair" not in chosen
+        ]
+        in_pairs = {name for pair in pairs for name in pair.values()}
+        alone = [{"text": name} for name in lower if lower[name] in TEXT_NAMES and name not in in_pairs]
+        guessed |= _only([*pairs, *alone], "text", names, where)
+    if "label" not in chosen:
+        labels = [{"label": name} for name in lower if lower[name] in LABEL_NAMES]
+        guessed |= _only(labels, "label", names, where)
+    if guessed:
+        found = ", ".join(f"{column.replace('_', ' ')} in '{name}'" for column, name in guessed.items())
+        others = [name for name in names if name not in {*chosen.values(), *guessed.values()}]
+        unused = f"; not used: {', '.join(others[:12])}" if others else ""
+        warn_once(f"The task '{task}' has its {found}{unused}.")
+    return chosen | guessed
+
+
+def _only(candidates: list[dict[str, str]], column: str, names: Collection[str], where: str) -> dict[str, str]:
+    """Return the only candidate for a column.
+
+    Raises:
+        UserError: If there are none or several.
+    """
+    if len(candidates) == 1:
+        return candidates[0]
+    listed = ", ".join(list(names)[:20]) or "none"
+    several = " or ".join(f"'{candidate[column]}'" for candidate in candidates)
+    what = f"the {column} can be in {several}" if candidates else f"no column '{column}'"
+    kind = ""
+    if {"tokens", "words"} & {name.lower() for name in names}:
+        kind = " Tasks with a label per token, such as named entities, are not supported."
+    raise UserError(
+        f"{where}: {what}. The columns are: {listed}; name the right one with --{column}-column ({column}_column in "
+        f"Python and study files).{kind}"
+    )
+
+
+def _rename(table: Table, chosen: Mapping[str, str]) -> list[Row]:
+    """Return rows in which the chosen columns have their standard names; other rows remain as they are."""
+    if all(column == name for column, name in chosen.items()):
+        return table.rows
+    classes = table.class_names(chosen["label"]) if chosen["label"] != "label" else []
+    rows: list[Row] = []
+    for where, row in table.rows:
+        for column, name in chosen.items():
+            if name not in row and column != "text_pair":
+                raise UserError(f"{where}: no column '{name}'. The columns are: {', '.join(map(str, row)) or 'none'}.")
+        renamed = {column: row[name] for column, name in chosen.items() if name in row}
+        if classes:
+            renamed["label"] = name_of_class(where, renamed["label"], classes)
+        used = {*chosen.values(), *renamed}
+        rows.append((where, renamed | {name: row[name] for name in OTHER_COLUMNS if name in row and name not in used}))
+    return rows
+
+
+def _read_files(files: list[Path], options: ReadingOptions) -> Table:
+    """Return the rows of a file, or of the parts of one.
+
+    Raises:
+        UserError: If there are none, or one is not a table.
+    """
+    for file in files:
+        if detect_format(file) is None or not file.name.lower().endswith(FORMATS):
+            raise UserError(f"'{file}' is not a table; a task needs {', '.join(FORMATS[:6])}, or a folder of these.")
+    # The delimiter of a table is the one that separates these columns.
+    columns = (options.text_column or COLUMNS[0], options.label_column or COLUMNS[1])
+    rows = [row for file in files for row in read_rows(file, columns)]
+    if files and not rows:
+        raise UserError(f"'{files[0]}' holds no rows.")
+    is_columnar = files and detect_format(files[0]) in COLUMNAR
+    return Table(rows, partial(class_names, files[0])) if is_columnar else Table(rows)
+
+
+def _read_folder(folder: Path, options: ReadingOptions) -> Tables:
+    files = {split: find_split_files(folder, split, required=False) for split in SPLITS}
+    if not files["train"]:
+        files = _guess_files(folder, files)
+    return {split: _read_files(found, options) for split, found in files.items() if found}
+
+
+def _guess_files(folder: Path, known: Mapping[str, list[Path]]) -> dict[str, list[Path]]:
+    """Return the files of splits whose names contain that of a split, or the only file as train.
+
+    Raises:
+        UserError: If there is no train file, or there are several files for a split.
+    """
+    tables = [file for file in sorted(folder.iterdir()) if file.is_file() and file.name.lower().endswith(FORMATS)]
+    if len(tables) == 1 and not any(known.values()):
+        warn_once(f"'{tables[0]}' is the only table of its folder, so all splits are from it.")
+        return {"train": tables}
+    by_name = {file.name: file for file in tables}
+    guessed = match_splits(by_name, str(folder))
+    found = {split: known[split] or ([by_name[guessed[split]]] if split in guessed else []) for split in SPLITS}
+    if not found["train"]:
+        find_split_files(folder, "train")  # raises
+    named = ", ".join(f"{split} from {files[0].name}" for split, files in found.items() if files)
+    warn_once(f"'{folder}' has its splits in files of other names: {named}.")
+    return found
+
+
+def match_splits(names: Iterable[str], where: str) -> dict[str, str]:
+    """Return the name that is, or else contains, that of each split, such as ``reviews_train.csv``.
+
+    Raises:
+        UserError: If several names contain the same.
+    """
+    found: dict[str, str] = {}
+    words = {name: set(re.split(r"[^a-z]+", name.lower())) for name in names}
+    for split, usual in SPLITS.items():
+        same = [name for name in words if name.lower() in usual]
+        alike = same or [name for name in words if words[name] & set(usual)]
+        if len(alike) > 1:
+            raise UserError(
+                f"'{where}' has several {split} splits ({', '.join(alike)}); keep one, or give one of each in Python."
+            )
+        if alike:
+            found[split] = alike[0]
+    return found
+
+
+def _read_hub(source: str) -> Tables:
+    """Return the splits of a data set of the Hub: ``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT``.
+
+    A split whose labels are all -1, which marks hidden labels, is left out.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
+    name, *rest = source.removeprefix("hf:").split(":")
+    if not name or len(rest) > 2:
+        raise UserError(f"Cannot read '{source}': write hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT.")
+    config, split, *_ = [*rest, "", ""]
+    try:
+        from datasets import load_dataset
+
+        loaded = load_dataset(name, config or None, split=split or None)
+    except Exception as error:  # the library has an exception class for every way in which a name can fail
+        raise UserError(f"Cannot open '{source}': {first_line(error).rstrip('.')}.") from error
+    return _read_object(loaded, source)
+
+
+def _read_object(value: Any, name: str) -> Tables:
+    """Return the splits of objects by split, or of one object as train.
+
+    Raises:
+        UserError: If the object is none of the known forms, or has no train split.
+    """
+    if not isinstance(value, Mapping):
+        return {"train": _table_of(value, f"{name}")}
+    names = match_splits([str(key) for key in value], name)
+    if "train" not in names:
+        raise UserError(
+            f"'{name}' has no train split; it has {', '.join(map(str, value)) or 'none'}. Give rows by split, such as "
+            "{'train': [...], 'test': [...]}, or one list of rows."
+        )
+    found = {split: _table_of(value[key], f"{name}/{split}") for split, key in names.items()}
+    left_out = [str(key) for key in value if key not in names.values()]
+    for split in ("dev", "test"):
+        if split in found and _has_hidden_labels(found[split]):
+            left_out.append(f"{names[split]} (its labels are hidden)")
+            del found[split]
+    if left_out:
+        warn_once(f"Splits of '{name}' that are not used: {', '.join(left_out)}.")
+    return {split: table for split, table in found.items() if table.rows or split == "train"}
+
+
+def _has_hidden_labels(table: Table) -> bool:
+    columns = [name for name in dict.fromkeys(k for _, row in table.rows for k in row) if name.lower() in LABEL_NAMES]
+    return bool(table.rows) and any(all(row.get(name) == -1 for _, row in table.rows) for name in columns)
+
+
+def _table_of(value: Any, where: str) -> Table:
+    """Return the rows of a ``Dataset``, a data frame of pandas or polars, a table of pyarrow, or a list of rows.
+
+    Raises:
+        UserError: If it is something else.
+    """
+    features = getattr(value, "features", None) or {}
+    numbered: list[Row] = []
+    for number, row in enumerate(_rows_of(value, where), 1):
+        if not isinstance(row, Mapping):
+            raise UserError(f"{where}: row {number} is a {type(row).__name__}; a row is a dictionary of columns.")
+        numbered.append((f"{where}: row {number}", {str(name).strip(): cell for name, cell in row.items()}))
+    classes = _feature_names(features)
+    if names := classes("label"):
+        for where_row, row in numbered:
+            if "label" in row and row["label"] != -1:
+                row["label"] = name_of_class(where_row, row["label"], names)
+    return Table(numbered, classes)
+
+
+def _rows_of(value: Any, where: str) -> list[Any]:
+    if hasattr(value, "to_list") and hasattr(value, "column_names"):  # Dataset
+        return value.to_list()
+    if hasattr(value, "to_pylist"):  # pyarrow
+        return value.to_pylist()
+    if hasattr(value, "to_dicts"):  # polars
+        return value.to_dicts()
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):  # pandas
+        return value.astype(object).where(value.notna(), None).to_dict("records")
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
+        return list(value)
+    raise UserError(
+        f"'{where}' is a {type(value).__name__}; a task can be a folder, a file, 'hf:NAME', a Dataset, a data frame, "
+        "a list of rows, or any of these by split."
+    )
+
+
+def _feature_names(features: Mapping[str, Any]) -> Callable[[str], list[str]]:
+    """Return a function from a column to the names of its classes, as ``datasets`` describes columns."""
+
+    def names(column: str) -> list[str]:
+        feature = features.get(column)
+        while feature is not None and not hasattr(feature, "names"):
+            feature = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
+        return [str(name) for name in feature.names] if feature is not None else []
+
+    return names

@@ -1,0 +1,290 @@
+"""The same rows give the same task in every form that people have, and what is guessed or drawn is reported."""
+
+from __future__ import annotations
+
+import json
+import logging
+import lzma
+import random
+import shutil
+from collections import Counter
+
+import datasets
+import pandas
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acclimate.errors import UserError
+from acclimate.options.reading import ReadingOptions, default_task_name
+from acclimate.tasks import Task, finetune, load_task
+from acclimate.tasks.drawing import draw_rows
+from acclimate.tasks.sources import LABEL_NAMES, PAIR_NAMES, TEXT_NAMES, choose_columns, match_splits
+from tests.cases import each
+
+QUICK = {"deadline": None, "database": None}
+CELL = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)
+REVIEWS = [
+    {"id": n, "review": f"dish {n} was {'good' if n % 3 else 'bad'}", "sentiment": "pos" if n % 3 else "neg"}
+    for n in range(60)
+]
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    datasets.disable_progress_bars()
+
+
+def write_csv(path, rows, delimiter=","):
+    pandas.DataFrame(rows).to_csv(path, index=False, sep=delimiter)
+    return path
+
+
+def written(folder, rows):
+    """Yield the rows in every form."""
+    frame = pandas.DataFrame(rows)
+    dataset = datasets.Dataset.from_list(rows)
+    for number, delimiter in enumerate(",;\t|"):
+        yield write_csv(folder / f"{number}.csv", rows, delimiter)
+    yield write_csv(folder / "t.tsv", rows, "\t")
+    yield write_csv(folder / "t.csv.gz", rows)
+    (folder / "t.json").write_text(json.dumps(rows), encoding="utf-8")
+    yield folder / "t.json"
+    for name in ("t.jsonl", "t.jsonl.zst", "t.jsonl.bz2", "t.jsonl.xz"):
+        compression = {"zst": "zstd", "bz2": "bz2", "xz": "xz"}.get(name.rpartition(".")[2])
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        if compression == "xz":
+            (folder / name).write_bytes(lzma.compress(text.encode()))
+        elif compression:
+            with pyarrow.CompressedOutputStream(str(folder / name), compression) as out:
+                out.write(text.encode())
+        else:
+            (folder / name).write_text(text, encoding="utf-8")
+        yield folder / name
+    frame.to_parquet(folder / "t.parquet")
+    yield folder / "t.parquet"
+    dataset.save_to_disk(folder / "saved")
+    yield next((folder / "saved").glob("*.arrow"))
+    yield dataset
+    yield dataset.class_encode_column(next(name for name in dataset.column_names if name in LABEL_NAMES))
+    yield datasets.DatasetDict(train=dataset)
+    yield frame
+    yield pyarrow.Table.from_pylist(rows)
+    yield rows
+    yield iter(rows)
+    yield {"train": rows}
+
+
+def test_the_same_rows_give_the_same_task_in_every_form(tmp_path):
+    @given(
+        cells=st.lists(st.tuples(CELL, st.sampled_from(["yes", "no"])), min_size=30, max_size=40),
+        text=st.sampled_from(TEXT_NAMES),
+        label=st.sampled_from(LABEL_NAMES),
+    )
+    @settings(max_examples=4, **QUICK)
+    def check(cells, text, label):
+        rows = [{text: f"a{cell}b", label: name} for cell, name in cells] + [{text: "a", label: "yes"}]
+        rows += [{text: f"t{n}", label: ("yes", "no")[n % 2]} for n in range(20)]
+        prints = {load_task(form, name="t").fingerprint() for form in written(tmp_path, rows)}
+        assert len(prints) == 1
+        shutil.rmtree(tmp_path / "saved")
+
+    check()
+
+
+def test_columns_can_be_named_in_every_place(tmp_path, tiny_bert):
+    rows = [{**row, "stars": row["id"] % 2, "title": "x"} for row in REVIEWS]
+    path = write_csv(tmp_path / "reviews.csv", rows, ";")
+    with pytest.raises(UserError, match=r"label can be in 'sentiment' or 'stars'.*--label-column"):
+        load_task(path)
+    task = load_task(path, label_column="stars", text_column="title", pair_column="review")
+    assert (task.name, task.labels, task.is_pair) == ("reviews", ["0", "1"], True)
+    assert task.train[0].text == "x"
+    by_suffix = load_task(f"{path}:title", label_column="stars", pair_column="review")
+    assert by_suffix.fingerprint() == task.fingerprint()
+    with pytest.raises(UserError, match=r"'stras'.*Did you mean 'stars'"):
+        load_task(path, label_column="stras")
+    result = finetune(
+        tiny_bert, path, label_column="sentiment", epochs=1, max_length=16, precision="fp32", progress=False
+    )
+    assert len(result.gold) == len(load_task(path, label_column="sentiment").test)
+
+
+@each(
+    ("columns", "expected"),
+    [
+        (("text", "label", "review", "class"), ("text", None, "label")),
+        (("Review", "Sentiment"), ("Review", None, "Sentiment")),
+        (("premise", "hypothesis", "label"), ("premise", "hypothesis", "label")),
+        (("idx", "question", "sentence", "label"), ("question", "sentence", "label")),
+        (("text", "text_pair", "target"), ("text", "text_pair", "target")),
+        (("tweet", "label_text", "label"), ("tweet", None, "label")),
+        (("review", "body", "label"), "the text can be in 'review' or 'body'"),
+        (("a", "label"), "no column 'text'.*The columns are: a, label"),
+        (("tokens", "ner_tags"), "label per token"),
+        (("text", "class", "topic"), "the label can be in 'class' or 'topic'"),
+        (("text", "x"), "no column 'label'"),
+    ],
+)
+def test_usual_names_of_columns_are_inferred_if_they_are_clear(columns, expected):
+    if isinstance(expected, str):
+        with pytest.raises(UserError, match=expected):
+            choose_columns(columns, ReadingOptions(), "t", "t: row 1")
+        return
+    found = choose_columns(columns, ReadingOptions(), "t", "t: row 1")
+    assert tuple(found.get(name) for name in ("text", "text_pair", "label")) == expected
+
+
+def test_no_usual_name_is_in_two_roles():
+    names = [*TEXT_NAMES, *LABEL_NAMES]
+    assert len(set(names)) == len(names)
+    assert len({pair for pair in PAIR_NAMES}) == len(PAIR_NAMES)
+    assert all(name == name.lower() for name in (*names, *(n for pair in PAIR_NAMES for n in pair)))
+
+
+def test_what_is_inferred_and_drawn_is_reported(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "acclimate"):
+        task = load_task(write_csv(tmp_path / "some_reviews.csv", REVIEWS), split_seed=7)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "The task 'some_reviews' has its text in 'review', label in 'sentiment'; not used: id.",
+        "The task 'some_reviews' has no test split, so 12 test rows and 6 dev rows were drawn from its 60 train rows "
+        "with the seed 7: every class in proportion, equal texts in one split.",
+    ]
+    assert [len(split) for split in (task.train, task.dev, task.test)] == [42, 6, 12]
+    assert load_task(tmp_path / "some_reviews.csv").fingerprint() != task.fingerprint()
+
+
+def test_a_folder_with_usual_names_is_read_as_before(tmp_path, caplog):
+    rows = [{"text": row["review"], "label": row["sentiment"]} for row in REVIEWS]
+    write_csv(tmp_path / "train.csv", rows[:40])
+    write_csv(tmp_path / "test.csv", rows[40:])
+    write_csv(tmp_path / "my_dev.csv", rows[:3])  # is not a name of a split
+    task = load_task(tmp_path, name="t")
+    assert task.fingerprint() == Task.of("t", rows[:40], rows[40:]).fingerprint()
+    assert not task.dev and not caplog.records
+
+
+def test_names_of_splits_are_guessed(tmp_path, caplog):
+    for name, rows in {
+        "Reviews-Train": REVIEWS[:40],
+        "Reviews-Test": REVIEWS[40:],
+        "reviews_val": REVIEWS[:6],
+    }.items():
+        write_csv(tmp_path / f"{name}.csv", rows)
+    with caplog.at_level(logging.WARNING, "acclimate"):
+        task = load_task(tmp_path)
+    assert [len(split) for split in (task.train, task.dev, task.test)] == [40, 6, 20]
+    assert any(
+        "train from Reviews-Train.csv, dev from reviews_val.csv" in line.getMessage() for line in caplog.records
+    )
+    write_csv(tmp_path / "other_train.csv", REVIEWS)
+    with pytest.raises(UserError, match=r"several train splits \(Reviews-Train.csv, other_train.csv\)"):
+        load_task(tmp_path)
+    assert match_splits(["train", "retrain_x", "latest", "validation_1"], "x") == {
+        "train": "train",
+        "dev": "validation_1",
+    }
+
+
+def test_a_folder_with_one_file_is_that_file(tmp_path):
+    path = write_csv(tmp_path / "labelled.csv", REVIEWS)
+    assert load_task(tmp_path).fingerprint() == load_task(path).fingerprint()
+
+
+def test_only_test_is_drawn_where_there_is_dev():
+    task = load_task({"train": REVIEWS[:40], "validation": REVIEWS[40:]})
+    assert [len(split) for split in (task.train, task.dev, task.test)] == [32, 20, 8]
+
+
+def test_a_data_set_of_the_hub_is_read_through_datasets(tmp_path, monkeypatch, caplog):
+    labels = datasets.ClassLabel(names=["neg", "pos"])
+    features = datasets.Features(id=datasets.Value("int64"), review=datasets.Value("string"), sentiment=labels)
+    hidden = [{**row, "sentiment": -1} for row in REVIEWS[:5]]
+    made = {"train": REVIEWS[:40], "validation": REVIEWS[40:], "test": hidden, "unsupervised": REVIEWS[:3]}
+    loaded = datasets.DatasetDict(
+        {
+            name: datasets.Dataset.from_list(
+                [
+                    {**row, "sentiment": labels.str2int(s) if isinstance(s := row["sentiment"], str) else s}
+                    for row in rows
+                ],
+                features=features,
+            )
+            for name, rows in made.items()
+        }
+    )
+    asked = []
+    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: asked.append((a, k)) or loaded)
+    with caplog.at_level(logging.WARNING, "acclimate"):
+        task = load_task("hf:some/reviews:en")
+    assert asked == [(("some/reviews", "en"), {"split": None})]
+    assert task.name == "reviews-en"
+    assert task.fingerprint() == load_task({"train": REVIEWS[:40], "dev": REVIEWS[40:]}).fingerprint()
+    assert any("unsupervised, test (its labels are hidden)" in record.getMessage() for record in caplog.records)
+    with pytest.raises(UserError, match="write hf:NAME"):
+        load_task("hf:a:b:c:d")
+
+
+def test_an_unreadable_data_set_of_the_hub_is_one_line():
+    with pytest.raises(UserError, match=r"Cannot open 'hf:no/such_set'"):
+        load_task("hf:no/such_set")
+
+
+@each(
+    ("value", "message"),
+    [
+        (3, "'task' is a int; a task can be"),
+        ([1, 2], "row 1 is a int"),
+        ([], "no train rows"),
+        ({"a": REVIEWS}, "'task' has no train split; it has a"),
+        (REVIEWS[:2], "too few train rows"),
+    ],
+)
+def test_other_objects_are_refused_in_one_line(value, message):
+    with pytest.raises(UserError, match=message):
+        load_task(value)
+
+
+def test_a_draw_is_stratified_and_keeps_groups_together():
+    @given(
+        st.lists(st.tuples(st.integers(0, 30), st.sets(st.sampled_from("abc"), max_size=2)), min_size=1, max_size=60),
+        st.integers(0, 3),
+    )
+    @settings(max_examples=60, **QUICK)
+    def check(rows, seed):
+        groups, labels = [str(group) for group, _ in rows], [sorted(names) for _, names in rows]
+        drawn = draw_rows(groups, labels, {"test": 0.2, "dev": 0.1}, seed)
+        split_of = {place: split for split, places in drawn.items() for place in places}
+        assert sum(map(len, drawn.values())) == len(split_of)
+        assert len({(group, split_of.get(place, "train")) for place, group in enumerate(groups)}) == len(set(groups))
+        kept = [labels[place] for place in range(len(rows)) if place not in split_of]
+        assert {name for names in labels for name in names} == {name for names in kept for name in names}
+        order = list(range(len(rows)))
+        random.Random(seed).shuffle(order)
+        again = draw_rows([groups[i] for i in order], [labels[i] for i in order], {"test": 0.2, "dev": 0.1}, seed)
+        for split, places in again.items():
+            assert {groups[order[place]] for place in places} == {groups[place] for place in drawn[split]}
+
+    check()
+    labels = [["ab"[n % 10 == 0]] for n in range(1000)]
+    drawn = draw_rows([str(n) for n in range(1000)], labels, {"test": 0.2, "dev": 0.1}, 0)
+    counts = {split: Counter(labels[place][0] for place in places) for split, places in drawn.items()}
+    assert counts == {"test": {"a": 180, "b": 20}, "dev": {"a": 90, "b": 10}}
+
+
+@each(
+    ("source", "name"),
+    [
+        ("a/reviews.csv", "reviews"),
+        ("a/reviews.jsonl.gz", "reviews"),
+        ("reviews.csv:body", "reviews"),
+        ("hf:stanfordnlp/imdb", "imdb"),
+        ("hf:glue:mrpc:train", "glue-mrpc"),
+        ("data/v1.2", "v1.2"),
+    ],
+)
+def test_a_task_is_named_after_its_source(source, name):
+    assert default_task_name(source) == name
