@@ -12,6 +12,7 @@ from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
 from acclimate.options.numbers import SeedCount, TokenCount
+from acclimate.options.reading import LabelOptions
 from acclimate.options.training import Progress
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _text(what: str, **more: Any) -> Option:
 
 
 @options
-class StudyOptions:
+class StudyOptions(LabelOptions):
     """Options that describe a study in place of its file."""
 
     _: KW_ONLY
@@ -62,7 +63,13 @@ class StudyOptions:
     heldout: Annotated[Places, _text("Domain text to measure on", default="2 % of the documents of the corpus")] = ()
     general: Annotated[Places, _text("General text, to measure forgetting", default="not measured")] = ()
     task: Annotated[
-        Places, Option("Folder of a labelled task.", DATA, default="only losses are compared", many=True)
+        Places,
+        Option(
+            "Labelled task: folder, file or hf:NAME; data.csv:body names the text column.",
+            DATA,
+            default="only losses are compared",
+            many=True,
+        ),
     ] = ()
     methods: Annotated[
         Strings,
