@@ -16,6 +16,7 @@ import typer
 
 import acclimate.training
 from acclimate import cli
+from acclimate.cli.commands import HUGGING_FACE, JOURNEY
 from acclimate.training import distributed
 from tests.cases import each
 from tests.tiny import TEXTS
@@ -271,3 +272,45 @@ def test_a_broken_line_is_reported_on_the_terminal(monkeypatch, capsys, tiny_ber
     assert code == 0
     message = " ".join(err.split())
     assert "left out: 1 broken" in message and "text.jsonl:10" in message.replace(" ", "")
+
+
+@each(
+    ("arguments", "message"),
+    [
+        (["adapt", "--model_name_or_path"], "'acclimate adapt' has no option --model_name_or_path. Did you"),
+        (["adapt", "--per_device_train_batch_size=8"], "Did you mean --batch-size (the texts of an optimizer step"),
+        (["adapt", "--train_file", "x"], "Did you mean --corpus?"),
+        (["finetune", "--train_file", "x"], "Did you mean --task (the folder of a labelled task)?"),
+        (["adapt", "--gradient_accumulation_steps", "4"], "Leave it out: --batch-size is what a step reads in total"),
+        (["adapt", "--batch_size", "4"], "Did you mean --batch-size?"),
+        (["adapt", "--learning-rat", "4"], "Did you mean --learning-rate?"),
+        (["inspect", "masks", "--max_seq_length", "4"], "'acclimate inspect masks' has no option --max_seq_length."),
+        (["methods", "--xyzzy"], "'acclimate methods' has no option --xyzzy. --help lists all options."),
+        (["adapt", "-z"], "has no option -z."),
+    ],
+)  # fmt: skip
+def test_an_unknown_flag_is_one_line_with_the_right_one(monkeypatch, capsys, arguments, message):
+    code, _, err = call(monkeypatch, capsys, *arguments)
+    assert code == 2 and message in err and len(err.splitlines()) == 1
+
+
+def test_every_proposed_flag_exists():
+    adapt = typer.main.get_command(cli.app).commands["adapt"]
+    flags = {flag for parameter in adapt.params for flag in parameter.opts}
+    proposed = {flag for flag, *_ in HUGGING_FACE.values() if flag}
+    noted = {word for _, *notes in HUGGING_FACE.values() for word in " ".join(notes).split() if word.startswith("--")}
+    assert proposed | noted <= flags
+
+
+def test_the_version_and_the_short_help(monkeypatch, capsys):
+    assert call(monkeypatch, capsys, "--version")[:2] == (0, f"acclimate {acclimate.__version__}\n")
+    for command in ([], ["adapt"], ["inspect"], ["inspect", "masks"]):
+        code, out, _ = call(monkeypatch, capsys, *command, "-h")
+        assert code == 0 and out == call(monkeypatch, capsys, *command, "--help")[1]
+
+
+def test_commands_are_listed_in_the_order_of_their_use(monkeypatch, capsys):
+    _, out, _ = call(monkeypatch, capsys, "--help")
+    shown = [name for line in out.splitlines() if (name := line.strip("│ ").split(" ")[0]) in VERBS]
+    assert shown == [name for names in JOURNEY.values() for name in names] and sorted(shown) == VERBS
+    assert all(panel in out for panel in JOURNEY)

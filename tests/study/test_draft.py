@@ -77,6 +77,7 @@ def test_without_a_task_only_losses_are_compared(world, folder, tmp_path, monkey
     [
         (["compare", "--out", "o"], "STUDY is required: YAML or TOML file that describes the study."),
         (["compare", "s.yaml", "--out", "o", "--model", "m"], "already describes the study: remove --model, or the"),
+        (["compare", "s.yaml", "--out", "o", "--label-column", "l"], "remove --label-column, or the file"),
         (["compare", "--out", "o", "--model", "m"], "--corpus is missing"),
         (["compare", "--out", "o", "--model", "m", "--corpus", "c", "--methods", "lmm"], "Did you mean 'lm'?"),
         (["init", "s.yaml", "--corpus", "c"], "--model is missing"),
@@ -142,3 +143,14 @@ def test_a_task_is_a_file_with_named_columns(tmp_path, monkeypatch):
 def test_a_draft_needs_a_model():
     with pytest.raises(UserError, match="--model is missing"):
         init("s.yaml", corpus="c")
+
+
+def test_columns_of_the_task_are_in_the_study_file(tmp_path, monkeypatch, capsys):
+    (tmp_path / "labelled.csv").write_text("review,sentiment\n" + "".join(f"text {n},{n % 2}\n" for n in range(40)))
+    monkeypatch.chdir(tmp_path)
+    command = ["init", "s.yaml", "--model", "m", "--corpus", "c", "--task", "labelled.csv:review", "--task", "hf:imdb"]
+    assert call(monkeypatch, capsys, *command, "--label-column", "sentiment", "--split-seed", 3)[0] == 0
+    read = {"label_column": "sentiment", "split_seed": 3}
+    tasks = yaml.safe_load((tmp_path / "s.yaml").read_text())["domains"][0]["tasks"]
+    assert tasks == [{"path": f"{tmp_path}/labelled.csv:review", **read}, {"path": "hf:imdb", **read}]
+    assert [task.name for task in StudyConfig.load(tmp_path / "s.yaml").domains[0].tasks] == ["labelled", "imdb"]

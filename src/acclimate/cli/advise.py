@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from acclimate.cli.app import app
+from acclimate.cli.commands import Command
 from acclimate.cli.options import command
 from acclimate.options import values
 from acclimate.options.declaration import METHOD
@@ -37,7 +38,7 @@ def advise(options: AdviseOptions) -> None:
         typer.echo(f"All figures: {options.out}")
 
 
-@app.command(epilog="Example: acclimate methods dga")
+@app.command(cls=Command, epilog="Example: acclimate methods dga")
 def methods(
     name: Annotated[
         str | None,

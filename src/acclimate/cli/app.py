@@ -6,14 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
+from acclimate.cli.commands import Commands
 from acclimate.errors import UserError, environment_integer
+from acclimate.version import __version__
 
 app = typer.Typer(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help=__import__("acclimate").__doc__,
-    epilog="Example: acclimate adapt --model roberta-base --corpus reviews/ --method dga --epochs 1 --out adapted/",
+    epilog="Example: acclimate compare --model roberta-base --corpus text/ --task tasks/restaurant --out runs/first",
 )
 
 inspection = typer.Typer(
@@ -27,8 +31,19 @@ DISTRIBUTED = ("adapt", "pretrain", "finetune")
 """Commands whose work the processes of one run share."""
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"acclimate {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def check_single_process(context: typer.Context) -> None:
+def check_single_process(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
     """Refuse to start a command several times where the processes would not share its work."""
     verb, size = context.invoked_subcommand, environment_integer("WORLD_SIZE", 1)
     if size <= 1 or verb in DISTRIBUTED:

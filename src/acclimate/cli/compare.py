@@ -12,7 +12,8 @@ from acclimate.cli.app import app
 from acclimate.cli.options import command
 from acclimate.errors import UserError
 from acclimate.options import Option, options, values
-from acclimate.options.declaration import DATA, OUTPUT
+from acclimate.options.declaration import DATA, OUTPUT, TRAINING
+from acclimate.options.numbers import Duration
 from acclimate.options.studies import CompareOptions, InitOptions, StudyOptions
 
 
@@ -24,6 +25,13 @@ class CompareCommand(CompareOptions, StudyOptions):
     config: Annotated[
         Any,
         Option("YAML or TOML file that describes the study; or give --model and --corpus.", DATA, flag="STUDY"),
+    ] = None
+    minutes: Annotated[
+        Duration | None,
+        Option(
+            "Time for the whole comparison; this machine is timed, and the tokens per adaptation are cut to fit.",
+            TRAINING,
+        ),
     ] = None
     dry_run: Annotated[bool, Option("Run no jobs; print the remaining jobs and the estimated time.", OUTPUT)] = False
 
@@ -74,12 +82,12 @@ def init(options: InitOptions) -> None:
 def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
     """Return the study to run, and the changes to make to it; a study without a file is written to the output."""
     from acclimate.study.compare import check_study_folder
-    from acclimate.study.draft import draft_study, given, write_study
+    from acclimate.study.draft import draft_study, given, is_written, write_study
 
-    described = given(options)
+    described = [*given(options), *(["minutes"] if options.minutes else [])]
     if options.config is not None:
         if described:
-            flags = ", ".join(f"--{name}" for name in described)
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in described)
             raise UserError(
                 f"The study file already describes the study: remove {flags}, or the file. --set changes a value of "
                 "the file, and --only runs a part of it."
@@ -90,12 +98,31 @@ def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
             "STUDY is required: YAML or TOML file that describes the study. Or describe it with --model and --corpus."
         )
     study = draft_study(options, options.settings)
+    path = check_study_folder(options.out) / "study.yaml"
+    if options.minutes and is_written(study, path):
+        return path, None
+    if options.minutes and (options.dry_run or options.shard or options.report_only):
+        raise UserError(
+            "--minutes runs a part of the study: first run it without --dry-run, --shard and --report-only."
+        )
     if options.dry_run:
         return study, None
-    path = write_study(study, check_study_folder(options.out) / "study.yaml")
+    if options.minutes:
+        study = _fit(study, options)
+    write_study(study, path)
     if options.progress:
         typer.echo("\n".join(study.get("notes", [])), err=True)
     return path, None
+
+
+def _fit(study: dict[str, Any], options: CompareCommand) -> dict[str, Any]:
+    """Return a study with the token budget that fits into the time, and a note on it."""
+    from acclimate.study.budget import fit_budget
+    from acclimate.study.draft import ONE_PASS
+
+    tokens, note = fit_budget(study, options.out, options.minutes or 0.0, progress=options.progress)
+    notes = [*(one for one in study["notes"] if one != ONE_PASS), note]
+    return {**study, "notes": notes, "adapt": {**study.get("adapt", {}), **({"tokens": tokens} if tokens else {})}}
 
 
 def _print_forecast(study: Any, settings: dict[str, Any] | None, options: CompareOptions) -> None:

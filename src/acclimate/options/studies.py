@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
 from acclimate.options.numbers import SeedCount, TokenCount
-from acclimate.options.reading import LabelColumn, PairColumn
+from acclimate.options.reading import LabelOptions
 from acclimate.options.training import Progress
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _text(what: str, **more: Any) -> Option:
 
 
 @options
-class StudyOptions:
+class StudyOptions(LabelOptions):
     """Options that describe a study in place of its file."""
 
     _: KW_ONLY
@@ -65,14 +65,12 @@ class StudyOptions:
     task: Annotated[
         Places,
         Option(
-            "Labelled task: a folder, a file, or hf:NAME; FILE:COLUMN names the column of its text.",
+            "Labelled task: folder, file or hf:NAME; data.csv:body names the text column.",
             DATA,
             default="only losses are compared",
             many=True,
         ),
     ] = ()
-    pair_column: PairColumn = None
-    label_column: LabelColumn = None
     methods: Annotated[
         Strings,
         BeforeValidator(read_names),

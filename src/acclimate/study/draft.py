@@ -9,7 +9,8 @@ from typing import Any
 
 from acclimate.errors import UserError
 from acclimate.files import write_text
-from acclimate.options import build, values
+from acclimate.options import build, defaults, option_fields, values
+from acclimate.options.reading import LabelOptions
 from acclimate.options.studies import InitOptions, StudyOptions
 from acclimate.options.training import BUDGETS
 from acclimate.study.changes import change_values
@@ -18,12 +19,14 @@ from acclimate.study.inputs import HELDOUT_SHARE
 from acclimate.study.paths import locate_model, locate_text
 from acclimate.study.settings import UNADAPTED
 
+ONE_PASS = "Each adaptation reads the corpus once."
 HEADER = "# Written by `acclimate init` or `acclimate compare`. docs/study.md describes all keys.\n"
 
 
 def given(options: StudyOptions) -> dict[str, Any]:
     """Return the options that describe a study and have been given, by name."""
-    return {name: value for name, value in values(options, StudyOptions).items() if value not in (None, ())}
+    usual = defaults(StudyOptions)
+    return {name: value for name, value in values(options, StudyOptions).items() if value != usual[name]}
 
 
 def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -49,7 +52,7 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
         name: [locate_text(source, here) for source in getattr(options, name)]
         for name in ("corpus", "heldout", "general")
     }
-    columns = {name: getattr(options, name) for name in ("pair_column", "label_column") if getattr(options, name)}
+    read = {key: value for key, value in given(options).items() if key in option_fields(LabelOptions)}
     name = _name_domain(options.corpus[0])
     models = [locate_model(model, here) for model in options.model]
     study: dict[str, Any] = {
@@ -63,7 +66,7 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
                 "corpus": texts["corpus"],
                 "heldout": texts["heldout"],
                 "tasks": [
-                    {"path": locate_text(task, here), **columns} if columns else locate_text(task, here)
+                    {"path": locate_text(task, here), **read} if read else locate_text(task, here)
                     for task in options.task
                 ],
             }
@@ -93,12 +96,40 @@ def _describe_defaults(study: StudyConfig) -> list[str]:
             "adapted to them."
         )
     if not study.adapt.given().keys() & set(BUDGETS):
-        notes.append("Each adaptation reads the corpus once.")
+        notes.append(ONE_PASS)
     if not domain.tasks:
         notes.append("No task is given, so only the loss of the language model is compared.")
     if not study.general:
         notes.append("No general text is given, so forgetting is not measured.")
     return notes
+
+
+def is_written(study: Mapping[str, Any], path: Path) -> bool:
+    """Return whether a file describes a study, whatever its budget.
+
+    Raises:
+        UserError: If it describes another one.
+    """
+    if not path.exists():
+        return False
+    found = read_study_file(path)
+    if _without_budget({"name": path.stem, **study}) != _without_budget(found):
+        raise _other_study_error(path)
+    return True
+
+
+def _without_budget(study: Any) -> Any:
+    if not isinstance(study, Mapping):
+        return study
+    adapt = {key: value for key, value in (study.get("adapt") or {}).items() if key != "tokens"}
+    return {**{key: value for key, value in study.items() if key != "notes"}, "adapt": adapt}
+
+
+def _other_study_error(path: Path) -> UserError:
+    return UserError(
+        f"'{path}' describes another study. Go on with it: acclimate compare {path} --out FOLDER; or give another "
+        "name or output directory, or delete it."
+    )
 
 
 def write_study(study: Mapping[str, Any], path: str | Path) -> Path:
@@ -115,10 +146,7 @@ def write_study(study: Mapping[str, Any], path: str | Path) -> Path:
     if path.exists():
         if {"name": path.stem, **study} == read_study_file(path):
             return path
-        raise UserError(
-            f"'{path}' describes another study. Go on with it: acclimate compare {path} --out FOLDER; or give "
-            "another name or output directory, or delete it."
-        )
+        raise _other_study_error(path)
     return write_text(path, HEADER + yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True, width=110))
 
 

@@ -91,7 +91,7 @@ def forecast(config: StudyConfig | str | Path, out: str | Path, backend: Backend
     guessed, found.complete = not found.complete, True
     parts = [*(f"search {number}" for number in range(1, len(graphs) + 1)), "study"]
     graphs.append(final_graph(inputs, found))
-    durations, seen, estimates = _Durations(store.finished()), set[str](), []
+    durations, seen, estimates = Durations(store.finished()), set[str](), []
     for part, graph in zip(parts, graphs, strict=True):
         new = [job for key, job in graph.jobs.items() if key not in seen]
         seen |= graph.jobs.keys()
@@ -102,7 +102,7 @@ def forecast(config: StudyConfig | str | Path, out: str | Path, backend: Backend
     return Forecast(estimates, guessed)
 
 
-class _Durations:
+class Durations:
     """Durations of finished jobs in seconds, by kind, and by kind and the fields in :data:`ALIKE`."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
