@@ -6,6 +6,8 @@ import json
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from acclimate.errors import UserError
 from acclimate.study import StudyConfig, compare
@@ -79,6 +81,24 @@ def test_mistakes_in_a_change_are_one_line(path, text, message):
     with pytest.raises(UserError) as error:
         load_study(VALUES, {path: text})
     assert message in str(error.value)
+
+
+PARTS = st.sampled_from(
+    [*VALUES, "0", "1", "9" * 5000, "none", "cs", "tasks", "corpus", "name", "path", "search", "steps"]
+)
+PATHS = st.lists(PARTS | st.text(max_size=4), min_size=1, max_size=4).map(".".join)
+TEXTS = st.sampled_from(["1", "{a: [1]}", "[x]", "", "null", "1e400", "*a", "!!python/x 1", "yes"]) | st.text(
+    max_size=9
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(PATHS, TEXTS)
+def test_any_change_gives_a_study_or_one_line(path, text):
+    try:
+        load_study(VALUES, {path: text})
+    except UserError as error:
+        assert "\n" not in str(error)
 
 
 def test_an_entry_with_the_name_of_another_needs_its_number():

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.errors import UserError, shorten, unknown_name_error
 from acclimate.settings_file import read_value
 from acclimate.study.config import StudyConfig, find_section, read_study_file, section_types
 from acclimate.study.settings import ShortForm
@@ -77,7 +77,9 @@ def _changed(values: Any, parts: Sequence[str], new: Any, model: Any, above: tup
     if values is None:
         values = {}
     if not isinstance(values, Mapping):
-        raise UserError(f"'{'.'.join(place)}' cannot be set, as '{'.'.join(above)}' is {values!r}, without keys.")
+        raise UserError(
+            f"'{'.'.join(place)}' cannot be set, as '{'.'.join(above)}' is {shorten(values)}, without keys."
+        )
     field = getattr(model, "model_fields", {}).get(part)
     inner: Any = section_types().get(part) if model is StudyConfig and field is None else None
     inner = find_section(field.annotation) if field else inner
@@ -89,7 +91,7 @@ def _changed(values: Any, parts: Sequence[str], new: Any, model: Any, above: tup
 
 def _find_entry(entries: list[Any], part: str, place: str) -> int:
     """Return the number of the entry of a list that a part of a path names."""
-    if part.isdecimal() and int(part) < len(entries):
+    if part.isdecimal() and len(part) < 10 and int(part) < len(entries):
         return int(part)
     names = [_names_of(entry) for entry in entries]
     found = [number for number, own in enumerate(names) if part in own]
