@@ -14,11 +14,12 @@ from acclimate.errors import UserError
 from acclimate.options import Option, options, values
 from acclimate.options.declaration import DATA, OUTPUT, TRAINING
 from acclimate.options.numbers import Duration
+from acclimate.options.reading import LabelOptions
 from acclimate.options.studies import CompareOptions, InitOptions, StudyOptions
 
 
 @options
-class CompareCommand(CompareOptions, StudyOptions):
+class CompareCommand(CompareOptions, LabelOptions, StudyOptions):
     """Options of ``acclimate compare``; Python has :func:`acclimate.study.forecast.forecast` for a dry run."""
 
     _: KW_ONLY
