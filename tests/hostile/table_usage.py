@@ -17,6 +17,7 @@ from tests.hostile.checks import (
     DRY,
     EMBEDDINGS,
     IMPORTANCE,
+    INIT,
     LEAKAGE,
     MASKS,
     MERGE,
@@ -263,6 +264,10 @@ VERBS = [
     Case("methods: an unknown name", "methods dgaa", 2, r"Did you mean 'dga'"),
     Case("demo: no seeds", "demo --out out --seeds 0 --quiet", 2, r"seed"),
     Case("demo: no text", "demo --out out --model bert --corpus nope.txt --general text.txt --quiet", 2, r"nope\.txt"),
+    Case("init: works", INIT, 0, r"new\.yaml"),
+    Case("init: a misspelled method", f"{INIT} --methods dgaa", 2, r"Did you mean 'dga'"),
+    Case("init: a study of the user", INIT.replace("new.yaml", "study.yaml"), 2, r"'study\.yaml'"),
+    Case("init: no seeds", f"{INIT} --seeds 0", 2, r"--seeds must be at least 1"),
     Case("push: no model", "push task me/name", 2, r"config\.json"),
     Case("push: an invalid name", "push bert 'a b/c/d'", 2, r"not a valid repository name"),
     Case(

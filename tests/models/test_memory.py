@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from transformers import BertConfig
 
 from acclimate.errors import UserError
@@ -11,8 +12,9 @@ from tests.cases import each
 from tests.tiny import tiny_model
 
 
-class Model:
+class Model(nn.Module):
     def __init__(self, kind, layers, width, vocabulary=30_522):
+        super().__init__()
         self.device, self.acclimate_kernels = torch.device(kind), Kernels(kind, eager_attention=kind == "cpu")
         self.config = BertConfig(num_hidden_layers=layers, hidden_size=width, vocab_size=vocabulary)
 

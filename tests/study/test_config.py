@@ -13,10 +13,13 @@ from acclimate.errors import UserError
 from acclimate.options.numbers import MAX_SEED
 from acclimate.study import StudyConfig, TaskSpec
 from acclimate.study.config import section_types
+from acclimate.study.graph import plan
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.method_inputs import read_method, read_methods
+from acclimate.study.summary import _limit_notes
 from tests.cases import each
-from tests.study.fakes import files, study
+from tests.study.fakes import files, of_kind, study
+from tests.study.fakes import read as read_inputs
 
 TINY = {
     "models": ["m"],
@@ -367,3 +370,21 @@ def test_an_adapter_that_a_method_cannot_train_is_refused_before_any_job():
             read_methods(StudyConfig.of(changed(**changes)))
     with pytest.raises(UserError, match="'adapter_settings' is for adapters"):
         StudyConfig.of(changed(adapt={"adapter_settings": {"r": 4}}))
+
+
+def test_a_task_is_a_file_with_columns_of_any_name(folder):
+    rows = "".join(f"{'abc'[n % 3]},text {n}\n" for n in range(60))
+    (folder / "reviews.csv").write_text(f"queue,title\n{rows}")
+    (folder / "usual.csv").write_text(f"label,text\n{rows}")
+    named = {"path": str(folder / "reviews.csv"), "text_column": "title", "label_column": "queue", "split_seed": 3}
+    domain = {"name": "cs", "corpus": str(folder / "cs.txt")}
+    jobs = {}
+    for entry in (named, {"path": str(folder / "usual.csv"), "name": "reviews", "split_seed": 3}):
+        inputs = read_inputs(study(folder, domains=[{**domain, "tasks": [entry]}]))
+        task = inputs.tasks["cs", "reviews"].task
+        assert (len(task.train), len(task.dev), len(task.test)) == (42, 6, 12)
+        (note,) = _limit_notes(inputs)
+        assert "12 test rows and 6 dev rows were drawn" in note and "seed 3" in note
+        jobs[entry["path"]] = [job.key for job in of_kind(plan(inputs), "finetune")]
+    first, second = jobs.values()
+    assert first == second and first  # the columns are no settings of fine-tuning, the rows are the same

@@ -128,6 +128,18 @@ def test_the_domain_is_named_after_its_text(source, name):
     assert study["domains"][0]["name"] == name and study["title"] == f"m adapted to {name}"
 
 
+def test_a_task_is_a_file_with_named_columns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {"model": "m", "corpus": "c.txt", "task": ["reviews.csv:title", "hf:glue:mrpc"]}
+    study = draft_study(build(InitOptions, "s.yaml", label_column="queue", **given))
+    first, second = StudyConfig.of(study).domains[0].tasks
+    assert (first.path, first.name) == (str(tmp_path / "reviews.csv:title"), "reviews")
+    assert (second.path, second.name) == ("hf:glue:mrpc", "glue-mrpc")
+    assert first.label_column == second.label_column == "queue"
+    study = draft_study(build(InitOptions, "s.yaml", **given), {"domains.0.tasks.reviews.label_column": "queue"})
+    assert [task.label_column for task in StudyConfig.of(study).domains[0].tasks] == ["queue", None]
+
+
 def test_a_draft_needs_a_model():
     with pytest.raises(UserError, match="--model is missing"):
         init("s.yaml", corpus="c")

@@ -94,6 +94,50 @@ def test_the_same_rows_give_the_same_task_in_every_form(tmp_path):
     check()
 
 
+@each("encoding", ["cp1252", "utf-16", "utf-16-le", "utf-8-sig", "mac-roman"])
+def test_other_encodings_can_be_named(tmp_path, encoding):
+    rows = [{**row, "review": f"crème brûlée “{row['id']}”"} for row in REVIEWS]
+    text = write_csv(tmp_path / "r.csv", rows).read_text(encoding="utf-8")
+    expected = load_task(tmp_path / "r.csv").fingerprint()
+    for end in ("\n", "\r\n", "\r"):
+        (tmp_path / "r.csv").write_bytes(text.replace("\n", end).encode(encoding))
+        assert load_task(tmp_path / "r.csv", encoding=encoding).fingerprint() == expected
+    if encoding != "utf-8-sig":
+        with pytest.raises(UserError, match=r"--encoding|UTF-16, not UTF-8|UTF-16LE, not UTF-8"):
+            load_task(tmp_path / "r.csv")
+        with pytest.raises(UserError, match=r"cannot be read: 'utf-?8' codec"):
+            load_task(tmp_path / "r.csv", encoding="utf-8")
+
+
+def test_an_encoding_must_exist_and_apply(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in REVIEWS))
+    with pytest.raises(UserError, match=r"r.jsonl' has the encoding of its format; remove the encoding 'cp1252'"):
+        load_task(path, encoding="cp1252")
+    with pytest.raises(UserError, match=r"encoding.*must be an encoding that Python knows"):
+        load_task(path, encoding="cp9999")
+
+
+def test_an_excel_file_is_read_as_csv(tmp_path, caplog):
+    openpyxl = pytest.importorskip("openpyxl")
+    rows = [{**row, "stars": 1 + row["id"] % 2, "note": None} for row in REVIEWS]
+    book = openpyxl.Workbook()
+    for row in [list(rows[0]), [None] * 5, *(list(row.values()) for row in rows)]:
+        book.active.append(row)
+    book.create_sheet("second")
+    book.save(tmp_path / "reviews.xlsx")
+    write_csv(tmp_path / "reviews.csv", rows)
+    for column in ("sentiment", "stars"):
+        prints = {
+            load_task(tmp_path / f"reviews.{ending}", label_column=column).fingerprint() for ending in ("csv", "xlsx")
+        }
+        assert len(prints) == 1
+    assert "only the first sheet, 'Sheet', is read" in caplog.text
+    (tmp_path / "bad.xlsx").write_bytes(b"PK not a zip")
+    with pytest.raises(UserError, match=r"bad\.xlsx' is not an Excel file"):
+        load_task(tmp_path / "bad.xlsx")
+
+
 def test_columns_can_be_named_in_every_place(tmp_path, tiny_bert):
     rows = [{**row, "stars": row["id"] % 2, "title": "x"} for row in REVIEWS]
     path = write_csv(tmp_path / "reviews.csv", rows, ";")
@@ -124,6 +168,7 @@ def test_columns_can_be_named_in_every_place(tmp_path, tiny_bert):
         (("review", "body", "label"), "the text can be in 'review' or 'body'"),
         (("a", "label"), "no column 'text'.*The columns are: a, label"),
         (("tokens", "ner_tags"), "label per token"),
+        (("context", "question", "answers"), "Question answering is read from a folder"),
         (("text", "class", "topic"), "the label can be in 'class' or 'topic'"),
         (("text", "x"), "no column 'label'"),
     ],
@@ -187,6 +232,20 @@ def test_names_of_splits_are_guessed(tmp_path, caplog):
         "train": "train",
         "dev": "validation_1",
     }
+
+
+def test_a_column_can_name_the_splits(tmp_path, caplog):
+    splits = ["train"] * 40 + ["Validation"] * 5 + ["test"] * 15
+    rows = [{**row, "split": split} for row, split in zip(REVIEWS, splits, strict=True)]
+    with caplog.at_level(logging.WARNING, "acclimate"):
+        task = load_task(write_csv(tmp_path / "r.csv", rows))
+    assert task.fingerprint() == load_task({"train": rows[:40], "dev": rows[40:45], "test": rows[45:]}).fingerprint()
+    assert not task.drawn
+    assert "in the column 'split': 40 train, 5 dev, 15 test" in caplog.text
+    with pytest.raises(UserError, match="row 2: the column 'split' is 'old', not train, dev or test"):
+        load_task([rows[0], {**rows[1], "split": "old"}])
+    with pytest.raises(UserError, match="No row of the task 'task' has 'train'"):
+        load_task(rows[45:])
 
 
 def test_a_folder_with_one_file_is_that_file(tmp_path):

@@ -199,7 +199,8 @@ def decode_line(line: bytes) -> tuple[str, str]:
     try:
         return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8"), ""
     except UnicodeDecodeError as error:
-        return "", f"not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1})"
+        where = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
+        return "", f"not UTF-8 ({where}); a file of Windows needs 'iconv -f CP1252 -t UTF-8'"
 
 
 def check_text(value: object) -> tuple[str, str]:

@@ -63,8 +63,9 @@ def measure_items(model: str | Path, options: InspectBenchmarksOptions) -> Items
         raise UserError(
             f"lm-eval has no task '{unknown[0]}'. `lm-eval ls tasks` lists its tasks; --include-path adds a folder."
         )
-    for each in filter(None, (options.model, options.base)):
-        check_model(each, options.chat_template)
+    for each in (options.model, options.base):
+        if each is not None:
+            check_model(each, options.chat_template)
     loaded = load_language_model(model)
     found = simple_evaluate(
         HFLM(pretrained=to_device(loaded.model), tokenizer=loaded.tokenizer, batch_size=options.batch_size),

@@ -244,8 +244,9 @@ def _inspect_instructions(options: InspectInstructionsOptions) -> dict[str, Any]
     """
     check_report_file(options.out)
     instructions = read_instructions(options.prompts)
-    for model in filter(None, (options.model, options.base)):
-        check_answers(model)
+    for model in (options.model, options.base):
+        if model is not None:
+            check_answers(model)
     report: dict[str, Any] = {"acclimate": __version__, "model": str(options.model)}
     report["after"] = after = measure_instructions(options.model, instructions, max_tokens=options.max_tokens)
     if options.base is not None:

@@ -6,11 +6,28 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated
 
+from pydantic import AfterValidator
+
 from acclimate.options.declaration import DATA, Option, option_fields, options
 from acclimate.options.numbers import SeedNumber
 
-TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow")
+TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow", ".xlsx")
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
+
+PairColumn = Annotated[
+    str | None,
+    Option(
+        "Column of the second text of a pair in the task.",
+        DATA,
+        default="text_pair, or a usual name",
+        study=False,
+        recorded=False,
+    ),
+]
+LabelColumn = Annotated[
+    str | None,
+    Option("Column of the label in the task.", DATA, default="label, or a usual name", study=False, recorded=False),
+]
 
 
 @options
@@ -18,22 +35,8 @@ class LabelOptions:
     """How a task is read by verbs whose ``text_column`` is that of a corpus."""
 
     _: KW_ONLY
-    pair_column: Annotated[
-        str | None,
-        Option(
-            "Column of the second text of a pair in the task.",
-            DATA,
-            default="text_pair, or a usual name",
-            study=False,
-            recorded=False,
-        ),
-    ] = None
-    label_column: Annotated[
-        str | None,
-        Option(
-            "Column of the label in the task.", DATA, default="label, or a usual name", study=False, recorded=False
-        ),
-    ] = None
+    pair_column: PairColumn = None
+    label_column: LabelColumn = None
     split_seed: Annotated[
         SeedNumber,
         Option(
@@ -45,6 +48,15 @@ class LabelOptions:
     ] = 0
 
 
+def check_encoding(value: str | None) -> str | None:
+    """Return the name of an encoding; raise a ValueError if Python does not know it."""
+    try:
+        "".encode(value or "utf-8")
+    except LookupError as error:
+        raise ValueError("must be an encoding that Python knows, such as cp1252, latin-1 or utf-16") from error
+    return value
+
+
 @options
 class ReadingOptions(LabelOptions):
     """How a task is read by verbs that read no corpus."""
@@ -53,6 +65,17 @@ class ReadingOptions(LabelOptions):
     text_column: Annotated[
         str | None,
         Option("Column of the text in the task.", DATA, default="text, or a usual name", study=False, recorded=False),
+    ] = None
+    encoding: Annotated[
+        str | None,
+        AfterValidator(check_encoding),
+        Option(
+            "Encoding of the CSV or TSV files of the task, such as cp1252.",
+            DATA,
+            default="UTF-8",
+            study=False,
+            recorded=False,
+        ),
     ] = None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.errors import UserError, shorten, unknown_name_error
+from acclimate.options.reading import default_task_name
 from acclimate.settings_file import read_value
 from acclimate.study.config import StudyConfig, find_section, read_study_file, section_types
 from acclimate.study.settings import ShortForm
@@ -106,10 +107,10 @@ def _find_entry(entries: list[Any], part: str, place: str) -> int:
 def _names_of(entry: Any) -> set[str]:
     """Return the names by which an entry of a list may be called."""
     if not isinstance(entry, Mapping):
-        return {Path(str(entry)).name} if isinstance(entry, str) else set()
+        return {default_task_name(entry)} if isinstance(entry, str) else set()
     if entry.get("label"):
         return {str(entry["label"])}
-    name = entry.get("name") or (Path(str(entry["path"])).name if entry.get("path") else None)
+    name = entry.get("name") or (default_task_name(str(entry["path"])) if entry.get("path") else None)
     return {str(name)} if name else set()
 
 

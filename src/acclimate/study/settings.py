@@ -167,6 +167,7 @@ if TYPE_CHECKING:
         pair_column: str | None
         label_column: str | None
         split_seed: int | None
+        encoding: str | None
 
     class DistillSection(Section):
         """Options of ``acclimate.distill``."""

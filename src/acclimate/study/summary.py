@@ -128,7 +128,7 @@ def used_parameters(parameters: Mapping[str, Any], label: str, searches: Sequenc
 
 
 def _limit_notes(inputs: StudyInputs) -> list[str]:
-    """Return a paragraph for each task with a row limit; equal paragraphs of several domains appear once."""
+    """Return a paragraph for each task with a row limit, and for each of which a split was drawn, each once."""
     notes = [
         f"Only a random sample of {name} was used, the same for all models and seeds: "
         + " and ".join(f"{kept:,} of {whole:,} rows of {split}" for split, (kept, whole) in task.limited.items())
@@ -136,6 +136,8 @@ def _limit_notes(inputs: StudyInputs) -> list[str]:
         for (_, name), task in inputs.tasks.items()
         if task.limited
     ]
+    drawn = [getattr(task.task, "drawn", "") for task in inputs.tasks.values()]
+    notes += [f"{line} Scores on it cannot be compared with those on another split." for line in drawn if line]
     return list(dict.fromkeys(notes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,16 +18,19 @@ from acclimate.corpus.readers import (
     COLUMNAR,
     SUFFIXES,
     detect_format,
+    open_bytes,
     read_batches,
     read_json_rows,
     read_numbered_lines,
 )
-from acclimate.errors import DamagedFileError, UserError, first_line
+from acclimate.errors import DamagedFileError, UserError, first_line, warn_once
 from acclimate.files import check_regular_file
 
 SPLITS = {"train": ("train", "training"), "dev": ("dev", "validation", "valid", "val"), "test": ("test", "testing")}
 """The splits of a task, and the possible names of each."""
 FORMATS = tuple(suffix for suffix in SUFFIXES if not suffix.startswith(".txt"))
+EXCEL = ".xlsx"
+"""Only one file of a task, or files whose names contain those of splits, may be Excel."""
 _SHARD = re.compile(r"(?P<stem>.+?)(?P<shard>-\d+-of-(?P<shards>\d+))?")
 
 Row = tuple[str, dict[str, Any]]
@@ -78,7 +82,7 @@ def _list_names(files: Iterable[Path]) -> str:
     return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "nothing"
 
 
-def read_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Row]:
+def read_rows(path: Path, columns: Collection[str] = (), encoding: str | None = None) -> Iterator[Row]:
     """Yield the rows of a file in one of :data:`FORMATS`, with blanks around the names of columns removed.
 
     Tables are read by :func:`acclimate.corpus.csv_reader.read_table`. Labels that ``datasets`` has stored as numbers
@@ -87,18 +91,21 @@ def read_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Row]:
     Args:
         path: The file.
         columns: The columns that every row has.
+        encoding: Encoding of a CSV or TSV file; None for UTF-8, which all other formats have.
 
     Raises:
-        UserError: If a line cannot be parsed, the text is not UTF-8, or the file is damaged.
+        UserError: If a line cannot be parsed, the text is not in that encoding, or the file is damaged.
     """
     form = detect_format(path)
     try:
-        if form in COLUMNAR:
+        if path.name.lower().endswith(EXCEL):
+            yield from _read_excel(path)
+        elif form in COLUMNAR:
             yield from _read_columnar(path)
         elif form in (".jsonl", ".json"):
             yield from _read_json(path)
         else:
-            yield from _read_table(path, "," if form == ".csv" else "\t", columns)
+            yield from _read_table(path, "," if form == ".csv" else "\t", columns, encoding)
     except DamagedFileError as damage:
         raise UserError(f"'{path}' cannot be read: line {damage.line}: {damage.reason}.") from damage
     except (OSError, EOFError, UnicodeDecodeError, pyarrow.ArrowException) as error:
@@ -151,22 +158,60 @@ def _strip_names(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(zip(names, row.values(), strict=True))
 
 
-def _read_table(path: Path, delimiter: str, columns: Collection[str]) -> Iterator[Row]:
+def _decode_lines(path: Path, encoding: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the numbered lines of a file of another encoding, in UTF-8."""
+    with open_bytes(path) as file:
+        data = file.read().decode(encoding).removeprefix("\ufeff").encode("utf-8")
+    yield from enumerate(io.BytesIO(data if b"\n" in data else data.replace(b"\r", b"\n")), 1)
+
+
+def _read_table(path: Path, delimiter: str, columns: Collection[str], encoding: str | None) -> Iterator[Row]:
     names: list[str] = []
-    for line, fields, problem in read_table(read_numbered_lines(path), path, delimiter, columns):
+    numbered = _decode_lines(path, encoding) if encoding else read_numbered_lines(path)
+    for line, fields, problem in read_table(numbered, path, delimiter, columns):
         where = f"{path}:{line}"
         if problem:
             raise UserError(f"{where}: {problem}; fix the line.")
         try:
             "".join(fields).encode("utf-8")
         except UnicodeEncodeError as error:
-            raise UserError(f"{where}: not UTF-8 text; save the file as UTF-8.") from error
+            raise UserError(
+                f"{where}: not UTF-8 text; name its encoding with --encoding, such as cp1252 for a file of Windows, "
+                "or save it as UTF-8."
+            ) from error
         if not names:
             names = fields
             if (duplicate := _first_duplicate(names)) is not None:
                 raise UserError(f"{where}: two columns are named '{duplicate}'; rename one.")
         elif fields:
             yield where, dict(zip(names, fields, strict=True))
+
+
+def _read_excel(path: Path) -> Iterator[Row]:
+    """Yield the rows of the first sheet, all cells as text, as in CSV.
+
+    Raises:
+        UserError: If ``openpyxl`` is not installed, or the file or its header is invalid.
+    """
+    try:
+        from openpyxl import load_workbook
+    except ImportError as error:
+        raise UserError("Excel files need openpyxl: pip install 'acclimate[excel]'; or save them as CSV.") from error
+    try:
+        book = load_workbook(open_bytes(path), read_only=True, data_only=True)
+        first, *others = book.worksheets
+        rows = [["" if cell is None else str(cell) for cell in row] for row in first.iter_rows(values_only=True)]
+    except Exception as error:  # a damaged file raises errors of zipfile, zlib and XML, among others
+        raise UserError(f"'{path}' is not an Excel file ({first_line(error)}).") from error
+    if others:
+        warn_once(f"'{path}': only the first sheet, '{first.title}', is read.")
+    numbered = ((number, row) for number, row in enumerate(rows, 1) if any(cell.strip() for cell in row))
+    _, names = next(numbered, (0, []))
+    names = [name.strip() for name in names]
+    if (duplicate := _first_duplicate(names)) is not None:
+        raise UserError(f"{path}: two columns are named '{duplicate}'; rename one.")
+    for number, row in numbered:
+        yield f"{path}:{number}", {name: cell for name, cell in zip(names, row, strict=False) if name}
 
 
 def _read_columnar(path: Path) -> Iterator[Row]:

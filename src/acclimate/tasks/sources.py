@@ -18,6 +18,7 @@ from acclimate.corpus.readers import COLUMNAR, detect_format
 from acclimate.errors import UserError, first_line, unknown_name_error, warn_once
 from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.readers import (
+    EXCEL,
     FORMATS,
     SPLITS,
     Row,
@@ -42,6 +43,8 @@ LABEL_NAMES = (
     *("rating", "stars", "gold", "gold_label", "emotion"),
 )
 """Usual names of columns, in lower case, in order of how common they are; the order has no other meaning."""
+TABLES = (*FORMATS, EXCEL)
+SPLIT_COLUMN = "split"
 OTHER_COLUMNS = ("document", "id")
 """Columns that are read where they exist."""
 
@@ -76,12 +79,41 @@ def read_source(source: Any, name: str, options: ReadingOptions) -> Tables:
         tables = _read_folder(path, options) if path.is_dir() else {"train": _read_files([path], options)}
     else:
         tables = _read_object(source, name)
+    if tables.keys() == {"train"}:
+        tables = _divide(tables["train"], name)
     rows = tables["train"].rows
     if not rows:
         raise UserError(f"The task '{name}' has no train rows.")
     names = dict.fromkeys(column for _, row in rows for column in row)
     chosen = choose_columns(names, options, name, rows[0][0])
     return {split: Table(_rename(table, chosen)) for split, table in tables.items()}
+
+
+def _divide(table: Table, name: str) -> Tables:
+    """Return the splits of rows that name theirs in a column ``split``; without such a column all rows are train.
+
+    Raises:
+        UserError: If the column has values that are no names of splits, or no row is in train.
+    """
+    columns = {column for _, row in table.rows for column in row}
+    column = next((column for column in sorted(columns) if column.lower() == SPLIT_COLUMN), None)
+    if column is None:
+        return {"train": table}
+    split_of = {alias: split for split, aliases in SPLITS.items() for alias in aliases}
+    found: dict[str, list[Row]] = {}
+    for where, row in table.rows:
+        split = split_of.get(str(row.get(column)).strip().lower())
+        if split is None:
+            raise UserError(
+                f"{where}: the column '{column}' is {row.get(column)!r:.40}, not train, dev or test; correct it, or "
+                "rename the column if it is something else."
+            )
+        found.setdefault(split, []).append((where, row))
+    if "train" not in found:
+        raise UserError(f"No row of the task '{name}' has 'train' in the column '{column}'.")
+    counts = ", ".join(f"{len(rows):,} {split}" for split, rows in found.items())
+    warn_once(f"The task '{name}' has its splits in the column '{column}': {counts}.")
+    return {split: Table(rows, table.class_names) for split, rows in found.items()}
 
 
 def choose_columns(names: Collection[str], options: ReadingOptions, task: str, where: str) -> dict[str, str]:
@@ -144,6 +176,8 @@ def _only(candidates: list[dict[str, str]], column: str, names: Collection[str],
     kind = ""
     if {"tokens", "words"} & {name.lower() for name in names}:
         kind = " Tasks with a label per token, such as named entities, are not supported."
+    if {"context", "question", "answers"} <= set(names):
+        kind = " Question answering is read from a folder with files for train and test."
     raise UserError(
         f"{where}: {what}. The columns are: {listed}; name the right one with --{column}-column ({column}_column in "
         f"Python and study files).{kind}"
@@ -175,11 +209,14 @@ def _read_files(files: list[Path], options: ReadingOptions) -> Table:
         UserError: If there are none, or one is not a table.
     """
     for file in files:
-        if detect_format(file) is None or not file.name.lower().endswith(FORMATS):
-            raise UserError(f"'{file}' is not a table; a task needs {', '.join(FORMATS[:6])}, or a folder of these.")
+        if not file.name.lower().endswith(TABLES):
+            formats = ", ".join((*FORMATS[:6], EXCEL))
+            raise UserError(f"'{file}' is not a table; a task needs {formats}, or a folder of these.")
+        if options.encoding and detect_format(file) not in (".csv", ".tsv"):
+            raise UserError(f"'{file}' has the encoding of its format; remove the encoding '{options.encoding}'.")
     # The delimiter of a table is the one that separates these columns.
     columns = (options.text_column or COLUMNS[0], options.label_column or COLUMNS[1])
-    rows = [row for file in files for row in read_rows(file, columns)]
+    rows = [row for file in files for row in read_rows(file, columns, options.encoding)]
     if files and not rows:
         raise UserError(f"'{files[0]}' holds no rows.")
     is_columnar = files and detect_format(files[0]) in COLUMNAR
@@ -199,7 +236,7 @@ def _guess_files(folder: Path, known: Mapping[str, list[Path]]) -> dict[str, lis
     Raises:
         UserError: If there is no train file, or there are several files for a split.
     """
-    tables = [file for file in sorted(folder.iterdir()) if file.is_file() and file.name.lower().endswith(FORMATS)]
+    tables = [file for file in sorted(folder.iterdir()) if file.is_file() and file.name.lower().endswith(TABLES)]
     if len(tables) == 1 and not any(known.values()):
         warn_once(f"'{tables[0]}' is the only table of its folder, so all splits are from it.")
         return {"train": tables}

@@ -24,6 +24,7 @@ from acclimate.models import LanguageModel, longest_text
 from acclimate.models.checkpoints import load_config
 from acclimate.models.encoding import check_packable
 from acclimate.modules import add_virtual_tokens, virtual_ids
+from acclimate.options.declaration import build
 from acclimate.options.reading import DEFAULT_READING, ReadingOptions, default_task_name, reading_names
 from acclimate.options.rows import Documents, Layout
 from acclimate.options.training import BUDGETS, AdaptOptions, TrainingOptions
@@ -105,6 +106,7 @@ def load_task(
     pair_column: str | None = None,
     label_column: str | None = None,
     split_seed: int = 0,
+    encoding: str | None = None,
 ) -> Any:
     """Read a task: a folder with ``train``, ``test`` and optionally ``dev``, a file, a data set of the Hub, an object.
 
@@ -140,6 +142,7 @@ def load_task(
         pair_column: Column of the second text of a pair.
         label_column: Column of the label.
         split_seed: Random seed of splits that are drawn.
+        encoding: Encoding of CSV and TSV files that are not UTF-8.
 
     Returns:
         A :class:`acclimate.tasks.Task` or :class:`acclimate.tasks.qa.QATask`.
@@ -147,8 +150,13 @@ def load_task(
     Raises:
         UserError: If the folder or a file is missing, a row is invalid, or the labels cannot be learned.
     """
-    options = ReadingOptions(
-        text_column=text_column, pair_column=pair_column, label_column=label_column, split_seed=split_seed
+    options = build(
+        ReadingOptions,
+        text_column=text_column,
+        pair_column=pair_column,
+        label_column=label_column,
+        split_seed=split_seed,
+        encoding=encoding,
     )
     kinds = sorted((TASK_KINDS.lookup(kind)() for kind in TASK_KINDS.names()), key=lambda kind: kind.fallback)
     if not isinstance(source, str | Path):

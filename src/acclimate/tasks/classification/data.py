@@ -96,13 +96,14 @@ def build_task(
             document = row.document if has_documents else None
             examples[split].append(Example(row.text, row.second, places if multi_label else places[0], document))
     _warn_about_labels(name, labels, len(rows["train"]))
+    drawn = ""
     if split_seed is not None and not examples["test"]:
-        _draw_splits(examples, name, split_seed)
-    return Task(name, examples["train"], examples["test"], labels, examples["dev"], path, multi_label)
+        warn_once(drawn := _draw_splits(examples, name, split_seed))
+    return Task(name, examples["train"], examples["test"], labels, examples["dev"], path, multi_label, drawn)
 
 
-def _draw_splits(examples: dict[str, list[Example]], name: str, seed: int) -> None:
-    """Move train rows to test, and to dev if that is empty, too; report it.
+def _draw_splits(examples: dict[str, list[Example]], name: str, seed: int) -> str:
+    """Move train rows to test, and to dev if that is empty, too; return a sentence about it.
 
     Raises:
         UserError: If there are too few rows.
@@ -122,7 +123,7 @@ def _draw_splits(examples: dict[str, list[Example]], name: str, seed: int) -> No
     for split, places in drawn.items():
         examples[split] = [rows[place] for place in places]
     counts = " and ".join(f"{len(places):,} {split} rows" for split, places in drawn.items())
-    warn_once(
+    return (
         f"The task '{name}' has no test split, so {counts} were drawn from its {len(rows):,} train rows with the seed "
         f"{seed}: every class in proportion, equal texts in one split."
     )
@@ -228,6 +229,8 @@ class Task:
     dev: list[Example] = field(default_factory=list)
     path: Path | None = None
     multi_label: bool = False
+    drawn: str = ""
+    """A sentence on the splits that were drawn from train; empty if none were."""
 
     @classmethod
     def of(
