@@ -175,8 +175,7 @@ def _slug(name: str) -> str:
 
 
 TRAINING_KEYS = (
-    *("seed", "batch_size", "max_length", "learning_rate", "warmup", "weight_decay", "max_gradient_norm"),
-    *("precision", "layout"),
+    "seed batch_size max_length learning_rate warmup weight_decay max_gradient_norm precision layout".split()
 )
 NOT_MEASURED = (
     "Not evaluated. `acclimate compare` measures such a model and its base model on held-out text, general text and "

@@ -168,8 +168,10 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     check_writable(out)
     model = options.model() if callable(options.model) else options.model
     if method.stages():
-        own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
-        shared = {name: value for name, value in values(options).items() if name not in own} | {"progress": progress}
+        excluded = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
+        shared = {name: value for name, value in values(options).items() if name not in excluded} | {
+            "progress": progress
+        }
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
     loaded = load_language_model(model, options.dropout, options.quantize)
     kind = loaded.kind
