@@ -138,6 +138,20 @@ def test_parts_are_kept_with_the_baseline(only, domains, tasks, labels):
     assert [task.name for task in kept.other_tasks] == ([] if any("task" in item for item in only) else ["topics"])
 
 
+def test_entries_of_sections_apply_to_what_is_left():
+    teacher = {"path": "teacher"}
+    rows = [
+        {"teacher": teacher, "label": "both", "domains": ["cs", "food"], "students": ["bert-base-uncased"]},
+        {"teacher": teacher, "label": "food only", "domains": ["food"]},
+        {"teacher": teacher, "label": "all"},
+    ]
+    kept = keep_only(StudyConfig.of({**VALUES, "distill": rows}), ["domain=cs"]).sections["distill"]
+    assert [(row.label, row.domains, row.students) for row in kept] == [
+        ("both", ["cs"], ["bert-base-uncased"]),
+        ("all", None, None),
+    ]
+
+
 @each(
     ("only", "message"),
     [

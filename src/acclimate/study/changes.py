@@ -11,6 +11,7 @@ from acclimate.errors import UserError, shorten, unknown_name_error
 from acclimate.options.reading import default_task_name
 from acclimate.settings_file import read_value
 from acclimate.study.config import StudyConfig, find_section, read_study_file, section_types
+from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import ShortForm
 
 PARTS = ("model", "domain", "method", "task")
@@ -117,7 +118,8 @@ def _names_of(entry: Any) -> set[str]:
 def keep_only(config: StudyConfig, only: Sequence[str]) -> StudyConfig:
     """Return a study with some of its parts.
 
-    The baseline stays. A domain all of whose tasks are left out is left out as well.
+    The baseline stays. A domain all of whose tasks are left out is left out as well, and so is an entry of a section,
+    such as ``distill``, all of whose domains or students are.
 
     Args:
         config: The study.
@@ -153,12 +155,28 @@ def keep_only(config: StudyConfig, only: Sequence[str]) -> StudyConfig:
     left = [domain for domain in domains if domain.tasks or "task" not in wanted]
     if not left:
         raise UserError(f"No part of the study is left with --only {' --only '.join(only)}; give fewer of them.")
+    models = keep("model", config.models)
+    names = {"domains": {domain.name for domain in left}, "students": {model.name for model in models}}
     return config.model_copy(
         update={
-            "models": keep("model", config.models),
+            "models": models,
             "methods": keep("method", config.methods, "label"),
-            "sections": {key: keep("method", entries, "label") for key, entries in config.sections.items()},
+            "sections": {
+                key: [part for entry in keep("method", entries, "label") for part in _narrow(entry, names)]
+                for key, entries in config.sections.items()
+            },
             "domains": left,
             "other_tasks": keep("task", config.other_tasks),
         }
     )
+
+
+def _narrow(entry: SectionEntry, names: Mapping[str, set[str]]) -> list[SectionEntry]:
+    """Return an entry of a section without the domains and students that are left out; nothing if none is left."""
+    changes = {}
+    for key, kept in names.items():
+        if listed := getattr(entry, key, None):
+            changes[key] = [name for name in listed if name in kept]
+            if not changes[key]:
+                return []
+    return [entry.model_copy(update=changes)]
