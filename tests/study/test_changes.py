@@ -6,6 +6,8 @@ import json
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from acclimate.errors import UserError
 from acclimate.study import StudyConfig, compare
@@ -81,6 +83,24 @@ def test_mistakes_in_a_change_are_one_line(path, text, message):
     assert message in str(error.value)
 
 
+PARTS = st.sampled_from(
+    [*VALUES, "0", "1", "9" * 5000, "none", "cs", "tasks", "corpus", "name", "path", "search", "steps"]
+)
+PATHS = st.lists(PARTS | st.text(max_size=4), min_size=1, max_size=4).map(".".join)
+TEXTS = st.sampled_from(["1", "{a: [1]}", "[x]", "", "null", "1e400", "*a", "!!python/x 1", "yes"]) | st.text(
+    max_size=9
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(PATHS, TEXTS)
+def test_any_change_gives_a_study_or_one_line(path, text):
+    try:
+        load_study(VALUES, {path: text})
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
 def test_an_entry_with_the_name_of_another_needs_its_number():
     values = {**VALUES, "methods": [{"name": "dga", "contrast_weight": 1}, {"name": "dga", "contrast_weight": 0}]}
     with pytest.raises(UserError, match="several entries 'dga'; give the number of one, such as 0"):
@@ -116,6 +136,20 @@ def test_parts_are_kept_with_the_baseline(only, domains, tasks, labels):
     kept = keep_only(StudyConfig.of({key: value for key, value in VALUES.items() if key != "checkpoints"}), only)
     assert rows(kept) == (domains, tasks, labels)
     assert [task.name for task in kept.other_tasks] == ([] if any("task" in item for item in only) else ["topics"])
+
+
+def test_entries_of_sections_apply_to_what_is_left():
+    teacher = {"path": "teacher"}
+    rows = [
+        {"teacher": teacher, "label": "both", "domains": ["cs", "food"], "students": ["bert-base-uncased"]},
+        {"teacher": teacher, "label": "food only", "domains": ["food"]},
+        {"teacher": teacher, "label": "all"},
+    ]
+    kept = keep_only(StudyConfig.of({**VALUES, "distill": rows}), ["domain=cs"]).sections["distill"]
+    assert [(row.label, row.domains, row.students) for row in kept] == [
+        ("both", ["cs"], ["bert-base-uncased"]),
+        ("all", None, None),
+    ]
 
 
 @each(

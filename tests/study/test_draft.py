@@ -63,6 +63,16 @@ def test_the_same_line_resumes_and_another_is_refused(world, described, tmp_path
     assert code == 2 and "study.yaml' describes another study" in err and len(err.splitlines()) == 1
 
 
+def test_a_mistake_leaves_no_study_file_that_refuses_the_corrected_line(
+    world, described, tmp_path, monkeypatch, capsys
+):
+    command = ["compare", *described, "--methods", "mlm", "--out", tmp_path / "out", "--quiet"]
+    code, _, err = call(monkeypatch, capsys, *command, "--general", "generla.txt", "--heldout", "held.txt")
+    assert code == 2 and "2 problems" in err and not (tmp_path / "out").exists()
+    assert call(monkeypatch, capsys, *command, "--general", "general.txt")[0] == 0
+    assert (tmp_path / "out" / "study.yaml").exists()
+
+
 def test_without_a_task_only_losses_are_compared(world, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     command = ["compare", "--model", "model", "--corpus", "cs.txt", "--heldout", "heldout.txt", "--methods", "mlm"]

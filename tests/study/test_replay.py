@@ -41,7 +41,7 @@ def test_a_decoder_replays_the_general_text_that_is_not_measured(folder):
     assert sorted(text) == sorted(set(LINES) - set(inputs.general.texts))
     assert [entry["share"] for entry in job.settings["replay"]] == [0.1]
     (note,) = replay_notes(inputs)
-    assert "10.0% of the tokens of adaptation are from general.txt" in note and "decoder with lm" in note
+    assert "10 % of the training tokens come from general.txt" in note and "(decoder: lm)" in note
 
 
 def test_an_encoder_replays_nothing_by_default(folder):

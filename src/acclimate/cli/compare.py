@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,11 +16,12 @@ from acclimate.errors import UserError
 from acclimate.options import Option, options, values
 from acclimate.options.declaration import DATA, OUTPUT, TRAINING
 from acclimate.options.numbers import Duration
+from acclimate.options.reading import LabelOptions
 from acclimate.options.studies import CompareOptions, InitOptions, StudyOptions
 
 
 @options
-class CompareCommand(CompareOptions, StudyOptions):
+class CompareCommand(CompareOptions, LabelOptions, StudyOptions):
     """Options of ``acclimate compare``; Python has :func:`acclimate.study.forecast.forecast` for a dry run."""
 
     _: KW_ONLY
@@ -51,12 +54,14 @@ def compare(options: CompareCommand) -> None:
 
     if options.dry_run and (options.shard or options.report_only):
         raise UserError("--dry-run computes nothing and writes nothing; remove --shard and --report-only.")
+    existed = (Path(options.out) / "study.yaml").exists()
     study, settings = _find_study(options)
     if options.dry_run:
         _print_forecast(study, settings, options)
         return
     chosen = {**values(options, CompareOptions), "config": study, "settings": settings}
-    jobs = run(**chosen).jobs
+    with _removed_if_nothing_ran(Path(options.out), written=options.config is None and not existed):
+        jobs = run(**chosen).jobs
     if options.shard and jobs.left:
         typer.echo(f"Shard {options.shard} is finished; {jobs.left} of {jobs.total} jobs are left.")
     else:
@@ -113,6 +118,19 @@ def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
     if options.progress:
         typer.echo("\n".join(study.get("notes", [])), err=True)
     return path, None
+
+
+@contextmanager
+def _removed_if_nothing_ran(out: Path, *, written: bool) -> Iterator[None]:
+    """Remove a study file just written if no job could run, so that the corrected command is not refused."""
+    try:
+        yield
+    except UserError:
+        if written and not (out / "jobs").exists():
+            (out / "study.yaml").unlink(missing_ok=True)
+            with suppress(OSError):  # not empty
+                out.rmdir()
+        raise
 
 
 def _fit(study: dict[str, Any], options: CompareCommand) -> dict[str, Any]:

@@ -54,8 +54,8 @@ def _text(what: str, **more: Any) -> Option:
 
 
 @options
-class StudyOptions(LabelOptions):
-    """Options that describe a study in place of its file."""
+class StudyOptions:
+    """Options that describe a study in place of its file, together with :class:`LabelOptions`."""
 
     _: KW_ONLY
     model: Annotated[Places, Option("Base model: folder or name on the Hugging Face Hub.", MODEL, many=True)] = ()
@@ -81,7 +81,7 @@ class StudyOptions(LabelOptions):
 
 
 @options
-class InitOptions(StudyOptions):
+class InitOptions(LabelOptions, StudyOptions):  # fields of the last base come first
     """Options of ``acclimate init``."""
 
     file: Annotated[str | Path, Option("Study file to write.", OUTPUT, flag="STUDY")]

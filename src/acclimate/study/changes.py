@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.errors import UserError, shorten, unknown_name_error
 from acclimate.options.reading import default_task_name
 from acclimate.settings_file import read_value
 from acclimate.study.config import StudyConfig, find_section, read_study_file, section_types
+from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import ShortForm
 
 PARTS = ("model", "domain", "method", "task")
@@ -78,7 +79,9 @@ def _changed(values: Any, parts: Sequence[str], new: Any, model: Any, above: tup
     if values is None:
         values = {}
     if not isinstance(values, Mapping):
-        raise UserError(f"'{'.'.join(place)}' cannot be set, as '{'.'.join(above)}' is {values!r}, without keys.")
+        raise UserError(
+            f"'{'.'.join(place)}' cannot be set, as '{'.'.join(above)}' is {shorten(values)}, without keys."
+        )
     field = getattr(model, "model_fields", {}).get(part)
     inner: Any = section_types().get(part) if model is StudyConfig and field is None else None
     inner = find_section(field.annotation) if field else inner
@@ -90,7 +93,7 @@ def _changed(values: Any, parts: Sequence[str], new: Any, model: Any, above: tup
 
 def _find_entry(entries: list[Any], part: str, place: str) -> int:
     """Return the number of the entry of a list that a part of a path names."""
-    if part.isdecimal() and int(part) < len(entries):
+    if part.isdecimal() and len(part) < 10 and int(part) < len(entries):
         return int(part)
     names = [_names_of(entry) for entry in entries]
     found = [number for number, own in enumerate(names) if part in own]
@@ -115,7 +118,8 @@ def _names_of(entry: Any) -> set[str]:
 def keep_only(config: StudyConfig, only: Sequence[str]) -> StudyConfig:
     """Return a study with some of its parts.
 
-    The baseline stays. A domain all of whose tasks are left out is left out as well.
+    The baseline stays. A domain all of whose tasks are left out is left out as well, and so is an entry of a section,
+    such as ``distill``, all of whose domains or students are.
 
     Args:
         config: The study.
@@ -151,12 +155,28 @@ def keep_only(config: StudyConfig, only: Sequence[str]) -> StudyConfig:
     left = [domain for domain in domains if domain.tasks or "task" not in wanted]
     if not left:
         raise UserError(f"No part of the study is left with --only {' --only '.join(only)}; give fewer of them.")
+    models = keep("model", config.models)
+    names = {"domains": {domain.name for domain in left}, "students": {model.name for model in models}}
     return config.model_copy(
         update={
-            "models": keep("model", config.models),
+            "models": models,
             "methods": keep("method", config.methods, "label"),
-            "sections": {key: keep("method", entries, "label") for key, entries in config.sections.items()},
+            "sections": {
+                key: [part for entry in keep("method", entries, "label") for part in _narrow(entry, names)]
+                for key, entries in config.sections.items()
+            },
             "domains": left,
             "other_tasks": keep("task", config.other_tasks),
         }
     )
+
+
+def _narrow(entry: SectionEntry, names: Mapping[str, set[str]]) -> list[SectionEntry]:
+    """Return an entry of a section without the domains and students that are left out; nothing if none is left."""
+    changes = {}
+    for key, kept in names.items():
+        if listed := getattr(entry, key, None):
+            changes[key] = [name for name in listed if name in kept]
+            if not changes[key]:
+                return []
+    return [entry.model_copy(update=changes)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from acclimate.errors import UserError
 from acclimate.files import write_text
-from acclimate.options import build, defaults, option_fields, values
+from acclimate.options import build, defaults, option_fields
 from acclimate.options.reading import LabelOptions
 from acclimate.options.studies import InitOptions, StudyOptions
 from acclimate.options.training import BUDGETS
@@ -25,8 +25,8 @@ HEADER = "# Written by `acclimate init` or `acclimate compare`. docs/study.md de
 
 def given(options: StudyOptions) -> dict[str, Any]:
     """Return the options that describe a study and have been given, by name."""
-    usual = defaults(StudyOptions)
-    return {name: value for name, value in values(options, StudyOptions).items() if value != usual[name]}
+    usual = {**defaults(StudyOptions), **defaults(LabelOptions)}
+    return {name: getattr(options, name) for name in usual if getattr(options, name) != usual[name]}
 
 
 def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
