@@ -258,6 +258,8 @@ def test_the_command_line(monkeypatch, tmp_path, capsys):
         assert asked == {
             "shard": extra[1] if len(extra) > 1 else None,
             "report_only": len(extra) == 1,
+            "settings": None,
+            "only": (),
             "backend": None,
             "progress": True,
         }
