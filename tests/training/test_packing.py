@@ -22,11 +22,10 @@ from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.models import attach, load_language_model
 from acclimate.objectives import LanguageModelling
 from acclimate.training import adapt
-from acclimate.training.batches import Collator, StepDataset
+from acclimate.training.batches import Collator, StepDataset, pack_best_fit
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
 from acclimate.training.inputs import document_framing
-from acclimate.training.packing import pack_best_fit
 from tests.cases import each
 from tests.conftest import SHARED
 from tests.tiny import TEXTS, save_tiny, tiny_tokenizer

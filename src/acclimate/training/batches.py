@@ -6,6 +6,7 @@ run would have read, and no state of a data loader has to be saved.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,7 +25,6 @@ from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPo
 from acclimate.objectives import Batch, ViewInput
 from acclimate.options.rows import Layout
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.packing import pack_best_fit
 
 MEASURED_STEPS = 100
 """Maximum number of steps from which the share of padding is estimated."""
@@ -76,6 +76,31 @@ def fewest_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPoli
         if rows == 1 or policy.cost(real, rows * width) > limit:
             pieces, rows, width, real = pieces + 1, 1, policy.padded_width(length), length
     return pieces
+
+
+def pack_best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """Assign texts to rows by best fit decreasing (Johnson, 1974): each to the fullest row that has room for it.
+
+    Args:
+        lengths: Tokens of each text, longest first.
+        capacity: Tokens per row. A longer text is a row by itself.
+
+    Returns:
+        The indices of the texts of each row.
+    """
+    rows: list[list[int]] = []
+    free: list[tuple[int, int]] = []  # the room in each row and its index, sorted
+    for text, length in enumerate(lengths):
+        place = bisect_left(free, (length, 0))
+        if place == len(free):
+            rows.append([text])
+            room, row = capacity, len(rows) - 1
+        else:
+            room, row = free.pop(place)
+            rows[row].append(text)
+        if room > length:
+            insort(free, (room - length, row))
+    return rows
 
 
 class StepOrder(Protocol):
