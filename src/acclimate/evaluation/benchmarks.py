@@ -17,9 +17,8 @@ from acclimate.device import to_device
 from acclimate.errors import UserError
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.files import check_report_file, write_json
-from acclimate.models import kind_of_checkpoint, load_language_model, load_tokenizer
-from acclimate.models.checkpoints import load_config
-from acclimate.models.loading import check_architecture
+from acclimate.models import load_language_model, load_tokenizer
+from acclimate.models.loading import read_kind
 from acclimate.options import verb
 from acclimate.options.inspection import InspectBenchmarksOptions
 from acclimate.version import __version__
@@ -34,9 +33,7 @@ def check_model(model: str | Path, chat_template: bool) -> None:
     Raises:
         UserError: If there is no model, it is not causal, or the wanted chat template is missing.
     """
-    config = load_config(model)
-    check_architecture(config, model)
-    kind = kind_of_checkpoint(config.architectures, model)
+    kind = read_kind(model)
     if kind.uses_masking:
         raise UserError(f"'{model}' is a {kind.name} language model; lm-eval needs a causal one.")
     if chat_template and not load_tokenizer(model).chat_template:

@@ -25,10 +25,9 @@ from acclimate.device import to_device
 from acclimate.errors import UserError, first_line, shorten, unknown_name_error
 from acclimate.evaluation.statistics import paired_bootstrap
 from acclimate.files import check_regular_file, check_report_file, write_json
-from acclimate.models import kind_of_checkpoint, load_language_model, load_tokenizer, longest_text
+from acclimate.models import load_language_model, load_tokenizer, longest_text
 from acclimate.models.batching import micro_batch_tokens
-from acclimate.models.checkpoints import load_config
-from acclimate.models.loading import check_architecture
+from acclimate.models.loading import read_kind
 from acclimate.options import verb
 from acclimate.options.inspection import InspectInstructionsOptions
 from acclimate.records import texts_fingerprint
@@ -161,9 +160,7 @@ def check_answers(model: str | Path) -> None:
     Raises:
         UserError: If there is no model, it cannot generate text, or its tokenizer has no chat template.
     """
-    config = load_config(model)
-    check_architecture(config, model)
-    kind = kind_of_checkpoint(config.architectures, model)
+    kind = read_kind(model)
     if kind.uses_masking:
         raise UserError(f"'{model}' is a {kind.name} language model, which cannot answer; use a causal one.")
     if not load_tokenizer(model).chat_template:
@@ -201,7 +198,8 @@ def generate_answers(
     ends = tokenizer.eos_token_id if ends is None else ends
     final = set(ends if isinstance(ends, list) else [ends])
     rows = [_render_question(tokenizer, prompt) for prompt in prompts]
-    longest = max(len(ids) for ids in tokenizer(rows, add_special_tokens=False)["input_ids"])
+    lengths = [len(ids) for ids in tokenizer(rows, add_special_tokens=False)["input_ids"]]
+    longest = max(lengths)
     if longest + max_tokens > (limit := longest_text(model) or math.inf):
         raise UserError(
             f"A question of {longest:,} tokens and an answer of {max_tokens:,} do not fit into the {limit:,} "
@@ -210,7 +208,7 @@ def generate_answers(
     order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
     answers, unfinished, start = [""] * len(rows), 0, 0
     while start < len(order):
-        width = len(tokenizer(rows[order[start]], add_special_tokens=False)["input_ids"]) + max_tokens
+        width = lengths[order[start]] + max_tokens
         group = order[start : start + max(1, micro_batch_tokens(model) // width)]
         start += len(group)
         inputs = tokenizer(

@@ -12,6 +12,7 @@ import numpy as np
 from acclimate.corpus import Corpus, tokenize
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.corpus.surface_forms import read_surface_forms
+from acclimate.display import figure_style, save_figure, titled_table
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_replaceable, check_writable, record_files, write_json
 from acclimate.inspect.drift import embedding_drift, regular_vocabulary, static_embeddings
@@ -227,14 +228,8 @@ def log_odds(counts: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def _draw(result: EmbeddingsResult, folder: Path) -> None:
     """Write ``embeddings.png`` and ``embeddings.svg`` into a folder."""
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"font.size": 9, "text.parse_math": False, "svg.hashsalt": "acclimate"})
-        figure = _scatter_plot(result)
-        figure.savefig(folder / "embeddings.png", dpi=150)
-        figure.savefig(folder / "embeddings.svg", metadata={"Date": None})
+    with figure_style():
+        save_figure(_scatter_plot(result), folder, "embeddings")
 
 
 def _scatter_plot(result: EmbeddingsResult) -> Figure:
@@ -289,10 +284,7 @@ def embedding_tables(report: dict[str, Any]) -> list[Table | str]:
 
 
 def _table(title: str, columns: list[str]) -> Table:
-    import rich.box
-    from rich.table import Table as RichTable
-
-    table = RichTable(title=title, title_justify="left", title_style="bold", box=rich.box.SIMPLE_HEAD)
+    table = titled_table(title)
     for number, column in enumerate(columns):
         is_text = number == 0 or column == "over"
         table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")

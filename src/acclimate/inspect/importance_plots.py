@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from acclimate.display import figure_style, titled_table
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -29,11 +31,7 @@ def draw_importance(report: dict[str, Any], raw: Scores, normalized: Scores, fol
         normalized: The same scores after normalization.
         folder: Directory to write to.
     """
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"font.size": 9, "text.parse_math": False, "axes.titlesize": 10})
+    with figure_style(**{"axes.titlesize": 10}):
         for part, found in report["parts"].items():
             for name in raw:
                 figure = _heat_map(raw[name][part].mean(0), normalized[name][part].mean(0), name, found)
@@ -234,10 +232,7 @@ def _precision_table(domains: dict[str, Any]) -> Table:
 
 
 def _table(title: str, columns: list[str]) -> Table:
-    import rich.box
-    from rich.table import Table as RichTable
-
-    table = RichTable(title=title, title_justify="left", title_style="bold", box=rich.box.SIMPLE_HEAD)
+    table = titled_table(title)
     table.add_column("", overflow="fold")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from acclimate.device import to_device
+from acclimate.display import titled_table
 from acclimate.errors import UserError
 from acclimate.files import check_report_file, write_json
 from acclimate.models import (
@@ -166,11 +167,9 @@ def model_tables(report: dict[str, Any]) -> list[Table | str]:
     Args:
         report: From :func:`inspect_model`.
     """
-    import rich.box
-    from rich.table import Table as RichTable
 
-    def table(title: str, *columns: str) -> RichTable:
-        made = RichTable(title=title, title_justify="left", title_style="bold", box=rich.box.SIMPLE_HEAD)
+    def table(title: str, *columns: str) -> Table:
+        made = titled_table(title)
         for number, column in enumerate(columns):
             made.add_column(column, justify="right" if number else "left", overflow="fold")
         return made

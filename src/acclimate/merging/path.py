@@ -12,6 +12,7 @@ import numpy as np
 from acclimate.corpus import Corpus
 from acclimate.corpus.documents import subsample_documents
 from acclimate.device import to_device
+from acclimate.display import figure_style, save_figure, titled_table
 from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.statistics import paired_difference
@@ -93,14 +94,8 @@ def _change(after: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, fl
 
 def draw_path(path: Sequence[Mapping[str, Any]], folder: Path) -> None:
     """Write ``path.png`` and ``path.svg`` into a folder: a panel per text, the loss over the share."""
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"font.size": 9, "text.parse_math": False, "svg.hashsalt": "acclimate"})
-        figure = _plot(path)
-        figure.savefig(folder / f"{FIGURE}.png", dpi=150)
-        figure.savefig(folder / f"{FIGURE}.svg", metadata={"Date": None})
+    with figure_style():
+        save_figure(_plot(path), folder, FIGURE)
 
 
 def _plot(path: Sequence[Mapping[str, Any]]) -> Figure:
@@ -146,12 +141,9 @@ def _cells(alpha: float, found: Mapping[str, Any]) -> tuple[str, ...]:
 
 def path_tables(path: Sequence[Mapping[str, Any]]) -> list[Table]:
     """Return a table of ``rich`` for each text."""
-    import rich.box
-    from rich.table import Table as RichTable
-
     tables = []
     for title, rows in path_rows(path).items():
-        table = RichTable(title=title, title_justify="left", title_style="bold", box=rich.box.SIMPLE_HEAD)
+        table = titled_table(title)
         for column in COLUMNS:
             table.add_column(column, justify="right")
         for row in rows:

@@ -274,6 +274,17 @@ def load_language_model(path: str | Path, dropout: float | None = None, quantize
     return LanguageModel(model, tokenizer, absent)
 
 
+def read_kind(path: str | Path) -> ModelKind:
+    """Return the kind of a language model from its configuration alone.
+
+    Raises:
+        UserError: If there is no model, or it is not a language model of a known kind.
+    """
+    config = load_config(path)
+    check_architecture(config, path)
+    return kind_of_checkpoint(config.architectures, path)
+
+
 def check_architecture(config: PretrainedConfig, path: str | Path) -> None:
     """Refuse models whose loss is of another kind, by name.
 
