@@ -23,7 +23,6 @@ from acclimate.files import (
     atomic_folder,
     check_writable,
     follow_link,
-    is_intact,
     read_json_object,
     record_files,
     write_json,
@@ -44,7 +43,7 @@ from acclimate.options import recorded, verb
 from acclimate.options.merging import DENSITY, PATH, SPARSE, MergeOptions, check_options
 from acclimate.progress import Progress
 from acclimate.training.inputs import as_corpus
-from acclimate.training.result import roundtrip_json
+from acclimate.training.result import find_result
 from acclimate.version import __version__
 
 GENERATION_FILE = "generation_config.json"
@@ -179,19 +178,9 @@ def _load_finished(out: Path, manifest: str, config: dict[str, Any], overwrite: 
     Raises:
         UserError: If ``out`` contains something else, or the result is damaged.
     """
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return None
-    if not (out / manifest).is_file():
-        raise UserError(f"'{out}' exists and is not a result of the same kind; choose another directory.")
-    if overwrite:
-        return None
-    remedy = f"choose another directory, or replace '{out}' with --overwrite"
-    found = read_json_object(out / manifest)
-    if found is None:
-        raise UserError(f"'{out / manifest}' is damaged; {remedy}.")
-    if {key: found.get(key) for key in config} != roundtrip_json(config):
-        raise UserError(f"'{out}' holds another result; {remedy}.")
-    if not is_intact(out, manifest, remedy):
+    foreign = f"'{out}' exists and is not a result of the same kind; choose another directory."
+    other = f"'{out}' holds another result; choose another directory, or replace '{out}' with --overwrite."
+    if (found := find_result(out, manifest, config, overwrite, foreign, other)) is None:
         return None
     path = (read_json_object(out / PATH_FILE) or {}).get("path", [])
     return MergeResult(out, found["method"], found.get("notes", []), path, manifest == MANIFEST_FILE)

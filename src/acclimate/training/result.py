@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -122,25 +122,12 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
     Raises:
         UserError: If it contains something else, or the result is damaged.
     """
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return None
     if out.is_file():
         raise UserError(f"'{out}' is a file; give a directory.")
-    if not (out / MANIFEST_FILE).is_file():
-        raise UserError(f"The directory '{out}' is not empty and has no adapted model; give another.")
-    if overwrite:
-        return None
-    remedy = f"choose another directory, or replace '{out}' with --overwrite"
-    (out / MANIFEST_FILE).open().close()  # a file that may not be read is not damaged
-    card = read_manifest(out)
+    foreign = f"The directory '{out}' is not empty and has no adapted model; give another."
+    other = f"The directory '{out}' holds another adaptation; give another, or replace it with --overwrite."
+    card = find_result(out, MANIFEST_FILE, config, overwrite, foreign, other, read=read_manifest)
     if card is None:
-        raise UserError(f"'{out / MANIFEST_FILE}' is damaged; {remedy}.")
-    same = {key: card.get(key) for key in config} == roundtrip_json(config)
-    if not same:
-        raise UserError(
-            f"The directory '{out}' holds another adaptation; give another, or replace it with --overwrite."
-        )
-    if not is_intact(out, MANIFEST_FILE, remedy):
         return None
     try:
         measured = card["result"]
@@ -151,7 +138,7 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
         steps, tokens, seconds = int(measured["steps"]), int(measured["tokens"]), float(measured["seconds"])
         losses = {name: float(value) for name, value in measured["losses"].items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"'{out / MANIFEST_FILE}' is damaged; {remedy}.") from error
+        raise UserError(f"'{out / MANIFEST_FILE}' is damaged; {_remedy(out)}.") from error
     warning = str(measured.get("warning", ""))
     if warning:
         log.warning("%s", warning)
@@ -171,6 +158,51 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
     )
 
 
+def find_result(
+    out: Path,
+    manifest: str,
+    config: Mapping[str, Any],
+    overwrite: bool,
+    foreign: str,
+    other: str,
+    read: Callable[[Path], dict[str, Any] | None] | None = None,
+) -> dict[str, Any] | None:
+    """Return the manifest of the result in ``out`` if it is that of the same configuration and complete.
+
+    Args:
+        out: The output directory.
+        manifest: Name of the manifest.
+        config: The configuration, which is part of the manifest.
+        overwrite: Whether a result may be replaced.
+        foreign: Message if ``out`` holds something that is no such result.
+        other: Message if it holds the result of another configuration.
+        read: Reads the manifest in a folder, if it is more than a JSON object.
+
+    Returns:
+        None if ``out`` is empty or may be replaced, or if files of the result are missing.
+
+    Raises:
+        UserError: If it holds something else, or the result is damaged.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    if not (out / manifest).is_file():
+        raise UserError(foreign)
+    if overwrite:
+        return None
+    (out / manifest).open().close()  # a file that may not be read is not damaged
+    found = read_json_object(out / manifest) if read is None else read(out)
+    if found is None:
+        raise UserError(f"'{out / manifest}' is damaged; {_remedy(out)}.")
+    if {key: found.get(key) for key in config} != roundtrip_json(config):
+        raise UserError(other)
+    return found if is_intact(out, manifest, _remedy(out)) else None
+
+
+def _remedy(out: Path) -> str:
+    return f"choose another directory, or replace '{out}' with --overwrite"
+
+
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest in a folder, without the checksums; None if there is none, or if it is damaged.
 
@@ -182,7 +214,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return found and {name: value for name, value in found.items() if name != "checksums"}
 
 
-def roundtrip_json(config: dict[str, Any]) -> dict[str, Any]:
+def roundtrip_json(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration as it is read back from JSON."""
     return json.loads(json.dumps(config, default=str))
 
