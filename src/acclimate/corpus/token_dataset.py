@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -20,7 +21,25 @@ from acclimate.model_kinds import ModelKind
 _TOKENS, _ENDS, _DOCUMENTS, _META = "tokens.bin", "ends.bin", "documents.bin", "rows.json"
 
 
-class TokenDataset(Sequence[np.ndarray]):
+class Rows(Sequence[np.ndarray]):
+    """A sequence of rows of token ids, of which a subclass has a length and single rows."""
+
+    @abstractmethod
+    def row(self, index: int) -> np.ndarray:
+        """Return the row with an index that is not negative: int32 of shape (length,)."""
+
+    @overload
+    def __getitem__(self, index: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[np.ndarray]: ...
+    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
+        """Return a row; for a slice, a list of rows."""
+        if isinstance(index, slice):
+            return [self.row(i) for i in range(*index.indices(len(self)))]
+        return self.row(range(len(self))[index])
+
+
+class TokenDataset(Rows):
     """Rows of token ids, special tokens included.
 
     Attributes:
@@ -129,15 +148,8 @@ class TokenDataset(Sequence[np.ndarray]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, index: int) -> np.ndarray: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[np.ndarray]: ...
-    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
-        """Return a copy of a row as int32 of shape (length,); for a slice, a list of rows."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]
+    def row(self, index: int) -> np.ndarray:
+        """Return a copy of a row as int32 of shape (length,)."""
         start = int(self._ends[index - 1]) if index else 0
         return self._tokens[start : int(self._ends[index])].astype(np.int32)
 

@@ -168,10 +168,9 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     check_writable(out)
     model = options.model() if callable(options.model) else options.model
     if method.stages():
-        excluded = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
-        shared = {name: value for name, value in values(options).items() if name not in excluded} | {
-            "progress": progress
-        }
+        own_options = ("model", "corpus", "method", "out", "task", "settings", "overwrite", "progress")
+        shared = {name: value for name, value in values(options).items() if name not in own_options}
+        shared["progress"] = progress
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
     loaded = load_language_model(model, options.dropout, options.quantize)
     kind = loaded.kind
@@ -218,12 +217,13 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task
         )
         method.prepare(context)
-        set_weight_type(loaded.model, options.weights, method.update_rule)
+        rule = method.update_rule()
+        set_weight_type(loaded.model, options.weights, rule)
         result.preparation = context.preparation
         objectives = method.objectives()
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model, shared=adapter is not None)
-        rule = add_adapter(options, adapter, loaded, rows, method.update_rule())
+        rule = add_adapter(options, adapter, loaded, rows, rule)
         engine = Engine(loaded.model, objectives, precision, reference=reference, group=group)
         set_gradient_checkpointing(engine, options.gradient_checkpointing, length, progress)
         engine.graph_tokens = max_graph_tokens(loaded.model, length)
@@ -248,7 +248,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             steps=total,
             seed=seed,
             group=group,
-            order=mixture.order,
+            order=mixture,
         )
         data.check_learnable()
         result.rows = RowAccount.of(rows, kind, data.padding(), joined=framing.documents == "joined")

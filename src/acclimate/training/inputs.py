@@ -1,4 +1,4 @@
-"""The text that an adaptation reads, the kinds of tasks, the training budget, the adapter, and checks of options.
+"""The text that an adaptation reads, the kinds of tasks, the training budget, and checks of options.
 
 The text is domain text, or that of the train split of a labelled task.
 """

@@ -76,20 +76,20 @@ def make_optimizer(name: OptimizerName, groups: list[dict[str, Any]], **options:
     return optimizer
 
 
-def set_weight_type(model: nn.Module, weights: WeightsName, make_rule: Callable[[], UpdateRule | None]) -> None:
+def set_weight_type(model: nn.Module, weights: WeightsName, rule: UpdateRule | None) -> None:
     """Convert the parameters of a model to bf16 if wanted; its buffers, such as rotary frequencies, stay as they are.
 
     Args:
         model: The model, in fp32.
         weights: The wanted type.
-        make_rule: Makes the update rule of the training.
+        rule: The update rule of the training.
 
     Raises:
         UserError: If there is an update rule, which would round updates a second time, and not stochastically.
     """
     if weights == "fp32":
         return
-    if make_rule() is not None:
+    if rule is not None:
         raise UserError("This method changes the updates of weights, for which bf16 is too coarse; use weights=fp32.")
     for parameter in model.parameters():
         parameter.data = parameter.data.to(torch.bfloat16)

@@ -16,18 +16,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from acclimate.corpus import Corpus, TokenDataset, tokenize
 from acclimate.corpus.chat import Chats, tokenize_chats
+from acclimate.corpus.token_dataset import Rows
 from acclimate.corpus.tokenizing import Framing
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel
 from acclimate.options.replay import REPLAY_SHARE
 from acclimate.progress import print_message
-from acclimate.training.batches import EpochSampler, StepOrder
+from acclimate.training.batches import EpochSampler
 from acclimate.training.inputs import Budget, as_corpus
 from acclimate.training.method import cache_folder
 
@@ -99,7 +100,7 @@ class MixedText:
     share: float
 
 
-class MixedRows(Sequence[np.ndarray]):
+class MixedRows(Rows):
     """The rows of several texts behind one index, those of the first text first."""
 
     def __init__(self, texts: Sequence[MixedText]) -> None:
@@ -109,15 +110,9 @@ class MixedRows(Sequence[np.ndarray]):
     def __len__(self) -> int:
         return self._ends[-1]
 
-    @overload
-    def __getitem__(self, index: int) -> np.ndarray: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[np.ndarray]: ...
-    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
-        """Return a row; for a slice, a list of rows."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        text, row = self._locate(range(len(self))[index])
+    def row(self, index: int) -> np.ndarray:
+        """Return a row of one of the texts."""
+        text, row = self._locate(index)
         return text.rows[row]
 
     def place(self, index: int) -> str:
@@ -265,7 +260,6 @@ class Mixture:
     Attributes:
         texts: The texts, the domain text first.
         rows: The rows of all texts.
-        order: Chooses the rows of each step.
     """
 
     def __init__(self, texts: Sequence[MixedText], batch_size: int, seed: int, appended: int = 0) -> None:
@@ -278,17 +272,17 @@ class Mixture:
             appended: Virtual tokens per row, which do not count.
         """
         self.texts, self.batch_size, self._appended = texts, batch_size, appended
-        self.rows: Sequence[np.ndarray] = texts[0].rows
-        self.order: StepOrder = EpochSampler(len(self.rows), batch_size, seed)
+        self.rows: Rows = texts[0].rows
         self._sampler: MixtureSampler | None = None
         if len(texts) > 1:
             lengths = [text.rows.lengths - appended for text in texts]
             self._sampler = MixtureSampler(lengths, [text.share for text in texts], batch_size, seed)
-            self.rows, self.order = MixedRows(texts), self
+            self.rows = MixedRows(texts)
+        self._order = self._sampler or EpochSampler(len(self.rows), batch_size, seed)
 
     def of(self, step: int) -> list[int]:
         """Return the indices of the texts of a step."""
-        return self.order.of(step) if self._sampler is None else self._sampler.of(step)
+        return self._order.of(step)
 
     def describe(self, steps: int) -> list[dict[str, Any]]:
         """Return what the first ``steps`` steps read of each text: its share as given and realized, tokens, epochs.
@@ -374,6 +368,7 @@ def read_mixture(
         UserError: If a text is empty, or conversations are given for a model that cannot learn from them.
     """
     texts, cache = [], cache_folder() / "rows"
+    of_domain = {one["hash"] for one in domain.contents()} if replays else set()
     for replay in replays:
         if isinstance(replay.text, Chats):
             if loaded.kind.uses_masking or appended:
@@ -390,8 +385,7 @@ def read_mixture(
             about = replay.text.report.summary()
         texts.append(MixedText(text_name(replay.text), found, replay.share))
         print_message(f"Replay: {about}.", enabled=progress or bool(replay.text.report.problems))
-        same = {one["hash"] for one in domain.contents()} & {one["hash"] for one in replay.text.contents()}
-        if same:
+        if of_domain & {one["hash"] for one in replay.text.contents()}:
             log.warning(
                 "'%s' is replayed and is domain text as well, so it is read more often.", text_name(replay.text)
             )
