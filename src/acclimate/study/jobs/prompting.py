@@ -15,6 +15,7 @@ from acclimate.evaluation.statistics import paired_bootstrap
 from acclimate.model_kinds import kind_of_checkpoint
 from acclimate.models.checkpoints import load_config
 from acclimate.records import Record
+from acclimate.report.formatting import interval_text, signed
 from acclimate.results import ReportTable
 from acclimate.rows import VERDICTS, WITHHELD, Interval, TaskScores
 from acclimate.study.config import TaskSpec
@@ -271,9 +272,7 @@ def _difference_cells(entry: Interval | None) -> Iterable[Any]:
     """Return difference, interval and verdict of a comparison in percent."""
     if entry is None:
         return (None, None, None)
-    ends = (entry.difference, entry.low, entry.high)
-    difference, low, high = (f"{100 * value:+.1f}".replace("-", "−") for value in ends)
-    return (difference, f"{low} to {high}", VERDICTS[entry.verdict])
+    return (signed(100 * entry.difference), interval_text(entry, 100), VERDICTS[entry.verdict])
 
 
 def _label(method: str | None, task: str | None) -> str:
