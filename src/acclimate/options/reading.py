@@ -88,7 +88,7 @@ def reading_names() -> list[str]:
 
 
 def default_task_name(source: str | Path) -> str:
-    """Return the name of a task: that of its folder, of its file without the ending, or of its data set on the Hub."""
+    """Return the name of a task: that of its folder, of its file without the ending, or of its dataset on the Hub."""
     if str(source).startswith("hf:"):
         name, *config = [part for part in str(source).removeprefix("hf:").split(":")[:2] if part] or [""]
         return "-".join([Path(name).name, *config])

@@ -1,6 +1,6 @@
 """The rows of a classification task in every form that people have, and the columns that hold text and labels.
 
-The forms are a folder with a file per split, one file, a data set of the Hugging Face Hub (``hf:NAME``), and objects
+The forms are a folder with a file per split, one file, a dataset of the Hugging Face Hub (``hf:NAME``), and objects
 in memory. Nothing is guessed silently: a column or a split that is found by its name, and a split that is not used,
 is reported in one line.
 """
@@ -272,7 +272,7 @@ def match_splits(names: Iterable[str], where: str) -> dict[str, str]:
 
 
 def _read_hub(source: str) -> Tables:
-    """Return the splits of a data set of the Hub: ``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT``.
+    """Return the splits of a dataset of the Hub: ``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT``.
 
     A split whose labels are all -1, which marks hidden labels, is left out.
 

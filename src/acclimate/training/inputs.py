@@ -110,11 +110,11 @@ def load_task(
     split_seed: int = 0,
     encoding: str | None = None,
 ) -> Any:
-    """Read a task: a folder with ``train``, ``test`` and optionally ``dev``, a file, a data set of the Hub, an object.
+    """Read a task: a folder with ``train``, ``test`` and optionally ``dev``, a file, a dataset of the Hub, an object.
 
     A file is read as the train split, from which test and dev are drawn: 20% and 10% of the rows, every class in
     proportion, and rows with the same text or of the same document in one split. The same is done with a folder that
-    has only a train split; where there is a dev split, only test is drawn. A data set of the Hub is ``hf:NAME``,
+    has only a train split; where there is a dev split, only test is drawn. A dataset of the Hub is ``hf:NAME``,
     ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT``. An object is a ``Dataset``, a data frame, a list of rows, or any of
     these by split (``DatasetDict``). Of a file, ``reviews.csv:body`` names the column of the text.
 
