@@ -20,7 +20,7 @@ ENTRY_POINTS = {"__init__", "__main__"}
 REGISTRIES = {
     "acclimate.masking.base": "acclimate.masking",
     "acclimate.study.config": "acclimate.study.jobs",
-    "acclimate.training.inputs": "acclimate.tasks",
+    "acclimate.training.task_kinds": "acclimate.tasks",
     "acclimate.training.method": "acclimate.methods",
 }
 """The package that the registry in a module imports."""

@@ -67,7 +67,8 @@ class Card:
 
     def _usage(self, folder: Path) -> str:
         """Return loading instructions; they need only transformers unless the model has modules of this package."""
-        from acclimate.models.checkpoints import describe_extensions, instructions
+        from acclimate.models.checkpoints import describe_extensions
+        from acclimate.models.saving import instructions
 
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if parts := describe_extensions(SimpleNamespace(**config)):
@@ -132,3 +133,26 @@ def hub_name(model: str) -> str | None:
 def display_name(model: str) -> str:
     """Return the Hub name of a model, or the last part of a local path."""
     return hub_name(model) or Path(model).name
+
+
+def similarity_section(changes: Sequence[Mapping[str, Any]] | None) -> list[tuple[str, str]]:
+    """Say how far the embeddings of a sentence encoder show similarity; nothing for other models."""
+    if not changes:
+        return []
+    names = {"mrr": "mean reciprocal rank", "spearman": "Spearman correlation"}
+    rows = [
+        (
+            *(change["name"], f"{change['pairs']:,}", names[change["metric"]]),
+            *(f"{change[side]:.3f}" for side in ("before", "after")),
+            f"{change['difference']:+.3f}",
+            f"{change['low']:+.3f} to {change['high']:+.3f}",
+        )
+        for change in changes
+    ]
+    intro = (
+        "Sentence embeddings before and after, with the pooling of the base model; higher is better. With scores: "
+        "correlation of similarity and score. Without: the rank of the partner of each sentence among all others; the "
+        "partner of a neighbor pair is the next sentence of the document. Intervals of 95 % over pairs."
+    )
+    columns = ("pairs of", "pairs", "metric", "before", "after", "difference", "95 % interval")
+    return [("Sentence similarity", f"{intro}\n\n{markdown_table(columns, rows)}")]

@@ -20,6 +20,7 @@ from acclimate.cards.card import (
     hub_name,
     markdown_table,
     settings_table,
+    similarity_section,
 )
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.errors import UserError
@@ -221,6 +222,7 @@ def write_adapted_card(folder: str | Path, name: str, results: StudyResults | No
     card.sections = [
         *_warning(manifest["result"].get("warning")),
         *(result_sections(results, kind) if results else [("Results", NOT_MEASURED)]),
+        *similarity_section(manifest["result"].get("similarity")),
         ("Method", settings_table({"method": method + paper, **_method_settings(manifest.get("settings", {}))})),
         ("Training", settings_table(_training_settings(manifest, kind))),
         *_adapter_section(manifest["result"].get("adapter"), bool(manifest.get("stages"))),

@@ -76,6 +76,12 @@ def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
     speed = f", {result.tokens / result.seconds:,.0f} tokens/s" if result.seconds else ""
     steps = f"{method}, {result.steps:,} steps" if method else f"{result.steps:,} steps"
     typer.echo(f"{result.out}: {steps}, {result.tokens:,} tokens{speed}. {losses}")
+    for change in getattr(result, "similarity", ()):
+        name = "MRR" if change.metric == "mrr" else "Spearman"
+        typer.echo(
+            f"Similarity, {change.name}: {name} {change.before:.3f} before, {change.after:.3f} after (difference "
+            f"{change.difference:+.3f}, 95 % interval {change.low:+.3f} to {change.high:+.3f}; {change.pairs:,} pairs)"
+        )
     for step in kept:
         folder = result.out / f"step-{step:06d}"
         typer.echo(

@@ -11,7 +11,8 @@ from acclimate.files import check_report_file, write_json
 from acclimate.options import verb
 from acclimate.options.inspection import InspectLeakageOptions
 from acclimate.tasks.kinds import evaluation_texts, item_texts
-from acclimate.training.inputs import as_corpus, open_task
+from acclimate.training.inputs import as_corpus
+from acclimate.training.task_kinds import open_task
 from acclimate.version import __version__
 
 

@@ -46,6 +46,16 @@ class LabelOptions:
             recorded=False,
         ),
     ] = 0
+    task_kind: Annotated[
+        str | None,
+        Option(
+            "Kind of the task, such as regression for whole numbers that are not classes.",
+            DATA,
+            default="that of its files and columns",
+            study=False,
+            recorded=False,
+        ),
+    ] = None
 
 
 def check_encoding(value: str | None) -> str | None:

@@ -17,7 +17,7 @@ from acclimate.options import Option, SupervisedOptions, options, values
 from acclimate.options.numbers import Count
 from acclimate.tasks.head_model import HeadModel
 from acclimate.tasks.readers import SPLITS
-from acclimate.training.inputs import TASK_KINDS, TaskKind, find_task_kind, load_task, open_task, task_texts
+from acclimate.training.task_kinds import TASK_KINDS, TaskKind, find_task_kind, load_task, open_task, task_texts
 
 __all__ = [
     "TASK_KINDS",
@@ -97,6 +97,9 @@ class Learner(ABC):
     @abstractmethod
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
         """Predict the ``"dev"`` or ``"test"`` split of the task and score the predictions."""
+
+    def finish(self) -> None:  # noqa: B027 (most kinds have nothing to do)
+        """Bring the trained model into the form in which it is evaluated and saved."""
 
     def readable(self, value: Any) -> Any:
         """Return an entry of ``gold`` or ``predicted`` in a readable form, such as the name of a class."""

@@ -224,6 +224,7 @@ def evaluate_splits(
         train_size: Number of training examples.
         started: Start of the run, as returned by ``time.perf_counter``.
     """
+    learner.finish()
     # In fp32, so that the predictions are those of any program that loads the saved folder.
     dev_metrics = learner.measure("dev", "fp32").metrics if task.dev else None
     test = learner.measure("test", "fp32")

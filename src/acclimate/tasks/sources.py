@@ -44,6 +44,8 @@ LABEL_NAMES = (
     *("rating", "stars", "gold", "gold_label", "emotion"),
 )
 """Usual names of columns, in lower case, in order of how common they are; the order has no other meaning."""
+SCORE_NAMES = ("score", "similarity", "similarity_score", "relatedness", "value")
+"""Usual names of columns of numbers; other kinds of tasks ignore these columns."""
 TABLES = (*FORMATS, EXCEL)
 SPLIT_COLUMN = "split"
 OTHER_COLUMNS = ("document", "id")
@@ -62,16 +64,16 @@ Tables = dict[str, Table]
 """A table per split that exists."""
 
 
-def read_source(source: Any, name: str, options: ReadingOptions) -> Tables:
-    """Return the rows of each split, with the columns ``text``, ``label`` and perhaps ``text_pair``.
+def open_tables(source: Any, name: str, options: ReadingOptions) -> Tables:
+    """Return the rows of each split, with the columns that they have.
 
     Args:
         source: A folder, a file, ``hf:NAME``, or an object (see :func:`acclimate.tasks.load_task`).
         name: Name of the task, for messages.
-        options: The columns, where they are not to be inferred.
+        options: How the rows are read.
 
     Raises:
-        UserError: If the source cannot be read, has no train split, or the columns cannot be determined.
+        UserError: If the source cannot be read, or has no train rows.
     """
     if isinstance(source, str) and source.startswith("hf:"):
         tables = _read_hub(source)
@@ -82,12 +84,29 @@ def read_source(source: Any, name: str, options: ReadingOptions) -> Tables:
         tables = _read_object(source, name)
     if tables.keys() == {"train"}:
         tables = _divide(tables["train"], name)
-    rows = tables["train"].rows
-    if not rows:
+    if not tables["train"].rows:
         raise UserError(f"The task '{name}' has no train rows.")
+    return tables
+
+
+def select_columns(
+    tables: Tables, name: str, options: ReadingOptions, labels: Collection[str] = LABEL_NAMES
+) -> dict[str, list[Row]]:
+    """Return the rows of all splits, with the columns ``text``, ``label`` and perhaps ``text_pair``.
+
+    Args:
+        tables: The rows as they were read.
+        name: Name of the task, for messages.
+        options: The columns, where they are not to be inferred.
+        labels: Usual names of the column of the labels.
+
+    Raises:
+        UserError: If the columns cannot be determined.
+    """
+    rows = tables["train"].rows
     names = dict.fromkeys(column for _, row in rows for column in row)
-    chosen = choose_columns(names, options, name, rows[0][0])
-    return {split: Table(_rename(table, chosen)) for split, table in tables.items()}
+    chosen = choose_columns(names, options, name, rows[0][0], labels)
+    return {split: _rename(tables[split], chosen) if split in tables else [] for split in SPLITS}
 
 
 def _divide(table: Table, name: str) -> Tables:
@@ -117,7 +136,9 @@ def _divide(table: Table, name: str) -> Tables:
     return {split: Table(rows, table.class_names) for split, rows in found.items()}
 
 
-def choose_columns(names: Collection[str], options: ReadingOptions, task: str, where: str) -> dict[str, str]:
+def choose_columns(
+    names: Collection[str], options: ReadingOptions, task: str, where: str, label_names: Collection[str] = LABEL_NAMES
+) -> dict[str, str]:
     """Return the names of the columns ``text``, ``label`` and perhaps ``text_pair``; report those that are guessed.
 
     Columns with these very names are used. Otherwise a column with one of the usual names is, if there is exactly one.
@@ -127,6 +148,7 @@ def choose_columns(names: Collection[str], options: ReadingOptions, task: str, w
         options: The columns that the user named.
         task: Name of the task, for messages.
         where: The location of the first row, for messages.
+        label_names: Usual names of the column of the labels.
 
     Raises:
         UserError: If a named column does not exist, or the choice is not clear.
@@ -153,7 +175,7 @@ def choose_columns(names: Collection[str], options: ReadingOptions, task: str, w
         alone = [{"text": name} for name in lower if lower[name] in TEXT_NAMES and name not in in_pairs]
         guessed |= _only([*pairs, *alone], "text", names, where)
     if "label" not in chosen:
-        labels = [{"label": name} for name in lower if lower[name] in LABEL_NAMES]
+        labels = [{"label": name} for name in lower if lower[name] in label_names]
         guessed |= _only(labels, "label", names, where)
     if guessed:
         found = ", ".join(f"{column.replace('_', ' ')} in '{name}'" for column, name in guessed.items())

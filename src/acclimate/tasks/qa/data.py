@@ -18,7 +18,7 @@ from acclimate.corpus.readers import detect_format, holds_rows, read_json
 from acclimate.errors import DamagedFileError, UserError
 from acclimate.evaluation.qa import QAScoring
 from acclimate.tasks.readers import SPLITS, find_split_files, read_rows
-from acclimate.training.inputs import check_task_folder
+from acclimate.training.task_kinds import check_task_folder
 
 COLUMNS = frozenset(("context", "question", "answers"))
 """The columns of rows of questions, as ``datasets`` names those of SQuAD."""
