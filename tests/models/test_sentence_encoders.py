@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from acclimate.evaluation.embeddings import (
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.files import read_json
 from acclimate.merging import merge
+from acclimate.study import compare
 from acclimate.training import adapt
 from tests.cases import each
 from tests.tiny import TEXTS, WORDS, save_tiny
@@ -38,7 +40,7 @@ QUICK = {"steps": 1, "batch_size": 4, "max_length": 16, "progress": False, "prec
 RNG = np.random.default_rng(0)
 DOCUMENTS = [
     " ".join(" ".join(RNG.choice(WORDS[:60], 6)) + "." for _ in range(4)) + f" {number} was it for the table."
-    for number in range(12)
+    for number in range(24)
 ]
 
 
@@ -168,7 +170,9 @@ def test_ranks_and_correlations_agree_with_slow_computations():
     assert describe_change(pairs, [12] * 12, ranks).low == pytest.approx(better.low)
     scored = SentencePairs("y", names[:12], names[12:], list(range(12)))
     values = scored.measure(Fixed(table))
-    assert values == pytest.approx([table[a] @ table[b] for a, b in zip(names[:12], names[12:], strict=True)])
+    assert values == pytest.approx(
+        [table[a] @ table[b] for a, b in zip(names[:12], names[12:], strict=True)], abs=1e-5
+    )
     assert scored.score(scored.measure(constant)) == {"spearman": 0.0}
 
 
@@ -244,3 +248,31 @@ def test_only_drops_are_warned_of(caplog):
 def test_the_same_model_changes_nothing(encoder):
     (change,) = compare_encoders(encoder, encoder, [neighbor_pairs("x", DOCUMENTS)])
     assert (change.difference, change.verdict) == (0.0, "tie")
+
+
+def test_a_study_compares_the_embeddings_with_those_of_the_base_model(encoder, tmp_path):
+    files = {name: str(tmp_path / f"{name}.jsonl") for name in ("corpus", "heldout", "general")}
+    for name, file in files.items():
+        text = "".join(json.dumps({"text": text}) + "\n" for text in DOCUMENTS)
+        Path(file).write_text(text.replace("table", name))
+    study = {
+        "name": "encoders", "models": [{"name": "enc", "path": str(encoder)}], "methods": ["none", "lm"], "seeds": 1,
+        "domains": [{"name": "d", "corpus": files["corpus"], "heldout": files["heldout"]}],
+        "general": files["general"], "evaluate": {"max_length": 16},
+        "adapt": {"steps": 2, "batch_size": 4, "max_length": 16, "learning_rate": 0.1, "head_tokens": 500},
+    }  # fmt: skip
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    results = compare(tmp_path / "study.json", tmp_path / "out", progress=False)
+    assert not results.failures
+    (table,) = [table for table in results.tables if "Similarity" in table.title]
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [(row["text"], row["method"]) for row in rows] == [("domain", "lm"), ("general", "lm")]
+    (run,) = [run for run in results.adaptations if run.method == "lm"]
+    pairs = neighbor_pairs("x", (json.loads(line)["text"] for line in Path(files["heldout"]).read_text().splitlines()))
+    after = pairs.score(pairs.measure(load_encoder(tmp_path / "out" / run.folder)))
+    before = pairs.score(pairs.measure(load_encoder(encoder)))
+    assert rows[0]["MRR after"] == pytest.approx(after["mrr"], abs=1e-6)
+    assert rows[0]["MRR before"] == pytest.approx(before["mrr"], abs=1e-6)
+    assert rows[0]["difference"] == pytest.approx(after["mrr"] - before["mrr"], abs=1e-6)
+    assert rows[0]["recall@1 after"] == pytest.approx(after["recall@1"]) and rows[0]["verdict"] == "–"
+    assert table.title in (tmp_path / "out" / "report.html").read_text()

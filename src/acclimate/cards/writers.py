@@ -409,14 +409,12 @@ def write_task_model_card(
     summary = f"`{display_name(start)}`, {done} on the task `{task.name}`{teacher}."
     sizes = [(split, f"{len(getattr(task, split)):,}") for split in ("train", "dev", "test") if getattr(task, split)]
     scoring = make_scoring(result.kind, result.scoring)
-    metrics = [name for name in scoring.metrics if name in result.metrics]
+    metrics = [name for name in (*scoring.metrics, *scoring.errors) if name in result.metrics]
     intervals = bootstrap_intervals(scoring, result.gold, result.predicted, metrics)
-    values = [
-        (metric, *(f"{100 * value:.1f}" for value in (result.metrics[metric], *intervals[metric])))
-        for metric in metrics
-    ]
+    values = [(name, *(scoring.show(name, x) for x in (result.metrics[name], *intervals[name]))) for name in metrics]
     intro = (
-        f"Scores in percent on the {len(task.test):,} items of the test split, for one model with seed {result.seed}. "
+        f"Scores in percent{', errors in the unit of the target,' * bool(scoring.errors)} on the {len(task.test):,} "
+        f"items of the test split, for one model with seed {result.seed}. "
         "The intervals are a bootstrap over test items and do not include the variance between training runs; "
         "`acclimate compare` runs several seeds and includes both."
     )

@@ -66,7 +66,8 @@ def finetune(options: FinetuneCommand) -> None:
         scores.append(result.metrics)
         if environment_integer("RANK"):
             continue
-        names = (*make_scoring(result.kind, result.scoring).metrics, *(["ece"] if "ece" in result.metrics else []))
+        scoring = make_scoring(result.kind, result.scoring)
+        names = (*scoring.metrics, *scoring.errors, *(["ece"] if "ece" in result.metrics else []))
         typer.echo(f"seed {seed}: " + "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names))
     leave_process_group()
     if environment_integer("RANK"):

@@ -99,6 +99,10 @@ class Scoring(ABC):
         """Score predictions."""
         return float(self.value(self.counts(gold, predicted, metric).sum(0), metric))
 
+    def show(self, metric: str, value: float) -> str:
+        """Format a score in percent, or an error in the unit of the target."""
+        return f"{value:.4g}" if metric in self.errors else f"{100 * value:.1f}"
+
     def details(self) -> dict[str, Any]:
         """Return the fields as plain values, from which :func:`make_scoring` makes an equal scoring."""
         return asdict(self)  # type: ignore[call-overload]
