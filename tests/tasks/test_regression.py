@@ -139,7 +139,7 @@ def test_a_model_learns_any_unit_and_its_folder_predicts_in_it(kind, scale, shif
         assert output == pytest.approx(predicted, rel=1e-3, abs=1e-3 * scale)
     card = (tmp_path / "out" / "README.md").read_text()
     assert "rmse" in card and f"{result.metrics['rmse']:.4g}" in card and "errors in the unit of the target" in card
-    # A folder of such a model goes on from where it was.
+    # The head of such a folder is kept.
     again = finetune(tmp_path / "out", task, **{**options, "epochs": 1, "learning_rate": 1e-9, "select": "last"})
     assert again.predicted == pytest.approx(result.predicted, rel=1e-3, abs=1e-2 * scale)
 

@@ -135,6 +135,30 @@ def display_name(model: str) -> str:
     return hub_name(model) or Path(model).name
 
 
+def adapter_section(adapter: Mapping[str, Any] | None, staged: bool) -> list[tuple[str, str]]:
+    """Say what trained, and how far the merged model is from it; nothing if all weights trained."""
+    if not adapter:
+        return []
+    size = f"rank {adapter['settings']['r']}, alpha {adapter['settings']['alpha']:g}"
+    place = "" if staged else " The adapter itself is in the folder `adapter`, in the format of peft."
+    text = (
+        f"An adapter (`{adapter['kind']}`, {size}, {adapter['parameters']:,} parameters) was trained instead of the "
+        f"weights, and merged into them in fp32.{place} On training texts, the logits of this model differ by "
+        f"{_logit_difference(adapter['difference'])} from those of the base model with its "
+        f"adapter, which itself changes them by {_logit_difference(adapter['change'])}."
+    )
+    if "quantization" in adapter:
+        text += (
+            " The adapter was trained on weights in four bits and merged into the original ones, so the logits differ "
+            f"from those during training by {_logit_difference(adapter['quantization'])}."
+        )
+    return [("Adapter", text)]
+
+
+def _logit_difference(logits: Mapping[str, float]) -> str:
+    return f"{logits['relative']:.1g} of their norm ({logits['absolute']:.1g} at most)"
+
+
 def similarity_section(changes: Sequence[Mapping[str, Any]] | None) -> list[tuple[str, str]]:
     """Say how far the embeddings of a sentence encoder show similarity; nothing for other models."""
     if not changes:
@@ -156,3 +180,16 @@ def similarity_section(changes: Sequence[Mapping[str, Any]] | None) -> list[tupl
     )
     columns = ("pairs of", "pairs", "metric", "before", "after", "difference", "95 % interval")
     return [("Sentence similarity", f"{intro}\n\n{markdown_table(columns, rows)}")]
+
+
+def describe_references(references: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return text and table of what a model is compared with, such as BM25, in percent; empty if there is nothing."""
+    if not references:
+        return []
+    names = [name for name in next(iter(references.values())) if name != "difference"]
+    rows = []
+    for other, found in references.items():
+        shown = [f"{100 * found['difference'][part]:.1f}" for part in ("difference", "low", "high")]
+        rows.append((other, *(f"{100 * found[name]:.1f}" for name in names), *shown))
+    intro = f"For comparison, and the difference of this model in {names[0]} with its interval over test items."
+    return [intro, markdown_table(("model", *names, "difference", "from", "to"), rows)]

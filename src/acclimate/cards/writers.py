@@ -14,6 +14,8 @@ from typing import Any
 from acclimate.adaptation_rows import AdaptationRow
 from acclimate.cards.card import (
     Card,
+    adapter_section,
+    describe_references,
     display_name,
     escape_markdown,
     format_bytes,
@@ -225,7 +227,7 @@ def write_adapted_card(folder: str | Path, name: str, results: StudyResults | No
         *similarity_section(manifest["result"].get("similarity")),
         ("Method", settings_table({"method": method + paper, **_method_settings(manifest.get("settings", {}))})),
         ("Training", settings_table(_training_settings(manifest, kind))),
-        *_adapter_section(manifest["result"].get("adapter"), bool(manifest.get("stages"))),
+        *adapter_section(manifest["result"].get("adapter"), bool(manifest.get("stages"))),
         ("Data", _data_section(manifest)),
         *_replay_section(manifest),
         ("Limits", LIMITS),
@@ -235,30 +237,6 @@ def write_adapted_card(folder: str | Path, name: str, results: StudyResults | No
 
 def _warning(text: str | None) -> list[tuple[str, str]]:
     return [("Warning", escape_markdown(text))] if text else []
-
-
-def _adapter_section(adapter: Mapping[str, Any] | None, staged: bool) -> list[tuple[str, str]]:
-    """Say what trained, and how far the merged model is from it; nothing if all weights trained."""
-    if not adapter:
-        return []
-    size = f"rank {adapter['settings']['r']}, alpha {adapter['settings']['alpha']:g}"
-    place = "" if staged else " The adapter itself is in the folder `adapter`, in the format of peft."
-    text = (
-        f"An adapter (`{adapter['kind']}`, {size}, {adapter['parameters']:,} parameters) was trained instead of the "
-        f"weights, and merged into them in fp32.{place} On training texts, the logits of this model differ by "
-        f"{_logit_difference(adapter['difference'])} from those of the base model with its "
-        f"adapter, which itself changes them by {_logit_difference(adapter['change'])}."
-    )
-    if "quantization" in adapter:
-        text += (
-            " The adapter was trained on weights in four bits and merged into the original ones, so the logits differ "
-            f"from those during training by {_logit_difference(adapter['quantization'])}."
-        )
-    return [("Adapter", text)]
-
-
-def _logit_difference(logits: Mapping[str, float]) -> str:
-    return f"{logits['relative']:.1g} of their norm ({logits['absolute']:.1g} at most)"
 
 
 def write_model_cards(results: StudyResults, out: Path) -> list[Path]:
@@ -411,7 +389,9 @@ def write_task_model_card(
     scoring = make_scoring(result.kind, result.scoring)
     metrics = [name for name in (*scoring.metrics, *scoring.errors) if name in result.metrics]
     intervals = bootstrap_intervals(scoring, result.gold, result.predicted, metrics)
+    others = describe_references(result.metrics.get("references", {}))
     values = [(name, *(scoring.show(name, x) for x in (result.metrics[name], *intervals[name]))) for name in metrics]
+    table = markdown_table(("metric", "value", "95 % interval: from", "to"), values)
     intro = (
         f"Scores in percent{', errors in the unit of the target,' * bool(scoring.errors)} on the {len(task.test):,} "
         f"items of the test split, for one model with seed {result.seed}. "
@@ -428,7 +408,7 @@ def write_task_model_card(
     )
     card.sections = [
         *_warning(result.warning),
-        ("Results", intro + "\n\n" + markdown_table(("metric", "value", "95 % interval: from", "to"), values)),
+        ("Results", "\n\n".join([intro, table, *others])),
         ("Training", settings_table({**options, "examples": f"{result.train_size:,}"})),
         ("Data", markdown_table(("split", "items"), sizes) + f"\n\nHash of the task: `{task.fingerprint()}`."),
         ("Limits", LIMITS),

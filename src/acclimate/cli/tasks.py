@@ -69,6 +69,8 @@ def finetune(options: FinetuneCommand) -> None:
         scoring = make_scoring(result.kind, result.scoring)
         names = (*scoring.metrics, *scoring.errors, *(["ece"] if "ece" in result.metrics else []))
         typer.echo(f"seed {seed}: " + "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names))
+        for other, found in result.metrics.get("references", {}).items():
+            typer.echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names))
     leave_process_group()
     if environment_integer("RANK"):
         return

@@ -46,6 +46,8 @@ def plan_first_stage(task: LabelledTask, resolved: ResolvedOptions, given: Finet
         return None
     first = open_task(given.first)
     check_first_task(first, task)
+    if find_task_kind(task).own_training:
+        raise UserError(f"'first' does not apply to the task '{task.name}'; fine-tune on one task, then on the other.")
     epochs, rate = given.first_epochs, given.first_learning_rate
     own = replace(
         resolved,
@@ -145,9 +147,11 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
         return float(learner.measure("dev", chosen).metrics[resolved.metric])
 
     with tensorboard_folder(trackers, target):
-        trained = train(
-            learner.head,
-            learner.rows(examples),
+        own = find_task_kind(data).own_training
+        run_training = learner.train if own else train
+        what = (examples,) if own else (learner.head, learner.rows(examples))
+        trained = run_training(
+            *what,
             resolved,
             chosen,
             work=run.steps,

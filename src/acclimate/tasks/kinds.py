@@ -98,6 +98,17 @@ class Learner(ABC):
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
         """Predict the ``"dev"`` or ``"test"`` split of the task and score the predictions."""
 
+    def train(self, examples: Sequence[Any], options: ResolvedOptions, precision: Precision, **run: Any) -> Any:
+        """Train the model, if the kind has ``own_training``.
+
+        Args:
+            examples: Train examples.
+            options: Options of fine-tuning.
+            precision: The resolved precision.
+            run: The keyword arguments of :func:`acclimate.tasks.trainer.train`, whose result is returned.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is trained by acclimate.tasks.trainer.train")
+
     def finish(self) -> None:  # noqa: B027 (most kinds have nothing to do)
         """Bring the trained model into the form in which it is evaluated and saved."""
 
@@ -198,6 +209,8 @@ def resolve_options(given: SupervisedOptions, task: Any) -> tuple[ResolvedOption
     metrics = (task.scoring("dev", negative) if given.select == "dev" else scoring).metrics
     if resolved.metric not in metrics:
         raise unknown_name_error("metric", resolved.metric, metrics)
+    if not given.epochs and not find_task_kind(task).own_training:
+        raise UserError(f"'epochs' must be at least 1 for the task '{task.name}', whose head needs training.")
     if given.confidence_penalty and not task.labels:
         raise UserError(f"'confidence_penalty' does not apply to the task '{task.name}', which has no classes.")
     return resolved, scoring

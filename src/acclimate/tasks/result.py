@@ -31,7 +31,6 @@ from acclimate.files import (
     write_json,
     write_text,
 )
-from acclimate.models import save_model
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.tasks.kinds import LabelledTask, Learner
 from acclimate.tasks.trainer import TrainingResult
@@ -191,8 +190,7 @@ class RunFolder:
         sources = {role: str(model) for role, model in models.items()}
         if self.out is not None and self.group.first:
             with postpone_stop(), atomic_folder(self.out) as folder:
-                save_model(learner.head.model, folder, self.out)
-                learner.head.tokenizer.save_pretrained(folder)
+                learner.head.save(folder, self.out)
                 _write_result(folder, result, learner.readable, trained.log)
                 write_task_model_card(folder, self.out.name, verb, sources, task, shown, result)
                 write_json(folder / RECORD_FILE, {"identity": self.identity, "result": asdict(result)})

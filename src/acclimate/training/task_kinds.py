@@ -30,6 +30,8 @@ class TaskKind(ABC):
     summary: ClassVar[str] = ""
     fallback: ClassVar[bool] = False
     """Whether it reads tables that no other kind claims."""
+    own_training: ClassVar[bool] = False
+    """Whether its learner trains the model itself; such a model can also be evaluated as it is, with no epochs."""
 
     def matches(self, folder: Path) -> bool:
         """Return whether a folder has the file format of this kind; such folders are read by :meth:`read`."""
