@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas
 import typer
 import yaml
+from scripts.render_results import render_readme
 from typer.testing import CliRunner
 
 from acclimate.cli import app
@@ -81,9 +82,17 @@ def test_performance_page_is_short():
     assert len((DOCS / "dev" / "performance.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-def test_the_readme_says_how_often_methods_read_a_text():
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 500
+
+
+def test_the_table_of_the_readme_is_printed_from_results():
+    assert (ROOT / "README.md").read_text(encoding="utf-8") == render_readme(), "run `make docs`"
+
+
+def test_the_page_of_methods_says_how_often_each_reads_a_text():
     """The count of views; ``dga`` and ``tapter`` know theirs only when they are prepared."""
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (DOCS / "methods.md").read_text(encoding="utf-8")
     table = dict(re.findall(r"^\| `([^`]+)` \|.* \| ([^|]*) \|$", page, re.MULTILINE))
     assert set(registry.names()) <= set(table)
     for name in set(registry.names()) - {"none", "dga", "tapter"}:
