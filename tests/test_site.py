@@ -1,4 +1,4 @@
-"""The generated pages of the documentation site; `make docs` builds the whole of it, where a broken link is an error."""
+"""Generated pages of the documentation site. `make docs` builds all of it; a broken link is an error there."""
 
 from __future__ import annotations
 
