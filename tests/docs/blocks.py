@@ -1,7 +1,7 @@
 """Code blocks of the documentation, and how each kind is run.
 
-The blocks of a page run in order, in one folder, and Python blocks share their names. A block may write to a folder that an
-earlier one wrote. A comment before a block changes how it is run:
+The blocks of a page run in order, in one folder, and Python blocks share their names. A block may write to a folder
+that an earlier one wrote. A comment before a block changes how it is run:
 
 - ``<!-- run: --steps 2 -->`` appends options to the commands of the block;
 - ``<!-- run: skip, needs a network -->`` skips it and says why.
@@ -32,11 +32,8 @@ NOT_GUIDES = ("dev", "results")
 """Folders of docs/ without guides."""
 SHELLS = ("console", "bash", "shell", "sh")
 LAUNCHERS = r"(torchrun|accelerate launch)( -\S+( \d+)?)* -m "
-STUDY = {
-    "models": ["roberta-base"],
-    "methods": ["none", "lm"],
-    "domains": [{"name": "domain", "corpus": "general.txt"}],
-}
+DOMAIN = {"name": "domain", "corpus": "reviews.jsonl.gz"}
+STUDY = {"models": ["roberta-base"], "methods": ["none", "lm"], "domains": [DOMAIN]}
 """The study that a part of a study file belongs to."""
 
 
@@ -150,7 +147,7 @@ class Runner:
         if "models" in given:
             Path("study.yaml").write_text(block.text, encoding="utf-8")
         tasks = {"tasks": given.pop("tasks")} if "tasks" in given and "domains" not in given else {}
-        domains = given.get("domains", [{**STUDY["domains"][0], **tasks}])
+        domains = given.get("domains", [{**DOMAIN, **tasks}])
         StudyConfig.of({**STUDY, **given, "domains": domains})
 
 

@@ -11,7 +11,7 @@ import pandas
 import pytest
 import yaml
 
-from tests.docs.blocks import STUDY
+from tests.docs.blocks import DOMAIN, STUDY
 from tests.tiny import TEXTS, save_tiny
 
 POSITIONS = 1100
@@ -112,7 +112,7 @@ def samples(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("samples")
     for write in (write_models, write_texts, write_tasks):
         write(folder)
-    study = {**STUDY, "domains": [{**STUDY["domains"][0], "tasks": ["reviews.csv"]}], "seeds": 2}
+    study = {**STUDY, "domains": [{**DOMAIN, "tasks": ["reviews.csv"]}], "seeds": 2}
     (folder / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
     return folder
 
