@@ -156,7 +156,7 @@ def _types(method: type[Method]) -> dict[str, str]:
     }
 
 
-def _describe_paper(method: type[Method], defaults: dict[str, str]) -> str:
+def _describe_paper(method: Any, defaults: dict[str, str]) -> str:
     """Return the published values that differ from the defaults of a method, and the options of the paper's runs."""
     import textwrap
 

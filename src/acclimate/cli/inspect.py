@@ -107,7 +107,7 @@ def inspect_leakage(options: InspectLeakageOptions) -> None:
         _print_matches(found, "texts in its own train split")
     _print_place("Full report", options.out)
     if options.corpus and report["flagged"]:
-        words = [word for task in options.tasks for word in ("--task", task)]  # type: ignore[union-attr]
+        words = [word for task in options.tasks for word in ("--task", task)]
         words += [*describe_text("--corpus", options.corpus), "--set", "leakage=remove", "--out", "runs/compare"]
         print_next(["acclimate", "compare", "--model", "MODEL", *words], "without these documents")
 

@@ -106,11 +106,9 @@ def _describe_losses(result: Any) -> Iterator[str]:
         yield f"Training loss in nats, mean of {steps}: {_join(terms)}{first}"
     held_out = [line for line in lines if "heldout" in line]
     if held_out:
-        (first, *_, last) = held_out if len(held_out) > 1 else (held_out * 2)
-        yield (
-            f"Held-out loss in nats: {_join(first['heldout']['terms'])} after step {first['step']:,}; "
-            f"{_join(last['heldout']['terms'])} after step {last['step']:,}"
-        )
+        points = held_out[:1] + held_out[1:][-1:]
+        found = "; ".join(f"{_join(point['heldout']['terms'])} after step {point['step']:,}" for point in points)
+        yield f"Held-out loss in nats: {found}"
 
 
 def _steps(first: int, last: int) -> str:
