@@ -154,15 +154,14 @@ def _devices() -> list[dict[str, Any]]:
 
 
 def _kernels(device: Any) -> dict[str, bool]:
-    """Return which kernels a model whose architecture supports all of them runs with."""
-    from dataclasses import asdict
+    """Return which kernels a BERT model runs with."""
+    from transformers import BertConfig, BertModel
 
-    from torch import nn
+    from acclimate.models import describe_computation
 
-    from acclimate.kernels import choose
-
-    chosen = asdict(choose(nn.Identity(), device, tokenwise=True, cuttable=True))
-    return {name: value for name, value in chosen.items() if name != "device"}
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    found = describe_computation(BertModel(BertConfig(vocab_size=8, **sizes)).to(device))
+    return {name: value for name, value in found.items() if name != "device"}
 
 
 def _memory(device: Any) -> float:
@@ -289,7 +288,7 @@ def describe(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"device: {found['default_device']}, precision auto is {found['precision']}"
     yield f"fast fp32 products: {'on' if found['fast_fp32_products'] else 'off'}"
     on = [name.replace("_", " ") for name, used in found["kernels"].items() if used]
-    yield f"kernels: {', '.join(on) or 'none'}"
+    yield f"kernels of an encoder: {', '.join(on) or 'none'}"
     yield ""
     for name, cache in found["caches"].items():
         yield f"cache of {name}: {cache['path']}, {_gigabytes(cache['bytes'])}, {_gigabytes(cache['free'])} free"

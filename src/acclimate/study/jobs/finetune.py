@@ -39,8 +39,8 @@ from acclimate.study.summary import (
     summarize_scores,
 )
 
-PILOT_ROWS = 32
-"""Train rows of the fine-tuning that measures the speed."""
+PILOT_ROWS = (16, 64)
+"""Train rows of the fine-tunings that measure the speed."""
 EVALUATION = 1 / 3
 """Time to evaluate a row, relative to training on it: a forward pass without a backward pass."""
 FIRST_STAGE = ("first_epochs", "first_learning_rate")
@@ -91,17 +91,20 @@ class FinetuneJob(Job):
         return made
 
     def pilots(self, model: Checkpoint, seconds: float) -> list[FinetuneJob]:
-        """Return a fine-tuning on a few rows, for one epoch."""
+        """Return two fine-tunings on a few rows, for one epoch; libraries compile for new shapes during the first."""
         from acclimate.tasks.splits import limit_splits
 
-        task = limit_splits(self.task, train=PILOT_ROWS, dev=PILOT_ROWS // 4, test=PILOT_ROWS // 4)
         options = {name: value for name, value in self.options.items() if name not in ("few_shot", *FIRST_STAGE)}
         settings = {**self.settings, "epochs": 1, "few_shot": None}
-        return [replace(self, model=model, task=task, first=None, settings=settings, options={**options, "epochs": 1})]
+        plain = replace(self, model=model, first=None, settings=settings, options={**options, "epochs": 1})
+        return [
+            replace(plain, task=limit_splits(self.task, train=count, dev=count // 4, test=count // 4))
+            for count in PILOT_ROWS
+        ]
 
     def expected_seconds(self, timed: Sequence[Timed]) -> float:
-        """Return the time of loading, and of all rows at the speed of the pilot."""
-        (pilot,) = timed
+        """Return the time of loading, and of all rows at the speed of the last pilot."""
+        pilot = timed[-1]
         speed = pilot.job.work / max(pilot.result.seconds, 1e-3)
         return max(0.0, pilot.seconds - pilot.result.seconds) + self.work / speed
 
