@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import hashlib
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, get_args
 
+from acclimate.corpus.csv_reader import DEFAULT_COLUMN, infer_column, missing_column_error
+from acclimate.corpus.opening import NOT_UTF8, explain_surrogates
 from acclimate.corpus.readers import TxtLayout
-from acclimate.corpus.sources import ListSource, Source, resolve_sources
+from acclimate.corpus.sources import FileSource, ListSource, Source, is_source, resolve_sources
 from acclimate.errors import UserError, unknown_name_error
 
 MAX_REPORTED_PROBLEMS = 20
@@ -89,29 +91,33 @@ class Corpus:
 
     def __init__(
         self,
-        sources: str | Path | Sequence[str | Path],
+        sources: str | Path | Mapping[str, str] | Sequence[str | Path | Mapping[str, str]],
         *,
-        text_column: str = "text",
+        text_column: str = DEFAULT_COLUMN,
         dedup: bool = True,
         limit: int | None = None,
         txt: TxtLayout = "auto",
+        encoding: str | None = None,
     ) -> None:
         """Resolve the sources; nothing is read yet.
 
         Args:
             sources: One or several of: a file, a folder, a glob, a Hugging Face dataset (``hf:NAME:CONFIG:SPLIT``).
-                The text column of a source may follow after a colon: ``reviews.csv:body``.
-            text_column: The key or column that holds the text, in all formats but ``.txt``.
+                The text column of a source may follow after a colon: ``reviews.csv:body``; or a source is a mapping
+                with the keys ``path``, ``text_column`` and ``encoding``.
+            text_column: The key or column that holds the text in tables and JSON. If there is no column ``text``, the
+                only one with a usual name, such as ``review`` or ``content``, is read, and a line reports that.
             dedup: Whether to yield only the first of equal documents.
             limit: Maximum number of (distinct) documents, before any split.
             txt: Layout of ``.txt`` files: one document per ``"line"``, one per ``"block"`` between blank lines, or
                 ``"auto"``, which decides by the first 1000 lines of each file.
+            encoding: Encoding of files of text that are not UTF-8, such as ``"cp1252"``.
 
         Raises:
             UserError: If a source does not exist or has an unknown format, or an option is invalid.
         """
         text_column = text_column.strip()
-        self._configure(resolve_sources(sources, text_column), text_column, dedup, limit, txt)
+        self._configure(resolve_sources(sources, text_column, encoding), text_column, dedup, limit, txt)
 
     @classmethod
     def of(cls, texts: Iterable[str], *, dedup: bool = True, limit: int | None = None) -> Corpus:
@@ -260,12 +266,16 @@ class Corpus:
     def _iterate_usable_texts(self, report: CorpusReport) -> Iterator[tuple[str, bytes]]:
         """Yield each text with its UTF-8 bytes; count the empty and broken records."""
         for source in self._sources:
+            advice = ""
             for line, text, problem in source.records(self._text_column, self._txt):
                 if not problem:
                     try:
                         data = text.encode("utf-8")
                     except UnicodeEncodeError:
-                        problem = "not UTF-8, or half of a surrogate pair"
+                        problem = explain_surrogates(text)
+                if problem.startswith(NOT_UTF8) and not advice:
+                    advice = f"; {source.advise_encoding()}" if isinstance(source, FileSource) else " "
+                    problem += advice.rstrip()
                 if problem:
                     report.broken += 1
                     if len(report.problems) < MAX_REPORTED_PROBLEMS:
@@ -299,6 +309,53 @@ class Corpus:
 
 def _format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def table_rows(value: Any) -> list[dict[str, Any]] | None:
+    """Return the rows of a ``Dataset``, a table of pyarrow or a data frame of polars or pandas; None for others."""
+    if hasattr(value, "to_list") and hasattr(value, "column_names"):  # Dataset
+        return value.to_list()
+    if hasattr(value, "to_pylist"):  # pyarrow
+        return value.to_pylist()
+    if hasattr(value, "to_dicts"):  # polars
+        return value.to_dicts()
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):  # pandas
+        return value.astype(object).where(value.notna(), None).to_dict("records")
+    return None
+
+
+def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
+    """Return the texts of objects in memory; None if the value names files or datasets.
+
+    Args:
+        value: A ``Dataset``, ``IterableDataset``, data frame or table of pyarrow; a list of rows as dictionaries; or a
+            list of texts. A list of strings is texts if it has blanks or line ends and none of the strings is a file.
+        text_column: The column of the text, see :func:`acclimate.corpus.csv_reader.infer_column`.
+
+    Raises:
+        UserError: If there is no such column, or the value is several datasets by split.
+    """
+    if isinstance(value, Mapping):
+        raise UserError(
+            f"The text is given as a mapping with the keys {', '.join(map(str, value)) or 'none'}; give one of its "
+            "values, such as the split 'train' of a DatasetDict."
+        )
+    rows = table_rows(value)
+    if rows is None and (hasattr(value, "column_names") or _is_list_of(value, Mapping)):
+        rows = list(value)  # IterableDataset, or rows
+    if rows is not None:
+        where = f"the {type(value).__name__} in memory"
+        names = dict.fromkeys(name for row in rows for name in row)
+        if rows and (column := infer_column(where, text_column, names)) is None:
+            raise missing_column_error(where, text_column, names)
+        return [row.get(column) for row in rows] if rows else []
+    if _is_list_of(value, str) and any(set(text) & set(" \n") for text in value) and not any(map(is_source, value)):
+        return list(value)
+    return None
+
+
+def _is_list_of(value: Any, kind: type) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(one, kind) for one in value)
 
 
 def subsample_documents(corpus: Iterable[str], count: int) -> list[str]:

@@ -151,7 +151,7 @@ def test_folders_without_a_task(tmp_path):
     (tmp_path / "train.json.gz").unlink()
     with pytest.raises(UserError, match=r"has no train file; it needs train\.jsonl \(or \.json,"):
         load_qa(tmp_path)
-    (tmp_path / "train.json").write_bytes(b"\xff\xfe{}")
+    (tmp_path / "train.json").write_bytes(b"{\xff}")
     with pytest.raises(UserError, match="UTF-8"):
         load_qa(tmp_path)
 
