@@ -16,13 +16,13 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from acclimate import errors
-from acclimate.corpus import opening, readers
-from acclimate.corpus.opening import detect_format
+from acclimate.corpus import Corpus, opening, readers
+from acclimate.corpus.opening import detect_format, guess_encoding
 from acclimate.corpus.readers import detect_txt_layout, read_records
 from acclimate.errors import UserError
 from acclimate.tasks.readers import read_rows
 from tests.cases import each
-from tests.corpus.writing import SUFFIXES, write
+from tests.corpus.writing import SUFFIXES, compress, write
 
 # Any text that UTF-8 can encode.
 anything = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -338,3 +338,82 @@ def test_any_bytes_give_records_or_a_user_error(suffix, data):
             assert all(line >= 1 and "\n" not in problem for line, _, problem in read_records(path))
         with contextlib.suppress(UserError):
             list(read_rows(path)) if ".txt" not in suffix else None
+
+
+SAMPLES = {
+    "cp1252": "crème brûlée “für” 5 €",
+    "latin-1": "größer à la carte",
+    "cp1251": "Суп был холодный, а хлеб старый",
+    "gbk": "这家餐厅的汤很好喝，面包旧了",
+    "shift_jis": "このスープはとても美味しいです",
+    "utf-16-le": "größer суп 汤",
+    "utf-16": "größer суп 汤",
+}
+
+
+@given(
+    encoding=st.sampled_from(sorted(SAMPLES)),
+    suffix=st.sampled_from([*(suffix for suffix in SUFFIXES if suffix not in (".parquet", ".arrow")), "semicolon"]),
+    order=st.permutations(range(4)),
+    end=st.sampled_from(["\n", "\r\n"]),
+)
+@settings(max_examples=60)
+def test_every_encoding_of_every_format_is_read_if_it_is_named(encoding, suffix, order, end):
+    texts = [
+        ("plain text", SAMPLES[encoding], f"one, {SAMPLES[encoding]}; two\t3", 'a "quote" and more')[n] for n in order
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), ".csv" if suffix == "semicolon" else suffix, texts, end=end)
+        with opening.open_bytes(path) as file:
+            opened = file.read().decode()
+        if suffix == "semicolon":
+            opened = "id;text\n" + "".join(
+                f"{n};{json.dumps(text, ensure_ascii=False)}\n" for n, text in enumerate(texts)
+            )
+            opened = opened.replace('\\"', '""').replace("\\t", "\t")
+        path.write_bytes(compress(opened.encode(encoding), path.name))
+        assert good(path, encoding=encoding, txt="line") == texts
+        corpus = Corpus(path, txt="line")
+        with contextlib.suppress(UserError):  # no usable document
+            list(corpus)
+        named = [problem for problem in corpus.report.problems if "UTF-8" in problem]
+        assert any("--encoding" in problem for problem in named) or encoding == "utf-16" or suffix.startswith(".json")
+
+
+@each(
+    ("encoding", "text", "guess"),
+    [
+        ("cp1252", "la crème brûlée", "cp1252"),
+        ("cp1251", SAMPLES["cp1251"], "cp1251"),
+        ("gbk", SAMPLES["gbk"] * 2, "gb18030"),
+        ("shift_jis", SAMPLES["shift_jis"] * 2, "cp932"),
+        ("gbk", "汤", ""),
+        ("utf-8", "汤", ""),
+    ],
+)
+def test_the_encoding_is_guessed_where_it_is_clear(tmp_path, encoding, text, guess):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"plain\n" + f"{text}\n".encode(encoding) + b"plain, too\n")
+    assert guess_encoding(path) == guess
+
+
+def test_a_file_that_is_utf8_is_read_as_that_whatever_was_named(tmp_path, caplog):
+    path = tmp_path / "a.txt"
+    path.write_text("größer\n" * 20_000, encoding="utf-8")
+    assert set(good(path, encoding="cp1252", txt="line")) == {"größer"}
+    assert "is UTF-8, so it is read as that, not as cp1252" in caplog.text
+    path.write_bytes(b"caf\xe9 \x81\nok\n")
+    assert list(read_records(path, encoding="cp1252", txt="line")) == [
+        (1, "", "byte 0x81 does not exist in the encoding that is given"), (2, "ok", "")
+    ]  # fmt: skip
+    path.write_bytes("größer\n".encode("utf-16-le") + b"\x00\xd8\n")
+    assert [bool(problem) for _, _, problem in read_records(path, encoding="utf-16-le", txt="line")] == [False, True]
+
+
+def test_excel_files_are_read_as_tables(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in ([" Review ", "stars"], ["good soup", 5], [None, None], ["größer", None], [None, 1]):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    assert list(read_records(tmp_path / "a.xlsx")) == [(2, "good soup", ""), (4, "größer", ""), (5, "", "")]

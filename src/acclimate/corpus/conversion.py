@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from acclimate.corpus.opening import detect_format, open_bytes
+from acclimate.corpus.opening import HEAD_BYTES, choose_encoding, detect_format, open_bytes
 from acclimate.errors import first_line
 from acclimate.files import cache_folder, read_json_object, warn_on_write_error, write_json
 
@@ -75,6 +75,7 @@ def convert_document(path: Path, encoding: str | None = None) -> tuple[str, str]
 
     Raises:
         UserError: If the file cannot be opened.
+        DamagedFileError: If it is HTML in UTF-16 or UTF-32, and does not say so.
     """
     form = detect_format(path) or ""
     try:
@@ -82,6 +83,9 @@ def convert_document(path: Path, encoding: str | None = None) -> tuple[str, str]
             data = file.read()
     except (OSError, EOFError, lzma.LZMAError) as error:
         return "", f"the file is damaged or cut off ({first_line(error)})"
+    if not data:
+        return "", "the file is empty"
+    encoding = choose_encoding(data[:HEAD_BYTES], encoding, path) if form == ".html" else None
     key = blake2b(f"{form} {encoding} {conversion_version()}\n".encode() + data, digest_size=16).hexdigest()
     stored = cache_folder() / "documents" / key[:2] / f"{key}.json"
     found = read_json_object(stored)

@@ -346,9 +346,11 @@ def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
     if rows is not None:
         where = f"the {type(value).__name__} in memory"
         names = dict.fromkeys(name for row in rows for name in row)
-        if rows and (column := infer_column(where, text_column, names)) is None:
+        if not rows:
+            return []
+        if (column := infer_column(where, text_column, names)) is None:
             raise missing_column_error(where, text_column, names)
-        return [row.get(column) for row in rows] if rows else []
+        return [row.get(column) for row in rows]
     if _is_list_of(value, str) and any(set(text) & set(" \n") for text in value) and not any(map(is_source, value)):
         return list(value)
     return None

@@ -263,8 +263,9 @@ def resolve_sources(
                 new = [replace(hub, column=column) if column else hub]
             else:
                 files = _find_files(source, column or text_column)
-                own = {"column": column} if column else {}
-                new = [replace(file, encoding=own_encoding or encoding, **own) for file in files]
+                new = [
+                    replace(file, column=column or file.column, encoding=own_encoding or encoding) for file in files
+                ]
         for item in new:
             key = replace(item, path=Path(os.path.realpath(item.path))) if isinstance(item, FileSource) else item
             if key not in seen:
