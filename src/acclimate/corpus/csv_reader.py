@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -21,6 +22,8 @@ TEXT_NAMES = (
     *("utterance", "abstract", "headline", "paragraph", "passage", "question", "query"),
 )
 """Usual names of the column of the text, in lower case; the order has no meaning."""
+_reported: set[tuple[str, ...]] = set()
+"""Folders with the columns of files in them, of which it was reported which one holds the text."""
 
 
 def missing_column_error(where: object, text_column: str, columns: Iterable[str]) -> UserError:
@@ -56,9 +59,11 @@ def infer_column(where: object, text_column: str, columns: Iterable[str]) -> str
     if len(usual) != 1:
         return None
     others = ", ".join(name for name in names if name not in usual)
-    warn_once(
-        printable(f"'{where}' has its text in '{usual[0]}'" + (f"; not used: {others:.200}." if others else "."))
-    )
+    unused = f"; not used: {others:.200}" if others else ""
+    key = (str(where).rpartition(os.sep)[0] or str(where), *names)
+    if key not in _reported:  # once per folder, which may hold thousands of files with the same columns
+        _reported.add(key)
+        warn_once(printable(f"'{where}' has its text in '{usual[0]}'{unused}."))
     return usual[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import heapq
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
@@ -14,8 +15,9 @@ from typing import Any, get_args
 from acclimate.corpus.csv_reader import DEFAULT_COLUMN, infer_column, missing_column_error
 from acclimate.corpus.opening import NOT_UTF8, explain_surrogates
 from acclimate.corpus.readers import TxtLayout
-from acclimate.corpus.sources import FileSource, ListSource, Source, is_source, resolve_sources
+from acclimate.corpus.sources import SPEC_KEYS, FileSource, ListSource, Source, is_source, resolve_sources
 from acclimate.errors import UserError, unknown_name_error
+from acclimate.files import cache_folder, write_text
 
 MAX_REPORTED_PROBLEMS = 20
 _VERSION = 1  # increment when the same files give different documents
@@ -324,40 +326,79 @@ def table_rows(value: Any) -> list[dict[str, Any]] | None:
     return None
 
 
+def as_corpus(text: Any, text_column: str = DEFAULT_COLUMN, encoding: str | None = None) -> Corpus:
+    """Return a corpus: the given one, one of files and datasets, or one of texts in memory.
+
+    Args:
+        text: A corpus; one or several files, folders, globs or ``hf:NAME``; or texts in memory, see
+            :func:`texts_in_memory`.
+        text_column: The column of the text in tables and JSON.
+        encoding: Encoding of files that are not UTF-8.
+
+    Raises:
+        UserError: If a source cannot be read or has no such column.
+    """
+    if isinstance(text, Corpus):
+        return text
+    text = list(text) if isinstance(text, Iterator) else text
+    if (texts := texts_in_memory(text, text_column)) is not None:
+        return Corpus.of([one for one in texts if one is not None])
+    return Corpus(text, text_column=text_column, encoding=encoding)
+
+
+def store_texts(value: Any) -> Any:
+    """Write texts in memory to a file of the cache that is named by their content.
+
+    Returns:
+        The path of the file; a value that names files or datasets as it is.
+
+    Raises:
+        UserError: If the texts are in no known column.
+    """
+    if isinstance(value, str | Path | Mapping) or (texts := texts_in_memory(value, DEFAULT_COLUMN)) is None:
+        return value
+    name = ListSource(tuple(texts)).fingerprint().split()[-1]
+    path = cache_folder() / "texts" / f"{name}.jsonl"
+    if not path.is_file():
+        write_text(path, "".join(json.dumps({"text": text}, default=str) + "\n" for text in texts))
+    return path
+
+
 def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
     """Return the texts of objects in memory; None if the value names files or datasets.
 
     Args:
-        value: A ``Dataset``, ``IterableDataset``, data frame or table of pyarrow; a list of rows as dictionaries; or a
-            list of texts. A list of strings is texts if it has blanks or line ends and none of the strings is a file.
+        value: A ``Dataset``, ``IterableDataset``, data frame or table of pyarrow; rows as dictionaries; or texts. A
+            list of strings holds texts if one has a blank or a line end, and none is or looks like a file or dataset.
         text_column: The column of the text, see :func:`acclimate.corpus.csv_reader.infer_column`.
 
     Raises:
         UserError: If there is no such column, or the value is several datasets by split.
     """
+    if isinstance(value, str | Path):
+        return None
     if isinstance(value, Mapping):
+        if value.keys() <= set(SPEC_KEYS):
+            return None
         raise UserError(
-            f"The text is given as a mapping with the keys {', '.join(map(str, value)) or 'none'}; give one of its "
-            "values, such as the split 'train' of a DatasetDict."
+            f"The text is given as a mapping with the keys {', '.join(map(str, value))}; give one of its values, such "
+            "as the split 'train' of a DatasetDict."
         )
+    where = f"the {type(value).__name__} in memory"
     rows = table_rows(value)
-    if rows is None and (hasattr(value, "column_names") or _is_list_of(value, Mapping)):
-        rows = list(value)  # IterableDataset, or rows
+    items = list(value) if rows is None else []
+    if items and all(isinstance(item, Mapping) and "path" not in item for item in items):  # also an IterableDataset
+        rows = items
     if rows is not None:
-        where = f"the {type(value).__name__} in memory"
         names = dict.fromkeys(name for row in rows for name in row)
         if not rows:
             return []
         if (column := infer_column(where, text_column, names)) is None:
             raise missing_column_error(where, text_column, names)
         return [row.get(column) for row in rows]
-    if _is_list_of(value, str) and any(set(text) & set(" \n") for text in value) and not any(map(is_source, value)):
-        return list(value)
-    return None
-
-
-def _is_list_of(value: Any, kind: type) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and all(isinstance(one, kind) for one in value)
+    strings = [item for item in items if item is not None]
+    is_text = all(isinstance(item, str) for item in strings) and any(set(item) & set(" \n") for item in strings)
+    return items if is_text and not any(map(is_source, strings)) else None
 
 
 def subsample_documents(corpus: Iterable[str], count: int) -> list[str]:

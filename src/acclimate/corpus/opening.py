@@ -8,6 +8,7 @@ import lzma
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,6 +101,33 @@ def check_extra(path: Path) -> None:
     """
     if missing := missing_extra(detect_format(path)):
         raise UserError(f"'{path}' cannot be read without a further package: pip install '{missing}'.")
+
+
+def check_file(path: Path) -> None:
+    """Check that a path is a file whose reading ends.
+
+    Raises:
+        UserError: If there is no such file, or it is a pipe, a device, or a link without a target.
+    """
+    check_regular_file(path)
+    if not path.exists():
+        raise _missing_file_error(path)
+
+
+def _missing_file_error(path: Path) -> UserError:
+    if path.is_symlink():
+        return UserError(f"'{path}' is a link to a file that does not exist, or to itself.")
+    parent = path.parent
+    if " " in path.name and (not path.suffix or path.name.endswith(".")):
+        return UserError(f"There is no file '{path}'. Give a text itself in a list of texts, in Python.")
+    if not parent.is_dir():
+        hint = f" For a Hugging Face dataset, write 'hf:{path}'." if len(path.parts) == 2 and not path.suffix else ""
+        return UserError(f"There is no file '{path}': its folder '{parent}' does not exist.{hint}")
+    close = get_close_matches(path.name, [entry.name for entry in parent.iterdir()], n=1, cutoff=0.6)
+    if close:
+        return UserError(f"There is no file '{path}'. Did you mean '{parent / close[0]}'?")
+    hint = "" if path.suffix or path.is_absolute() else f" For a Hugging Face dataset, write 'hf:{path}'."
+    return UserError(f"There is no file '{path}'.{hint}")
 
 
 def open_bytes(path: Path) -> IO[bytes]:

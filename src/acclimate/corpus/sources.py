@@ -6,7 +6,6 @@ import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from acclimate.corpus.opening import (
     FORMATS_DESCRIPTION,
     advise_encoding,
     check_extra,
+    check_file,
     detect_format,
     missing_extra,
 )
@@ -28,6 +28,8 @@ from acclimate.files import check_regular_file
 # Files up to this size are hashed whole, so that a copy or a fresh clone counts as the same corpus.
 MAX_FULLY_HASHED_BYTES = 1 << 28
 _HASH_CHUNK_BYTES = 1 << 20
+MAX_PATH_BYTES = 4096
+"""What systems allow; a longer name is a text."""
 SPEC_KEYS = ("path", "text_column", "encoding")
 DATASET_FILES = ("dataset_dict.json", "dataset_info.json", "state.json")
 """Files that ``datasets`` saves beside the rows."""
@@ -258,6 +260,11 @@ def resolve_sources(
         new: Sequence[Source] = ()
         with problems.collect():
             source, column, own_encoding = _read_spec(source)
+            if not isinstance(source, str | Path):
+                raise UserError(
+                    f"A source of text is a {type(source).__name__}; give names of files, 'hf:NAME', or a list of "
+                    "texts."
+                )
             if is_hub_name(source):
                 hub = HubSource.parse(str(source))
                 new = [replace(hub, column=column) if column else hub]
@@ -310,6 +317,8 @@ def _find_files(source: str | Path, text_column: str) -> list[FileSource]:
     """
     if not str(source):
         raise UserError("The name of a corpus is empty: name a file, folder, glob or Hugging Face dataset (hf:NAME).")
+    if "\n" in str(source) or len(str(source).encode(errors="replace")) > MAX_PATH_BYTES:
+        raise UserError(f"'{str(source)[:40]}...' is not the name of a file. Give a text itself in a list of texts.")
     try:
         path = Path(source).expanduser()
         name, _, column = str(path).rpartition(":")
@@ -371,17 +380,6 @@ def _check_folders_of_pattern(pattern: Path) -> None:
                 os.scandir(folder).close()
 
 
-def check_file(path: Path) -> None:
-    """Check that a path is a file whose reading ends.
-
-    Raises:
-        UserError: If there is no such file, or it is a pipe, a device, or a link without a target.
-    """
-    check_regular_file(path)
-    if not path.exists():
-        raise _missing_file_error(path)
-
-
 def _list_files(folder: Path, text_column: str) -> list[Path]:
     """Return the files of known formats in a folder and its subfolders, without hidden ones; links are followed.
 
@@ -403,7 +401,7 @@ def _list_files(folder: Path, text_column: str) -> list[Path]:
         seen.add(real)
         if (Path(place) / "dataset_dict.json").is_file() and (Path(place) / "train").is_dir():
             warn_once(
-                f"'{place}' is a dataset with splits, of which only 'train' is read; name others as its folders."
+                f"'{place}' has splits, of which only 'train' is read; name others as folders, such as {place}/test."
             )
             folders.append(str(Path(place) / "train"))
             continue
@@ -445,17 +443,3 @@ def _warn_left_out(place: Path, files: list[Path]) -> None:
         reason = f"without a further package (pip install '{missing}')" if missing else OTHER_FILES
         more = ", ..." if len(left) > 5 else ""
         warn_once(f"'{printable(str(place))}': {count} left out, {reason}: {names}{more}.")
-
-
-def _missing_file_error(path: Path) -> UserError:
-    if path.is_symlink():
-        return UserError(f"'{path}' is a link to a file that does not exist, or to itself.")
-    parent = path.parent
-    if not parent.is_dir():
-        hint = f" For a Hugging Face dataset, write 'hf:{path}'." if len(path.parts) == 2 and not path.suffix else ""
-        return UserError(f"There is no file '{path}': its folder '{parent}' does not exist.{hint}")
-    close = get_close_matches(path.name, [entry.name for entry in parent.iterdir()], n=1, cutoff=0.6)
-    if close:
-        return UserError(f"There is no file '{path}'. Did you mean '{parent / close[0]}'?")
-    hint = "" if path.suffix or path.is_absolute() else f" For a Hugging Face dataset, write 'hf:{path}'."
-    return UserError(f"There is no file '{path}'.{hint}")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from transformers import PreTrainedModel
 
 from acclimate.corpus import Corpus, TokenDataset
-from acclimate.corpus.documents import texts_in_memory
+from acclimate.corpus.documents import as_corpus
 from acclimate.corpus.sources import is_hub_name, load_hub, parse_hub_name
 from acclimate.corpus.tokenizing import EVERY_ROW, Framing
 from acclimate.errors import UserError, warn_once
@@ -211,25 +211,6 @@ def check_task_folder(path: Path) -> None:
     close = get_close_matches(path.name, siblings, n=1, cutoff=0.5)
     hint = f" Did you mean '{path.parent / close[0]}'?" if close else f" Note that {expected}."
     raise UserError(f"There is no task folder '{path}'.{hint}")
-
-
-def as_corpus(text: Any, text_column: str = "text", encoding: str | None = None) -> Corpus:
-    """Return a corpus: the given one, one of files and datasets, or one of texts in memory.
-
-    Args:
-        text: A corpus; one or several files, folders, globs or ``hf:NAME``; a list of texts; or a ``Dataset``, an
-            ``IterableDataset``, a data frame or a list of rows, of which ``text_column`` is read.
-        text_column: The column of the text in tables and JSON.
-        encoding: Encoding of files that are not UTF-8.
-
-    Raises:
-        UserError: If a source cannot be read or has no such column.
-    """
-    if isinstance(text, Corpus):
-        return text
-    if (texts := texts_in_memory(text, text_column)) is not None:
-        return Corpus.of([one for one in texts if one is not None])
-    return Corpus(text, text_column=text_column, encoding=encoding)
 
 
 def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:
