@@ -103,7 +103,8 @@ class Progress:
             return
         if self._is_notebook:
             if self._output is not None:
-                self._update_output(time.monotonic() - self._start, show=self._persistent)
+                last = self._line(time.monotonic() - self._start, show_remaining=False)
+                self._update_output(last if self._persistent else "")
             return
         wants_line = self._written is not None or (self._persistent and kind is None)
         if self._enabled and wants_line and self._written != self._count:
@@ -129,7 +130,7 @@ class Progress:
             self._redraw()
         elif self._is_notebook:
             self._due = elapsed + NOTEBOOK_SECONDS
-            self._update_output(elapsed)
+            self._update_output(self._line(elapsed))
         else:
             self._due = elapsed + min(max(elapsed / 2, FIRST_LINE_SECONDS), MAX_INTERVAL_SECONDS)
             self._write_line(elapsed)
@@ -168,15 +169,14 @@ class Progress:
         sys.stderr.write(f"{self._line(elapsed, show_remaining)}\n")
         sys.stderr.flush()
 
-    def _update_output(self, elapsed: float, show: bool = True) -> None:
-        """Show the line in the output of the cell, or remove it."""
+    def _update_output(self, text: str) -> None:
+        """Show a text in the output of the cell, in place of the one before."""
         from IPython.display import display
 
-        shown: dict[str, str] = {"text/plain": self._line(elapsed) if show else ""}
         if self._output is None:
-            self._output = display(shown, raw=True, display_id=True)
+            self._output = display({"text/plain": text}, raw=True, display_id=True)
         else:
-            self._output.update(shown, raw=True)
+            self._output.update({"text/plain": text}, raw=True)
 
     def _line(self, elapsed: float, show_remaining: bool = True) -> str:
         of = f" of {self._total:,.0f}" if self._total else ""

@@ -133,7 +133,7 @@ class ReportTable(Record):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class StudyResults(Record, Reported):
+class StudyResults(Reported, Record):
     """All results of a study; :meth:`to_dict` is ``results.json``.
 
     Attributes:
