@@ -18,7 +18,7 @@ demo: setup  ## adapt a real model to real text; writes runs/demo/report.html
 	$(BIN)/acclimate demo --out runs/demo
 
 test: setup  ## run the tests
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 2 -q
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 2 --dist worksteal -q
 
 lint: setup  ## check style, types and words
 	$(BIN)/ruff check .

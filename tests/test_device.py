@@ -81,6 +81,7 @@ print(own() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not (sys.platform == "linux" and device.has_fast_bf16()), reason="reads /proc, multiplies bf16 by oneDNN"
 )

@@ -233,6 +233,7 @@ def test_no_round_begins_after_the_time_limit(tmp_path, monkeypatch):
     assert len(measured) == 2 + 2 * 2  # the search, and two rounds
 
 
+@pytest.mark.slow
 def test_a_process_prints_what_it_measured(folder, monkeypatch):
     bench = speed.Bench(speed.Settings(True, 1, 0.0, 1, 1.0, 4, "tiny", 40, 1, None), folder)
     job = Job("trainer-by-length", str(folder), batch=4, micro=2, threads=1, seconds=0.0, steps=1)

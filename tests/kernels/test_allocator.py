@@ -93,6 +93,7 @@ print(faults())
 
 
 @pytest.mark.skipif(not (sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt")), reason="glibc only")
+@pytest.mark.slow
 def test_the_next_step_reuses_a_freed_block():
     done = subprocess.run([sys.executable, "-c", PAGE_FAULTS], capture_output=True, text=True, check=True)
     usual, training, after = map(int, done.stdout.split())

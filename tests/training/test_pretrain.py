@@ -117,7 +117,7 @@ def test_a_killed_decoder_resumes_with_the_same_result(tmp_path):
 
 
 def test_the_loss_falls(tmp_path):
-    run(tmp_path / "out", steps=150, learning_rate=3e-3)
+    run(tmp_path / "out", steps=60, learning_rate=6e-3)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert lines[-1]["loss"] < lines[0]["loss"] - 1.5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -78,12 +79,14 @@ def test_both_texts_of_a_pair_are_documents(tiny_bert, tmp_path, spy):
     assert decoded(spy[0]) == ["the menu", "the soup", "the wine"]
 
 
-def test_default_epochs_are_100_for_a_task_and_1_for_a_corpus(tiny_bert, tmp_path):
+def test_default_epochs_are_100_for_a_task_and_1_for_a_corpus(tiny_bert, tmp_path, monkeypatch):
+    assert TASK_EPOCHS == 100
+    monkeypatch.setattr(sys.modules["acclimate.training.adapt"], "TASK_EPOCHS", 5)
     task = Task.of("two", rows(["the soup", "the wine"]), rows(["a test"]))
     for name, method, source, epochs in (
-        ("mlm", "mlm", {"task": task}, TASK_EPOCHS),
-        ("tapt", "tapt", {"task": task}, TASK_EPOCHS),
-        ("curated", "tapt", {"corpus": Corpus.of(["the soup", "the wine"])}, TASK_EPOCHS),
+        ("mlm", "mlm", {"task": task}, 5),
+        ("tapt", "tapt", {"task": task}, 5),
+        ("curated", "tapt", {"corpus": Corpus.of(["the soup", "the wine"])}, 5),
         ("domain", "mlm", {"corpus": Corpus.of(["the soup", "the wine"])}, 1),
     ):
         result = adapt(tiny_bert, method=method, out=tmp_path / name, **source, **{**SHORT, "batch_size": 2})
