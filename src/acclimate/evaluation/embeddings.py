@@ -19,8 +19,9 @@ from acclimate.errors import UserError, first_line
 from acclimate.evaluation.regression import RegressionScoring
 from acclimate.evaluation.statistics import Interval, paired_bootstrap, paired_difference
 from acclimate.masking.words import split_sentences
-from acclimate.models.checkpoints import silence_transformers, trusts_remote_code
+from acclimate.models.checkpoints import trusts_remote_code
 from acclimate.models.saving import find_file
+from acclimate.progress import silence_transformers
 from acclimate.records import Record, fingerprint, optional
 
 MAX_PAIRS = 500
@@ -192,6 +193,14 @@ class SimilarityChange(Record):
     p: float
     verdict: str
 
+    def describe(self) -> str:
+        """Return the change in one line."""
+        return (
+            f"{self.name}: {'MRR' if self.metric == 'mrr' else 'Spearman'} {self.before:.3f} before, {self.after:.3f} "
+            f"after (difference {self.difference:+.3f}, 95 % interval {self.low:+.3f} to {self.high:+.3f}; "
+            f"{self.pairs:,} pairs)"
+        )
+
 
 def compare_encoders(before: str | Path, after: str | Path, sets: Sequence[SentencePairs]) -> list[SimilarityChange]:
     """Measure the similarity that two encoders show.
@@ -230,13 +239,7 @@ def describe_change(pairs: SentencePairs, before: Sequence[float], *after: Seque
 
 def similarity_warning(changes: Iterable[SimilarityChange]) -> str:
     """Return a warning about the sets on which similarity dropped; empty if there are none."""
-    words = [
-        f"{change.name}: {'MRR' if change.metric == 'mrr' else 'Spearman'} {change.before:.3f} before, "
-        f"{change.after:.3f} after (difference {change.difference:+.3f}, 95 % interval {change.low:+.3f} to "
-        f"{change.high:+.3f})"
-        for change in changes
-        if change.verdict == "loss"
-    ]
+    words = [change.describe() for change in changes if change.verdict == "loss"]
     if not words:
         return ""
     warning = (

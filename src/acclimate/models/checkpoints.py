@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from pickle import UnpicklingError
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from transformers import AutoConfig
-from transformers.utils import logging as their_logging
 
 from acclimate.errors import UserError, first_line
 from acclimate.files import check_regular_file, hash_file, read_json, read_json_object
@@ -322,17 +320,3 @@ def _load_ensemble(model: Any, original: dict[str, Any], path: str | Path) -> No
         average_with_original(model, original)
     except (ValueError, RuntimeError) as error:
         raise UserError(f"The original encoder in '{path}' cannot be loaded: {first_line(error)}") from error
-
-
-@contextmanager
-def silence_transformers() -> Iterator[None]:
-    """Return a context in which transformers logs only errors and shows no progress bars."""
-    level, bar = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
-    their_logging.set_verbosity_error()
-    their_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        their_logging.set_verbosity(level)
-        if bar:
-            their_logging.enable_progress_bar()

@@ -24,13 +24,13 @@ from acclimate.evaluation.regression import RegressionScoring, regression_metric
 from acclimate.models.checkpoints import load_config
 from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.classification.classifier import Classifier
-from acclimate.tasks.classification.data import DEV_SHARE, TEST_SHARE, draw_rows, parse_row
+from acclimate.tasks.classification.data import parse_row
 from acclimate.tasks.classification.labels import NUMBER
 from acclimate.tasks.head_model import check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.readers import SPLITS, Row
-from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, select_columns
+from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, draw_rows, select_columns, shares_to_draw
 
 STRATA, MIN_STRATUM = 10, 20
 """Splits are drawn from groups of rows with similar targets: at most this many, and about this many rows at least."""
@@ -173,7 +173,7 @@ def _draw_splits(examples: dict[str, list[Example]], name: str, seed: int) -> st
     count = max(1, min(STRATA, len(rows) // MIN_STRATUM))
     ends = np.quantile([example.target for example in rows], np.linspace(0, 1, count + 1)[1:-1])
     strata = [[int(np.searchsorted(ends, example.target))] for example in rows]
-    shares = {"test": TEST_SHARE} | ({} if examples["dev"] else {"dev": DEV_SHARE})
+    shares = shares_to_draw(bool(examples["dev"]))
     drawn = draw_rows([example.item for example in rows], strata, shares, seed)
     if not drawn["test"]:
         raise UserError(

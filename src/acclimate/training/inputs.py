@@ -15,8 +15,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from acclimate.corpus import Corpus, TokenDataset
-from acclimate.corpus.csv_reader import missing_column_error
-from acclimate.corpus.sources import table_rows
+from acclimate.corpus.documents import as_corpus
 from acclimate.corpus.tokenizing import EVERY_ROW, Framing
 from acclimate.errors import UserError, warn_once
 from acclimate.model_kinds import MASKED, ModelKind, kind_of_checkpoint
@@ -29,22 +28,9 @@ from acclimate.options.training import BUDGETS, AdaptOptions, TrainingOptions
 from acclimate.training.method import Method
 from acclimate.training.task_kinds import task_texts
 
-TextInput = str | Path | Iterable[str | Path] | Corpus
+TextInput = str | Path | Iterable[Any] | Corpus
 TASK_EPOCHS = 100
 """Default number of passes over the text of a task (Gururangan et al., ACL 2020, and the TAPTER paper)."""
-
-
-def as_corpus(text: TextInput, text_column: str = "text") -> Corpus:
-    """Return a corpus: the given one, one of the given files, or one of a column of a ``Dataset`` or a data frame.
-
-    Raises:
-        UserError: If a source cannot be read or has no such column.
-    """
-    if (rows := table_rows(text)) is not None:
-        if rows and text_column not in rows[0]:
-            raise missing_column_error("the table in memory", text_column, rows[0])
-        return Corpus.of([row[text_column] for row in rows if row[text_column] is not None])
-    return text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)  # type: ignore[arg-type]
 
 
 def task_corpus(task: Any) -> Corpus:
@@ -52,7 +38,9 @@ def task_corpus(task: Any) -> Corpus:
     return Corpus.of(task_texts(task))
 
 
-def resolve_texts(method: Method, corpus: TextInput | None, task: Any, text_column: str) -> dict[str, Corpus]:
+def resolve_texts(
+    method: Method, corpus: TextInput | None, task: Any, text_column: str, encoding: str | None = None
+) -> dict[str, Corpus]:
     """Return the ``"domain"`` text and the ``"task"`` text that a method reads; most methods read one of them.
 
     Args:
@@ -60,6 +48,7 @@ def resolve_texts(method: Method, corpus: TextInput | None, task: Any, text_colu
         corpus: Text that the user gave, or None.
         task: A loaded task, or None.
         text_column: Column that holds the text in tables and JSON lines.
+        encoding: Encoding of files that are not UTF-8.
 
     Raises:
         UserError: If a text or the task is missing, or it is not clear which text is meant.
@@ -78,7 +67,7 @@ def resolve_texts(method: Method, corpus: TextInput | None, task: Any, text_colu
         )
     texts: dict[str, Corpus] = {}
     if corpus is not None:
-        texts["domain"] = as_corpus(corpus, text_column)
+        texts["domain"] = as_corpus(corpus, text_column, encoding)
     if corpus is None or any(stage.reads == "task" for stage in stages):
         texts["task"] = task_corpus(task)
     return texts

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+from acclimate.corpus.sources import is_hub_name, load_hub, parse_hub_name
 from acclimate.errors import UserError
 from acclimate.options.declaration import build
 from acclimate.options.reading import DEFAULT_READING, ReadingOptions, default_task_name, reading_names
@@ -34,12 +35,24 @@ class TaskKind(ABC):
     """Whether its learner trains the model itself; such a model can also be evaluated as it is, with no epochs."""
 
     def matches(self, folder: Path) -> bool:
-        """Return whether a folder has the file format of this kind; such folders are read by :meth:`read`."""
+        """Return whether a folder has the file format of this kind."""
+        return False
+
+    def matches_source(self, source: Any) -> bool:
+        """Return whether a file or an object has the format of this kind."""
         return False
 
     def read(self, folder: Path, name: str) -> Any:
         """Read a folder that :meth:`matches`; raise a UserError that names the row if one cannot be used."""
-        raise UserError(f"'{folder}' cannot be read as a task of the kind '{self.name}'.")
+        return self.read_source(folder, name, DEFAULT_READING)
+
+    def read_source(self, source: Any, name: str, options: ReadingOptions) -> Any:
+        """Read a source that has the format of this kind, with options of how to read it.
+
+        Raises:
+            UserError: If that is not possible, as for kinds whose columns have fixed names.
+        """
+        raise UserError(f"The task '{name}' is of the kind '{self.name}', whose columns cannot be named.")
 
     def matches_table(self, rows: Sequence[tuple[str, dict[str, Any]]], options: ReadingOptions) -> bool:
         """Return whether the train rows of a table are those of this kind; they are read by :meth:`read_tables`.
@@ -142,8 +155,11 @@ def load_task(
     A regression task: the same, with numbers as labels, of which at least one has a fraction (``3.5``). Whole numbers
     are classes unless ``task_kind`` is ``"regression"``.
 
-    A question answering task: ``train.json``, ``test.json`` and optionally ``dev.json`` (or ``.json.gz``) in the
-    format of SQuAD v1.1, or tables with its columns; see :func:`acclimate.tasks.qa.load_qa`.
+    A question answering task: files in the format of SQuAD v1.1, or rows in any form with its columns; splits are
+    drawn by passage. See :func:`acclimate.tasks.qa.load_qa`.
+
+    A retrieval task: a folder in the layout of BEIR, or pairs of a query and a passage, perhaps with a negative, and
+    without labels; see :mod:`acclimate.tasks.retrieval.data`.
 
     Args:
         source: The task.
@@ -173,31 +189,25 @@ def load_task(
     every = [TASK_KINDS.lookup(kind)() for kind in TASK_KINDS.names()]
     fallback = next(kind for kind in every if kind.fallback)
     kinds = [TASK_KINDS.lookup(task_kind)()] if task_kind else [kind for kind in every if not kind.fallback]
+    if is_hub_name(source):
+        name, column = name or default_task_name(source), parse_hub_name(source)[3]
+        options = replace(options, text_column=column) if column else options
+        source = load_hub(source)
     path = None
-    if isinstance(source, str | Path) and not str(source).startswith("hf:"):
+    if isinstance(source, str | Path):
         path, column = _split_column(Path(source).expanduser())
-        if column is not None:
-            options = replace(options, text_column=column)
+        options = replace(options, text_column=column) if column else options
         name, source = name or default_task_name(path.resolve()), path
         if not path.is_file():
             check_task_folder(path)
-            if kind := next((kind for kind in kinds if kind.matches(path)), None):
-                check_named_columns(kind, path, options)
-                return kind.read(path, name)
-    name = name or (default_task_name(source) if isinstance(source, str) else "task")
+    name = name or "task"
+    is_folder = path is not None and path.is_dir()
+    if own := next((kind for kind in kinds if (kind.matches if is_folder else kind.matches_source)(source)), None):
+        has_options = replace(options, task_kind=None) != DEFAULT_READING
+        return own.read_source(source, name, options) if has_options or not is_folder else own.read(source, name)
     tables = fallback.open_tables(source, name, options)
     found = next((kind for kind in kinds if task_kind or kind.matches_table(tables["train"].rows, options)), fallback)
     return found.read_tables(tables, name, options, path)
-
-
-def check_named_columns(kind: TaskKind, path: Path, options: ReadingOptions) -> None:
-    """Refuse options about columns and splits for a folder in the file format of a kind.
-
-    Raises:
-        UserError: If there are such options.
-    """
-    if replace(options, task_kind=None) != DEFAULT_READING:
-        raise UserError(f"'{path}' is a task of the kind '{kind.name}', whose columns cannot be named.")
 
 
 def _split_column(path: Path) -> tuple[Path, str | None]:
@@ -243,7 +253,11 @@ def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:
     if task is not None and not hasattr(task, "task_kind"):
         return load_task(task, **(named | columns))
     for name, value in named.items():
-        if name not in columns and value != getattr(DEFAULT_READING, name):
+        if (
+            name not in columns
+            and (name != "encoding" or not hasattr(options, "corpus"))
+            and value != getattr(DEFAULT_READING, name)
+        ):
             state = "there is no task" if task is None else "the task is loaded already"
             raise UserError(f"'{name}' says how to read a task, but {state}; remove it.")
     return task

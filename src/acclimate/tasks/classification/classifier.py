@@ -19,7 +19,7 @@ from acclimate.tasks.classification.data import Example, Task, build_task
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import load_with_head
-from acclimate.tasks.sources import Tables, open_tables, select_columns
+from acclimate.tasks.sources import Tables, read_tables, select_columns
 
 
 class Classifier(HeadModel):
@@ -120,7 +120,7 @@ class Classification(TaskKind):
 
     def open_tables(self, source: Any, name: str, options: ReadingOptions) -> Tables:
         """Return the rows of a source in any form, with columns of any name."""
-        return open_tables(source, name, options)
+        return read_tables(source, name, options)
 
     def read_tables(self, tables: Tables, name: str, options: ReadingOptions, path: Path | None) -> Task:
         """Read the task."""

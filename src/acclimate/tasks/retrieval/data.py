@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.options.reading import ReadingOptions
-from acclimate.tasks.classification.data import DEV_SHARE, TEST_SHARE, draw_rows
 from acclimate.tasks.readers import SPLITS, Row, read_rows
-from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table
+from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, draw_rows, shares_to_draw
 
 QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")
 PASSAGE_NAMES = (
@@ -275,7 +274,7 @@ def _draw_splits(splits: dict[str, list[Query]], name: str, seed: int) -> str:
     """
     queries = splits["train"]
     groups = [query.relevant[0].id for query in queries]
-    shares = {"test": TEST_SHARE} | ({} if splits["dev"] else {"dev": DEV_SHARE})
+    shares = shares_to_draw(bool(splits["dev"]))
     drawn = draw_rows(groups, [[0]] * len(queries), shares, seed)
     if not drawn["test"]:
         raise UserError(

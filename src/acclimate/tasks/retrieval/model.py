@@ -23,11 +23,11 @@ from acclimate.evaluation.embeddings import (
 )
 from acclimate.evaluation.retrieval import DEPTH, compare_rankings, rank_with_bm25, retrieval_metrics
 from acclimate.model_kinds import kind_of_checkpoint
-from acclimate.models.checkpoints import load_config, silence_transformers, trusts_remote_code
+from acclimate.models.checkpoints import load_config, trusts_remote_code
 from acclimate.models.loading import load_tokenizer
 from acclimate.models.saving import find_non_finite
 from acclimate.options.reading import ReadingOptions
-from acclimate.progress import Progress
+from acclimate.progress import Progress, silence_transformers
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.readers import Row
 from acclimate.tasks.retrieval.data import (
