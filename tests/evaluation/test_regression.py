@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,8 @@ from acclimate.evaluation.scoring import make_scoring
 from acclimate.evaluation.statistics import bootstrap_intervals, bootstrap_weights, paired_bootstrap
 
 SCORING = RegressionScoring()
-NUMBERS = st.lists(st.tuples(st.integers(-5, 5), st.floats(-1e6, 1e6)), min_size=3, max_size=30)
+REALS = st.integers(-(10**6), 10**6).map(lambda n: n / 7)
+NUMBERS = st.lists(st.tuples(st.integers(-5, 5), REALS), min_size=3, max_size=30)
 
 
 def or_zero(value):
@@ -28,7 +31,8 @@ def test_metrics_are_those_of_the_libraries(pairs):
     found = regression_metrics(gold.tolist(), predicted.tolist())
     assert found["rmse"] == pytest.approx(root_mean_squared_error(gold, predicted))
     assert found["mae"] == pytest.approx(mean_absolute_error(gold, predicted))
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         assert found["spearman"] == pytest.approx(or_zero(stats.spearmanr(gold, predicted).statistic), abs=1e-9)
         if np.ptp(predicted) > 1e-6 * np.abs(predicted).max():
             assert found["pearson"] == pytest.approx(or_zero(stats.pearsonr(gold, predicted).statistic), abs=1e-6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -148,7 +148,7 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
 
     with tensorboard_folder(trackers, target):
         own = find_task_kind(data).own_training
-        run_training = learner.train if own else train
+        run_training: Callable[..., Any] = learner.train if own else train
         what = (examples,) if own else (learner.head, learner.rows(examples))
         trained = run_training(
             *what,

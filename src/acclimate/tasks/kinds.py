@@ -15,7 +15,6 @@ from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.scoring import Scoring
 from acclimate.options import Option, SupervisedOptions, options, values
 from acclimate.options.numbers import Count
-from acclimate.tasks.head_model import HeadModel
 from acclimate.tasks.readers import SPLITS
 from acclimate.training.task_kinds import TASK_KINDS, TaskKind, find_task_kind, load_task, open_task, task_texts
 
@@ -86,7 +85,7 @@ class EvaluationResult:
 class Learner(ABC):
     """A model with the head of a task, and the task that it learns."""
 
-    def __init__(self, head: HeadModel, task: Any) -> None:
+    def __init__(self, head: Any, task: Any) -> None:
         """Set the model and its task."""
         self.head, self.task = head, task
 
@@ -98,14 +97,11 @@ class Learner(ABC):
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
         """Predict the ``"dev"`` or ``"test"`` split of the task and score the predictions."""
 
-    def train(self, examples: Sequence[Any], options: ResolvedOptions, precision: Precision, **run: Any) -> Any:
+    def train(self, *args: Any, **options: Any) -> Any:
         """Train the model, if the kind has ``own_training``.
 
-        Args:
-            examples: Train examples.
-            options: Options of fine-tuning.
-            precision: The resolved precision.
-            run: The keyword arguments of :func:`acclimate.tasks.trainer.train`, whose result is returned.
+        The arguments are train examples, the resolved options and precision, and the keyword arguments of
+        :func:`acclimate.tasks.trainer.train`; the result is that of this function.
         """
         raise NotImplementedError(f"{type(self).__name__} is trained by acclimate.tasks.trainer.train")
 

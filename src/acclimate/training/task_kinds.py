@@ -63,6 +63,10 @@ class TaskKind(ABC):
         """
         return False
 
+    def open_tables(self, source: Any, name: str, options: ReadingOptions) -> Any:
+        """Return the tables of a source by split, as they are; only the kind with ``fallback`` does."""
+        raise NotImplementedError
+
     def read_tables(self, tables: Any, name: str, options: ReadingOptions, path: Path | None) -> Any:
         """Read a task from tables, whatever their form was.
 
