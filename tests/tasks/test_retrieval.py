@@ -18,6 +18,7 @@ from acclimate.cli import app
 from acclimate.errors import UserError
 from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, ranking_scores, retrieval_metrics
 from acclimate.files import read_json
+from acclimate.study import compare
 from acclimate.tasks import distill, finetune, load_task
 from acclimate.tasks.kinds import find_task_kind, item_texts, task_text
 from acclimate.tasks.retrieval import RetrievalTask
@@ -182,13 +183,28 @@ def test_training_improves_the_ranking_and_the_folder_gives_the_same(kind, selec
     out, task = tmp_path / "out", load_task(beir)
     task = dataclasses.replace(task, test=task.train)  # what a tiny model can learn
     model = save_tiny(kind, tmp_path / "model")
-    options = {**QUICK, "epochs": 4, "learning_rate": 3e-3, "batch_size": 8, "select": select, "max_length": 20}
+    pairs = [{"sentence1": f"the {a} of it", "sentence2": f"a {b} in it", "score": n % 7 / 2}
+             for n, (a, b) in enumerate(zip(TOPICS, WORDS, strict=False))]  # fmt: skip
+    options = {
+        **QUICK,
+        "epochs": 4,
+        "learning_rate": 3e-3,
+        "batch_size": 8,
+        "select": select,
+        "similarity": pairs,
+        "max_length": 20,
+    }
     result = finetune(model, task, out=out, **options)
     before = result.metrics["references"]["before training"]
     assert result.metrics["ndcg@10"] > before["ndcg@10"] + gain
     assert before["difference"]["difference"] == pytest.approx(result.metrics["ndcg@10"] - before["ndcg@10"])
     assert result.kind == "retrieval" and result.steps and result.metrics["references"]["bm25"]["ndcg@10"] > 0.3
-    loaded = sentence_transformers.SentenceTransformer(str(out))
+    loaded, kept = sentence_transformers.SentenceTransformer(str(out)), result.metrics["similarity"]
+    general = find_task_kind(load_task(pairs)).sentence_pairs(load_task(pairs))
+    assert (kept["metric"], kept["pairs"]) == ("spearman", 30)
+    assert kept["after"] == pytest.approx(general.score(general.measure(loaded))["spearman"], abs=1e-6)
+    assert f"{kept['before']:.3f}" in (out / "README.md").read_text()
+    assert ("show similarity worse" in result.warning) == (kept["verdict"] == "loss")
     assert loaded.max_seq_length == 20
     vectors = [loaded.encode(texts) for texts in ([query.text for query in task.test], list(task.documents.values()))]
     best = (vectors[0] @ vectors[1].T).argmax(1)
@@ -243,6 +259,8 @@ def test_what_does_not_apply_is_an_error(beir, tiny_bert, tmp_path, monkeypatch)
     with pytest.raises(UserError, match="only those can be distilled"):
         distill(tiny_bert, tiny_bert, beir, progress=False)
     classes = [{"text": f"a {n}", "label": n % 2} for n in range(40)]
+    with pytest.raises(UserError, match="'similarity' measures retrieval models"):
+        finetune(tiny_bert, classes, similarity=beir, **QUICK)
     with pytest.raises(UserError, match="'epochs' must be at least 1"):
         finetune(tiny_bert, classes, epochs=0, **QUICK)
     task = load_task(beir)
@@ -260,3 +278,43 @@ def test_on_the_command_line(beir, tiny_bert):
     run = CliRunner().invoke(app, ["finetune", *options])
     assert run.exit_code == 0, run.output
     assert "ndcg@10" in run.output and "bm25" in run.output
+
+
+def test_in_a_study(beir, tiny_bert, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(
+        "\n".join(f"the {topic} was {n} . it is a {topic} for the table" for n in "123456" for topic in TOPICS)
+    )
+    study = {
+        "name": "search", "models": [str(tiny_bert)], "methods": ["none", "lm"], "seeds": 1,
+        "domains": [{"name": "d", "corpus": str(corpus), "tasks": [str(beir)]}],
+        "adapt": {"steps": 2, "batch_size": 4, "max_length": 16}, "evaluate": {"max_length": 16},
+        "finetune": {"max_length": 16, "epochs": 0},
+    }  # fmt: skip
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    results = compare(tmp_path / "study.json", tmp_path / "out", progress=False)
+    assert not results.failures
+    base, adapted = results.scores
+    assert (base.metric, base.kind, base.test_items) == ("ndcg@10", "retrieval", 12)
+    assert set(adapted.summaries) == {"ndcg@10", "mrr@10", "recall@100"} and adapted.comparison is not None
+    assert "ndcg@10" in (tmp_path / "out" / "report.html").read_text().lower()
+    (table,) = [table for table in results.tables if table.title == "Beside other rankings"]
+    assert [(row[3], row[4]) for row in table.rows] == [("none", "bm25"), ("lm", "bm25")]
+    assert table.rows[0][7] == pytest.approx(100 * base.summaries["ndcg@10"].mean)
+    words = [
+        "advise",
+        "--model",
+        tiny_bert,
+        "--corpus",
+        corpus,
+        "--general",
+        corpus,
+        "--task",
+        beir,
+        "--max-length",
+        16,
+    ]
+    plan = CliRunner().invoke(app, list(map(str, words)))
+    assert plan.exit_code == 0, plan.output
+    leak = CliRunner().invoke(app, ["inspect", "leakage", "--corpus", str(corpus), "--task", str(beir)])
+    assert leak.exit_code == 0, leak.output

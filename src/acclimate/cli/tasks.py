@@ -154,6 +154,10 @@ def _print_references(metrics: dict[str, Any], names: Collection[str]) -> None:
     """Print the scores of what is measured beside the model that was fine-tuned, such as BM25."""
     for other, found in metrics.get("references", {}).items():
         typer.echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names))
+    if "similarity" in metrics:
+        from acclimate.evaluation.embeddings import SimilarityChange
+
+        typer.echo(f"  similarity, {SimilarityChange.from_dict(metrics['similarity']).describe()}")
 
 
 def _inside(out: str | Path | None, name: str) -> Path | None:

@@ -165,6 +165,17 @@ class FinetuneOptions(SupervisedOptions, ReadingOptions):
         Positive | None,
         Option("Peak learning rate on the first task.", default="the same as on the task", study=False),
     ] = None
+    similarity: Annotated[
+        Any,
+        Option(
+            "Pairs of sentences, with or without scores, on which a retrieval model is measured before and after.",
+            DATA,
+            default="not measured",
+            more="A file, a folder, rows in memory or a loaded task of similarity or retrieval: whether the embeddings "
+            "still show similarity in general. A drop whose interval excludes zero is a warning.",
+            study=False,
+        ),
+    ] = None
     report_to: ReportTo = None
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Protocol
 
 from acclimate.device import Precision
 from acclimate.errors import UserError, unknown_name_error
+from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.scoring import Scoring
 from acclimate.options import Option, SupervisedOptions, options, values
 from acclimate.options.numbers import Count
@@ -88,6 +89,8 @@ class Learner(ABC):
     def __init__(self, head: Any, task: Any) -> None:
         """Set the model and its task."""
         self.head, self.task = head, task
+        self.general: SentencePairs | None = None
+        """Pairs on which a model with embeddings of sentences is measured before and after training."""
 
     @abstractmethod
     def rows(self, examples: Sequence[Any]) -> Sequence[dict[str, Any]]:

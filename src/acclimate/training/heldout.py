@@ -169,6 +169,20 @@ NEIGHBOR_DOCUMENTS = 2_000
 log = logging.getLogger(__name__)
 
 
+def open_pairs(given: Any) -> SentencePairs:
+    """Return the pairs of sentences of a task, in any of its forms.
+
+    Raises:
+        UserError: If the task cannot be read or has no pairs, or ``sentence-transformers`` is not installed.
+    """
+    import_sentence_transformers()
+    task = open_task(given)
+    pairs: SentencePairs | None = find_task_kind(task).sentence_pairs(task)
+    if pairs is None:
+        raise UserError(f"'{task.name}' has no pairs of sentences; give pairs, with or without scores.")
+    return pairs
+
+
 @dataclass(frozen=True)
 class SimilarityCheck:
     """The pairs on which a sentence encoder is measured before and after its adaptation.
@@ -206,11 +220,7 @@ class SimilarityCheck:
                 "sentence-transformers; remove it, or give such a model."
             )
         if given is not None:
-            import_sentence_transformers()
-            task = open_task(given)
-            if (pairs := find_task_kind(task).sentence_pairs(task)) is None:
-                raise UserError(f"'{task.name}' has no pairs of sentences; give pairs, with or without scores.")
-            return cls(model, pairs, {})
+            return cls(model, open_pairs(given), {})
         try:
             import_sentence_transformers()
         except UserError as error:

@@ -17,6 +17,7 @@ from acclimate.device import Precision, default_device
 from acclimate.errors import UserError, check_stop, first_line
 from acclimate.evaluation.embeddings import (
     SentencePairs,
+    describe_change,
     import_sentence_transformers,
     is_sentence_encoder,
     load_encoder,
@@ -185,6 +186,7 @@ class RetrievalLearner(Learner):
         super().__init__(head, task)
         self.initial: list[list[str]] | None = None
         self._bm25: list[list[str]] | None = None
+        self._before: list[float] | None = None
 
     def rows(self, examples: Sequence[Query]) -> list[dict[str, str]]:
         """Return a row per query and relevant document; with a negative if every query has one."""
@@ -205,6 +207,10 @@ class RetrievalLearner(Learner):
             metrics["references"] = {"bm25": compare_rankings(gold, predicted, self._bm25)}
             if self.initial is not None:
                 metrics["references"]["before training"] = compare_rankings(gold, predicted, self.initial)
+            if self.general is not None:
+                after = self.general.measure(self.head.model)
+                change = describe_change(self.general, after if self._before is None else self._before, after)
+                metrics["similarity"] = change.to_dict()
         return EvaluationResult(metrics, gold, predicted, scores)
 
     def _rank(self, queries: Sequence[Query]) -> tuple[list[list[str]], list[list[float]]]:
@@ -238,6 +244,7 @@ class RetrievalLearner(Learner):
                 "evaluate the model as it is."
             )
         self.initial, _ = self._rank(self.task.test)
+        self._before = None if self.general is None else self.general.measure(self.head.model)
         library, encoder = import_sentence_transformers(), self.head.model
         from datasets import Dataset
 
