@@ -93,10 +93,9 @@ class Runner:
 
     def run(self, block: Block) -> None:
         """Run a block, or check it if it is data."""
+        for out in set(re.findall(r"(?:--out |\bout=\")([^\s\"]+)", block.text)):
+            remove(Path(out))
         if block.language in SHELLS:
-            for out in set(re.findall(r"--out[ =](\S+)", block.text)):
-                assert not out.startswith("/"), f"--out {out} is outside of the folder of the test"
-                shutil.rmtree(out, ignore_errors=True)
             for command in commands(block):
                 self._command(block, command)
         elif block.language == "python":
@@ -149,6 +148,14 @@ class Runner:
         tasks = {"tasks": given.pop("tasks")} if "tasks" in given and "domains" not in given else {}
         domains = given.get("domains", [{**DOMAIN, **tasks}])
         StudyConfig.of({**STUDY, **given, "domains": domains})
+
+
+def remove(out: Path) -> None:
+    """Remove what an earlier block or the sample wrote to a folder."""
+    assert not out.is_absolute(), f"{out} is outside of the folder of the test"
+    if out.is_symlink():
+        out.unlink()
+    shutil.rmtree(out, ignore_errors=True)
 
 
 def check_extras(words: list[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from pathlib import Path
 
 import pandas
@@ -32,7 +31,7 @@ def lines(name: str, count: int = 40) -> list[str]:
     return [f"{TEXTS[number % len(TEXTS)]} {name} {number}" for number in range(count)]
 
 
-def rows(first: str, second: str, labels: tuple[str, str] = ("no", "yes"), count: int = 40) -> list[dict]:
+def rows(first: str, second: str, labels: tuple[str, str] = ("no", "yes"), count: int = 20) -> list[dict]:
     """Return rows of a task with these columns, as many of each label."""
     return [{first: text, second: labels[number % 2]} for number, text in enumerate(lines(first, count))]
 
@@ -79,9 +78,9 @@ def write_tasks(folder: Path) -> None:
     write_lines(folder / "pairs.jsonl", [{**row, "other": "food"} for row in rows("one", "same")])
     for name in TASKS:
         for split in ("train", "dev", "test"):
-            write_lines(folder / "tasks" / name / f"{split}.jsonl", rows("text", "label", count=20))
+            write_lines(folder / "tasks" / name / f"{split}.jsonl", rows("text", "label"))
     for split in ("train", "test"):
-        write_lines(folder / "tasks" / "topic" / f"{split}.jsonl", rows("text", "label", ("phys", "bio"), 20))
+        write_lines(folder / "tasks" / "topic" / f"{split}.jsonl", rows("text", "label", ("phys", "bio")))
     for name in ("squad", "bioasq"):
         for split in ("train", "test"):
             write_questions(folder / name / f"{split}.json")
@@ -118,11 +117,10 @@ def samples(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def workspace(samples, tmp_path, monkeypatch, page) -> Path:
-    """A new current folder with links to the samples; a page that uses an adapted model without writing it has one."""
+def workspace(samples, tmp_path, monkeypatch) -> Path:
+    """A new current folder with links to the samples, also as an adapted model for pages that do not make one."""
     for sample in samples.iterdir():
         (tmp_path / sample.name).symlink_to(sample)
-    if not re.search(r"--out adapted|out=\"adapted", page.read_text(encoding="utf-8")):
-        (tmp_path / "adapted").symlink_to(samples / "roberta-base")
+    (tmp_path / "adapted").symlink_to(samples / "bert-base-uncased")
     monkeypatch.chdir(tmp_path)
     return tmp_path
