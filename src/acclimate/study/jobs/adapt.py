@@ -11,16 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-import numpy as np
-
 from acclimate.adaptation_rows import (
     AdaptationRow,
-    CurvePoint,
     Importance,
     MaskedSample,
     MaskedTexts,
     MaskedToken,
     UnreadRecords,
+    read_curves,
 )
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
@@ -54,8 +52,6 @@ HEAD_OPTIONS = ("max_length", "precision", "head_tokens", "seed")
 IMPORTANCE = "importance.json"
 PILOT_METHOD, PILOT_DOCUMENTS, PILOT_HEAD_TOKENS = "lm", 2_000, 1_000
 """Method, documents, and tokens for a missing head of the adaptation that measures the speed of a machine."""
-CURVE_POINTS = 200
-"""Maximum points of a learning curve in the results; longer curves are thinned."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -375,37 +371,6 @@ def read_importance(folder: Path, stored: Any = None) -> Importance | None:
         return Importance.from_dict(stored or read_json(folder / IMPORTANCE))
     except (OSError, ValueError, TypeError, AttributeError, UserError):  # a user's method may write anything
         return None
-
-
-def read_curves(log: Path) -> dict[str, list[CurvePoint]]:
-    """Read the training loss and the held-out loss from a log. Invalid lines are skipped.
-
-    Args:
-        log: A ``log.jsonl``; if it is missing, both curves are empty.
-
-    Returns:
-        ``curve``, the training loss, and ``heldout_curve``, each with at most :data:`CURVE_POINTS` points.
-    """
-    try:
-        lines = log.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        lines = []
-    found: dict[str, list[CurvePoint]] = {"curve": [], "heldout_curve": []}
-    for line in lines:
-        try:
-            entry = json.loads(line)
-            kind = "heldout_curve" if "heldout" in entry else "curve"
-            found[kind].append(CurvePoint.from_dict({**entry, **entry.get("heldout", {})}))
-        except (json.JSONDecodeError, TypeError, ValueError):
-            continue
-    return {kind: _thinned(points) for kind, points in found.items()}
-
-
-def _thinned(points: list[CurvePoint]) -> list[CurvePoint]:
-    if len(points) <= CURVE_POINTS:
-        return points
-    chosen = np.unique(np.linspace(0, len(points) - 1, CURVE_POINTS).round().astype(int))
-    return [points[index] for index in chosen]
 
 
 def masked_samples(found: Sequence[JobResult[Adaptation]], count: int) -> list[MaskedSample]:
