@@ -1,7 +1,7 @@
 """Code blocks of the documentation, and how each kind is run.
 
 The blocks of a page run in order, in one folder, and Python blocks share their names. A block may write to a folder
-that an earlier one wrote. A comment before a block changes how it is run:
+that an earlier one wrote; it is removed first, unless the block reads a file in it. A comment before a block changes how it is run:
 
 - ``<!-- run: --steps 2 -->`` appends options to the commands of the block;
 - ``<!-- run: skip, needs a network -->`` skips it and says why.
@@ -94,7 +94,8 @@ class Runner:
     def run(self, block: Block) -> None:
         """Run a block, or check it if it is data."""
         for out in set(re.findall(r"(?:--out |\bout=\")([^\s\"]+)", block.text)):
-            remove(Path(out))
+            if f"{out}/" not in block.text:  # the block does not read it
+                remove(Path(out))
         if block.language in SHELLS:
             for command in commands(block):
                 self._command(block, command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import types
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from acclimate.masking import base as masking
 from acclimate.study import budget
 from acclimate.training import inputs, method, mixture
+from acclimate.training.callbacks import check_keep_steps
 from tests.docs.blocks import ROOT, blocks, pages, run_page
 
+adapting = importlib.import_module("acclimate.training.adapt")  # the package has a function of this name
 STEPS = 2
 QUICK = ("README.md", "docs/data.md", "docs/models.md", "docs/install.md", "docs/methods.md")
 """Pages of the first hour, which are run in every test run; the others are slow tests."""
@@ -23,6 +26,7 @@ def _two_steps(monkeypatch):
     resolve, plan = inputs.Budget.resolve, mixture.Mixture.plan
     monkeypatch.setattr(inputs.Budget, "resolve", lambda *given, **named: min(STEPS, resolve(*given, **named)))
     monkeypatch.setattr(mixture.Mixture, "plan", lambda *given, **named: min(STEPS, plan(*given, **named)))
+    monkeypatch.setattr(adapting, "check_keep_steps", lambda keep, method, _=None: check_keep_steps(keep, method))
     monkeypatch.setattr(budget, "PILOT_SECONDS", 0.2)
 
 
