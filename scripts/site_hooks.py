@@ -65,9 +65,10 @@ CLASSES = {
 STYLE = """
 .md-typeset [data-md-copying] .gp { display: none }
 .md-typeset td:first-child code { white-space: nowrap }
-.md-typeset table.facts thead { display: none }
+.md-typeset thead:not(:has(th:not(:empty))) { display: none }
+.md-grid { max-width: 72rem }
 """
-"""Copied commands have no prompt, and names in tables are not broken."""
+"""Copied commands have no prompt, names in tables are not broken, and code has more room."""
 
 # Methods
 
@@ -133,7 +134,7 @@ def facts(name: str) -> dict[str, str]:
         "low-rank adapters": f"refused: {method.without_adapter}" if method.without_adapter else "`--adapter lora`",
         "loading": "" if method.loads_without_acclimate else "needs acclimate; the model card says how",
         "former names": ", ".join(f"`{former}`" for former in former_names(name)),
-        "more": f"[{guide}](../{guide})",
+        "more": f"[{'guide' if guide == f'{name}.md' else 'which method'}](../{guide})",
     }
 
 
@@ -150,7 +151,7 @@ def method_page(name: str) -> str:
     if method.trains:
         sources = [] if method.reads == "task" else ["--corpus reviews.jsonl.gz"]
         sources += ["--task reviews.csv"] if method.needs_task or method.reads == "task" else []
-        command = f"acclimate adapt --model roberta-base {' '.join(sources)} --method {name} --out adapted"
+        command = f"acclimate adapt --model roberta-base {' '.join(sources)} \\\n    --method {name} --out adapted"
         lines += ["```console", f"$ {command}", "```", "", "| | |", "|---|---|"]
         lines += [f"| {title} | {cell(value)} |" for title, value in facts(name).items() if value]
     if fields(method):
