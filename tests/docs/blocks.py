@@ -1,7 +1,8 @@
 """Code blocks of the documentation, and how each kind is run.
 
 The blocks of a page run in order, in one folder, and Python blocks share their names. A block may write to a folder
-that an earlier one wrote; it is removed first, unless the block reads a file in it. A comment before a block changes how it is run:
+that an earlier one wrote; it is removed first, unless the block reads a file in it. A comment before a block changes
+how it is run:
 
 - ``<!-- run: --steps 2 -->`` appends options to the commands of the block;
 - ``<!-- run: skip, needs a network -->`` skips it and says why.
@@ -122,6 +123,8 @@ class Runner:
         while "=" in words[0]:
             name, _, changed[name] = words.pop(0).partition("=")
         if words[0] == "acclimate":
+            if words[1] == "init":
+                Path(words[2]).unlink(missing_ok=True)  # the sample; the command writes over no other study
             options = shlex.split(block.marker)
             result = CliRunner().invoke(app, [*words[1:], *options], env=changed)
             if result.exit_code:

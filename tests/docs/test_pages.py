@@ -27,7 +27,8 @@ def _two_steps(monkeypatch):
     monkeypatch.setattr(inputs.Budget, "resolve", lambda *given, **named: min(STEPS, resolve(*given, **named)))
     monkeypatch.setattr(mixture.Mixture, "plan", lambda *given, **named: min(STEPS, plan(*given, **named)))
     monkeypatch.setattr(adapting, "check_keep_steps", lambda keep, method, _=None: check_keep_steps(keep, method))
-    monkeypatch.setattr(budget, "PILOT_SECONDS", 0.2)
+    for seconds in ("PILOT_SECONDS", "TIMING_SECONDS"):
+        monkeypatch.setattr(budget, seconds, 0.2)
 
 
 @pytest.fixture(autouse=True)
