@@ -6,7 +6,9 @@ import importlib
 import types
 
 import pytest
+from typer.testing import CliRunner
 
+from acclimate.cli import app
 from acclimate.masking import base as masking
 from acclimate.study import budget
 from acclimate.training import inputs, method, mixture
@@ -51,6 +53,16 @@ def test_the_blocks_of_a_page_run(page, workspace):
     module = types.ModuleType("page_of_the_docs")
     module.__file__ = str(workspace / "page_of_the_docs.py")
     assert run_page(page, module) or all(block.skipped for block in blocks(page))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", sorted((ROOT / "examples" / "start").glob("*.yaml")), ids=lambda study: study.stem)
+def test_a_study_to_copy_runs(study, workspace):
+    (workspace / study.name).write_text(study.read_text(encoding="utf-8"), encoding="utf-8")
+    arguments = ["compare", study.name, "--out", "runs", "--set", "seeds=2", "--quiet"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, (result.exception, result.output)
+    assert (workspace / "runs" / "report.html").stat().st_size > 10_000
 
 
 def test_few_blocks_are_skipped_and_each_says_why():
