@@ -11,6 +11,7 @@ import yaml
 from acclimate.errors import UserError
 from acclimate.options import build
 from acclimate.options.studies import InitOptions
+from acclimate.results import StudyResults
 from acclimate.study import StudyConfig
 from acclimate.study.draft import draft_study, init
 from tests.cases import each
@@ -45,6 +46,38 @@ def test_one_line_runs_a_study_whose_file_goes_on(world, described, tmp_path, mo
     monkeypatch.chdir(tmp_path)  # the file works from anywhere
     code, _, err = call(monkeypatch, capsys, "compare", out / "study.yaml", "--out", out)
     assert code == 0 and world.calls.total() == done, err
+
+
+def test_the_domain_is_described_before_training(world, described, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "400")
+    command = ["compare", *described, "--methods", "mlm", "--general", "general.txt", "--out", tmp_path / "out"]
+    code, _, err = call(monkeypatch, capsys, *command)
+    lines = err.splitlines()
+    (said,) = [number for number, line in enumerate(lines) if "before training: " in line]
+    assert code == 0 and "294 documents with about 120,000 tokens, little text. The base model predicts" in lines[said]
+    assert said < next(number for number, line in enumerate(lines) if "adapt · " in line)
+    assert "No dev or test text was found" in err
+    (asked,) = world.advised
+    assert len(asked["documents"]) == 294 and len(asked["held_out"]) == 6 and len(asked["general"]) == 80
+    results = StudyResults.load(tmp_path / "out" / "results.json")
+    (table,) = [table for table in results.tables if table.title == "Before training"]
+    (row,) = table.rows
+    assert dict(zip(table.columns, row, strict=True))["95 % interval"] == "+0.250 to +0.750"
+    assert table.note in lines[said]
+    assert call(monkeypatch, capsys, *command)[0] == 0 and len(world.advised) == 1
+    # The file of an earlier version has no such measurement, and is resumed as it is.
+    path = tmp_path / "out" / "study.yaml"
+    path.write_text(path.read_text().replace("evaluate:\n  advice: true\n", ""))
+    for arguments in ([], ["--no-advice"]):
+        assert call(monkeypatch, capsys, *command, *arguments)[0] == 0 and len(world.advised) == 1
+    assert not StudyConfig.load(path).evaluate.advice
+
+
+def test_text_that_cannot_be_measured_before_training_stops_nothing(world, described, tmp_path, monkeypatch, capsys):
+    world.fail_on["advice"] = UserError("The loss needs at least two documents.")
+    code, _, err = call(monkeypatch, capsys, "compare", *described, "--methods", "mlm", "--out", tmp_path / "out")
+    assert code == 0 and "before training: Not measured: The loss needs" in " ".join(err.split())
+    assert StudyResults.load(tmp_path / "out" / "results.json").tables[0].rows == []
 
 
 def test_held_out_documents_are_not_adapted_to(world, described, tmp_path, monkeypatch, capsys):

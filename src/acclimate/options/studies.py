@@ -78,6 +78,14 @@ class StudyOptions:
     ] = ()
     tokens: Annotated[TokenCount | None, Option("Tokens per adaptation.", default="one pass over the corpus")] = None
     seeds: Annotated[SeedCount | None, Option("Number of seeds of fine-tuning.", default="5")] = None
+    advice: Annotated[
+        bool,
+        Option(
+            "Measure first how far the domain is from general text, as `acclimate advise` does.",
+            OUTPUT,
+            negated="--no-advice",
+        ),
+    ] = True
 
 
 @options

@@ -20,6 +20,8 @@ from acclimate.study.paths import locate_model, locate_text
 from acclimate.study.settings import UNADAPTED
 
 ONE_PASS = "Each adaptation reads the corpus once."
+FOUND = (("adapt", "tokens"),)
+"""Settings that ``--minutes`` finds."""
 HEADER = "# Written by `acclimate init` or `acclimate compare`. docs/study.md describes all keys.\n"
 
 
@@ -74,6 +76,7 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
         "general": texts["general"],
         "adapt": {} if options.tokens is None else {"tokens": options.tokens},
         "seeds": options.seeds or 5,
+        "evaluate": {"advice": True} if options.advice else {},
     }
     study["domains"] = [{key: value for key, value in study["domains"][0].items() if value}]
     study = change_values({key: value for key, value in study.items() if value or key == "notes"}, settings or {})
@@ -113,16 +116,21 @@ def is_written(study: Mapping[str, Any], path: Path) -> bool:
     if not path.exists():
         return False
     found = read_study_file(path)
-    if _without_budget({"name": path.stem, **study}) != _without_budget(found):
+    if _comparable({"name": path.stem, **study}, *FOUND) != _comparable(found, *FOUND):
         raise _other_study_error(path)
     return True
 
 
-def _without_budget(study: Any) -> Any:
+def _comparable(study: Any, *without: tuple[str, str]) -> Any:
+    """Return the values of a study that make it another one: without notes, advice, and the settings ``without``."""
     if not isinstance(study, Mapping):
         return study
-    adapt = {key: value for key, value in (study.get("adapt") or {}).items() if key != "tokens"}
-    return {**{key: value for key, value in study.items() if key != "notes"}, "adapt": adapt}
+    kept = {key: value for key, value in study.items() if key != "notes"}
+    for section, name in (("evaluate", "advice"), *without):
+        values = kept.pop(section, None) or {}
+        if values := {key: value for key, value in values.items() if key != name}:
+            kept[section] = values
+    return kept
 
 
 def _other_study_error(path: Path) -> UserError:
@@ -144,7 +152,7 @@ def write_study(study: Mapping[str, Any], path: str | Path) -> Path:
     if path.suffix not in (".yaml", ".yml"):
         raise UserError(f"'{path}' is written as YAML; give it a name that ends in .yaml.")
     if path.exists():
-        if {"name": path.stem, **study} == read_study_file(path):
+        if _comparable({"name": path.stem, **study}) == _comparable(read_study_file(path)):
             return path
         raise _other_study_error(path)
     return write_text(path, HEADER + yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True, width=110))
