@@ -242,8 +242,8 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
         with problems.collect():
             tasks[home, task.name] = _read_task(task, config)
     with problems.collect():
-        if config.general:
-            text = with_usual_column(lambda name: Corpus(config.general, text_column=name), column)
+        if sources := config.general:
+            text = with_usual_column(lambda name: Corpus(sources, text_column=name), column)
     problems.check()
     check_scopes(config, methods)
     if text is not None:
