@@ -30,6 +30,7 @@ Plugin = Annotated[
     list[Path] | None,
     typer.Option(
         "--plugin",
+        metavar="<path>",
         help="Python file that registers a method or a masking strategy. May be repeated.",
         rich_help_panel=METHOD,
         show_default=False,
@@ -81,7 +82,9 @@ def command(
             *([_parameter("plugin", Plugin, None)] if plugins else []),
             *([_parameter("quiet", Quiet, False)] if "progress" in declared else []),
         ]
-        call.__name__, call.__doc__ = run.__name__, run.__doc__
+        paragraphs = inspect.cleandoc(run.__doc__ or "").split("\n\n")
+        call.__name__ = run.__name__
+        call.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)  # wrapped by the terminal
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         app.command(name, cls=Command, epilog=make_epilog(example, PAGES.get(name or run.__name__, "")))(call)
@@ -106,6 +109,7 @@ def _annotation(field: OptionField) -> Any:
     kind = _flag_type(field)
     # The class of options reports what is not a number, and also reads 1e6 as a whole number.
     number = {"parser": parse_number, "metavar": f"<{kind.__name__}>"} if kind in (int, float) else {}
+    number |= {"metavar": "<str>"} if get_origin(kind) is list else {}
     shown: Any = {"help": text, "rich_help_panel": field.option.panel, "show_default": False, **number}
     if not field.flag.startswith("-"):
         return Annotated[kind | None, typer.Argument(**shown, metavar=field.flag)]
