@@ -10,12 +10,13 @@ from acclimate.errors import UserError
 from acclimate.files import check_report_file, write_json
 from acclimate.options import verb
 from acclimate.options.inspection import InspectLeakageOptions
+from acclimate.results import Measurements
 from acclimate.tasks.kinds import evaluation_texts, item_texts
 from acclimate.training.inputs import as_corpus, open_task
 from acclimate.version import __version__
 
 
-def _inspect_leakage(options: InspectLeakageOptions) -> dict[str, Any]:
+def _inspect_leakage(options: InspectLeakageOptions) -> Measurements:
     """Search a corpus, in one pass, and the train split of each task for the dev and test texts of the tasks.
 
     Returns:
@@ -52,7 +53,15 @@ def _inspect_leakage(options: InspectLeakageOptions) -> dict[str, Any]:
     report["train"] = [_search_train_split(task, rules, options.progress) for task in loaded]
     if options.out is not None:
         write_json(options.out, report)
-    return report
+    searched = [("corpus", report)] if options.corpus is not None else []
+    searched += [("train", found) for found in report["train"]]
+    rows = [{"searched": where, **row} for where, found in searched for row in found["texts"]]
+    lines = [
+        f"{row['task']}, {row['split']}: {row['found']:,} of {row['texts']:,} texts are in the {row['searched']}"
+        f"{' split' if row['searched'] == 'train' else ''}"
+        for row in rows
+    ]
+    return Measurements(report, lines, "Dev and test texts that were found", rows)
 
 
 inspect_leakage = verb(InspectLeakageOptions, _inspect_leakage)

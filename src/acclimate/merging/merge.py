@@ -6,7 +6,6 @@ import shutil
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from acclimate.files import (
     write_json,
 )
 from acclimate.locks import with_output_lock
-from acclimate.merging.path import COLUMNS, PATH_FILE, draw_path, measure_path, path_rows
+from acclimate.merging.path import COLUMNS, PATH_FILE, MergeResult, draw_path, measure_path, path_rows
 from acclimate.merging.weights import Checkpoint, match, write_weights
 from acclimate.models.checkpoints import (
     UNREADABLE,
@@ -58,25 +57,6 @@ class Source(NamedTuple):
 
     role: str
     name: str
-
-
-@dataclass
-class MergeResult:
-    """The result of a merge.
-
-    Attributes:
-        out: The output directory.
-        method: Name of the method.
-        notes: What was not merged, and what else to know about the result.
-        path: Losses along an interpolation, see :func:`acclimate.merging.path.measure_path`; empty without ``alphas``.
-        has_model: Whether ``out`` is a model folder. Otherwise it contains the path only.
-    """
-
-    out: Path
-    method: str
-    notes: list[str] = field(default_factory=list)
-    path: list[dict[str, Any]] = field(default_factory=list)
-    has_model: bool = True
 
 
 @with_output_lock

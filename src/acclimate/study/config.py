@@ -130,8 +130,8 @@ class StudyConfig(Strict):
     """A study: a grid of models, methods, domains with their tasks, and seeds.
 
     Attributes:
-        name: Short name, and the default title of the report.
-        title: Title of the report.
+        name: Short name; by default that of the file.
+        title: Title of the report; by default the models and the domains.
         notes: Paragraphs at the top of the report.
         samples: Examples of a task shown in the report, each with a ``text`` and optionally a ``label``.
         models: Base models.

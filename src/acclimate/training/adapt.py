@@ -33,7 +33,7 @@ from acclimate.models.lora import warn_of_export
 from acclimate.options import AdaptOptions, recorded, values, verb
 from acclimate.options.replay import REPLAY_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
-from acclimate.progress import print_message
+from acclimate.progress import print_message, report_text
 from acclimate.training.adapters import add_adapter, choose_learning_rate, resolve_adapter
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
@@ -191,7 +191,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             cache=cache_folder() / "rows",
             progress=progress,
         )
-    print_message(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
+    report_text(f"Text: {text.report.summary()}.", progress, group.first and bool(text.report.problems))
     check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
     with group.main_process_first():
         mixture = read_mixture(

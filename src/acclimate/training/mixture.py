@@ -27,7 +27,7 @@ from acclimate.corpus.tokenizing import Framing
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel
 from acclimate.options.replay import REPLAY_SHARE
-from acclimate.progress import print_message
+from acclimate.progress import print_message, report_text
 from acclimate.training.batches import EpochSampler
 from acclimate.training.inputs import Budget, as_corpus
 from acclimate.training.method import cache_folder
@@ -387,7 +387,7 @@ def read_mixture(
             )
             about = replay.text.report.summary()
         texts.append(MixedText(text_name(replay.text), found, replay.share))
-        print_message(f"Replay: {about}.", enabled=progress or bool(replay.text.report.problems))
+        report_text(f"Replay: {about}.", progress, bool(replay.text.report.problems))
         if of_domain & {one["hash"] for one in replay.text.contents()}:
             log.warning(
                 "'%s' is replayed and is domain text as well, so it is read more often.", text_name(replay.text)
