@@ -79,7 +79,7 @@ def read_source(source: Any, name: str, options: ReadingOptions) -> Tables:
         path = Path(source)
         tables = _read_folder(path, options) if path.is_dir() else {"train": _read_files([path], options)}
     else:
-        tables = _read_object(source, name)
+        tables = read_object(source, name)
     if tables.keys() == {"train"}:
         tables = _divide(tables["train"], name)
     rows = tables["train"].rows
@@ -289,10 +289,10 @@ def _read_hub(source: str) -> Tables:
         loaded = load_dataset(name, config or None, split=split or None)
     except Exception as error:  # the library has an exception class for every way in which a name can fail
         raise UserError(f"Cannot open '{source}': {first_line(error).rstrip('.')}.") from error
-    return _read_object(loaded, source)
+    return read_object(loaded, source)
 
 
-def _read_object(value: Any, name: str) -> Tables:
+def read_object(value: Any, name: str) -> Tables:
     """Return the splits of objects by split, or of one object as train.
 
     Raises:
