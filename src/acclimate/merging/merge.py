@@ -88,7 +88,11 @@ def _merge(options: MergeOptions) -> MergeResult:
     check_options(options)
     sources = _find_sources(options)
     out, has_model = follow_link(options.out), options.alphas is None or options.alpha is not None
-    texts = {name: as_corpus(getattr(options, name), options.text_column) for name in PATH if options.alphas}
+    texts = {
+        name: as_corpus(getattr(options, name), options.text_column, options.encoding)
+        for name in PATH
+        if options.alphas
+    }
     config = recorded(
         options,
         ("models", "base", "instruct", "text_column"),

@@ -240,7 +240,8 @@ def verb(options: Callable[P, OptionsT], run: Callable[[OptionsT], R]) -> Callab
     call.__name__ = call.__qualname__ = run.__name__.lstrip("_")
     call.__module__ = run.__module__
     call.__doc__ = _document(inspect.getdoc(run) or "", options)
-    call.__signature__ = _signature(options)  # type: ignore[attr-defined]
+    returned = inspect.signature(run).return_annotation
+    call.__signature__ = _signature(options).replace(return_annotation=returned)  # type: ignore[attr-defined]
     return call
 
 

@@ -53,7 +53,7 @@ def _compare(options: CompareCall) -> StudyResults:
 
     The result of each job is stored in ``out/jobs`` under a hash of everything that determines it. After an
     interruption, or after methods are added, the same call computes only the missing jobs. At the end ``out`` contains
-    ``results.json``, ``results.md`` and ``report.html``.
+    ``results.json``, ``results.md``, ``report.html``, and the main tables as ``results.csv`` and ``results.tex``.
 
     Several processes may share ``out``, also on several machines. Each claims a job before computing it, waits for
     jobs that others have claimed, and takes over the jobs of an interrupted process.
@@ -131,11 +131,12 @@ def prepare(
 def _write(results: StudyResults, out: Path, progress: bool) -> None:
     write_json(out / RESULTS, results.to_dict())
 
-    from acclimate.report import results_table, write_markdown, write_report
+    from acclimate.report import results_table, write_markdown, write_report, write_tables
     from acclimate.report import summarize as summarize_in_words
 
     write_markdown(results, out / PAGE)
     write_report(results, out / REPORT)
+    write_tables(results, out)
     write_model_cards(results, out)
     if progress:
         console = Console()

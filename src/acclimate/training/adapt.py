@@ -118,7 +118,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     progress = options.progress and group.first
     own = options.text_column if options.corpus is None and options.text_column != "text" else None
     task = open_task(options.task, options, text_column=own)
-    texts = resolve_texts(method, options.corpus, task, options.text_column)
+    texts = resolve_texts(method, options.corpus, task, options.text_column, options.encoding)
     text = next(iter(texts.values()))
     default_epochs = TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1
     budget = Budget.of(options, default_epochs)
@@ -311,7 +311,7 @@ def _describe_masking(rows: TokenDataset, collator: Collator) -> MaskedTexts | N
 def _open_heldout(options: AdaptOptions) -> HeldOutText | None:
     if options.heldout is None and options.heldout_every is None:
         return None
-    return HeldOutText.of(options.heldout, options.heldout_every, options.text_column)
+    return HeldOutText.of(options.heldout, options.heldout_every, options.text_column, options.encoding)
 
 
 def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -> Method:

@@ -64,7 +64,10 @@ def open_replay(given: Mapping[str, Any], text_column: str) -> list[Replay]:
         UserError: If a share is given without a source, a source does not exist, or the shares leave nothing for the
             domain text.
     """
-    found = [Replay(as_corpus(source, text_column), share) for source, share in _shares("replay", given)]
+    found = [
+        Replay(as_corpus(source, text_column, given.get("encoding")), share)
+        for source, share in _shares("replay", given)
+    ]
     for source, share in _shares("chat", given):
         found.append(Replay(source if isinstance(source, Chats) else Chats(source), share))
     if (total := sum(replay.share for replay in found)) >= 1:
