@@ -49,7 +49,7 @@ def test_one_line_compares_on_data_in_memory(model, tmp_path, no_report):
         run(tmp_path / "out", **{**given, "task": pandas.DataFrame(ROWS[:30])})
 
 
-@each("corpus", [Corpus.of(TEXTS), datasets.Dataset.from_dict({"text": TEXTS})])
+@each("corpus", [Corpus.of(TEXTS), TEXTS, datasets.Dataset.from_dict({"text": TEXTS})])
 def test_text_in_memory_is_written_as_it_is(corpus, model, tmp_path, no_report):
     results, _ = run(tmp_path / "out", model=model, corpus=corpus, general=corpus)
     for name in ("corpus", "general"):

@@ -76,7 +76,7 @@ def _compare(options: CompareCall) -> StudyResults:
     share = None if options.shard is None else Shard.parse(options.shard)
     if share and report_only:
         raise UserError("--shard and --report-only exclude each other; give one of them.")
-    if options.out is None:
+    if not options.out:
         raise UserError("Give an output directory, such as out='runs/study'.")
     backend, out = options.backend or Backend(), check_study_folder(options.out)
     study, settings = find_study(options, out)

@@ -40,7 +40,7 @@ class CompareCall(CompareOptions, LabelOptions, StudyOptions):
             flag="STUDY",
         ),
     ] = None
-    out: Annotated[str | Path | None, Option("Output directory.", OUTPUT, default="required")] = None
+    out: Annotated[str | Path, Option("Output directory.", OUTPUT, default="required")] = ""
     _: KW_ONLY
     corpus: Annotated[Any, _text_or_file("Domain text")] = ()
     heldout: Annotated[Any, _text_or_file("Domain text to measure on", "2 % of the documents of the corpus")] = ()
