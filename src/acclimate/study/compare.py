@@ -60,8 +60,10 @@ def _compare(options: CompareOptions) -> StudyResults:
     again once the other shards are done.
 
     Returns:
-        The results, which can also be indexed like ``results.json``: ``results["scores"]``. If a shard ends before
-        the study is complete, ``results.jobs.left`` is the number of unfinished jobs, and nothing is written.
+        The results. A notebook shows the table and the figure of the differences; ``to_pandas()`` returns the scores
+        as a data frame, ``report()`` the report, and ``results["scores"]`` an entry of ``results.json``. If a shard
+        ends before the study is complete, ``results.jobs.left`` is the number of unfinished jobs, and nothing is
+        written.
 
     Raises:
         UserError: If the study cannot be run, or if jobs failed; in the latter case all other jobs have been computed
@@ -87,7 +89,7 @@ def _compare(options: CompareOptions) -> StudyResults:
     if share and not left:
         contamination = check_contamination(read, progress=progress)
     results = summarize(inputs, graph, outcomes, out, searches=search.rows, contamination=contamination)
-    results.jobs.left = len(left)
+    results.jobs.left, results.folder = len(left), out
     if not (share and left):
         _write(results, out, progress)
     if progress and left and (share or report_only):
