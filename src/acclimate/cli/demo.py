@@ -22,5 +22,5 @@ def demo(options: DemoOptions) -> None:
 
     run(**values(options))
     typer.echo(f"Report: {Path(options.out) / 'report.html'}")
-    own = ["--model", options.model or "MODEL", "--corpus", "TEXT", "--task", "TASK", "--out", "runs/own"]
+    own = ["--model", "MODEL", "--corpus", "TEXT", "--task", "TASK", "--out", "runs/own"]
     print_next(["acclimate", "compare", *own], "your own text and task")
