@@ -98,13 +98,13 @@ def _advise(options: AdviseOptions) -> Measurements:
     report["words"] = advice_text(report)
     if options.out is not None:
         write_json(options.out, report)
-    rows = [
+    table = [
         {"text": TEXT_NAMES[name], "nats": found["nats"], "bits_per_byte": found["bits_per_byte"]}
         | {key: found.get("above_general", {}).get(key) for key in ("difference", "low", "high", "unit")}
         for name, found in report["loss"].items()
     ]
     lines = [f"{part['about']}: {part['says']}" for part in report["words"]]
-    return Measurements(report, lines, "Loss of the base model, and its difference to general text", rows)
+    return Measurements(report, lines, "Loss of the base model, and its difference to general text", table)
 
 
 advise = verb(AdviseOptions, _advise)

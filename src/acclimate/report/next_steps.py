@@ -90,7 +90,7 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
     if NOT_LEARNED in by_verdict:
         epochs = study.setting("finetune", "epochs", defaults(FinetuneOptions)["epochs"])
         yield Step(
-            "Fine-tuning has to work before adaptation can be judged. Train longer, or let a search on dev choose "
+            "Fine-tuning has to work before adaptation can be compared. Train longer, or let a search on dev choose "
             "the settings:",
             (study.again(f"finetune.epochs={4 * epochs}"),),
             "study",
