@@ -128,6 +128,7 @@ def test_a_drop_of_similarity_is_reported_everywhere(encoder, tmp_path, caplog):
     assert change["after"] == pytest.approx(pairs.score(pairs.measure(after))["mrr"], abs=1e-6)
     assert change["before"] == pytest.approx(pairs.score(pairs.measure(before))["mrr"], abs=1e-6)
     card = (tmp_path / "out" / "README.md").read_text()
+    assert "library_name: sentence-transformers" in card and "SentenceTransformer(" in card
     assert "Sentence similarity" in card and f"{change['after']:.3f}" in card
     assert f"{change['before']:.3f} before, {change['after']:.3f} after" in run.output
     assert ("show similarity worse" in card) == ("show similarity worse" in caplog.text) == (change["high"] < 0)

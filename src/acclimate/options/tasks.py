@@ -171,8 +171,8 @@ class FinetuneOptions(SupervisedOptions, ReadingOptions):
             "Pairs of sentences, with or without scores, on which a retrieval model is measured before and after.",
             DATA,
             default="not measured",
-            more="A file, a folder, rows in memory or a loaded task of similarity or retrieval: whether the embeddings "
-            "still show similarity in general. A drop whose interval excludes zero is a warning.",
+            more="A file, a folder, rows in memory or a loaded task of similarity or retrieval, to see whether the "
+            "embeddings still show similarity in general. A drop whose interval excludes zero is a warning.",
             study=False,
         ),
     ] = None

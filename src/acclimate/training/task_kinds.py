@@ -199,7 +199,7 @@ def load_task(
         source = load_hub(source)
     path = None
     if isinstance(source, str | Path):
-        path, column = _split_column(Path(source).expanduser())
+        path, column = find_task(source)
         options = replace(options, text_column=column) if column else options
         name, source = name or default_task_name(path.resolve()), path
         if not path.is_file():
@@ -214,11 +214,18 @@ def load_task(
     return found.read_tables(tables, name, options, path)
 
 
-def _split_column(path: Path) -> tuple[Path, str | None]:
-    """Return a path, and the column of the text if it follows after a colon and there is no file of the whole name."""
+def find_task(source: str | Path) -> tuple[Path, str | None]:
+    """Return the path of a task, and the column of its text if that follows after a colon, as in ``data.csv:body``.
+
+    Raises:
+        UserError: If there is no such file or folder; a dataset of the Hub is not looked for.
+    """
+    path = Path(source).expanduser()
     before, _, column = str(path).rpartition(":")
     if before and column and not path.exists() and Path(before).exists():
         return Path(before), column
+    if not is_hub_name(source) and not path.is_file():
+        check_task_folder(path)
     return path, None
 
 
