@@ -10,6 +10,7 @@ import pandas
 import pytest
 import yaml
 
+from tests.corpus.test_conversion import write_docx, write_pdf
 from tests.docs.blocks import DOMAIN, STUDY
 from tests.tiny import TEXTS, save_tiny
 
@@ -54,11 +55,25 @@ def write_texts(folder: Path) -> None:
     for name in ("reviews.jsonl.gz", "reviews/a.jsonl.gz", "reviews/b.jsonl.gz"):
         write_lines(folder / name, [{"text": text} for text in lines(name)])
     pandas.DataFrame({"title": "a", "body": lines("article")}).to_csv(folder / "articles.csv", index=False)
+    write_data_page(folder)
     chats = [
         {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": text}]}
         for text in lines("chat")
     ]
     write_lines(folder / "dialogues.jsonl", chats)
+
+
+def write_data_page(folder: Path) -> None:
+    """Write the files of docs/data.md that need more than UTF-8: an old table and documents."""
+    table = ["id;review", *(f"{number};größer, {text}" for number, text in enumerate(lines("legacy")))]
+    (folder / "legacy.csv").write_bytes("\n".join(table).encode("cp1252"))
+    documents = folder / "documents"
+    documents.mkdir()
+    write_docx(documents / "menu.docx", lines("menu"))
+    write_pdf(documents / "thesis.pdf", lines("thesis"))
+    (documents / "page.html").write_text("".join(f"<p>{text}</p>" for text in lines("page")), encoding="utf-8")
+    for number, text in enumerate(lines("note")):
+        (documents / f"note{number}.md").write_text(f"# Note\n\n{text}\n", encoding="utf-8")
 
 
 def write_tasks(folder: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 
 from acclimate import cli
+from acclimate.corpus.documents import as_corpus, with_usual_column
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.errors import UserError
 from acclimate.planning.advice import advise, measure_distance, project
@@ -102,6 +103,20 @@ def folder(tmp_path):
         rows = [{"text": text, "label": ("no", "yes")[i % 2]} for i, text in enumerate(CS[:20])]
         (tmp_path / "task" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
+
+
+def test_general_text_may_have_another_column_than_the_domain(folder, caplog):
+    rows = [{"note": text} for text in CS]
+    (folder / "cs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "wiki.jsonl").write_text("".join(json.dumps({"text": row["note"]}) + "\n" for row in rows))
+
+    def read(name, column):
+        return list(with_usual_column(lambda one: as_corpus(folder / name, one), column))
+
+    assert read("wiki.jsonl", "note") == read("wiki.jsonl", "text") == read("cs.jsonl", "note")
+    assert "has no column 'note', so its usual text column is read" in caplog.text
+    with pytest.raises(UserError, match="has no column 'body'"):
+        read("cs.jsonl", "body")
 
 
 def test_the_quick_measurement_agrees_with_the_whole_advice(tiny_bert, folder):

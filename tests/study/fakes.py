@@ -131,7 +131,7 @@ class World:
         return {
             "documents": len(list(corpus)),
             "tokens": 123_456.0,
-            "vocabulary": {"domain, general": {"top": 0.625}} if general else {},
+            "vocabulary": {"domain, general": {"top": 0.625, "words": 900}} if general else {},
             "fragmentation": {name: {"pieces": 1.5} for name in ("domain", "general")[: 2 if general else 1]},
             "loss": {"domain": {"nats": 3.0, "above_general": above}, "general": {"nats": 2.5}} if general else {},
         }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.corpus import Corpus, tokenize
-from acclimate.corpus.documents import subsample_documents
+from acclimate.corpus.documents import subsample_documents, with_usual_column
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
@@ -71,7 +71,10 @@ def _advise(options: AdviseOptions) -> Measurements:
     report |= {"documents": documents, "seed": seed}
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-advise-")))
-        source, general_text = str(options.model), as_corpus(options.general, options.text_column, options.encoding)
+        source = str(options.model)
+        general_text = with_usual_column(
+            lambda column: as_corpus(options.general, column, options.encoding), options.text_column
+        )
         tokenizer = (loaded := load_language_model(source)).tokenizer
         if loaded.absent_head:
             head_text, general_text = general_text.split(0.5, 0)

@@ -51,10 +51,10 @@ def verdict(found: dict[str, Any]) -> str:
                 above,
                 f"The base model predicts the domain worse than general text ({difference}), so it has something to "
                 "learn.",
-                f"The base model predicts the domain better than general text ({difference}): the domain is near to "
-                "what it knows.",
-                f"The base model predicts the domain about as well as general text ({difference}): the domain is "
-                "near to what it knows, or too little was measured.",
+                f"The base model predicts the domain better than general text ({difference}): the loss is no sign of "
+                "an unfamiliar domain.",
+                f"The base model predicts the domain about as well as general text ({difference}): the loss of these "
+                "texts is no sign of an unfamiliar domain.",
             )
         )
     elif "loss" not in found:
@@ -63,8 +63,8 @@ def verdict(found: dict[str, Any]) -> str:
     if pair:
         domain, general = (f"{split[name]['pieces']:.2f}" for name in ("domain", "general"))
         parts.append(
-            f"The two share {pair['top']:.0%} of the most frequent words, and a word takes {domain} tokens in the "
-            f"domain and {general} in general text."
+            f"In {pair['words']:,} words of each, the two share {pair['top']:.0%} of the most frequent ones; a word "
+            f"takes {domain} tokens in the domain and {general} in general text."
         )
     else:
         parts.append("No general text is given, so the distance to it is not measured.")
