@@ -90,7 +90,7 @@ def test_the_table_of_the_readme_is_printed_from_results():
 
 def test_the_page_of_installation_has_every_extra_with_its_packages():
     page = (DOCS / "install.md").read_text(encoding="utf-8")
-    table = dict(re.findall(r"^\| `([\w-]+)` \| ([^|]*) \|", page, flags=re.M))
+    table = dict(re.findall(r"^\| `([\w-]+)` \|([^|]*)\|", page, flags=re.M))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     assert set(table) == set(extras)
