@@ -43,8 +43,9 @@ from acclimate.options import (
 from acclimate.options.declaration import MISSING, accepts
 from acclimate.options.inspection import AdviseOptions, DemoOptions
 from acclimate.options.numbers import Count
-from acclimate.options.studies import CompareOptions, InitOptions
+from acclimate.options.studies import InitOptions
 from acclimate.planning.cost import inspect_cost
+from acclimate.study.in_memory import CompareCall
 from tests.cases import each
 from tests.tiny import TEXTS
 
@@ -127,7 +128,7 @@ def test_the_functions_have_the_signatures_of_the_classes():
         **{"inspect masks": inspect_masks, "inspect cost": inspect_cost, "inspect model": acclimate.inspect_model},
     }.items():
         assert list(inspect.signature(function).parameters) == list(
-            option_fields({**VERBS, "compare": CompareOptions}[name])
+            option_fields({**VERBS, "compare": CompareCall}[name])
         ), name
         assert "Args:" in function.__doc__
 

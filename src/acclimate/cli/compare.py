@@ -89,9 +89,10 @@ def compare(options: CompareCommand) -> None:
 )
 def init(options: InitOptions) -> None:
     """Write a study file to start from, for `acclimate compare`."""
-    from acclimate.study.draft import draft_study, write_study
+    from acclimate.study.draft import check_files, draft_study, write_study
 
     study = draft_study(options)
+    check_files(options)
     path = write_study(study, options.file)
     typer.echo("\n".join([*study.get("notes", []), f"Study: {path}"]))
     out = Path("runs") / path.stem

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BeforeValidator
 
 from acclimate.cli.app import app, describe_plugins, describe_text, print_next
 from acclimate.cli.options import command
 from acclimate.errors import environment_integer
 from acclimate.options import AdaptOptions, Option, PretrainOptions, options, values
 from acclimate.options.declaration import MODEL, OUTPUT
+from acclimate.options.studies import read_listed
 
 
 @options
@@ -140,12 +142,28 @@ class PushCommand:
     repo: Annotated[str, Option("Repository on the Hugging Face Hub, as USER/NAME.", MODEL, flag="REPO")]
     _: KW_ONLY
     public: Annotated[bool, Option("Make a new repository public.", OUTPUT)] = False
+    license: Annotated[
+        str | None,
+        Option("License in the card, such as apache-2.0.", OUTPUT, default="that of the base model, if known"),
+    ] = None
+    language: Annotated[
+        tuple[str, ...],
+        BeforeValidator(read_listed),
+        Option("Language in the card, such as en.", OUTPUT, default="those of the base model, if known"),
+    ] = ()
+    base_model_name: Annotated[
+        str | None, Option("Base model in the card, as its name on the Hub.", OUTPUT, default="as trained, if known")
+    ] = None
 
 
 @command(app, PushCommand, example="acclimate push adapted/ me/roberta-reviews")
 def push(options: PushCommand) -> None:
     """Upload a model with its card to the Hugging Face Hub."""
-    from acclimate.cards import push_to_hub
+    from acclimate.cards.hub import missing_metadata, push_to_hub
 
-    typer.echo(push_to_hub(options.folder, options.repo, private=not options.public))
+    given = {"license": options.license, "language": options.language, "base_model": options.base_model_name}
+    typer.echo(push_to_hub(options.folder, options.repo, private=not options.public, **given))
+    if missing := missing_metadata(options.folder):
+        flags = " ".join(f"--{name.replace('_model', '-model-name')} ..." for name in missing)
+        typer.echo(f"The card does not name {', '.join(missing).replace('_', ' ')}; push again with {flags}", err=True)
     print_next(["acclimate", "finetune", "--model", options.repo, "--task", "TASK"], "on any machine")
