@@ -83,7 +83,7 @@ CORPORA = [
     Case(
         "a damaged Parquet file", f"{ADAPT} --corpus a.parquet", 2, r"^Error: ", put("a.parquet", b"PAR1 and no more"),
     ),
-    Case("another column", f"{ADAPT} --corpus a.csv", 2, r"no column 'text'", put("a.csv", "body\nfood\n")),
+    Case("another column", f"{ADAPT} --corpus a.csv", 2, r"no column 'text'", put("a.csv", "blurb\nfood\n")),
     Case("deep nesting", f"{ADAPT} --corpus a.jsonl", 2, r"no usable document", put("a.jsonl", "[" * 100_000)),
     Case(
         "half a character", f"{ADAPT} --corpus a.jsonl", 2, r"no usable document",
