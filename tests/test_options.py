@@ -133,6 +133,10 @@ def test_the_functions_have_the_signatures_of_the_classes():
         assert "Args:" in function.__doc__
 
 
+TAKES_PLUGINS = ("adapt", "advise", "compare", "init", "inspect masks")
+"""Commands that choose a method or a masking strategy by name."""
+
+
 def test_the_flags_of_every_command_are_the_options_of_its_class():
     root = typer.main.get_command(cli.app)
     assert len(VERBS) == 19
@@ -144,6 +148,7 @@ def test_the_flags_of_every_command_are_the_options_of_its_class():
         expected = {field.flag for field in option_fields(cls).values() if field.option.cli}
         extra = {"finetune": {"--seeds", "--repartition"}, "distill": {"--seeds"}, "adapt": {"--push-to-hub"}}
         quiet = {"--quiet"} if "progress" in option_fields(cls) else set()
+        quiet |= {"--plugin"} if verb_name in TAKES_PLUGINS else set()
         one_seed = {"--seed"} if verb_name in ("finetune", "distill") else set()
         assert flags - {"--help"} == (expected | extra.get(verb_name, set()) | quiet | {"--config"}) - one_seed
         assert made.epilog.startswith(f"Example: acclimate {verb_name} "), verb_name

@@ -24,6 +24,7 @@ from acclimate.study.search import check_search, final_graph, run_search
 from acclimate.study.summary import summarize
 
 RESULTS, PAGE, REPORT = "results.json", "results.md", "report.html"
+CLEAN = "No dev or test text was found in the corpus or in a train split."
 NAMED = 5
 """Maximum number of missing jobs listed in the terminal."""
 
@@ -83,7 +84,7 @@ def _compare(options: CompareCall) -> StudyResults:
     read = read_study(load_study(study, settings, options.only), backend)
     inputs, contamination = prepare(read, progress=progress, cached_only=report_only or share is not None)
     if progress:
-        _print(*contamination.warnings())
+        _print(*(contamination.warnings() or [CLEAN] * (inputs.config.evaluate.advice and bool(contamination.rows))))
     executor = Executor(JobStore(out), RunContext(backend, out, progress), share, report_only)
     search = run_search(inputs, executor.execute)
     graph = final_graph(inputs, search)
