@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import BeforeValidator
 
-from acclimate.cli.app import app, describe_text, print_next
+from acclimate.cli.app import app, describe_plugins, describe_text, print_next
 from acclimate.cli.options import command
 from acclimate.errors import environment_integer
 from acclimate.options import AdaptOptions, Option, PretrainOptions, options, values
@@ -35,6 +35,7 @@ class AdaptCommand(AdaptOptions):
 @command(
     app,
     AdaptCommand,
+    plugins=True,
     example="acclimate adapt --model roberta-base --corpus reviews/ --method dga --epochs 1 --out adapted/",
 )
 def adapt(options: AdaptCommand) -> None:
@@ -55,8 +56,9 @@ def adapt(options: AdaptCommand) -> None:
     task = "TASK" if options.task is None else options.task
     text = [] if options.corpus is None else describe_text("--corpus", options.corpus)
     print_next(["acclimate", "finetune", "--model", result.out, "--task", task, "--out", "finetuned"], "an end task")
-    compared = [*(text or ["--corpus", "TEXT"]), "--task", task, "--methods", result.method, "--out", "runs/compare"]
-    print_next(["acclimate", "compare", "--model", options.model, *compared], "whether adaptation helps")
+    compared = [*(text or ["--corpus", "TEXT"]), "--task", task, "--methods", result.method, *describe_plugins()]
+    words = ["--model", options.model, *compared, "--out", "runs/compare"]
+    print_next(["acclimate", "compare", *words], "whether adaptation helps")
 
 
 @command(
