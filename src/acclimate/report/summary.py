@@ -99,18 +99,23 @@ def _verdict(results: StudyResults, compared: list[ScoreRow]) -> str:
 def _loss_verdict(results: StudyResults) -> str:
     """Return how many methods predict text of the domain better, and how many forgot; empty without losses."""
     parts = []
-    for text, verdict, count_all, word in (
-        ("domain", "loss", all, "predict held-out text of the domain better"),
-        ("general", "win", any, "forgot some general text"),
+    for text, verdict, together, word in (
+        ("domain", "loss", all, "held-out text of the domain is predicted better"),
+        ("general", "win", any, "general text was partly forgotten"),
     ):
-        changed: dict[str, list[bool]] = {}
+        found: dict[str, list[bool]] = {}
         for row in results.losses:
             if row.text == text and (entry := row.difference or row.bits_per_byte_difference):
-                changed.setdefault(row.method, []).append(entry.verdict == verdict)
-        if changed:
-            count = sum(map(count_all, changed.values()))
-            parts.append(f"{count or 'none'} of {len(changed)} {'method' if len(changed) == 1 else 'methods'} {word}")
-    return f"{joined(parts)}."[0].upper() + f"{joined(parts)}."[1:] if parts else ""
+                found.setdefault(row.method, []).append(entry.verdict == verdict)
+        if found:
+            count, total = sum(map(together, found.values())), len(found)
+            share = f"all {total}" if count == total else f"{count} of {total}" if count else f"none of {total}"
+            who = (
+                f"{share} methods" if total > 1 else next(iter(found)) if count else f"no method ({next(iter(found))})"
+            )
+            parts.append(f"{word} with {who}")
+    text = f"{joined(parts)}."
+    return text[0].upper() + text[1:] if parts else ""
 
 
 def _nothing_to_compare(results: StudyResults) -> str:
