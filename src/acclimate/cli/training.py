@@ -92,6 +92,8 @@ def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
     typer.echo(f"{result.out}: {steps}, {result.tokens:,} tokens{speed}")
     for line in _describe_losses(result):
         typer.echo(line)
+    for change in getattr(result, "similarity", ()):
+        typer.echo(f"Similarity, {change.describe()}")
     for step in kept:
         folder = result.out / f"step-{step:06d}"
         typer.echo(

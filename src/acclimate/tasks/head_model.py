@@ -19,6 +19,7 @@ from acclimate.masking import IGNORE_INDEX
 from acclimate.models.batching import micro_batch_tokens, padding_multiple, round_up
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.models.loading import reads_segments
+from acclimate.models.saving import save_model
 
 
 @dataclass
@@ -104,9 +105,9 @@ class HeadModel:
                     result[place] = values
         return result
 
-    def save(self, folder: Path) -> None:
-        """Write model and tokenizer as a Hugging Face folder."""
-        self.model.save_pretrained(folder)
+    def save(self, folder: Path, name: Path | None = None) -> None:
+        """Write model and tokenizer as a Hugging Face folder, whose final name is ``name``."""
+        save_model(self.model, folder, name)
         self.tokenizer.save_pretrained(folder)
 
 
