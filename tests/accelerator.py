@@ -8,6 +8,7 @@ that would fail with "Expected all tensors to be on the same device". Kernels, m
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -35,12 +36,14 @@ class Accelerator(TorchFunctionMode):
 
     Attributes:
         used: Number of tensors that were created on the accelerator.
+        copied: Number of copies by direction, and whether the host waits for them.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._storages: dict[int, StorageWeakRef] = {}
         self.used = 0
+        self.copied: Counter[tuple[str, bool]] = Counter()
 
     def holds(self, tensor: Tensor) -> bool:
         """Return whether a tensor is on the accelerator."""
@@ -88,6 +91,9 @@ class Accelerator(TorchFunctionMode):
                 rest[place] = CPU if after else value
         after = _uses_accelerator(kwargs, after)
         moved = tensor if func in (Tensor.cpu, Tensor.cuda) else func(tensor, *rest, **kwargs)
+        if before != after:
+            waits = before or not (_non_blocking(args, kwargs) and tensor.is_pinned())
+            self.copied["to device" if after else "to host", waits] += 1
         if before != after and moved.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
             moved = moved.clone()
         if after:
@@ -110,6 +116,11 @@ def _uses_accelerator(kwargs: dict[str, Any], otherwise: bool) -> bool:
     there = torch.device(kwargs["device"]).type == "cuda"
     kwargs["device"] = CPU if there else kwargs["device"]
     return there
+
+
+def _non_blocking(args: Any, kwargs: Any) -> bool:
+    """Return whether ``Tensor.to`` was asked not to wait for the copy."""
+    return bool(kwargs.get("non_blocking", any(value is True for value in args[1:])))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
