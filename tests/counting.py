@@ -65,7 +65,7 @@ class Ledger(TorchDispatchMode):
         kwargs = kwargs or {}
         held = [self.accelerator.holds(tensor) for tensor in _tensors((args, kwargs))]
         result = func(*args, **kwargs)
-        if not any(held):
+        if self.accelerator.uncounted or not any(held):
             return result
         if func in SHAPE_DEPENDS_ON_VALUES:
             self.stops[SHAPE_DEPENDS_ON_VALUES[func]] += 1
@@ -100,7 +100,7 @@ class _OneKernel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ledger: Ledger, kernel: Any, query: Tensor, key: Tensor, value: Tensor, options: Any) -> Any:
         ctx.ledger = ledger
-        with torch.enable_grad(), torch.utils._python_dispatch._disable_current_modes():
+        with torch.enable_grad(), ledger.accelerator.not_counted():
             parts = [part.detach().requires_grad_() for part in (query, key, value)]
             output = kernel(*parts, **options)
         ctx.parts, ctx.output = parts, output
@@ -110,7 +110,7 @@ class _OneKernel(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         ctx.ledger.operators["attention"] += 1
-        with torch.utils._python_dispatch._disable_current_modes():
+        with ctx.ledger.accelerator.not_counted():
             found = torch.autograd.grad(ctx.output, ctx.parts, gradients[0])
         ctx.ledger.accelerator._register(found)
         return None, None, *found, None
@@ -133,5 +133,14 @@ def counted(bf16: bool = True) -> Iterator[Ledger]:
         ledger = Ledger(accelerator)
         patch.setattr(torch.nn.functional, "scaled_dot_product_attention", count_attention)
         patch.setattr(accelerator, "copied", ledger.copies)
+        clip = torch.nn.utils.clip_grad._clip_grads_with_norm_
+
+        def clip_in_place(*args: Any, **options: Any) -> None:
+            # torch groups tensors by their true device, the CPU, and moves the factor there.
+            with pytest.MonkeyPatch.context() as within:
+                within.setattr(accelerator, "copied", Counter())
+                clip(*args, **options)
+
+        patch.setattr(torch.nn.utils.clip_grad, "_clip_grads_with_norm_", clip_in_place)
         with ledger:
             yield ledger

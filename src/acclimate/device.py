@@ -47,6 +47,13 @@ def to_device(model: ModuleT) -> ModuleT:
     return nn.Module.to(model, default_device())
 
 
+def copy_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor on ``device``; the host does not wait for a copy to an accelerator, which takes pinned memory."""
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def preserve_rng_state() -> AbstractContextManager[None]:
     """Return a context that restores the random generators of the CPU and of the default device.
 

@@ -115,16 +115,17 @@ class Engine:
         for (name, (rows, _)), mine in groups.items():
             inputs = [batch.view_input(view.tokens) for view in mine]
             ids, text = torch.cat([part.ids for part in inputs]), torch.cat([part.text for part in inputs])
+            host = torch.cat([batch.host.view_input(view.tokens).text for view in mine])
             with torch.no_grad() if name == "reference" else nullcontext():
                 if len(mine) == 1 and mine[0] in self.chosen_only and not all_tokens:
-                    chosen[mine[0]] = encode_positions(self.readers[name], ids, text, batch.chosen)
+                    chosen[mine[0]] = encode_positions(self.readers[name], ids, text, batch.chosen, host)
                     continue
                 gates = _stack_gates(mine, rows)
                 if self.embeddings:
-                    states, first = encode_with_embeddings(self.readers[name], ids, text, gates)
+                    states, first = encode_with_embeddings(self.readers[name], ids, text, gates, host)
                     embedded.update(zip(mine, first.chunk(len(mine)), strict=True))
                 else:
-                    states = encode(self.readers[name], ids, text, gates)
+                    states = encode(self.readers[name], ids, text, gates, host)
             hidden.update(zip(mine, states.chunk(len(mine)), strict=True))
         for found in (hidden, embedded, chosen):
             found.update({view: found[same] for view, same in self.duplicates.items() if same in found})
@@ -203,10 +204,9 @@ class Engine:
 
     def _counts(self, batches: Sequence[Batch]) -> dict[str, int]:
         """Return the number of items in the step over which each additive term is a mean."""
-        device = batches[0].masked.device
-        mine = [torch.tensor(sum(term.count(batch) for batch in batches), device=device) for term in self.additive]
-        every = self.group.add(mine)
-        return {term.name: max(1, int(count)) for term, count in zip(self.additive, every, strict=True)}
+        mine = [sum(term.count(batch) for batch in batches) for term in self.additive]
+        every = self.group.add_numbers(mine, batches[0].masked.device)
+        return {term.name: max(1, count) for term, count in zip(self.additive, every, strict=True)}
 
     def _kept(self, batches: Sequence[Batch], backward: bool) -> int:
         """Return how many micro-batches keep their graphs while the terms over all texts are computed."""
@@ -214,7 +214,7 @@ class Engine:
             return 0
         if not backward or len(batches) == 1:
             return len(batches)
-        read = accumulate(self.policy.batch_cost(batch.text) * self.student_views for batch in batches)
+        read = accumulate(self.policy.batch_cost(batch.host.text) * self.student_views for batch in batches)
         return sum(tokens <= self.graph_tokens for tokens in read)
 
     def _read(self, batch: Batch, grad: bool) -> tuple[Outputs, dict[str, Tensor]]:
