@@ -1,4 +1,4 @@
-"""Render the pages under docs/results from the results of their studies.
+"""Render the pages under docs/results from the results of their studies, and the table in README.md.
 
     python scripts/render_results.py                          # render every page
     python scripts/render_results.py --add runs/NAME          # copy the results of a run first
@@ -16,15 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from rich.console import Console
 
 from acclimate.report.formatting import interval_text, plain, signed
 from acclimate.report.summary import summarize
-from acclimate.report.text import markdown
+from acclimate.report.text import markdown, results_table
 from acclimate.results import StudyResults
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
 TEMPLATE = "page.md.j2"
+README = ROOT / "README.md"
+PRINTED = r"(<!-- Printed from the results of docs/results/(\S+) by `make docs`. -->\n```text\n)(.*?)(```)"
+SHOWN = ("lm, 1e-4",)
+"""The methods in the table of the README, which has room for few."""
 
 
 def relative(value: Any) -> Any:
@@ -63,6 +68,22 @@ def render(folder: Path) -> str:
     )
 
 
+def render_readme() -> str:
+    """Return the README with the table that `acclimate compare` prints for the study that it names."""
+
+    def printed(found: re.Match[str]) -> str:
+        results = StudyResults.load(PAGES / found[2] / "results.json")
+        results.scores = [row for row in results.scores if row.method in SHOWN]
+        results.losses = [row for row in results.losses if row.method in SHOWN]
+        console = Console(width=100, color_system=None)
+        with console.capture() as capture:
+            console.print(*results_table(results))
+        lines = [line.rstrip() for line in capture.get().splitlines()]
+        return found[1] + "\n".join(lines).strip() + "\n" + found[4]
+
+    return re.sub(PRINTED, printed, README.read_text(encoding="utf-8"), count=1, flags=re.S)
+
+
 def add(run: Path) -> None:
     """Copy the results of a run into the folder of the same name."""
     results = StudyResults.load(run / "results.json")
@@ -76,6 +97,7 @@ def main(arguments: list[str]) -> None:
         add(Path(arguments[1]))
     for results in sorted(PAGES.glob("*/results.json")):
         results.with_name("README.md").write_text(render(results.parent), encoding="utf-8")
+    README.write_text(render_readme(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +19,10 @@ import typer
 
 import acclimate.training
 from acclimate import cli
-from acclimate.cli.commands import HUGGING_FACE, JOURNEY
+from acclimate.cli.commands import HUGGING_FACE, JOURNEY, PAGES
+from acclimate.methods import Method, names
 from acclimate.training import distributed
+from acclimate.training.method import PURPOSES, REGISTRY
 from tests.cases import each
 from tests.tiny import TEXTS
 
@@ -45,7 +50,11 @@ def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_p
         "--set", "contrast_weight=0.5", "--set", "importance_tokens=100", "--out", tmp_path / "a", *common,
     )  # fmt: skip
     assert code == 0
-    assert "dga, 2 steps" in out
+    assert "dga, 2 steps" in out and re.search(
+        r"\nTraining loss in nats, mean of step 2: mlm \d.*; mean of step 1: mlm", out
+    )
+    compared = f"--corpus {corpus} --task TASK --methods dga --out runs/compare"
+    assert out.endswith(f"Next, whether adaptation helps: acclimate compare --model {tiny_bert} {compared}\n")
     card = json.loads((tmp_path / "a" / "acclimate.json").read_text())
     assert card["settings"]["contrast_weight"] == 0.5
     config = tmp_path / "run.yaml"
@@ -186,12 +195,32 @@ def test_other_runtime_errors_are_raised(monkeypatch, capsys):
         call(monkeypatch, capsys, "methods")
 
 
-def test_methods_lists_papers_and_defaults(monkeypatch, capsys):
+def test_methods_are_listed_by_purpose_with_their_cost(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
     code, out, _ = call(monkeypatch, capsys, "methods")
-    assert code == 0
-    assert "dga (Ke et al., EMNLP 2022)" in out
-    assert "temperature = 0.05" in out
-    assert "\ntacl (Su et al., NAACL 2022; Ke et al., EMNLP 2022; formerly mlm-tacl; masked models only): " in out
+    lines = [line.split() for line in out.splitlines()]
+    order = [words[0] for words in lines if words and words[0] in names()]
+    assert code == 0 and sorted(order) == names()
+    assert order[0] == "lm" and order[-2:] == ["none", "mlm"] and order.index("tapt") < order.index("selective")
+    assert [line for line in map(str.strip, out.splitlines()) if line in PURPOSES] == [*PURPOSES]
+    assert ["dga", "2.7", "×", "+"] in [words[:4] for words in lines]
+    assert lines[-1][:3] == ["Next:", "acclimate", "adapt"]
+
+
+@dataclass
+class Consistency(Method):
+    weight: float = 0.2
+    layers: tuple[int, ...] = field(default_factory=tuple)
+    kind: str = field(kw_only=True)
+
+
+def test_parameters_of_an_unexplained_method_are_listed_from_its_signature(monkeypatch, capsys):
+    monkeypatch.setitem(REGISTRY.entries, "consistency", Consistency)
+    monkeypatch.setattr(Consistency, "name", "consistency")
+    code, out, _ = call(monkeypatch, capsys, "methods", "consistency")
+    assert code == 0 and "Consistency(" not in out
+    for line in ("weight = 0.2 (float)", "layers = () (tuple[int, ...])", "kind = required (str)"):
+        assert f"\n    {line}\n" in out
 
 
 def test_methods_describes_a_method_by_its_former_name(monkeypatch, capsys):
@@ -216,7 +245,9 @@ def test_finetune_prints_the_metrics_of_the_task(tiny_bert, tmp_path, monkeypatc
     common = ["finetune", "--model", tiny_bert, "--task", tmp_path, "--seeds", 1, "--epochs", 1, "--quiet"]
     code, out, _ = call(monkeypatch, capsys, *common, "--negative", "no")
     assert code == 0
-    assert "\npositive_micro_f1: 0." in out or "\npositive_micro_f1: 1." in out
+    assert out.count("positive_micro_f1") == 1 and re.search(r"\npositive_micro_f1: [01]\.", out)
+    assert "The models are not kept.\nNext, to keep them: acclimate finetune" in out
+    assert out.endswith("--quiet --negative no --out finetuned\n")
     assert "\nece: 0." in out and "  F1 yes: " in out
     code, _, err = call(monkeypatch, capsys, *common, "--negative", "nay")
     assert code == 2 and "Unknown negative label" in err
@@ -314,3 +345,18 @@ def test_commands_are_listed_in_the_order_of_their_use(monkeypatch, capsys):
     shown = [name for line in out.splitlines() if (name := line.strip("│ ").split(" ")[0]) in VERBS]
     assert shown == [name for names in JOURNEY.values() for name in names] and sorted(shown) == VERBS
     assert all(panel in out for panel in JOURNEY)
+
+
+def test_help_ends_with_an_example_and_a_page(monkeypatch, capsys):
+    root = Path(cli.__file__).parents[3]
+    inspected = typer.main.get_command(cli.app).commands["inspect"].commands
+    for command in [[verb] for verb in VERBS] + [["inspect", name] for name in inspected]:
+        _, out, _ = call(monkeypatch, capsys, *command, "--help")
+        assert f"Example: acclimate {' '.join(command)}" in " ".join(out.split()), command
+        assert f"More: {PAGES[command[-1]]}" in out and (root / PAGES[command[-1]]).is_file(), command
+
+
+def test_completion_lists_the_verbs(monkeypatch, capsys):
+    for name, value in (("_ACCLIMATE_COMPLETE", "complete_bash"), ("COMP_WORDS", "acclimate comp"), ("COMP_CWORD", 1)):
+        monkeypatch.setenv(name, str(value))
+    assert call(monkeypatch, capsys)[1].split() == ["compare"]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-import shlex
 from pathlib import Path
 
-import pandas
 import typer
 import yaml
-from typer.testing import CliRunner
+from scripts.render_results import render_readme
 
 from acclimate.cli import app
 from acclimate.corpus import Corpus
@@ -81,9 +79,17 @@ def test_performance_page_is_short():
     assert len((DOCS / "dev" / "performance.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-def test_the_readme_says_how_often_methods_read_a_text():
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 500
+
+
+def test_the_table_of_the_readme_is_printed_from_results():
+    assert (ROOT / "README.md").read_text(encoding="utf-8") == render_readme(), "run `make docs`"
+
+
+def test_the_page_of_methods_says_how_often_each_reads_a_text():
     """The count of views; ``dga`` and ``tapter`` know theirs only when they are prepared."""
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (DOCS / "methods.md").read_text(encoding="utf-8")
     table = dict(re.findall(r"^\| `([^`]+)` \|.* \| ([^|]*) \|$", page, re.MULTILINE))
     assert set(registry.names()) <= set(table)
     for name in set(registry.names()) - {"none", "dga", "tapter"}:
@@ -122,37 +128,6 @@ def test_the_study_page_has_a_valid_file_and_every_key():
     keys -= {"sections"}
     missing = [key for key in sorted(keys) if f"`{key}`" not in page and f"`{key}:" not in page]
     assert not missing
-
-
-def test_every_example_on_the_page_of_data_runs(tiny_bert, tmp_path, monkeypatch):
-    page = (DOCS / "data.md").read_text(encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    labels = ["yes" if number % 2 else "no" for number in range(30)]
-    rows = [(TEXTS[number % len(TEXTS)] + f" {number}", label) for number, label in enumerate(labels)]
-    columns = {
-        "reviews": ("review", "sentiment"),
-        "tickets": ("description", "queue"),
-        "pairs": ("one", "same"),
-        "articles": ("body", "title"),
-    }
-    for name, names in columns.items():
-        frame = pandas.DataFrame(rows, columns=names).assign(other="food")
-        frame.to_csv(f"{name}.csv", index=False)
-        frame.to_json(f"{name}.jsonl", orient="records", lines=True)
-    Path("notes.txt").write_text("\n".join(TEXTS), encoding="utf-8")
-    ran = 0
-    for block in re.findall(r"```shell\n(.*?)```", page, flags=re.S):
-        for line in block.splitlines():
-            words = [str(tiny_bert) if word == "roberta-base" else word for word in shlex.split(line)[1:]]
-            small = {"finetune": "--epochs 1", "adapt": "--steps 1 --batch-size 4"}[words[0]].split()
-            result = CliRunner().invoke(app, [*words, *small, "--max-length", "16", "--precision", "fp32"])
-            assert result.exit_code == 0, (line, result.output, result.exception)
-            ran += 1
-    assert ran == 4
-    for source in re.findall(r"```python\n(.*?)```", page, flags=re.S):
-        exec(compile(source, "data.md", "exec"), {})
-    (study,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.S)
-    assert [TaskSpec.model_validate(entry).name for entry in yaml.safe_load(study)["tasks"]] == ["reviews", "tickets"]
 
 
 def test_the_studies_on_the_page_of_decoders_are_valid():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -57,5 +58,8 @@ _EXPORT_MODULES = {
 def __getattr__(name: str) -> Any:
     """Import a public function on first access, so that ``import acclimate`` stays fast."""
     if name in _EXPORT_MODULES:
-        return getattr(import_module(_EXPORT_MODULES[name]), name)
+        with warnings.catch_warnings():  # of tqdm, in a notebook without ipywidgets
+            warnings.filterwarnings("ignore", "IProgress not found")
+            module = import_module(_EXPORT_MODULES[name])
+        return getattr(module, name)
     raise AttributeError(f"module 'acclimate' has no attribute '{name}'")

@@ -2,4 +2,5 @@
 
 from acclimate.cli import main
 
-main()
+if __name__ == "__main__":  # tools that inspect all modules import this one
+    main()

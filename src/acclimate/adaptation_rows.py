@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
+import numpy as np
+
 from acclimate.records import Record, optional
+
+CURVE_POINTS = 200
+"""Maximum points of a learning curve in the results; longer curves are thinned."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -16,6 +24,47 @@ class CurvePoint(Record):
     tokens: int | None = optional()
     loss: float | None = optional()
     terms: dict[str, float] = field(default_factory=dict)
+
+
+def read_log(log: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a ``log.jsonl``. Invalid lines are skipped; a missing file has none."""
+    try:
+        lines = log.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(entry, dict):
+            yield entry
+
+
+def read_curves(log: Path) -> dict[str, list[CurvePoint]]:
+    """Read the training loss and the held-out loss from a log. Invalid lines are skipped.
+
+    Args:
+        log: A ``log.jsonl``; if it is missing, both curves are empty.
+
+    Returns:
+        ``curve``, the training loss, and ``heldout_curve``, each with at most :data:`CURVE_POINTS` points.
+    """
+    found: dict[str, list[CurvePoint]] = {"curve": [], "heldout_curve": []}
+    for entry in read_log(log):
+        kind = "heldout_curve" if "heldout" in entry else "curve"
+        try:
+            found[kind].append(CurvePoint.from_dict({**entry, **entry.get("heldout", {})}))
+        except (TypeError, ValueError):
+            continue
+    return {kind: _thinned(points) for kind, points in found.items()}
+
+
+def _thinned(points: list[CurvePoint]) -> list[CurvePoint]:
+    if len(points) <= CURVE_POINTS:
+        return points
+    chosen = np.unique(np.linspace(0, len(points) - 1, CURVE_POINTS).round().astype(int))
+    return [points[index] for index in chosen]
 
 
 @dataclass(kw_only=True, eq=False)

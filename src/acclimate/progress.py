@@ -1,10 +1,15 @@
-"""Progress on stderr: a bar on a terminal or in a notebook, an occasional line in a log."""
+"""Progress: a bar on a terminal, a line in a notebook that is updated, an occasional line in a log; or silence."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -24,12 +29,17 @@ FIRST_LINE_SECONDS, MAX_INTERVAL_SECONDS = 10.0, 300.0
 
 The pause is half of the elapsed time, within these two limits."""
 REDRAW_SECONDS = 0.1
+NOTEBOOK_SECONDS = 0.5
+"""Seconds between two updates in a notebook, each of which is a message to the browser."""
+
+log = logging.getLogger(__name__)
 
 
 class Progress:
     """A context manager that shows the progress of a count.
 
-    Without a terminal it writes a line after 10 seconds and then at growing intervals. All output goes to stderr.
+    Without a terminal it writes a line after 10 seconds and then at growing intervals, to stderr. In a notebook it
+    updates one line of the output of the cell.
     """
 
     def __init__(
@@ -56,12 +66,14 @@ class Progress:
         self._title, self._total, self._unit, self._persistent = title, total, unit, persistent
         self._console = Console(stderr=True)
         self._enabled = enabled
-        self._draws = self._console.is_terminal or self._console.is_jupyter
+        self._is_notebook = self._console.is_jupyter
+        self._output: Any = None  # the output of the cell that shows the line
+        self._draws = self._console.is_terminal and not self._is_notebook
         self._start = time.monotonic()
         self._count, self._note = 0.0, ""
         self._first: tuple[float, float] | None = None  # the first count, and the elapsed seconds when it was set
         self._written: float | None = None
-        self._due = delay if self._draws else FIRST_LINE_SECONDS
+        self._due = delay if self._draws or self._is_notebook else FIRST_LINE_SECONDS
         self._bar = RichProgress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -77,7 +89,7 @@ class Progress:
         self._task = self._bar.add_task(title, total=total, note="")
 
     def __enter__(self) -> Progress:
-        if self._due <= 0:
+        if self._due <= 0 and self._draws:
             self._bar.start()
         return self
 
@@ -88,6 +100,11 @@ class Progress:
             if self._bar.live.is_started:
                 self._redraw()
                 self._bar.stop()
+            return
+        if self._is_notebook:
+            if self._output is not None:
+                last = self._line(time.monotonic() - self._start, show_remaining=False)
+                self._update_output(last if self._persistent else "")
             return
         wants_line = self._written is not None or (self._persistent and kind is None)
         if self._enabled and wants_line and self._written != self._count:
@@ -111,6 +128,9 @@ class Progress:
             self._due = elapsed + REDRAW_SECONDS
             self._bar.start()
             self._redraw()
+        elif self._is_notebook:
+            self._due = elapsed + NOTEBOOK_SECONDS
+            self._update_output(self._line(elapsed))
         else:
             self._due = elapsed + min(max(elapsed / 2, FIRST_LINE_SECONDS), MAX_INTERVAL_SECONDS)
             self._write_line(elapsed)
@@ -146,6 +166,19 @@ class Progress:
 
     def _write_line(self, elapsed: float, show_remaining: bool = True) -> None:
         self._written = self._count
+        sys.stderr.write(f"{self._line(elapsed, show_remaining)}\n")
+        sys.stderr.flush()
+
+    def _update_output(self, text: str) -> None:
+        """Show a text in the output of the cell, in place of the one before."""
+        from IPython.display import display
+
+        if self._output is None:
+            self._output = display({"text/plain": text}, raw=True, display_id=True)
+        else:
+            self._output.update({"text/plain": text}, raw=True)
+
+    def _line(self, elapsed: float, show_remaining: bool = True) -> str:
         of = f" of {self._total:,.0f}" if self._total else ""
         left = self._seconds_left(elapsed) if show_remaining else None
         parts = [
@@ -155,8 +188,7 @@ class Progress:
             format_duration(elapsed),
             "" if left is None else f"about {format_duration(left)} left",
         ]
-        sys.stderr.write(f"{self._title}: {', '.join(filter(None, parts))}\n")
-        sys.stderr.flush()
+        return f"{self._title}: {', '.join(filter(None, parts))}"
 
 
 def format_duration(seconds: float) -> str:
@@ -171,3 +203,50 @@ def print_message(text: str, enabled: bool = True) -> None:
     """Print a line to stderr."""
     if enabled:
         Console(stderr=True).print(text, highlight=False, markup=False)
+
+
+def report_text(text: str, enabled: bool, problems: bool) -> None:
+    """Print what was read from a text to stderr; if nothing may be printed, log it if there were problems."""
+    print_message(text, enabled)
+    if problems and not enabled:
+        log.warning("%s", text)
+
+
+@contextmanager
+def silence_transformers() -> Iterator[None]:
+    """Return a context in which transformers logs only errors and shows no progress bars."""
+    from transformers.utils import logging as their_logging
+
+    level, bar = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
+    their_logging.set_verbosity_error()
+    their_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        their_logging.set_verbosity(level)
+        if bar:
+            their_logging.enable_progress_bar()
+
+
+@contextmanager
+def silence_libraries() -> Iterator[None]:
+    """Return a context without the progress bars and warnings of libraries; what is logged by acclimate is kept."""
+    from huggingface_hub import utils as hub
+
+    # Only if it is imported, as it takes long; reading a dataset imports it through transformers' trainer before.
+    datasets = sys.modules.get("datasets")
+    switches = [(hub.are_progress_bars_disabled, hub.disable_progress_bars, hub.enable_progress_bars)]
+    if datasets is not None:
+        switches.append(
+            (datasets.are_progress_bars_disabled, datasets.disable_progress_bars, datasets.enable_progress_bars)
+        )
+    with warnings.catch_warnings(), silence_transformers():
+        warnings.simplefilter("ignore")
+        shown = [enable for is_disabled, _, enable in switches if not is_disabled()]
+        for _, disable, _ in switches:
+            disable()
+        try:
+            yield
+        finally:
+            for enable in shown:
+                enable()

@@ -18,6 +18,11 @@ def optional() -> Any:
     return field(default=None, metadata={"optional": True})
 
 
+def internal() -> Any:
+    """Declare a field that is None by default and never in the JSON."""
+    return field(default=None, metadata={"internal": True})
+
+
 def flattened() -> Any:
     """Declare a dictionary whose entries are keys of the record itself in the JSON."""
     return field(default_factory=dict, metadata={"flat": True})
@@ -73,6 +78,8 @@ class Record(Mapping[str, Any]):
         for entry in fields(cls):
             if entry.metadata.get("flat"):
                 flat = entry
+            elif "internal" in entry.metadata:
+                continue
             elif entry.name in given:
                 made[entry.name] = _build(hints[entry.name], given.pop(entry.name))
             elif entry.default is MISSING and entry.default_factory is MISSING:
@@ -93,7 +100,7 @@ def _hints(cls: type[Record]) -> dict[str, Any]:
 
 
 def _is_omitted(entry: Field[Any], value: Any) -> bool:
-    return value is None and bool(entry.metadata.get("optional"))
+    return "internal" in entry.metadata or (value is None and bool(entry.metadata.get("optional")))
 
 
 def _plain(value: Any) -> Any:

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF009 (the calls only describe fields)
 """Results of a study: the content of ``results.json``, from which reports and model cards are made.
 
 The modules ``results``, ``rows``, ``adaptation_rows`` and ``records`` belong to no package, since studies write
@@ -7,28 +8,38 @@ results and reports read them.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acclimate.adaptation_rows import AdaptationRow, MaskedSample
-from acclimate.errors import UserError
+from acclimate.display import Page, Reported, data_frame
+from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import read_json
-from acclimate.records import Record, optional
+from acclimate.records import Record, internal, optional
 from acclimate.rows import (
+    VERDICTS,
     ContaminationRow,
     DistillationRow,
     DriftRow,
     ForgettingRow,
+    Interval,
     LossRow,
     MeanRow,
     ScoreRow,
     SearchRow,
+    TaskScores,
     WinCount,
 )
 
+if TYPE_CHECKING:
+    import pandas
+
 FORMAT = 2
 """Version of the layout of ``results.json``."""
+MAX_LINES = 16
+"""Maximum lines of the ``repr``."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -121,8 +132,8 @@ class ReportTable(Record):
     digits: int = 3
 
 
-@dataclass(kw_only=True, eq=False)
-class StudyResults(Record):
+@dataclass(kw_only=True, eq=False, repr=False)
+class StudyResults(Reported, Record):
     """All results of a study; :meth:`to_dict` is ``results.json``.
 
     Attributes:
@@ -136,6 +147,7 @@ class StudyResults(Record):
         drift: How far adaptation moved embeddings and hidden states.
         contamination: Dev and test texts in corpora and train splits.
         unchecked: Corpora and train splits that should have been searched for dev and test texts but were not.
+        folder: Folder of the study; None if unknown. It is not part of ``results.json``.
     """
 
     format: int = FORMAT
@@ -169,6 +181,66 @@ class StudyResults(Record):
     jobs: JobCounts = field(default_factory=JobCounts)
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    folder: Path | None = internal()
+
+    def describe(self) -> list[str]:
+        """Return what was compared, each difference to the baseline with its interval, and where the report is."""
+        counts: dict[str, list[Any]] = {
+            "models": self.models,
+            "domains": self.domains,
+            "methods": self.methods,
+            "seeds": self.seeds,
+        }
+        counted = [f"{len(many)} {name[:-1] if len(many) == 1 else name}" for name, many in counts.items() if many]
+        lines = [f"Study {self.title or self.name}: {', '.join(counted)}"]
+        for row in self.scores:
+            score = f"{row.task}, {row.method}: {row.metric} {100 * row.summaries[row.metric].mean:.1f} %"
+            verdict = f": {VERDICTS[row.comparison.verdict]}" if row.comparison else ""
+            lines.append(f"{score}{_describe_interval(row.comparison, 100)}{verdict}")
+        for loss in self.losses:
+            text = "general text" if loss.text == "general" else f"held-out {loss.domain}"
+            lines.append(f"{text}, {loss.method}: {loss.nats:.3f} nats{_describe_interval(loss.difference, 1, 3)}")
+        if len(lines) > MAX_LINES:
+            left = len(lines) - MAX_LINES
+            lines[MAX_LINES:] = [f"and {left} more rows: to_pandas() and report() have all of them"]
+        if self.jobs.left:
+            lines.append(f"{self.jobs.left} of {self.jobs.total} jobs are left")
+        if self.folder is not None:
+            lines.append(f"report: {self.folder / 'report.html'}")
+        return lines
+
+    def as_results(self) -> StudyResults:
+        """Return the results themselves."""
+        return self
+
+    def report(self, path: str | Path | None = None) -> Page:
+        """Return the report as a page, which a notebook shows; its path is that of the folder of the study.
+
+        Args:
+            path: File to write it to; None writes nothing.
+        """
+        page = super().report(path)
+        if page.path is None and self.folder is not None and (self.folder / "report.html").is_file():
+            page.path = self.folder / "report.html"
+        return page
+
+    def to_pandas(self, table: str | None = None) -> pandas.DataFrame:
+        """Return one of the tables as a data frame, with the numbers of ``results.json``, not in percent.
+
+        Args:
+            table: ``"scores"`` on the end tasks, with the difference to the baseline and its 95 % interval;
+                ``"losses"`` on held-out text, before and after adaptation; or ``"forgetting"``, scores on tasks of
+                other domains. By default the scores or, without any, the losses.
+
+        Raises:
+            UserError: If there is no such table.
+        """
+        table = table or ("scores" if self.scores or not self.losses else "losses")
+        if table == "losses":
+            return data_frame([_loss_entries(row) for row in self.losses])
+        if table not in ("scores", "forgetting"):
+            raise unknown_name_error("table", table, ("scores", "losses", "forgetting"))
+        return data_frame([_score_entries(row) for row in getattr(self, table)])
 
     @classmethod
     def load(cls, path: str | Path) -> StudyResults:
@@ -185,4 +257,80 @@ class StudyResults(Record):
             raise UserError(f"'{path}' is not JSON. Give the results.json of a study.") from error
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise UserError(f"'{path}' holds no results of format {FORMAT}. Give the results.json of a study.")
-        return cls.from_dict(values)
+        results = cls.from_dict(values)
+        results.folder = Path(path).parent
+        return results
+
+
+def _describe_interval(entry: Interval | None, scale: float, digits: int = 1) -> str:
+    """Return a difference with its interval and verdict, to be put after a value."""
+    if entry is None:
+        return ""
+    difference, low, high = (f"{scale * value:+.{digits}f}" for value in (entry.difference, entry.low, entry.high))
+    return f", {difference} [{low}, {high}]"
+
+
+def _interval_entries(entry: Interval | None) -> dict[str, Any]:
+    names = ("difference", "low", "high", "p", "p_holm", "verdict")
+    return {name: getattr(entry, name, None) for name in names}
+
+
+def _score_entries(row: TaskScores) -> dict[str, Any]:
+    """Return the columns of a row of scores; each metric has its mean over seeds, and the primary one its spread."""
+    place = {"model": row.model, "domain": row.domain, "task": row.task, "method": row.method}
+    primary = row.summaries[row.metric]
+    shown = {"metric": row.metric, "seeds": len(row.seeds), "mean": primary.mean, "sd": primary.sd}
+    others = {name: summary.mean for name, summary in row.summaries.items() if name != row.metric}
+    return {**place, **shown, **_interval_entries(row.comparison), **others}
+
+
+def _loss_entries(row: LossRow) -> dict[str, Any]:
+    place = {"model": row.model, "domain": row.domain, "text": row.text, "method": row.method}
+    shown = {"before": row.before, "after": row.nats, "percent": row.percent, "bits_per_byte": row.bits_per_byte}
+    return {**place, **shown, **_interval_entries(row.difference)}
+
+
+def table_results(title: str, tables: Mapping[str, Sequence[Mapping[str, Any]]], **more: Any) -> StudyResults:
+    """Return tables as the results of a study, to be shown like these.
+
+    Args:
+        title: Title of the page.
+        tables: The rows of each table by its title, all with the same keys; a table without rows is left out.
+        **more: Further fields of the results.
+    """
+    made = [
+        ReportTable(title=name, columns=list(rows[0]), rows=[list(row.values()) for row in rows], digits=4)
+        for name, rows in tables.items()
+        if rows
+    ]
+    return StudyResults(name=title, title=title, tables=made, **more)
+
+
+class Measurements(dict[str, Any], Reported):
+    """Measurements as a dictionary, with the table that they are shown as."""
+
+    def __init__(self, values: Mapping[str, Any], lines: Sequence[str], title: str, rows: Sequence[Mapping[str, Any]]):
+        """Make the dictionary.
+
+        Args:
+            values: Its entries.
+            lines: What matters, in a few lines.
+            title: Title of the table.
+            rows: The rows of the table, all with the same keys.
+        """
+        super().__init__(values)
+        self._lines, self._title, self._rows = list(lines), title, [dict(row) for row in rows]
+
+    __repr__ = Reported.__repr__
+
+    def describe(self) -> list[str]:
+        """Return what matters, in a few lines."""
+        return self._lines
+
+    def as_results(self) -> StudyResults:
+        """Return the table."""
+        return table_results(self._title, {self._title: self._rows})
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the table as a data frame."""
+        return data_frame(self._rows)

@@ -22,6 +22,8 @@ VERDICTS = {
     **{WITHHELD: "–", NOT_LEARNED: "cannot be answered"},
 }
 """Words for the verdicts on a method."""
+NOTHING_LEARNED = "Cannot be answered: the models have not learned the task."
+"""The result of a study in which no comparison has an answer for this reason."""
 
 
 @dataclass(kw_only=True, eq=False)

@@ -137,8 +137,8 @@ def test_the_delimiter_is_the_one_that_gives_the_columns(tmp_path, delimiter, us
 
 
 def test_a_missing_column_is_reported_with_the_likely_delimiter(tmp_path):
-    with pytest.raises(UserError, match=r"no column 'text'\. Its columns are 'id', 'review'"):
-        table(tmp_path, "id;review\n1;a\n")
+    with pytest.raises(UserError, match=r"no column 'text'\. Its columns are 'id', 'remark'"):
+        table(tmp_path, "id;remark\n1;a\n")
     assert table(tmp_path, "text\na;b\n") == [(2, "a;b", "")]
 
 

@@ -4,11 +4,15 @@ import json
 import random
 import tracemalloc
 
+import datasets
+import pandas
+import pyarrow
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.corpus import Corpus
+from acclimate.corpus.documents import as_corpus, store_texts
 from acclimate.errors import UserError
 from tests.corpus.writing import write
 
@@ -154,3 +158,83 @@ def test_real_files(shared):
         pytest.skip("no corpora in the shared folder")
     corpus = Corpus(files[0], limit=50)
     assert len(list(corpus)) == 50 and corpus.report.broken == 0
+
+
+def in_memory(texts, column):
+    """Yield texts in every form in memory."""
+    rows = [{"id": number, column: text} for number, text in enumerate(texts)]
+    yield datasets.Dataset.from_list(rows)
+    yield datasets.Dataset.from_list(rows).to_iterable_dataset()
+    yield pandas.DataFrame(rows)
+    yield pyarrow.Table.from_pylist(rows)
+    yield rows
+    yield iter(rows)
+    yield texts
+    yield tuple(texts)
+    yield pandas.Series(texts)
+    yield (text for text in texts)
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), max_size=5), st.sampled_from(["text", "Review"]))
+@settings(max_examples=8)
+def test_texts_in_memory_are_the_same_corpus_in_every_form(texts, column):
+    texts = ["The soup was cold.", *texts]
+    corpora = [as_corpus(form) for form in in_memory(texts, column)]
+    assert len({corpus.fingerprint for corpus in corpora}) == 1
+    expected = list(dict.fromkeys(text for text in texts if text.strip()))
+    assert all(list(corpus) == expected for corpus in corpora)
+    assert list(as_corpus(pandas.DataFrame({"blurb": texts}), "blurb")) == expected
+
+
+def test_names_of_files_are_not_taken_for_texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my file.txt").write_text("one\n")
+    assert list(as_corpus(["my file.txt"])) == list(as_corpus(iter([tmp_path / "my file.txt"]))) == ["one"]
+    assert as_corpus(["hf:some set"]).report.sources == ["hf:some set::train"]
+    for given_, message in (
+        (["good", "bad"], "no file 'good'"),
+        (["no file.txt"], "no file 'no file.txt'"),
+        (["my file.txt", "The soup was cold."], r"'The soup was cold.'. Give a text itself in a list"),
+        ("The soup was cold.", r"'The soup was cold.'. Give a text itself in a list"),
+        ("One line\nand another", "Give a text itself in a list"),
+        ("word " * 2000, "Give a text itself in a list"),
+        ([3], "A source of text is a int"),
+        ([], "No corpus is given"),
+        (datasets.DatasetDict(train=datasets.Dataset.from_list([{"text": "a"}])), "mapping with the keys train"),
+        ([{"a": "x"}], "'the list in memory' has no column 'text'"),
+        ({"path": "my file.txt", "colum": "x"}, "mapping with the keys path, colum"),
+        ([{"path": "my file.txt", "colum": "x"}], "has the keys path, text_column, encoding, not path, colum"),
+        ([{"path": "my file.txt", "encoding": "cp9999"}], "no encoding 'cp9999'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            as_corpus(given_)
+
+
+def test_each_source_can_have_its_column_and_encoding(tmp_path):
+    (tmp_path / "a.csv").write_bytes("id;blurb\n1;größer\n".encode("cp1252"))
+    (tmp_path / "b.txt").write_text("größer\nкнига\n", encoding="utf-8")
+    spec = {"path": str(tmp_path / "a.csv"), "text_column": "blurb", "encoding": "cp1252"}
+    assert list(Corpus([spec, tmp_path / "b.txt"], dedup=False)) == ["größer", "größer", "книга"]
+    assert list(Corpus(spec)) == list(Corpus(f"{tmp_path}/a.csv:blurb", encoding="cp1252")) == ["größer"]
+    assert len({Corpus({**spec, "encoding": name}).fingerprint for name in ("cp1252", "latin-1")}) == 2
+
+
+def test_a_saved_dataset_is_a_folder_of_text(tmp_path, caplog):
+    dataset = datasets.Dataset.from_list([{"review": "one"}, {"review": "two"}])
+    dataset.save_to_disk(tmp_path / "saved")
+    datasets.DatasetDict(train=dataset, test=dataset.select([1])).save_to_disk(tmp_path / "splits")
+    caplog.clear()
+    assert list(Corpus(tmp_path / "saved")) == list(Corpus(tmp_path / "splits")) == ["one", "two"]
+    assert list(Corpus(tmp_path / "splits" / "test")) == ["two"]
+    assert "splits' has splits, of which only 'train' is read" in caplog.text
+    assert "left out" not in caplog.text
+
+
+def test_stored_texts_are_named_by_their_content(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path))
+    path = store_texts(["The soup", None, "größer\n"])
+    assert path == store_texts(pandas.DataFrame({"review": ["The soup", None, "größer\n"]}))
+    assert list(Corpus(path)) == ["The soup", "größer\n"]
+    assert (
+        store_texts(["The soup"]) != path and store_texts("a.txt") == "a.txt" and store_texts(["a.txt"]) == ["a.txt"]
+    )

@@ -15,12 +15,14 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from acclimate.corpus import readers
-from acclimate.corpus.readers import detect_format, detect_txt_layout, read_records
+from acclimate import errors
+from acclimate.corpus import Corpus, opening, readers
+from acclimate.corpus.opening import detect_format, guess_encoding
+from acclimate.corpus.readers import detect_txt_layout, read_records
 from acclimate.errors import UserError
 from acclimate.tasks.readers import read_rows
 from tests.cases import each
-from tests.corpus.writing import SUFFIXES, write
+from tests.corpus.writing import SUFFIXES, compress, write
 
 # Any text that UTF-8 can encode.
 anything = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -172,18 +174,28 @@ def test_the_content_does_not_match_the_extension(tmp_path):
 
 @each("suffix", [s for s in SUFFIXES if not s.startswith(".txt")])
 def test_a_missing_column_error_lists_the_columns(tmp_path, suffix):
-    path = write(tmp_path, suffix, ["one"], column="review")
-    with pytest.raises(UserError, match=r"no column 'text'.*'id', 'review'"):
+    path = write(tmp_path, suffix, ["one"], column="remark")
+    with pytest.raises(UserError, match=r"no column 'text'.*'id', 'remark'.*--text-column"):
         list(read_records(path))
-    assert good(path, text_column="review") == ["one"]
+    assert good(path, text_column="remark") == ["one"]
+
+
+@each("suffix", [s for s in SUFFIXES if not s.startswith(".txt")])
+def test_a_column_with_a_usual_name_is_read_and_reported(tmp_path, suffix, caplog):
+    errors.warn_once.cache_clear()
+    path = write(tmp_path, suffix, ["one", "two"], column="Review")
+    assert good(path) == ["one", "two"]
+    assert "has its text in 'Review'; not used: id." in caplog.text
+    with pytest.raises(UserError, match="no column 'body'"):
+        list(read_records(path, "body"))
 
 
 def test_a_missing_column_is_found_before_the_end_of_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "MAX_ROWS_WITHOUT_COLUMN", 10)
     path = tmp_path / "a.jsonl"
-    path.write_text('{"body": 1}\n' * 1000)
+    path.write_text('{"blurb": 1}\n' * 1000)
     taken = []
-    with pytest.raises(UserError, match="'body'"):
+    with pytest.raises(UserError, match="'blurb'"):
         taken.extend(record for record in iter_and_count(read_records(path), taken))
     assert len(taken) < 20
 
@@ -223,21 +235,21 @@ def test_reading_is_lazy(tmp_path):
 def test_detect_format():
     assert detect_format(Path("A.JSONL.GZ")) == ".jsonl"
     assert detect_format(Path("a.parquet")) == ".parquet"
+    assert detect_format(Path("a.HTM")) == ".html" and detect_format(Path("a.markdown.xz")) == ".md"
     assert detect_format(Path("a.json.gz")) == ".json" and detect_format(Path("a.txt.bz2")) == ".txt"
-    for name in ("a.parquet.gz", "a.md", "a.gz", "txt", "a.txt.zip"):
+    for name in ("a.parquet.gz", "a.pdf.gz", "a.gz", "txt", "a.txt.zip"):
         assert detect_format(Path(name)) is None
 
 
 @each("encoding", ["utf-16", "utf-32"])
-@each("suffix", [".txt", ".jsonl", ".csv", ".txt.gz"])
-def test_utf16_and_utf32_are_reported_and_not_read(tmp_path, encoding, suffix):
-    path = write(tmp_path, suffix, ["a first text", "a second", "a third"])
+@each("suffix", [".txt", ".jsonl", ".csv", ".json", ".txt.gz"])
+def test_a_byte_order_mark_decides(tmp_path, encoding, suffix):
+    texts = ["a first text", "größer", "первый"]
+    path = write(tmp_path, suffix, texts)
     plain = gzip.decompress(path.read_bytes()) if suffix.endswith(".gz") else path.read_bytes()
     wide = plain.decode().encode(encoding)
     path.write_bytes(gzip.compress(wide) if suffix.endswith(".gz") else wide)
-    ((line, text, problem),) = read_records(path)
-    assert (line, text) == (1, "")
-    assert f"{encoding.upper()}, not UTF-8" in problem and "iconv" in problem
+    assert good(path) == good(path, encoding="cp1252") == texts
 
 
 @each("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
@@ -250,7 +262,9 @@ def test_wide_encodings_without_a_mark_are_recognized(tmp_path, encoding, text):
     path.write_bytes((text * 3).encode(encoding))
     ((line, found, problem),) = read_records(path)
     assert (line, found) == (1, "")
-    assert f"{encoding.upper().replace('-', '').replace('UTF', 'UTF-')}, not UTF-8" in problem
+    name = encoding.upper().replace("-", "").replace("UTF", "UTF-")
+    assert f"{name}, not UTF-8; give --encoding {name}" in problem
+    assert "\n".join(good(path, txt="line", encoding=name)) + "\n" == text * 3
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=16, max_size=60))
@@ -258,7 +272,7 @@ def test_wide_encodings_without_a_mark_are_recognized(tmp_path, encoding, text):
 @example("\0" * 40)
 def test_utf8_is_not_taken_for_a_wide_encoding(text):
     assume(text.count("\0") < 8 or len(set(text)) == 1)
-    assert readers.detect_wide_encoding(text.encode()) == "" or text[0] == "\ufeff"
+    assert opening.detect_wide_encoding(text.encode()) == "" or text[0] == "\ufeff"
 
 
 @each("suffix", [".txt", ".csv", ".jsonl"])
@@ -297,9 +311,9 @@ def test_json_that_holds_no_rows(tmp_path):
         assert (text, bool(problem)) == ("", True), content
     path.write_text('{broken\n{"text": "a"}\n')
     assert [bool(problem) for _, _, problem in read_records(path)] == [True, False]
-    for content in ('[{"body": "a"}]', '{"body": 1}', '{"body": {"text": 1}}'):
+    for content in ('[{"blurb": "a"}]', '{"blurb": 1}', '{"blurb": {"text": 1}}'):
         path.write_text(content)
-        with pytest.raises(UserError, match=r"no column 'text'.*'body'"):
+        with pytest.raises(UserError, match=r"no column 'text'.*'blurb'"):
             list(read_records(path))
 
 
@@ -324,3 +338,82 @@ def test_any_bytes_give_records_or_a_user_error(suffix, data):
             assert all(line >= 1 and "\n" not in problem for line, _, problem in read_records(path))
         with contextlib.suppress(UserError):
             list(read_rows(path)) if ".txt" not in suffix else None
+
+
+SAMPLES = {
+    "cp1252": "crème brûlée “für” 5 €",
+    "latin-1": "größer à la carte",
+    "cp1251": "Суп был холодный, а хлеб старый",
+    "gbk": "这家餐厅的汤很好喝，面包旧了",
+    "shift_jis": "このスープはとても美味しいです",
+    "utf-16-le": "größer суп 汤",
+    "utf-16": "größer суп 汤",
+}
+
+
+@given(
+    encoding=st.sampled_from(sorted(SAMPLES)),
+    suffix=st.sampled_from([*(suffix for suffix in SUFFIXES if suffix not in (".parquet", ".arrow")), "semicolon"]),
+    order=st.permutations(range(4)),
+    end=st.sampled_from(["\n", "\r\n"]),
+)
+@settings(max_examples=60)
+def test_every_encoding_of_every_format_is_read_if_it_is_named(encoding, suffix, order, end):
+    texts = [
+        ("plain text", SAMPLES[encoding], f"one, {SAMPLES[encoding]}; two\t3", 'a "quote" and more')[n] for n in order
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), ".csv" if suffix == "semicolon" else suffix, texts, end=end)
+        with opening.open_bytes(path) as file:
+            opened = file.read().decode()
+        if suffix == "semicolon":
+            opened = "id;text\n" + "".join(
+                f"{n};{json.dumps(text, ensure_ascii=False)}\n" for n, text in enumerate(texts)
+            )
+            opened = opened.replace('\\"', '""').replace("\\t", "\t")
+        path.write_bytes(compress(opened.encode(encoding), path.name))
+        assert good(path, encoding=encoding, txt="line") == texts
+        corpus = Corpus(path, txt="line")
+        with contextlib.suppress(UserError):  # no usable document
+            list(corpus)
+        named = [problem for problem in corpus.report.problems if "UTF-8" in problem]
+        assert any("--encoding" in problem for problem in named) or encoding == "utf-16" or suffix.startswith(".json")
+
+
+@each(
+    ("encoding", "text", "guess"),
+    [
+        ("cp1252", "la crème brûlée", "cp1252"),
+        ("cp1251", SAMPLES["cp1251"], "cp1251"),
+        ("gbk", SAMPLES["gbk"] * 2, "gb18030"),
+        ("shift_jis", SAMPLES["shift_jis"] * 2, "cp932"),
+        ("gbk", "汤", ""),
+        ("utf-8", "汤", ""),
+    ],
+)
+def test_the_encoding_is_guessed_where_it_is_clear(tmp_path, encoding, text, guess):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"plain\n" + f"{text}\n".encode(encoding) + b"plain, too\n")
+    assert guess_encoding(path) == guess
+
+
+def test_a_file_that_is_utf8_is_read_as_that_whatever_was_named(tmp_path, caplog):
+    path = tmp_path / "a.txt"
+    path.write_text("größer\n" * 20_000, encoding="utf-8")
+    assert set(good(path, encoding="cp1252", txt="line")) == {"größer"}
+    assert "is UTF-8, so it is read as that, not as cp1252" in caplog.text
+    path.write_bytes(b"caf\xe9 \x81\nok\n")
+    assert list(read_records(path, encoding="cp1252", txt="line")) == [
+        (1, "", "byte 0x81 does not exist in the encoding that is given"), (2, "ok", "")
+    ]  # fmt: skip
+    path.write_bytes("größer\n".encode("utf-16-le") + b"\x00\xd8\n")
+    assert [bool(problem) for _, _, problem in read_records(path, encoding="utf-16-le", txt="line")] == [False, True]
+
+
+def test_excel_files_are_read_as_tables(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in ([" Review ", "stars"], ["good soup", 5], [None, None], ["größer", None], [None, 1]):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    assert list(read_records(tmp_path / "a.xlsx")) == [(2, "good soup", ""), (4, "größer", ""), (5, "", "")]

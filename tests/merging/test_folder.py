@@ -205,10 +205,11 @@ def test_the_command(models, texts, tmp_path, monkeypatch, capsys):
     code, out, err = call(monkeypatch, capsys, *words, *path, "--out", tmp_path / "path")
     assert code == 0, err
     assert "Domain text" in out and "General text" in out and "0.5" in out
-    last = out.replace("\n", " ").strip()
-    assert last.endswith("--alpha ALPHA --out DIRECTORY") and "Next: choose an alpha" in last
+    last = out.splitlines()[-1]
+    assert last.startswith("Next, with an alpha of your choice: acclimate merge --method interpolation --model ")
+    assert last.endswith("--alpha ALPHA --out DIRECTORY")
     code, out, err = call(monkeypatch, capsys, *words, "--alpha", "0.5", "--out", tmp_path / "half")
-    assert code == 0 and out.strip() == f"{tmp_path / 'half'}: interpolation", err
+    assert code == 0 and out.startswith(f"{tmp_path / 'half'}: interpolation\n"), err
 
 
 @each(

@@ -128,6 +128,9 @@ def texts(table) -> list[dict[str, str]]:
     return [dict(zip(table.columns, (entry.text for entry in row), strict=True)) for row in table.rows]
 
 
+VOID = ("meta", "br", "input")
+
+
 class Page(HTMLParser):
     """Parses a page, collecting ids and addresses, and asserting that tags are closed."""
 
@@ -136,7 +139,7 @@ class Page(HTMLParser):
         self.ids, self.addresses, self.open, self.scripts = [], [], [], 0
 
     def handle_starttag(self, tag, attrs):
-        if tag not in ("meta", "br"):
+        if tag not in VOID:
             self.open.append(tag)
         self.scripts += tag == "script"
         for name, value in attrs:
@@ -147,7 +150,7 @@ class Page(HTMLParser):
 
     def handle_startendtag(self, tag, attrs):
         self.handle_starttag(tag, attrs)
-        if tag not in ("meta", "br"):
+        if tag not in VOID:
             self.open.pop()
 
     def handle_endtag(self, tag):

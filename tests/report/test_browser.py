@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from dataclasses import replace
+
 import pytest
 
 from acclimate.report import write_report
@@ -41,6 +45,54 @@ def test_it_renders_without_errors(browser, page, width, dark):
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")  # wide tables scroll within themselves
     # WCAG AA requires a contrast of 4.5, also in figures.
     assert browser.run(CONTRAST) >= 4.5
+
+
+def test_tables_fit_the_screen(browser, results, tmp_path):
+    """With one model and one domain, as in a first study: the main columns on a phone, all columns on a desktop."""
+    one = replace(results, domains=["cs"], masked=[])
+    for name in ("scores", "losses", "adaptations"):
+        one = replace(one, **{name: [row for row in getattr(one, name) if row.domain == "cs"]})
+    page = write_report(replace(one, means=[], win_counts=[], contamination=[]), tmp_path / "one.html")
+    wide = "[...document.querySelectorAll('section > .table > .wide')]"
+    too_wide = f"{wide}.filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)"
+    seen = f"[...{TABLE}.tHead.rows[0].cells].filter(c => c.checkVisibility()).map(c => c.textContent)"
+    browser.open(page, 1400)
+    assert browser.run(f"{wide}.length") >= 3 and browser.run(too_wide) == []
+    assert {"p (Holm)", "95 % interval"} <= set(browser.run(seen))
+    browser.open(page, 390)
+    assert browser.run(too_wide) == []
+    assert browser.run(seen) == ["task", "method", "verdict", "difference"]
+    bottom = browser.run("document.querySelector('.verdict table').getBoundingClientRect().top")
+    assert bottom < 844  # the first screen has the verdict and the start of the table
+    browser.run(f"{TABLE}.closest('.table').querySelector('.tools input').click()")
+    assert "95 % interval" in browser.run(seen)
+
+
+def test_tables_are_copied(browser, page):
+    browser.open(page)
+    browser.run("navigator.clipboard.writeText = async text => { window.copied = text; }")
+
+    def copied(place, kind):
+        browser.run(f"{place}.querySelector('[data-copy={kind}]').click()")
+        return browser.run("window.copied")
+
+    scores = f"{TABLE}.closest('.table')"
+    lines = list(csv.reader(io.StringIO(copied(scores, "csv"))))
+    assert lines[0] == titled_columns(browser) and len({len(line) for line in lines}) == 1
+    assert lines[2][lines[0].index("difference")].lstrip("+-").replace(".", "").isdigit()  # an ordinary minus
+    text = copied(scores, "latex")
+    assert text.startswith("\\begin{tabular}{lll") and r"95 \% interval" in text and r"$\pm$" in text
+    assert text.count(r" \\" + "\n") == len(lines)
+    overview = list(csv.reader(io.StringIO(copied("document.querySelector('.verdict .table')", "csv"))))
+    assert overview[0][:2] == ["task", "method"] and {line[0] for line in overview[1:]} >= {
+        "cs · intent",
+        "food · aspect",
+    }
+    assert browser.errors == []
+
+
+def titled_columns(browser):
+    return browser.run(f"[...{TABLE}.tHead.rows[0].cells].map(c => c.textContent)")
 
 
 def test_text_from_data_is_escaped(browser, page):

@@ -7,9 +7,9 @@ import re
 from dataclasses import fields, replace
 
 from acclimate.report import markdown, render, summarize
-from acclimate.report.formatting import p_text, plain, signed
+from acclimate.report.formatting import plain, signed
 from acclimate.results import MethodRow, StudyResults
-from acclimate.rows import ForgettingRow, TaskScores
+from acclimate.rows import NOTHING_LEARNED, ForgettingRow, TaskScores
 from acclimate.study import compare
 from tests.report.full import parse, with_comparison
 from tests.study.fakes import World, files, study
@@ -23,11 +23,57 @@ def test_headline_and_lines(results):
     summary = summarize(results)
     assert summary.headline.startswith("mlm helped on 2 of 2 tasks")
     assert "On general text the masked-LM loss changed by +0." in summary.headline
-    lines = {(group.name, line.method): line for group in summary.groups for line in group.lines}
-    assert lines["cs · intent", "mlm"].verdict == "win"
-    assert "95 % interval" in lines["cs · intent", "mlm"].text
-    assert caveats_with(results, "comparisons were made")
-    assert len(summary.details) == 4
+    assert summary.verdict.startswith("mlm helped on 2 of 2 tasks and dga, no contrast ")
+    assert caveats_with(results, "comparisons were made") and summary.reasons == []
+
+
+def test_the_verdict_is_one_short_sentence(results):
+    one = replace(results, domains=["cs"], scores=[row for row in results.scores if row.domain == "cs"])
+    scores = [row for row in one.scores if row.comparison]
+    points = signed(100 * scores[0].comparison.difference)
+
+    def verdict(*verdicts, **changes):
+        rows = [with_comparison(row, verdict=name) for row, name in zip(scores, verdicts, strict=True)]
+        return summarize(replace(one, scores=rows, **changes)).verdict
+
+    assert verdict("win", "tie") == (
+        f"On intent, mlm ({points} points) helped and dga, no contrast made no difference that these data can show."
+    )
+    assert verdict("tie", "tie") == "On intent, mlm and dga, no contrast made no difference that these data can show."
+    assert verdict("not_learned", "not_learned") == NOTHING_LEARNED
+    assert verdict("withheld", "withheld").startswith("No verdict: ")
+    assert verdict("withheld", "not_learned").startswith("No verdict: ")
+    changes = {"domain": "loss", "general": "tie"}  # of the losses: lower, and no change
+    losses = [
+        replace(row, difference=replace(row.difference, verdict=changes[row.text]))
+        for row in results.losses
+        if row.difference
+    ]
+    better = "2 of 2 methods predict held-out text of the domain better and "
+    only = replace(results, scores=[], losses=losses)
+    assert summarize(only).verdict == f"{better}none of 2 methods forgot some general text."
+    forgot = [
+        replace(row, difference=replace(row.difference, verdict="win"))
+        if (row.text, row.method, row.domain) == ("general", "mlm", "food")
+        else row
+        for row in losses
+    ]
+    assert summarize(replace(only, losses=forgot)).verdict == f"{better}1 of 2 methods forgot some general text."
+    empty = replace(results, scores=[], losses=[])
+    assert summarize(empty).verdict == summarize(empty).headline == "No job of this study has a result."
+
+
+def test_models_that_learned_nothing_are_the_headline_everywhere(results):
+    scores = [with_comparison(row, verdict="not_learned") if row.comparison else row for row in results.scores]
+    found = replace(results, scores=scores)
+    summary = summarize(found)
+    assert summary.headline.startswith(f"{NOTHING_LEARNED} On cs · intent and food · aspect, no model scores above")
+    assert "Train longer" in summary.reasons[0]
+    assert markdown(found).split("\n\n")[1].startswith(NOTHING_LEARNED)
+    assert f'<p class="headline">{NOTHING_LEARNED}</p>' in render(found)
+    some = replace(results, scores=[scores[1], *results.scores[2:]])
+    assert NOTHING_LEARNED not in summarize(some).headline
+    assert "Whether mlm helped on cs · intent cannot be answered: no model scores" in summarize(some).headline
 
 
 def test_mixed_precisions_are_reported(results):
@@ -129,8 +175,8 @@ def test_without_a_verdict_the_headline_says_why(small, results):
     verdicts = ("helped", "hurt", "no difference", "p =", "p <", "higher |", "lower |", "forgetting:", "better on")
     assert not [word for word in verdicts if word in page]
     assert not caveats_with(found, "comparisons were made")
-    lines = [line for group in summarize(found).groups for line in group.lines]
-    assert lines and {line.text.split(":")[0] for line in lines} == {"got no verdict"}
+    assert summarize(found).verdict.startswith("No verdict: ")
+    assert summarize(found).reasons[0].startswith("With one adaptation of each method")
 
 
 def test_without_general_text(small):
@@ -162,8 +208,8 @@ def test_without_results_of_the_baseline(tmp_path):
     world = World()
     found = StudyResults.from_dict(compare(values, tmp_path / "out", progress=False, backend=world.backend()))
     base = next(row for row in found.scores if row.method == "none")
-    text = summarize(found).groups[0].lines[0].text
-    assert f"macro-F1 {plain(100 * base.summaries['macro_f1'].mean)} → " in text
+    (row,) = [row for row in found.scores if row.method == "mlm"]
+    assert row.comparison.before == base.summaries["macro_f1"].mean
     stored = tmp_path / "out" / "jobs"
 
     def without(lost):
@@ -176,8 +222,8 @@ def test_without_results_of_the_baseline(tmp_path):
     some = without(lambda job: "none" in job and not job.endswith("0"))
     (base,) = [row for row in some.scores if row.method == "none"]
     assert base.seeds == [0]
-    (text,) = [line.text for line in summarize(some).groups[0].lines if line.method == "mlm"]
-    assert f"macro-F1 {plain(100 * base.summaries['macro_f1'].mean)} → " in text
+    (row,) = [row for row in some.scores if row.method == "mlm"]
+    assert row.comparison.before == base.summaries["macro_f1"].mean
     headline = summarize(without(lambda job: "none" in job or job == "lm_loss · model · cs · general")).headline
     assert "the baseline, none, has no scores" in headline
     assert "Forgetting of general text is unknown" in headline
@@ -186,4 +232,3 @@ def test_without_results_of_the_baseline(tmp_path):
 def test_numbers():
     assert signed(-1.25) == "−1.2" and signed(0.04) == "0.0" and signed(-0.04) == "0.0" and signed(2) == "+2.0"
     assert plain(-0.5) == "−0.5" and plain(-0.01) == plain(0.0) == "0.0" and plain(0.0, 0) == plain(-0.2, 0) == "0"
-    assert p_text(0.0004) == "p < 0.001" and p_text(0.04321) == "p = 0.043" and p_text(0.5) == "p = 0.50"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import re
 from dataclasses import replace
@@ -14,8 +15,10 @@ from acclimate.adaptation_rows import AdaptationRow
 from acclimate.errors import UserError
 from acclimate.evaluation.calibration import BINS
 from acclimate.model_kinds import KINDS, MASKED
-from acclimate.report import markdown, render, results_table, summarize
-from acclimate.report.tables import searches, tables
+from acclimate.report import markdown, render, results_table, summarize, write_tables
+from acclimate.report.formatting import signed
+from acclimate.report.tables import overview, searches, tables
+from acclimate.report.text import MAIN_TABLES, escape_latex
 from acclimate.report.timing import preparation_time
 from acclimate.results import ReportTable, StageName, StudyResults
 from acclimate.rows import Comparisons, MetricSummary, SearchRow, TrialRow
@@ -71,6 +74,50 @@ def test_all_p_values_are_in_the_table(results):
     assert shown["p (t-test)"].value == entry.p_t and shown["p (these models)"].value == entry.p_models
     order = [table.columns.index(name) for name in ("difference", "95 % interval", "p")]
     assert order == sorted(order)  # effect and interval come first
+
+
+def test_the_overview_has_gain_and_losses_side_by_side(results):
+    table = overview(results)
+    assert [heading for heading, _ in table.groups()] == ["cs · intent", "food · aspect"]
+    rows = {(row["task"], row["method"]): row for row in texts(table)}
+    mlm = rows["cs · intent", "mlm"]
+    score = next(row for row in results.scores if (row.domain, row.method) == ("cs", "mlm"))
+    assert mlm["difference, points of macro-F1"] == f"{100 * score.comparison.difference:+.1f} helped"
+    assert rows["cs · intent", "none"]["difference, points of macro-F1"] == "baseline"
+    for text in ("domain", "general"):
+        loss = next(row for row in results.losses if (row.domain, row.method, row.text) == ("cs", "mlm", text))
+        assert mlm[f"{text} loss"] == f"{signed(loss.percent)} %"
+    only = overview(replace(results, scores=[]))
+    assert only.columns == ["task", "method", "domain loss", "general loss"]
+    assert [heading for heading, _ in only.groups()] == ["cs", "food"]
+
+
+def test_micro_f1_is_not_shown_beside_the_same_accuracy(results):
+    assert results.scores[0].metrics == ["macro_f1", "accuracy", "micro_f1"]
+    assert "micro-F1" not in titled(results, SCORES).columns and "accuracy" in titled(results, SCORES).columns
+    own = replace(results, scores=[replace(row, metric="micro_f1") for row in results.scores])
+    assert "micro-F1" in titled(own, SCORES).columns
+    labels = replace(results, scores=[replace(row, metrics=["macro_f1", "micro_f1"]) for row in results.scores])
+    assert "micro-F1" in titled(labels, SCORES).columns
+
+
+def test_tables_as_files(results, tmp_path):
+    lines, tex = (path.read_text() for path in write_tables(replace(results, forgetting=[]), tmp_path))
+    rows = list(csv.DictReader(io.StringIO(lines)))
+    assert len(rows) == 2 * len(results.scores) + len(results.losses)  # two metrics are shown of each score
+    score = next(row for row in results.scores if row.method == "mlm")
+    row = next(row for row in rows if (row["method"], row["measure"]) == ("mlm", "macro_f1"))
+    assert float(row["value"]) == score.summaries["macro_f1"].mean and row["seeds"] == "5"
+    found = [float(row[name]) for name in ("difference", "low", "high", "p", "p_holm")]
+    assert found == [getattr(score.comparison, name) for name in ("difference", "low", "high", "p", "p_holm")]
+    row = next(row for row in rows if (row["method"], row["text"]) == ("mlm", "domain"))
+    assert row["verdict"] == "win" and float(row["difference"]) < 0  # a lower loss is better
+    assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == 3 and "% Means over tasks\n" in tex
+    assert tex.count(r" \\" + "\n") == sum(1 + len(t.rows) for t in map(lambda n: titled(results, n), MAIN_TABLES[:3]))
+    assert not re.search(r"(?<![\\%])%(?! )", tex) and "−" not in tex
+    assert escape_latex(r"50 % of_a\b & {c}^2 −1 ± 2") == (
+        r"50 \% of\_a\textbackslash{}b \& \{c\}\textasciicircum{}2 $-$1 $\pm$ 2"
+    )
 
 
 def test_calibration_errors(results):

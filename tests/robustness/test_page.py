@@ -1,4 +1,4 @@
-"""Every test that ``docs/robustness.md`` names exists, and every promise names a test."""
+"""Every test that ``docs/dev/robustness.md`` names exists, and every promise names a test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "robustness.md"
+PAGE = ROOT / "docs" / "dev" / "robustness.md"
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 

@@ -78,7 +78,7 @@ def test_too_little_time_and_a_second_budget_are_refused(world, folder, tmp_path
 
 def test_the_command_times_once_and_resumes(world, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    for module in ("compare", "budget"):
+    for module in ("compare", "budget", "forecast"):
         monkeypatch.setattr(sys.modules[f"acclimate.study.{module}"], "Backend", world.backend)
     out = tmp_path / "out"
     command = ["compare", "--model", "model", "--corpus", "cs.txt", "--task", "intent", "--methods", "mlm"]
@@ -94,7 +94,7 @@ def test_the_command_times_once_and_resumes(world, folder, tmp_path, monkeypatch
     assert call(monkeypatch, capsys, *command, "--minutes", 20)[0] == 0 and world.calls.total() == done
     for arguments, message in (
         (["--minutes", 10, "--seeds", 3], "describes another study"),
-        (["--minutes", 10, "--dry-run", "--out", tmp_path / "new"], "--minutes runs a part of the study"),
+        (["--minutes", 10, "--report-only", "--out", tmp_path / "new"], "--minutes runs a part of the study"),
         (["--minutes", 10, "--tokens", 9000, "--out", tmp_path / "new"], "--minutes sets the budget"),
     ):
         code, _, err = call(monkeypatch, capsys, *command, *arguments)

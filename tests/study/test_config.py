@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import datasets
+import pandas
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -257,6 +259,37 @@ def test_leading_zeros_and_colons_do_not_change_the_base(tmp_path):
         path.write_text(f"{text}seeds: {seeds}\n")
         with pytest.raises(UserError, match="seeds"):
             StudyConfig.load(path)
+
+
+def test_a_source_of_text_can_have_its_column_and_encoding(tmp_path):
+    folder = files(tmp_path / "data")
+    lines = [f"{n};größer {n}" for n in range(60)]
+    (folder / "odd.csv").write_bytes("\n".join(["id;blurb", *lines]).encode("cp1252"))
+    path = tmp_path / "study.yaml"
+    odd = {"path": "data/odd.csv", "text_column": "blurb", "encoding": "cp1252"}
+    values = study(folder, domains=[{"name": "cs", "corpus": [str(folder / "cs.txt"), odd], "heldout": odd}])
+    path.write_text(yaml.safe_dump(values))
+    config = StudyConfig.load(path)
+    assert config.domains[0].heldout == [{**odd, "path": str(folder / "odd.csv")}]
+    assert StudyConfig.of(config.resolved()) == config
+    inputs = read_inputs(config.resolved())
+    assert "größer 3" in list(inputs.corpora["cs"]) and len(inputs.heldout["cs"].texts) == 20
+    values["domains"][0]["corpus"] = {**odd, "colum": "x"}
+    with pytest.raises(UserError, match="has the keys path, text_column, encoding, not path"):
+        read_inputs(values)
+
+
+def test_texts_in_memory_are_the_text_of_a_study(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    folder = files(tmp_path / "data")
+    texts = [f"cs document number {n} of many" for n in range(60)]
+    forms = [texts, pandas.DataFrame({"review": texts}), datasets.Dataset.from_dict({"text": texts})]
+    configs = [
+        StudyConfig.of(study(folder, domains=[{"name": "cs", "corpus": form}], general=forms[0])) for form in forms
+    ]
+    assert configs[0] == configs[1] == configs[2] == StudyConfig.of(configs[0].resolved())
+    inputs = read_inputs(configs[0].resolved())
+    assert {*inputs.corpora["cs"], *inputs.heldout["cs"].texts} == set(texts)
 
 
 def test_the_resolved_study_can_be_read_again(tmp_path):

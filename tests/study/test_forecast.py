@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
+
 import pytest
 
+from acclimate.errors import UserError
 from acclimate.study import StudyConfig, compare
+from acclimate.study.budget import TIMED, TYPICAL
 from acclimate.study.executor import JobStore
 from acclimate.study.forecast import forecast
+from tests.cases import each
 from tests.study.fakes import World, graph_of, study
 from tests.study.searching import Trials, searching, write_task
 from tests.test_cli import call
@@ -60,6 +66,99 @@ def test_jobs_after_an_unfinished_search_are_a_guess(folder, tmp_path, no_report
     assert not plan.guessed and all(jobs == done for jobs, done in shown(plan).values())
 
 
+class Machine(World):
+    """A world with a clock, in which each job takes as long as its text says."""
+
+    now = 0.0
+    speed, per_row, per_document, loading = 50.0, 0.4, 0.25, 3.0
+    cost = {"lm": 1.0, "mlm": 1.0, "dga": 2.7}
+
+    def clock(self) -> float:
+        return self.now
+
+    def adapt(self, model, corpus, method="mlm", out=None, **options):
+        made = super().adapt(model, corpus, method, out, **options)
+        size = sum(map(len, corpus))  # one token per character
+        made.tokens = int(options.get("epochs", 1) * size)
+        if options.get("max_minutes"):
+            made.tokens = int(60 * options["max_minutes"] * self.speed)
+        elif options.get("tokens") or options.get("steps"):
+            made.tokens = options.get("tokens") or 64 * options["steps"]
+        made.steps = made.tokens / 64
+        made.seconds = self.cost[made.method] * made.tokens / self.speed
+        made.rows = SimpleNamespace(tokens=size)
+        self.now += self.loading + made.seconds
+        return made
+
+    def finetune(self, model, task, *, seed=0, **options):
+        made = super().finetune(model, task, seed=seed, **options)
+        made.seconds = self.per_row * (options.get("epochs", 5) * len(task.train) + len(task.test) / 3)
+        self.now += self.loading + made.seconds
+        return made
+
+    def lm_loss(self, model, texts, **options):
+        self.now += self.loading + self.per_document * len(texts)
+        return super().lm_loss(model, texts, **options)
+
+
+@each("budget", [{"tokens": 30_000}, {"steps": 700}, {"epochs": 2}, {"max_minutes": 3}, {}])
+def test_a_timed_machine_takes_as_long_as_it_was_estimated(folder, tmp_path, no_report, budget):
+    values = study(folder, methods=["none", "mlm", "dga"], adapt_seeds=2)
+    values["adapt"] = {"max_length": 64, **budget}
+    machine = Machine()
+    config, out = StudyConfig.of(values), tmp_path / f"out-{len(budget)}-{sum(budget.values())}"
+    plan = forecast(config, out, machine.backend(), timing=20, clock=machine.clock)
+    assert not out.exists() and {one.source for one in plan.estimates} == {TIMED}
+    assert [machine.calls[kind] for kind in ("adapt", "finetune", "lm_loss")] == [1, 2, 2]
+    assert plan.prepared == {"dga": "importance of heads is measured"} and set(plan.rows) == {"none", "mlm", "dga"}
+    began = machine.now
+    compare(config, out, progress=False, backend=machine.backend())
+    taken = machine.now - began
+    if "max_minutes" in budget:  # dga reads less in the same time
+        taken -= 2 * (machine.cost["dga"] - 1) * 60 * budget["max_minutes"]
+    assert plan.seconds == pytest.approx(taken, rel=0.02)
+
+
+def test_the_timing_says_what_fits_into_minutes(folder, tmp_path):
+    values = study(folder, methods=["none", "mlm"], adapt={"max_length": 64})
+    machine = Machine()
+
+    def notes(minutes):
+        found = forecast(
+            StudyConfig.of(values),
+            tmp_path / "out",
+            machine.backend(),
+            timing=20,
+            minutes=minutes,
+            clock=machine.clock,
+        )
+        return found.notes[0]
+
+    assert "enough for one pass over the corpus" in notes(60)
+    told = notes(4)
+    tokens = int(re.search(r"an adaptation reads ([\d,]+) tokens", told)[1].replace(",", ""))
+    values["adapt"]["tokens"] = tokens
+    found = forecast(StudyConfig.of(values), tmp_path / "out", machine.backend(), timing=20, clock=machine.clock)
+    assert 0.85 * 0.9 * 4 * 60 < found.seconds <= 0.9 * 4 * 60
+    values["adapt"].pop("tokens")
+    with pytest.raises(UserError, match="too short"):
+        notes(0.5)
+
+
+def test_a_kind_without_pilots_is_estimated_by_its_typical_cost_and_a_failure_is_reported(folder, tmp_path):
+    machine = Machine()
+    values = study(folder, methods=["none", "mlm"], evaluate={"documents": 20, "drift": True})
+    backend = machine.backend()
+    plan = forecast(StudyConfig.of(values), tmp_path / "out", backend, timing=20, clock=machine.clock)
+    by_kind = {one.kind: one for one in plan.estimates}
+    tuned = by_kind["finetune"].seconds / by_kind["finetune"].jobs
+    assert by_kind["drift"].source == TYPICAL and by_kind["drift"].seconds == pytest.approx(0.5 * tuned)
+    machine.fail_on["adapt"] = UserError("this model cannot be adapted")
+    plan = forecast(StudyConfig.of(values), tmp_path / "out", backend, timing=20, clock=machine.clock)
+    assert plan.notes == ["Jobs of the kind adapt could not be timed: this model cannot be adapted"]
+    assert {one.kind: one.source for one in plan.estimates}["adapt"] == TYPICAL and plan.seconds
+
+
 def test_limits_of_a_task(folder, tmp_path, no_report):
     write_task(folder / "task")
     task = {"path": str(folder / "task"), "limit_train": 8, "limit_test": 100}
@@ -86,9 +185,12 @@ def test_on_the_command_line(folder, tmp_path, monkeypatch, capsys):
         f"models: [{folder / 'model'}]\nmethods: [none]\ndomains: [{{name: d, corpus: {folder / 'cs.txt'}}}]\n"
     )
     monkeypatch.setattr("acclimate.study.forecast.Backend", lambda: World().backend())
+    monkeypatch.setenv("COLUMNS", "120")
     asked = (monkeypatch, capsys, "compare", path, "--out", tmp_path / "out", "--dry-run")
     code, out, _ = call(*asked)
-    assert code == 0 and "0 of 1 jobs are done; their duration is unknown" in out
+    assert code == 0 and "0 of 1 jobs are done; the others take about 0.1 min on one process, a rough estimate" in out
+    assert "unknown" not in out and "this machine, timed" in out
+    assert out.endswith(f"Next, to run it: acclimate compare {path} --out {tmp_path / 'out'}\n")
     assert not (tmp_path / "out").exists()
     code, _, said = call(*asked, "--shard", "1/2")
     assert code == 2 and "remove --shard" in said

@@ -75,8 +75,8 @@ def test_models_that_learned_nothing_give_no_answer(folder, tmp_path, capsys, gu
     outputs = [capsys.readouterr().out]
     outputs += [(tmp_path / "out" / name).read_text() for name in ("results.md", "report.html")]
     for text in (" ".join(text.split()) for text in outputs):
-        assert "Whether mlm helped on intent cannot be answered" in text
-        assert text.count("cannot be answered") >= 2  # the headline and a table
+        assert "Cannot be answered: the models have not learned the task." in text
+        assert text.lower().count("cannot be answered") >= 2  # the headline and a table
     outputs += [(tmp_path / "out" / run.folder / "README.md").read_text() for run in results.adaptations]
     for text in outputs:
         assert "cannot be answered" in text

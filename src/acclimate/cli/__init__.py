@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from acclimate.cli import advise, compare, demo, inspect, merge, tasks, training
+from acclimate.cli import advise, compare, demo, doctor, inspect, merge, tasks, training
 from acclimate.cli.app import app
 from acclimate.errors import Stopped, UserError, explain_os_error, first_line, stop_on_signals
 from acclimate.files import cache_path
@@ -20,6 +20,7 @@ __all__ = [
     "app",
     "compare",
     "demo",
+    "doctor",
     "inspect",
     "main",
     "merge",

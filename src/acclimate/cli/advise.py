@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cli.app import app
-from acclimate.cli.commands import Command
+from acclimate.cli.app import app, describe_text, print_next, print_tables
+from acclimate.cli.commands import PAGES, Command, make_epilog
 from acclimate.cli.options import command
 from acclimate.options import values
 from acclimate.options.declaration import METHOD
 from acclimate.options.inspection import AdviseOptions
 
+if TYPE_CHECKING:
+    from acclimate.training.method import Method
+
 SECTION = "Attributes:"
 """Heading of the parameters in the docstring of a method."""
+OTHERS = "Others"
+"""Heading of the methods without one of the purposes that are listed."""
+COST_NOTE = (
+    "The number is the time per token relative to lm, roughly; + is preparation before the first step. Start with lm, "
+    "and compare any other method with it: acclimate compare --methods lm,NAME ..."
+)
 
 
 @command(
@@ -36,49 +46,117 @@ def advise(options: AdviseOptions) -> None:
         console.print(f"  It does not say: {part['does_not_say']}", style="dim", markup=False, highlight=False)
     if options.out is not None:
         typer.echo(f"All figures: {options.out}")
+    task = [] if options.task is None else ["--task", options.task]
+    described = [*describe_text("--corpus", options.corpus), *describe_text("--general", options.general), *task]
+    print_next(
+        ["acclimate", "compare", "--model", options.model, *described, "--out", "runs/compare"],
+        "whether adaptation helps",
+    )
 
 
-@app.command(cls=Command, epilog="Example: acclimate methods dga")
+@app.command(cls=Command, epilog=make_epilog("acclimate methods dga", PAGES["methods"]))
 def methods(
     name: Annotated[
         str | None,
         typer.Argument(help="Name of a method, to describe its parameters.", rich_help_panel=METHOD, metavar="NAME"),
     ] = None,
 ) -> None:
-    """List all methods with paper, parameters and defaults, or describe one, with its departures from the paper."""
+    """List all methods by purpose, with their cost, or describe one with its paper, parameters and defaults."""
+    from acclimate.training.method import lookup, names
+
+    if name is None:
+        print_tables(_method_tables([lookup(known) for known in names()]))
+        typer.echo("acclimate methods NAME explains a method, its parameters and its paper.")
+        print_next(["acclimate", "adapt", "--model", "MODEL", "--corpus", "TEXT", "--method", "lm"])
+        return
+    method = lookup(name)
+    typer.echo(_describe(method), nl=False)
+    needs = ["--task", "TASK"] if method.needs_task else []
+    print_next(["acclimate", "adapt", "--model", "MODEL", "--corpus", "TEXT", *needs, "--method", method.name])
+
+
+def _method_tables(methods: Sequence[type[Method]]) -> list[Any]:
+    """Return one table per purpose, and a note on the cost."""
+    from rich.table import Table
+
     from acclimate.model_kinds import KINDS
-    from acclimate.training.method import former_names, lookup, names
+    from acclimate.training.method import PURPOSES
 
-    for known in [name] if name else names():
-        method = lookup(known)
-        notes = [method.paper] if method.paper else []
-        notes += [f"formerly {', '.join(former)}"] if (former := former_names(known)) else []
-        notes += [f"{' and '.join(method.kinds)} models only"] if set(KINDS) - set(method.kinds) else []
-        about = f" ({'; '.join(notes)})" if notes else ""
-        typer.echo(f"{method.name}{about}: {method.summary}")
-        typer.echo(_describe(method) if name else _list_parameters(method), nl=False)
+    groups: dict[str, list[type[Method]]] = {purpose: [] for purpose in (*PURPOSES, OTHERS)}
+    for method in methods:
+        groups[method.purpose if method.purpose in PURPOSES else OTHERS].append(method)
+    width = max(len(method.name) for method in methods)
+    tables = list[Any]()
+    for purpose, members in groups.items():
+        table = Table(title=purpose, title_justify="left", title_style="bold", box=None, show_header=False)
+        table.add_column(min_width=width, no_wrap=True)
+        table.add_column(min_width=7, no_wrap=True)
+        table.add_column()
+        for method in sorted(members, key=lambda one: (one.cost, bool(one.preparation), one.name)):
+            only = "" if set(KINDS) <= set(method.kinds) else f" ({' and '.join(method.kinds)} models only)"
+            table.add_row(method.name, _cost(method), method.summary + only)
+        tables += [table] if members else []
+    return [*tables, COST_NOTE]
 
 
-def _list_parameters(method: Any) -> str:
-    return "".join(f"    {parameter} = {default!r}\n" for parameter, default in _defaults(method).items())
+def _cost(method: type[Method]) -> str:
+    return f"{method.cost:g} ×{' +' if method.preparation else ''}" if method.trains else ""
 
 
-def _describe(method: Any) -> str:
-    """Return the docstring of a method, with the default of each parameter, also of those that it inherits."""
+def _describe(method: type[Method]) -> str:
+    """Return what a method is, with the default of each parameter, also of those that it inherits."""
     import inspect
 
+    from acclimate.model_kinds import KINDS
+    from acclimate.training.method import former_names
+
+    notes = [method.paper] if method.paper else []
+    notes += [f"formerly {', '.join(former)}"] if (former := former_names(method.name)) else []
+    notes += [f"{' and '.join(method.kinds)} models only"] if set(KINDS) - set(method.kinds) else []
+    about = f" ({'; '.join(notes)})" if notes else ""
     texts = [inspect.cleandoc(cls.__doc__ or "").partition(SECTION) for cls in method.__mro__]
-    text, defaults = f"\n{texts[0][0].strip()}\n\n", _defaults(method)
-    parameters = [inspect.cleandoc("\n" + found.partition("Raises:")[0]) for _, _, found in texts]
-    for line in "\n".join(filter(None, parameters)).splitlines():
+    written = texts[0][0].strip()
+    made = written.startswith(f"{method.__name__}(")  # by the dataclass decorator, for a class without a docstring
+    prepares = f"; before the first step, {method.preparation}" if method.preparation else ""
+    text = f"{method.name}{about}: {method.summary}\n\n"
+    text += "" if made or not written else f"{written}\n\n"
+    text += f"Cost: {method.cost:g} times that of lm per token, roughly{prepares}.\n\n" if method.trains else ""
+    defaults, unexplained, lines = _defaults(method), _types(method), list[str]()
+    explained = [inspect.cleandoc("\n" + found.partition("Raises:")[0]) for _, _, found in texts]
+    for line in "\n".join(filter(None, explained)).splitlines():
         parameter, colon, rest = line.partition(":")
         if colon and parameter in defaults:
-            line = f"{parameter} = {defaults[parameter]!r}:{rest}"
-        text += f"    {line}\n"
-    return text.rstrip() + "\n" + _describe_paper(method, defaults)
+            line = f"{parameter} = {defaults[parameter]}:{rest}"
+            unexplained.pop(parameter, None)
+        lines.append(f"    {line}".rstrip())
+    lines += [f"    {parameter} = {defaults[parameter]} ({kind})" for parameter, kind in unexplained.items()]
+    return text + "\n".join(lines).rstrip() + "\n" * bool(lines) + _describe_paper(method, defaults)
 
 
-def _describe_paper(method: Any, defaults: dict[str, Any]) -> str:
+def _defaults(method: type[Method]) -> dict[str, str]:
+    """Return the default of each parameter of a method, as text."""
+    import dataclasses
+
+    found = {}
+    for field in dataclasses.fields(method):
+        value = field.default
+        if value is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        found[field.name] = "required" if value is dataclasses.MISSING else repr(value)
+    return found
+
+
+def _types(method: type[Method]) -> dict[str, str]:
+    """Return the type of each parameter of a method, as its author wrote it."""
+    import dataclasses
+
+    return {
+        field.name: field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
+        for field in dataclasses.fields(method)
+    }
+
+
+def _describe_paper(method: Any, defaults: dict[str, str]) -> str:
     """Return the published values that differ from the defaults of a method, and the options of the paper's runs."""
     import textwrap
 
@@ -88,7 +166,7 @@ def _describe_paper(method: Any, defaults: dict[str, Any]) -> str:
     text = ""
     for name, mark in published(method).items():
         values = "; ".join(f"{preset}: {value!r}" for preset, value in mark.values.items())
-        line = f"{name} = {defaults[name]!r} ({values})" + (f": {mark.reason}" if mark.reason else "")
+        line = f"{name} = {defaults[name]} ({values})" + (f": {mark.reason}" if mark.reason else "")
         text += textwrap.fill(line, 119, initial_indent="    ", subsequent_indent="        ") + "\n"
     if text:
         text = f"\nDepartures from published values, which `--set preset=NAME` selects:\n\n{text}"
@@ -97,9 +175,3 @@ def _describe_paper(method: Any, defaults: dict[str, Any]) -> str:
         flags = " ".join(f"{fields[name].flag} {value}" for name, value in method.paper_options.items())
         text += f"\nThe paper adapts with {flags}\n"
     return text
-
-
-def _defaults(method: Any) -> dict[str, Any]:
-    import dataclasses
-
-    return {field.name: field.default for field in dataclasses.fields(method)}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.commands import Commands
+from acclimate.cli.commands import PAGES, Commands, make_epilog
 from acclimate.errors import UserError, environment_integer
 from acclimate.version import __version__
 
@@ -14,16 +17,19 @@ app = typer.Typer(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help=__import__("acclimate").__doc__,
-    epilog="Example: acclimate compare --model roberta-base --corpus text/ --task tasks/restaurant --out runs/first",
+    epilog=make_epilog(
+        "acclimate compare --model roberta-base --corpus text/ --task tasks/restaurant --out runs/first", PAGES["demo"]
+    ),
 )
 
 inspection = typer.Typer(
     no_args_is_help=True,
     help="Inspect a model or a text.",
-    epilog="Example: acclimate inspect masks --model roberta-base --corpus reviews/ --out masks/",
+    epilog=make_epilog(
+        "acclimate inspect masks --model roberta-base --corpus reviews/ --out masks/", PAGES["inspect"]
+    ),
 )
 app.add_typer(inspection, name="inspect")
 
@@ -63,6 +69,29 @@ def print_tables(tables: Any) -> None:
     console = Console()
     for table in tables:
         console.print(table, highlight=False, markup=False)
+
+
+def print_next(command: Sequence[object], purpose: str = "") -> None:
+    """Print what to do next, as the last line of a command.
+
+    Args:
+        command: The words of a command line, with the real paths; what the user has to fill in is in capitals.
+        purpose: What it is for, such as ``"whether it helps"``.
+    """
+    typer.echo(f"Next{', ' * bool(purpose)}{purpose}: {shlex.join(map(str, command))}")
+
+
+def describe_text(flag: str, sources: Any, placeholder: str = "TEXT") -> list[str]:
+    """Return a flag with each source of text that was given, as words of a command line.
+
+    Args:
+        flag: The flag, such as ``--corpus``.
+        sources: What was given; None for nothing.
+        placeholder: The word for text that has no name.
+    """
+    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources or ())
+    named = [str(source) for source in given if isinstance(source, str | os.PathLike)]
+    return [word for source in named or [placeholder] for word in (flag, source)]
 
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress bars.")]

@@ -12,9 +12,35 @@ from acclimate.errors import UserError
 JOURNEY = {
     "Find out": ("demo", "advise", "compare", "init"),
     "Train": ("adapt", "finetune", "merge", "distill", "annotate", "pretrain"),
-    "Look and share": ("inspect", "methods", "push"),
+    "Look and share": ("inspect", "methods", "push", "doctor"),
 }
 """The commands by panel of ``acclimate --help``, in the order in which they are used."""
+
+PAGES = {
+    "demo": "README.md",
+    "advise": "docs/evidence.md",
+    "compare": "docs/study.md",
+    "init": "docs/study.md",
+    "adapt": "docs/data.md",
+    "finetune": "docs/data.md",
+    "merge": "docs/decoders.md",
+    "distill": "docs/distill.md",
+    "annotate": "docs/selective.md",
+    "pretrain": "docs/pretrain.md",
+    "inspect": "docs/analyses.md",
+    "methods": "README.md",
+    "push": "docs/report.md",
+    "doctor": "README.md",
+    "model": "docs/decoders.md",
+    "importance": "docs/analyses.md",
+    "masks": "docs/masking.md",
+    "embeddings": "docs/analyses.md",
+    "leakage": "docs/evidence.md",
+    "cost": "docs/selective.md",
+    "instructions": "docs/decoders.md",
+    "benchmarks": "docs/decoders.md",
+}
+"""The page that describes each command, shown at the end of its ``--help``."""
 
 HUGGING_FACE = {
     "block_size": ("--max-length",),
@@ -54,6 +80,11 @@ HUGGING_FACE = {
     "warmup_steps": ("--warmup", "a share of the training, not steps"),
 }
 """Flags of the training scripts of ``transformers``: the flag here (empty if none is needed), and a note."""
+
+
+def make_epilog(example: str, page: str = "") -> str:
+    """Return the end of ``--help``: an example, and the page that says more; each a paragraph."""
+    return f"Example: {example}" + (f"\n\nMore: {page}" if page else "")
 
 
 class Command(TyperCommand):

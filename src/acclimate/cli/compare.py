@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.app import app
+from acclimate.cli.app import app, print_next
 from acclimate.cli.options import command
 from acclimate.errors import UserError
 from acclimate.options import Option, options, values
@@ -36,7 +37,14 @@ class CompareCommand(CompareOptions, LabelOptions, StudyOptions):
             TRAINING,
         ),
     ] = None
-    dry_run: Annotated[bool, Option("Run no jobs; print the remaining jobs and the estimated time.", OUTPUT)] = False
+    dry_run: Annotated[
+        bool,
+        Option(
+            "Run no jobs; print the remaining jobs and the estimated time, for which this machine is timed if no job "
+            "of a kind is finished.",
+            OUTPUT,
+        ),
+    ] = False
 
 
 @command(
@@ -58,6 +66,7 @@ def compare(options: CompareCommand) -> None:
     study, settings = _find_study(options)
     if options.dry_run:
         _print_forecast(study, settings, options)
+        print_next(["acclimate", *(word for word in sys.argv[1:] if word != "--dry-run")], "to run it")
         return
     chosen = {**values(options, CompareOptions), "config": study, "settings": settings}
     with _removed_if_nothing_ran(Path(options.out), written=options.config is None and not existed):
@@ -67,7 +76,7 @@ def compare(options: CompareCommand) -> None:
     else:
         typer.echo(f"Report: {Path(options.out) / 'report.html'}")
     if options.config is None:
-        typer.echo(f"Study: {study}. Change it and go on: acclimate compare {study} --out {options.out}")
+        print_next(["acclimate", "compare", study, "--out", options.out], "after a change of the study file")
 
 
 @command(
@@ -81,7 +90,10 @@ def init(options: InitOptions) -> None:
 
     study = draft_study(options)
     path = write_study(study, options.file)
-    typer.echo("\n".join([*study.get("notes", []), f"Study: {path}. Run it: acclimate compare {path} --out FOLDER"]))
+    typer.echo("\n".join([*study.get("notes", []), f"Study: {path}"]))
+    out = Path("runs") / path.stem
+    print_next(["acclimate", "compare", path, "--out", out, "--dry-run"], "how long it takes")
+    print_next(["acclimate", "compare", path, "--out", out], "to run it")
 
 
 def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
@@ -106,10 +118,8 @@ def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
     path = check_study_folder(options.out) / "study.yaml"
     if options.minutes and is_written(study, path):
         return path, None
-    if options.minutes and (options.dry_run or options.shard or options.report_only):
-        raise UserError(
-            "--minutes runs a part of the study: first run it without --dry-run, --shard and --report-only."
-        )
+    if options.minutes and (options.shard or options.report_only):
+        raise UserError("--minutes runs a part of the study: first run it without --shard and --report-only.")
     if options.dry_run:
         return study, None
     if options.minutes:
@@ -143,27 +153,41 @@ def _fit(study: dict[str, Any], options: CompareCommand) -> dict[str, Any]:
     return {**study, "notes": notes, "adapt": {**study.get("adapt", {}), **({"tokens": tokens} if tokens else {})}}
 
 
-def _print_forecast(study: Any, settings: dict[str, Any] | None, options: CompareOptions) -> None:
+def _print_forecast(study: Any, settings: dict[str, Any] | None, options: CompareCommand) -> None:
     """Print the jobs of a study by kind, and the estimated time."""
     from rich.console import Console
     from rich.table import Table
 
+    from acclimate.study.budget import TIMING_SECONDS
     from acclimate.study.changes import load_study
     from acclimate.study.forecast import forecast
 
-    found = forecast(load_study(study, settings, options.only), options.out)
-    table = Table("part", "kind", "jobs", "done", "minutes left")
+    config = load_study(study, settings, options.only)
+    found = forecast(config, options.out, timing=TIMING_SECONDS, minutes=options.minutes, progress=options.progress)
+    table = Table("part", "kind", "jobs", "done", "time left", "estimated from")
     for estimate in found.estimates:
-        left = "unknown" if estimate.seconds is None else f"{estimate.seconds / 60:.1f}"
-        table.add_row(estimate.part, estimate.kind, str(estimate.jobs), str(estimate.done), left)
+        left = "unknown" if estimate.seconds is None else _duration(estimate.seconds)
+        table.add_row(estimate.part, estimate.kind, str(estimate.jobs), str(estimate.done), left, estimate.source)
     Console().print(table)
     jobs, done = (sum(getattr(estimate, name) for estimate in found.estimates) for name in ("jobs", "done"))
-    if found.seconds is None:
-        time = "their duration is unknown, as not every kind has a finished job"
+    if done == jobs:
+        typer.echo(f"All {jobs:,} jobs are done.")
+    elif found.seconds is None:
+        typer.echo(f"{done:,} of {jobs:,} jobs are done; their duration is unknown, as no job could be timed.")
     else:
-        time = (
-            f"the others take about {found.seconds / 60:.0f} minutes on one process, estimated from the finished ones"
-        )
-    typer.echo(f"{done:,} of {jobs:,} jobs are done; {time}." if done < jobs else f"All {jobs:,} jobs are done.")
+        how = "a rough estimate" if found.is_timed else "estimated from the finished ones"
+        time = f"about {_duration(found.seconds)} on one process, {how}"
+        typer.echo(f"{done:,} of {jobs:,} jobs are done; the others take {time}.")
+    if len(found.rows) > 1:
+        rows = ", ".join(f"{label} {_duration(seconds)}" for label, seconds in found.rows.items())
+        typer.echo(f"By row: {rows}. The rest is measured on the base model.")
+    for label, what in found.prepared.items():
+        typer.echo(f"{label}: not estimated is that, before the first step, {what}.")
     if found.guessed:
         typer.echo("The search has not chosen settings yet; jobs after it are counted with the first combination.")
+    for note in found.notes:
+        typer.echo(note)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{max(0.1, seconds / 60):.1f} min" if seconds else "0"

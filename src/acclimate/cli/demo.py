@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from acclimate.cli.app import app
+from acclimate.cli.app import app, print_next
 from acclimate.cli.options import command
 from acclimate.options import values
 from acclimate.options.inspection import DemoOptions
@@ -19,3 +19,5 @@ def demo(options: DemoOptions) -> None:
 
     run(**values(options))
     typer.echo(f"Report: {Path(options.out) / 'report.html'}")
+    own = ["--model", options.model or "MODEL", "--corpus", "TEXT", "--task", "TASK", "--out", "runs/own"]
+    print_next(["acclimate", "compare", *own], "your own text and task")

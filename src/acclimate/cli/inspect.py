@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from acclimate.cli.app import inspection, print_tables
+from acclimate.cli.app import describe_text, inspection, print_next, print_tables
 from acclimate.cli.options import command
 from acclimate.options import values
 from acclimate.options.inspection import (
@@ -35,6 +35,7 @@ def inspect_model(options: InspectModelOptions) -> None:
 
     print_tables(model_tables(run(**values(options))))
     _print_place("Full report", options.out)
+    print_next(["acclimate", "adapt", "--model", options.model, "--corpus", "TEXT", "--out", "adapted"])
 
 
 @command(
@@ -51,6 +52,8 @@ def inspect_importance(options: InspectImportanceOptions) -> None:
 
     print_tables(importance_tables(run(**values(options)).report))
     _print_place("Figures and numbers", options.out)
+    words = ["--model", options.model, "--corpus", "TEXT", "--method", "dga", "--out", "adapted"]
+    print_next(["acclimate", "adapt", *words], "to protect what is important")
 
 
 @command(
@@ -67,6 +70,8 @@ def inspect_masks(options: InspectMasksOptions) -> None:
 
     print_tables(mask_tables(run(**values(options))))
     _print_place("All texts, as a page", options.out and Path(options.out) / PAGE)
+    words = ["--model", options.model, *describe_text("--corpus", options.corpus), "--masking", "NAME"]
+    print_next(["acclimate", "adapt", *words, "--out", "adapted"], "with one of them")
 
 
 @command(
@@ -101,6 +106,10 @@ def inspect_leakage(options: InspectLeakageOptions) -> None:
     for found in report["train"]:
         _print_matches(found, "texts in its own train split")
     _print_place("Full report", options.out)
+    if options.corpus and report["flagged"]:
+        words = [word for task in options.tasks for word in ("--task", task)]
+        words += [*describe_text("--corpus", options.corpus), "--set", "leakage=remove", "--out", "runs/compare"]
+        print_next(["acclimate", "compare", "--model", "MODEL", *words], "without these documents")
 
 
 @command(

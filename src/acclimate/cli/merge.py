@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-
 import typer
 
-from acclimate.cli.app import app, print_tables
+from acclimate.cli.app import app, print_next, print_tables
 from acclimate.cli.options import command
 from acclimate.options import MergeOptions, values
 
@@ -28,9 +26,15 @@ def merge(options: MergeOptions) -> None:
     print_tables(path_tables(result.path))
     if result.has_model:
         typer.echo(f"{result.out}: {result.method}")
+        if options.instruct is not None:
+            command = ["acclimate", "inspect", "instructions", "--model", result.out, "--base", options.instruct]
+            print_next(command, "what it still follows")
+        else:
+            print_next(["acclimate", "finetune", "--model", result.out, "--task", "TASK"], "an end task")
         return
     typer.echo(f"Figure and numbers: {result.out}")
     again = ["--method", "interpolation", "--model", *options.models]  # type: ignore[misc]
     again += [] if options.base is None else ["--base", options.base]
-    words = shlex.join(map(str, again))
-    typer.echo(f"Next: choose an alpha, then acclimate merge {words} --alpha ALPHA --out DIRECTORY")
+    print_next(
+        ["acclimate", "merge", *again, "--alpha", "ALPHA", "--out", "DIRECTORY"], "with an alpha of your choice"
+    )

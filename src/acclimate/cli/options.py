@@ -12,7 +12,7 @@ import typer
 from pydantic import ValidationError
 
 from acclimate.cli.app import Quiet
-from acclimate.cli.commands import Command
+from acclimate.cli.commands import PAGES, Command, make_epilog
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.options import OptionField, explain, option_fields
 from acclimate.options.declaration import MISSING, PANELS, accepts
@@ -56,7 +56,7 @@ def command(
         call.__name__, call.__doc__ = run.__name__, run.__doc__
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        app.command(name, cls=Command, epilog=f"Example: {example}")(call)
+        app.command(name, cls=Command, epilog=make_epilog(example, PAGES.get(name or run.__name__, "")))(call)
         return run
 
     return decorate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from contextlib import nullcontext
 from dataclasses import KW_ONLY
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import model_validator
 
-from acclimate.cli.app import app
+from acclimate.cli.app import app, print_next
 from acclimate.cli.options import command
 from acclimate.errors import environment_integer
 from acclimate.locks import output_lock
@@ -67,7 +68,8 @@ def finetune(options: FinetuneCommand) -> None:
         if environment_integer("RANK"):
             continue
         names = (*make_scoring(result.kind, result.scoring).metrics, *(["ece"] if "ece" in result.metrics else []))
-        typer.echo(f"seed {seed}: " + "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names))
+        if options.seeds > 1:
+            typer.echo(f"seed {seed}: " + "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names))
     leave_process_group()
     if environment_integer("RANK"):
         return
@@ -76,6 +78,13 @@ def finetune(options: FinetuneCommand) -> None:
     for label, row in scores[-1].get("per_class", {}).items():
         mean = statistics.mean(score["per_class"][label]["f1"] for score in scores)
         typer.echo(f"  F1 {label}: {mean:.4f} ({row['support']} in test)")
+    if options.seeds == 1:
+        typer.echo("One seed says little about a model; --seeds 5 is the default.")
+    if options.out is None:
+        typer.echo("The models are not kept.")
+        print_next(["acclimate", *sys.argv[1:], "--out", "finetuned"], "to keep them")
+    else:
+        print_next(["acclimate", "push", _inside(options.out, "seed-0"), "USER/NAME"], "to share a model")
 
 
 @options
@@ -131,6 +140,11 @@ def distill(options: DistillCommand) -> None:
         typer.echo(
             f"{name}: teacher {results[0].teacher_metrics[name]:.4f}, student {before:.4f} before and {after} after"
         )
+    if out is None:
+        typer.echo("The models are not kept.")
+        print_next(["acclimate", *sys.argv[1:], "--out", "distilled"], "to keep them")
+    else:
+        print_next(["acclimate", "push", _inside(out, "seed-0"), "USER/NAME"], "to share a student")
 
 
 def _inside(out: str | Path | None, name: str) -> Path | None:
@@ -162,3 +176,5 @@ def annotate(options: AnnotateOptions) -> None:
     for line in result.samples:
         typer.echo(f"  {line}")
     typer.echo(f"{options.out}: annotated.jsonl, summary.json")
+    words = ["--model", options.model, "--task", options.task, "--corpus", "TEXT", "--method", "selective"]
+    print_next(["acclimate", "adapt", *words, "--out", "adapted"], "to mask such tokens")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.app import app
+from acclimate.cli.app import app, describe_text, print_next
 from acclimate.cli.options import command
 from acclimate.errors import environment_integer
 from acclimate.options import AdaptOptions, Option, PretrainOptions, options, values
@@ -44,9 +45,16 @@ def adapt(options: AdaptCommand) -> None:
         check_repo_name(options.push_to_hub)
     result = run(**values(options, AdaptOptions))
     leave_process_group()
+    if environment_integer("RANK"):
+        return
     _print_result(result, options.keep_steps, result.method)
-    if options.push_to_hub and environment_integer("RANK") == 0:
+    if options.push_to_hub:
         typer.echo(push_to_hub(result.out, options.push_to_hub))
+    task = "TASK" if options.task is None else options.task
+    text = [] if options.corpus is None else describe_text("--corpus", options.corpus)
+    print_next(["acclimate", "finetune", "--model", result.out, "--task", task, "--out", "finetuned"], "an end task")
+    compared = [*(text or ["--corpus", "TEXT"]), "--task", task, "--methods", result.method, "--out", "runs/compare"]
+    print_next(["acclimate", "compare", "--model", options.model, *compared], "whether adaptation helps")
 
 
 @command(
@@ -61,7 +69,10 @@ def pretrain(options: PretrainOptions) -> None:
 
     result = run(**values(options))
     leave_process_group()
+    if environment_integer("RANK"):
+        return
     _print_result(result, options.keep_steps)
+    print_next(["acclimate", "adapt", "--model", result.out, "--corpus", "TEXT", "--out", "adapted"])
 
 
 def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
@@ -72,15 +83,49 @@ def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
         kept: The steps after which the model was to be kept.
         method: Name of the method; empty where there is only one.
     """
-    losses = ", ".join(f"{name} {value:.3f}" for name, value in result.losses.items() if name != "loss")
     speed = f", {result.tokens / result.seconds:,.0f} tokens/s" if result.seconds else ""
     steps = f"{method}, {result.steps:,} steps" if method else f"{result.steps:,} steps"
-    typer.echo(f"{result.out}: {steps}, {result.tokens:,} tokens{speed}. {losses}")
+    typer.echo(f"{result.out}: {steps}, {result.tokens:,} tokens{speed}")
+    for line in _describe_losses(result):
+        typer.echo(line)
     for step in kept:
         folder = result.out / f"step-{step:06d}"
         typer.echo(
             str(folder) if folder.is_dir() else f"Training ended before step {step:,}, so there is no model of it."
         )
+
+
+def _describe_losses(result: Any) -> Iterator[str]:
+    """Yield a line on the training loss, at the end and at the start, and one on the held-out loss if there is one."""
+    lines = _read_log(result.out)
+    trained = [line for line in lines if "terms" in line]
+    if terms := {name: value for name, value in result.losses.items() if name != "loss"}:
+        before = [line["step"] for line in trained[:-1]]
+        steps = _steps(before[-1] + 1 if before else 1, result.steps)
+        first = f"; mean of {_steps(1, before[0])}: {_join(trained[0]['terms'])}" if before else ""
+        yield f"Training loss in nats, mean of {steps}: {_join(terms)}{first}"
+    held_out = [line for line in lines if "heldout" in line]
+    if held_out:
+        points = held_out[:1] + held_out[1:][-1:]
+        found = "; ".join(f"{_join(point['heldout']['terms'])} after step {point['step']:,}" for point in points)
+        yield f"Held-out loss in nats: {found}"
+
+
+def _steps(first: int, last: int) -> str:
+    return f"step {last:,}" if first >= last else f"steps {first:,} to {last:,}"
+
+
+def _read_log(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of the log of a training; none if there is no log, or it is damaged."""
+    try:
+        text = (folder / "log.jsonl").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+    except (OSError, ValueError):
+        return []
+
+
+def _join(terms: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in terms.items())
 
 
 @options
@@ -101,3 +146,4 @@ def push(options: PushCommand) -> None:
     from acclimate.cards import push_to_hub
 
     typer.echo(push_to_hub(options.folder, options.repo, private=not options.public))
+    print_next(["acclimate", "finetune", "--model", options.repo, "--task", "TASK"], "on any machine")

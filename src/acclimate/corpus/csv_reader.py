@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from acclimate.errors import DamagedFileError, UserError
+from acclimate.errors import DamagedFileError, UserError, printable, warn_once
 
 # A quoted field may span many lines, and so does one whose closing quote is missing. These limits distinguish them.
 MAX_ROW_LINES = 10_000
@@ -15,13 +16,55 @@ MAX_FIELD_CHARACTERS = 1 << 26
 DELIMITERS = (",", ";", "\t", "|")
 
 
+DEFAULT_COLUMN = "text"
+TEXT_NAMES = (
+    *("text", "sentence", "review", "review_text", "content", "body", "comment", "tweet", "post", "message"),
+    *("utterance", "abstract", "headline", "paragraph", "passage", "question", "query"),
+)
+"""Usual names of the column of the text, in lower case; the order has no meaning."""
+_reported: set[tuple[str, ...]] = set()
+"""Folders with the columns of files in them, of which it was reported which one holds the text."""
+
+
 def missing_column_error(where: object, text_column: str, columns: Iterable[str]) -> UserError:
     """Make the error for a source without the text column."""
     names = (column.encode("utf-8", "replace").decode("utf-8") for column in columns)
     available = ", ".join(f"'{name}'" for name in names) or "none"
     return UserError(
-        f"'{where}' has no column '{text_column}'. Its columns are {available}: name one of them as the text column."
+        f"'{where}' has no column '{text_column}'. Its columns are {available}: name one of them as the text column, "
+        "with --text-column (text_column= in Python) or after a colon, as in FILE:COLUMN."
     )
+
+
+def find_duplicate(names: Sequence[str]) -> str | None:
+    """Return the first duplicated name, or None; columns without a name do not count."""
+    return next((name for place, name in enumerate(names) if name and name in names[:place]), None)
+
+
+def infer_column(where: object, text_column: str, columns: Iterable[str]) -> str | None:
+    """Return the name of the text column; None if it does not exist.
+
+    If no column is called ``text`` and no other was named, it is the only one that has a usual name, such as
+    ``review``; a line reports that.
+
+    Args:
+        where: Name of the source, for messages.
+        text_column: The column that is wanted.
+        columns: The columns that exist.
+    """
+    names = [str(column).strip() for column in columns]
+    if text_column in names or text_column != DEFAULT_COLUMN:
+        return text_column if text_column in names else None
+    usual = [name for name in names if name.lower() in TEXT_NAMES]
+    if len(usual) != 1:
+        return None
+    others = ", ".join(name for name in names if name not in usual)
+    unused = f"; not used: {others:.200}" if others else ""
+    key = (str(where).rpartition(os.sep)[0] or str(where), *names)
+    if key not in _reported:  # once per folder, which may hold thousands of files with the same columns
+        _reported.add(key)
+        warn_once(printable(f"'{where}' has its text in '{usual[0]}'{unused}."))
+    return usual[0]
 
 
 def find_column(where: object, text_column: str, columns: Sequence[str]) -> int:
@@ -31,11 +74,11 @@ def find_column(where: object, text_column: str, columns: Sequence[str]) -> int:
         UserError: If there is no such column, or there are several.
     """
     names = [name.strip() for name in columns]
-    if text_column not in names:
+    if (found := infer_column(where, text_column, names)) is None:
         raise missing_column_error(where, text_column, names)
-    if names.count(text_column) > 1:
-        raise UserError(f"'{where}' has several columns '{text_column}'; rename all but one.")
-    return names.index(text_column)
+    if names.count(found) > 1:
+        raise UserError(f"'{where}' has several columns '{found}'; rename all but one.")
+    return names.index(found)
 
 
 def split_unquoted_tsv_rows(lines: Sequence[str], width: int) -> list[list[str]]:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import hashlib
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, get_args
 
+from acclimate.corpus.csv_reader import DEFAULT_COLUMN, infer_column, missing_column_error
+from acclimate.corpus.opening import NOT_UTF8, explain_surrogates
 from acclimate.corpus.readers import TxtLayout
-from acclimate.corpus.sources import ListSource, Source, resolve_sources
+from acclimate.corpus.sources import SPEC_KEYS, FileSource, ListSource, Source, is_source, resolve_sources
 from acclimate.errors import UserError, unknown_name_error
+from acclimate.files import cache_folder, write_text
 
 MAX_REPORTED_PROBLEMS = 20
 _VERSION = 1  # increment when the same files give different documents
@@ -89,29 +93,33 @@ class Corpus:
 
     def __init__(
         self,
-        sources: str | Path | Sequence[str | Path],
+        sources: str | Path | Mapping[str, str] | Sequence[str | Path | Mapping[str, str]],
         *,
-        text_column: str = "text",
+        text_column: str = DEFAULT_COLUMN,
         dedup: bool = True,
         limit: int | None = None,
         txt: TxtLayout = "auto",
+        encoding: str | None = None,
     ) -> None:
         """Resolve the sources; nothing is read yet.
 
         Args:
             sources: One or several of: a file, a folder, a glob, a Hugging Face dataset (``hf:NAME:CONFIG:SPLIT``).
-                The text column of a source may follow after a colon: ``reviews.csv:body``.
-            text_column: The key or column that holds the text, in all formats but ``.txt``.
+                The text column of a source may follow after a colon: ``reviews.csv:body``; or a source is a mapping
+                with the keys ``path``, ``text_column`` and ``encoding``.
+            text_column: The key or column that holds the text in tables and JSON. If there is no column ``text``, the
+                only one with a usual name, such as ``review`` or ``content``, is read, and a line reports that.
             dedup: Whether to yield only the first of equal documents.
             limit: Maximum number of (distinct) documents, before any split.
             txt: Layout of ``.txt`` files: one document per ``"line"``, one per ``"block"`` between blank lines, or
                 ``"auto"``, which decides by the first 1000 lines of each file.
+            encoding: Encoding of files of text that are not UTF-8, such as ``"cp1252"``.
 
         Raises:
             UserError: If a source does not exist or has an unknown format, or an option is invalid.
         """
         text_column = text_column.strip()
-        self._configure(resolve_sources(sources, text_column), text_column, dedup, limit, txt)
+        self._configure(resolve_sources(sources, text_column, encoding), text_column, dedup, limit, txt)
 
     @classmethod
     def of(cls, texts: Iterable[str], *, dedup: bool = True, limit: int | None = None) -> Corpus:
@@ -260,12 +268,16 @@ class Corpus:
     def _iterate_usable_texts(self, report: CorpusReport) -> Iterator[tuple[str, bytes]]:
         """Yield each text with its UTF-8 bytes; count the empty and broken records."""
         for source in self._sources:
+            advice = ""
             for line, text, problem in source.records(self._text_column, self._txt):
                 if not problem:
                     try:
                         data = text.encode("utf-8")
                     except UnicodeEncodeError:
-                        problem = "not UTF-8, or half of a surrogate pair"
+                        problem = explain_surrogates(text)
+                if problem.startswith(NOT_UTF8) and not advice:
+                    advice = f"; {source.advise_encoding()}" if isinstance(source, FileSource) else " "
+                    problem += advice.rstrip()
                 if problem:
                     report.broken += 1
                     if len(report.problems) < MAX_REPORTED_PROBLEMS:
@@ -299,6 +311,94 @@ class Corpus:
 
 def _format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def table_rows(value: Any) -> list[dict[str, Any]] | None:
+    """Return the rows of a ``Dataset``, a table of pyarrow or a data frame of polars or pandas; None for others."""
+    if hasattr(value, "to_list") and hasattr(value, "column_names"):  # Dataset
+        return value.to_list()
+    if hasattr(value, "to_pylist"):  # pyarrow
+        return value.to_pylist()
+    if hasattr(value, "to_dicts"):  # polars
+        return value.to_dicts()
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):  # pandas
+        return value.astype(object).where(value.notna(), None).to_dict("records")
+    return None
+
+
+def as_corpus(text: Any, text_column: str = DEFAULT_COLUMN, encoding: str | None = None) -> Corpus:
+    """Return a corpus: the given one, one of files and datasets, or one of texts in memory.
+
+    Args:
+        text: A corpus; one or several files, folders, globs or ``hf:NAME``; or texts in memory, see
+            :func:`texts_in_memory`.
+        text_column: The column of the text in tables and JSON.
+        encoding: Encoding of files that are not UTF-8.
+
+    Raises:
+        UserError: If a source cannot be read or has no such column.
+    """
+    if isinstance(text, Corpus):
+        return text
+    text = list(text) if isinstance(text, Iterator) else text
+    if (texts := texts_in_memory(text, text_column)) is not None:
+        return Corpus.of([one for one in texts if one is not None])
+    return Corpus(text, text_column=text_column, encoding=encoding)
+
+
+def store_texts(value: Any) -> Any:
+    """Write texts in memory to a file of the cache that is named by their content.
+
+    Returns:
+        The path of the file; a value that names files or datasets as it is.
+
+    Raises:
+        UserError: If the texts are in no known column.
+    """
+    if isinstance(value, str | Path | Mapping) or (texts := texts_in_memory(value, DEFAULT_COLUMN)) is None:
+        return value
+    name = ListSource(tuple(texts)).fingerprint().split()[-1]
+    path = cache_folder() / "texts" / f"{name}.jsonl"
+    if not path.is_file():
+        write_text(path, "".join(json.dumps({"text": text}, default=str) + "\n" for text in texts))
+    return path
+
+
+def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
+    """Return the texts of objects in memory; None if the value names files or datasets.
+
+    Args:
+        value: A ``Dataset``, ``IterableDataset``, data frame or table of pyarrow; rows as dictionaries; or texts. A
+            list of strings holds texts if one has a blank or a line end, and none is or looks like a file or dataset.
+        text_column: The column of the text, see :func:`acclimate.corpus.csv_reader.infer_column`.
+
+    Raises:
+        UserError: If there is no such column, or the value is several datasets by split.
+    """
+    if isinstance(value, str | Path):
+        return None
+    if isinstance(value, Mapping):
+        if value.keys() <= set(SPEC_KEYS):
+            return None
+        raise UserError(
+            f"The text is given as a mapping with the keys {', '.join(map(str, value))}; give one of its values, such "
+            "as the split 'train' of a DatasetDict."
+        )
+    where = f"the {type(value).__name__} in memory"
+    rows = table_rows(value)
+    items = list(value) if rows is None else []
+    if items and all(isinstance(item, Mapping) and "path" not in item for item in items):  # also an IterableDataset
+        rows = items
+    if rows is not None:
+        names = dict.fromkeys(name for row in rows for name in row)
+        if not rows:
+            return []
+        if (column := infer_column(where, text_column, names)) is None:
+            raise missing_column_error(where, text_column, names)
+        return [row.get(column) for row in rows]
+    strings = [item for item in items if item is not None]
+    is_text = all(isinstance(item, str) for item in strings) and any(set(item) & set(" \n") for item in strings)
+    return items if is_text and not any(map(is_source, strings)) else None
 
 
 def subsample_documents(corpus: Iterable[str], count: int) -> list[str]:

@@ -7,48 +7,41 @@ the whole file unusable, such as a missing text column, raises ``UserError``.
 
 from __future__ import annotations
 
-import io
 import json
-import lzma
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-from acclimate.corpus.csv_reader import find_column, missing_column_error, read_csv
-from acclimate.errors import DamagedFileError, UserError, first_line
-from acclimate.files import check_regular_file
+from acclimate.corpus.conversion import convert_document, strip_markdown
+from acclimate.corpus.csv_reader import (
+    DEFAULT_COLUMN,
+    find_column,
+    find_duplicate,
+    infer_column,
+    missing_column_error,
+    read_csv,
+)
+from acclimate.corpus.opening import (
+    COLUMNAR,
+    CONVERTED,
+    EXCEL,
+    MAX_LINE_BYTES,
+    check_extra,
+    decode_line,
+    detect_format,
+    open_bytes,
+    read_numbered_lines,
+)
+from acclimate.errors import DamagedFileError, UserError, first_line, warn_once
 
 if TYPE_CHECKING:
     import pyarrow
 
 Record = tuple[int, str, str]
 TxtLayout = Literal["auto", "line", "block"]
-
-BOM = b"\xef\xbb\xbf"
-WIDE_ENCODING_BOMS = {
-    b"\xff\xfe\0\0": "UTF-32",
-    b"\0\0\xfe\xff": "UTF-32",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
-"""Byte order marks of encodings other than UTF-8."""
-
-FORMATS = (".txt", ".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
-COLUMNAR = (".parquet", ".arrow")
-COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": ""}
-"""Endings of compressed files, with the codecs of pyarrow."""
-SUFFIXES = (*FORMATS, *(form + ending for form in FORMATS if form not in COLUMNAR for ending in COMPRESSIONS))
-FORMATS_DESCRIPTION = f"{', '.join(FORMATS)} (the text formats also compressed as {', '.join(COMPRESSIONS)})"
-
-MIN_DETECTION_BYTES = 16
-"""Files that are shorter and have no byte order mark are read as UTF-8."""
-DAMAGE_BYTES = 1 << 12
-"""Maximum bytes of text before the damage that are lost, since pyarrow fails on a whole block."""
-MAX_LINE_BYTES = 1 << 28
-"""A longer line is unlikely to be a document and would only fill memory. Also the limit of a JSON array."""
 
 # Reading stops if none of the first rows has the text column: a mistyped name should not cost a pass over many
 # gigabytes.
@@ -60,94 +53,7 @@ BLANK = object()
 """Takes the place of the row of a blank line."""
 
 
-def detect_format(path: Path) -> str | None:
-    """Return the format (``".txt"``, ``".jsonl"``, ...) by the name of a file; None if it is unknown."""
-    name = path.name.lower()
-    suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
-    return suffix and f".{suffix.split('.')[1]}"
-
-
-def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file for reading, decompressed if its name ends in one of ``COMPRESSIONS``.
-
-    Reading raises ``OSError``, ``EOFError`` or ``LZMAError`` if the compressed data are damaged or end too early. The
-    readers of ``zstandard`` and ``fsspec`` accept a truncated file as complete, so pyarrow's is used.
-
-    Raises:
-        UserError: If the file cannot be opened, or is a pipe or a device.
-    """
-    check_regular_file(path)
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise UserError(f"Cannot read '{path}': {error.strerror or error}.") from error
-    compression = COMPRESSIONS.get(path.suffix.lower())
-    if compression is None:
-        return file
-    if not compression:
-        return lzma.open(file)
-    import pyarrow
-
-    stream = pyarrow.CompressedInputStream(file, compression)
-    return cast("IO[bytes]", io.BufferedReader(stream, buffer_size=DAMAGE_BYTES))
-
-
-def detect_wide_encoding(head: bytes) -> str:
-    """Return the name of the encoding if the start of a file is UTF-16 or UTF-32; else an empty string.
-
-    Without a byte order mark, every second byte is below 0x20 in the UTF-16 of most scripts, and 0 in that of spaces
-    and line ends. As UTF-8 such a file would often be valid, with a control character after every letter.
-    """
-    if marked := next((name for mark, name in WIDE_ENCODING_BOMS.items() if head.startswith(mark)), ""):
-        return marked
-    if len(head) < MIN_DETECTION_BYTES or 0 not in head:
-        return ""
-    highest = [max(head[place::4]) for place in range(4)]
-    if highest[3] == 0 and highest[2] <= 0x10 < highest[0]:
-        return "UTF-32LE"
-    if highest[0] == 0 and highest[1] <= 0x10 < highest[3]:
-        return "UTF-32BE"
-    low = [sum(byte < 0x20 for byte in head[place::2]) / len(head[place::2]) for place in (0, 1)]
-    if max(low) < 0.7 or max(low) - min(low) < 0.2 or 0 not in head[low.index(max(low)) :: 2]:
-        return ""
-    return "UTF-16LE" if low[1] > low[0] else "UTF-16BE"
-
-
-def read_numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    r"""Yield each line with its number, from 1, and its line end; a byte order mark is removed.
-
-    Lines end at ``\n`` only: the other line boundaries of ``str.splitlines`` occur inside documents. In a file without
-    any ``\n`` they end at ``\r``.
-
-    Raises:
-        UserError: If the file cannot be opened.
-        DamagedFileError: If the file is damaged, truncated or not compressed as its name says, has a line that is too
-            long, or is encoded in UTF-16 or UTF-32.
-    """
-    number = 0
-    with open_bytes(path) as file:
-        try:
-            if wide := detect_wide_encoding(file.peek()[:DAMAGE_BYTES]):  # type: ignore[attr-defined]
-                raise DamagedFileError(
-                    1, f"{wide}, not UTF-8; convert the file, for example with 'iconv -f {wide} -t UTF-8'"
-                )
-            while line := file.readline(MAX_LINE_BYTES):
-                number += 1
-                if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
-                    raise DamagedFileError(
-                        number, f"the line has more than {MAX_LINE_BYTES:,} bytes; the rest of the file is not read"
-                    )
-                if number == 1:
-                    line = line.removeprefix(BOM)
-                    if b"\r" in line.removesuffix(b"\r") and not line.endswith(b"\n"):
-                        yield from enumerate(line.replace(b"\r", b"\n").splitlines(keepends=True), start=1)
-                        return
-                yield number, line
-        except (OSError, EOFError, lzma.LZMAError) as error:
-            raise DamagedFileError(number + 1, f"the file is damaged or cut off from here on ({error})") from error
-
-
-def detect_txt_layout(path: Path) -> Literal["line", "block"]:
+def detect_txt_layout(path: Path, encoding: str | None = None) -> Literal["line", "block"]:
     """Decide from the first 1000 lines whether a text file has one document per line or per block.
 
     Blocks are separated by blank lines. The file is read as blocks if there are at least two of them with at most 50
@@ -156,7 +62,7 @@ def detect_txt_layout(path: Path) -> Literal["line", "block"]:
     blocks = filled = 0
     inside = False
     try:
-        for _, line in islice(read_numbered_lines(path), 1000):
+        for _, line in islice(read_numbered_lines(path, encoding), 1000):
             has_text = bool(line.strip())
             filled += has_text
             blocks += has_text and not inside
@@ -166,41 +72,44 @@ def detect_txt_layout(path: Path) -> Literal["line", "block"]:
     return "block" if blocks > 1 and filled <= MAX_MEAN_BLOCK_LINES * blocks else "line"
 
 
-def read_records(path: Path, text_column: str = "text", txt: TxtLayout = "auto") -> Iterator[Record]:
+def read_records(
+    path: Path, text_column: str = DEFAULT_COLUMN, txt: TxtLayout = "auto", encoding: str | None = None
+) -> Iterator[Record]:
     """Stream the records of a file.
 
     Args:
         path: A file whose name ends in one of ``SUFFIXES``.
-        text_column: The key or column that holds the text; not used for ``.txt``.
-        txt: Layout of ``.txt`` files: one document per line, one per block, or as ``detect_txt_layout`` decides.
+        text_column: The key or column that holds the text in tables and JSON; see
+            :func:`acclimate.corpus.csv_reader.infer_column`.
+        txt: Layout of ``.txt`` files: one document per line, one per block, or as ``detect_txt_layout`` decides. All
+            other files that are not tables are one document.
+        encoding: Encoding of a text format if that is not UTF-8.
 
     Raises:
-        UserError: If the file cannot be opened or has no such column.
+        UserError: If the file cannot be opened, needs an extra, or has no such column.
     """
     form = detect_format(path)
+    check_extra(path)
     try:
         if form == ".txt":
-            layout = detect_txt_layout(path) if txt == "auto" else txt
-            yield from _read_lines(path) if layout == "line" else _read_blocks(path)
+            layout = detect_txt_layout(path, encoding) if txt == "auto" else txt
+            yield from _read_lines(path, encoding) if layout == "line" else _read_blocks(path, encoding)
+        elif form == ".md":
+            yield 1, strip_markdown(read_text(path, encoding)), ""
+        elif form in CONVERTED:
+            yield 1, *convert_document(path, encoding)
         elif form in (".jsonl", ".json"):
-            rows = read_json_rows(path, partial(_parse_json, text_column=text_column))
+            rows = read_json_rows(path, partial(_parse_json, text_column=text_column), encoding)
             yield from records_from_rows(path, rows, text_column)
+        elif form == EXCEL:
+            yield from records_from_rows(path, read_excel_rows(path), text_column)
         elif form in COLUMNAR:
             yield from _read_column(path, text_column)
         else:
             delimiter = "," if form == ".csv" else "\t"
-            yield from read_csv(read_numbered_lines(path), path, text_column, delimiter)
+            yield from read_csv(read_numbered_lines(path, encoding), path, text_column, delimiter)
     except DamagedFileError as damage:
         yield damage.line, "", damage.reason
-
-
-def decode_line(line: bytes) -> tuple[str, str]:
-    r"""Decode a line of UTF-8 without its ``\n`` or ``\r\n``; return the text, and the problem if there is one."""
-    try:
-        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8"), ""
-    except UnicodeDecodeError as error:
-        where = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
-        return "", f"not UTF-8 ({where}); a file of Windows needs 'iconv -f CP1252 -t UTF-8'"
 
 
 def check_text(value: object) -> tuple[str, str]:
@@ -224,7 +133,10 @@ def records_from_rows(where: object, rows: Iterable[tuple[int, object]], text_co
     found = False
     missing = 0
     columns: dict[str, None] = {}
+    chosen = ""
     for line, row in rows:
+        if isinstance(row, dict) and not chosen:
+            text_column = chosen = infer_column(where, text_column, row) or text_column
         if isinstance(row, Exception):
             yield line, "", str(row)
         elif row is BLANK:
@@ -245,17 +157,17 @@ def records_from_rows(where: object, rows: Iterable[tuple[int, object]], text_co
         raise missing_column_error(where, text_column, islice(columns, 50))
 
 
-def _read_lines(path: Path) -> Iterator[Record]:
-    for number, line in read_numbered_lines(path):
+def _read_lines(path: Path, encoding: str | None) -> Iterator[Record]:
+    for number, line in read_numbered_lines(path, encoding):
         yield number, *decode_line(line)
 
 
-def _read_blocks(path: Path) -> Iterator[Record]:
+def _read_blocks(path: Path, encoding: str | None) -> Iterator[Record]:
     """Yield each run of non-blank lines as one document; an undecodable line makes its block unusable."""
     start = 0
     block: list[str] = []
     first_problem = (0, "")
-    for number, line in read_numbered_lines(path):
+    for number, line in read_numbered_lines(path, encoding):
         if line.strip():
             start = start or number
             text, problem = decode_line(line)
@@ -273,12 +185,15 @@ def _block_record(start: int, block: list[str], problem: tuple[int, str]) -> Rec
     return (problem[0], "", problem[1]) if problem[1] else (start, "\n".join(block), "")
 
 
-def read_json_rows(path: Path, parse: Callable[[str], object] = json.loads) -> Iterator[tuple[int, object]]:
+def read_json_rows(
+    path: Path, parse: Callable[[str], object] = json.loads, encoding: str | None = None
+) -> Iterator[tuple[int, object]]:
     """Yield the numbered rows of JSON lines, or of a ``.json`` file that holds one array or table.
 
     Args:
         path: A ``.jsonl`` or ``.json`` file, also compressed.
         parse: Parses JSON, and raises a ``ValueError`` if it is invalid.
+        encoding: Encoding of the file if that is not UTF-8.
 
     Yields:
         Line numbers (in an array, row numbers) with the rows. A row can be any JSON value; ``BLANK`` for a blank line;
@@ -288,10 +203,10 @@ def read_json_rows(path: Path, parse: Callable[[str], object] = json.loads) -> I
         UserError: If the file cannot be opened.
         DamagedFileError: If the rest of the file cannot be read.
     """
-    if detect_format(path) == ".json" and not _is_json_lines(path):
-        yield from enumerate(_read_json_array(path, parse), start=1)
+    if detect_format(path) == ".json" and not _is_json_lines(path, encoding):
+        yield from enumerate(_read_json_array(path, parse, encoding), start=1)
         return
-    for number, line in read_numbered_lines(path):
+    for number, line in read_numbered_lines(path, encoding):
         text, problem = decode_line(line)
         row: object = BLANK
         if problem:
@@ -306,9 +221,9 @@ def read_json_rows(path: Path, parse: Callable[[str], object] = json.loads) -> I
         yield number, row
 
 
-def _is_json_lines(path: Path) -> bool:
+def _is_json_lines(path: Path, encoding: str | None) -> bool:
     """Return whether one of the first two lines is a whole object, and the file is neither an array nor one object."""
-    filled = (line for _, line in read_numbered_lines(path) if line.strip())
+    filled = (line for _, line in read_numbered_lines(path, encoding) if line.strip())
     first, second = next(filled, b""), next(filled, b"")
     if not first.lstrip().startswith(b"{"):
         return not first.lstrip().startswith(b"[")
@@ -318,41 +233,51 @@ def _is_json_lines(path: Path) -> bool:
     return False
 
 
-def holds_rows(path: Path, column: str) -> bool:
+def holds_rows(path: Path, column: str, encoding: str | None = None) -> bool:
     """Return whether a JSON file has rows with a column; True for a damaged file, which its reader reports."""
     try:
-        row = next((row for _, row in read_json_rows(path) if row is not BLANK), None)
+        row = next((row for _, row in read_json_rows(path, encoding=encoding) if row is not BLANK), None)
     except DamagedFileError:
         return True
     return isinstance(row, Exception) or (isinstance(row, dict) and column in {str(name).strip() for name in row})
 
 
-def read_json(path: Path, parse: Callable[[str], object] = json.loads) -> Any:
+def read_json(path: Path, parse: Callable[[str], object] = json.loads, encoding: str | None = None) -> Any:
     """Read a file that holds one JSON value.
 
     Raises:
         UserError: If the file cannot be opened.
-        DamagedFileError: If it is too large, not UTF-8 or not JSON.
+        DamagedFileError: If it is too large, cannot be decoded or is not JSON.
     """
-    data = bytearray()
-    for number, line in read_numbered_lines(path):
-        data += line
-        if len(data) > MAX_LINE_BYTES:
-            raise DamagedFileError(
-                number, f"JSON of more than {MAX_LINE_BYTES:,} bytes; save it as JSON lines (.jsonl)"
-            )
-    text, problem = decode_line(bytes(data))
-    if problem:
-        raise DamagedFileError(1, problem)
     try:
-        return parse(text)
+        return parse(read_text(path, encoding))
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(getattr(error, "lineno", 1), f"not JSON ({error})") from error
 
 
-def _read_json_array(path: Path, parse: Callable[[str], object]) -> list[Any]:
+def read_text(path: Path, encoding: str | None = None) -> str:
+    """Read a whole file of text.
+
+    Raises:
+        UserError: If the file cannot be opened.
+        DamagedFileError: If it is too large or cannot be decoded.
+    """
+    data = bytearray()
+    for number, line in read_numbered_lines(path, encoding):
+        data += line
+        if len(data) > MAX_LINE_BYTES:
+            kind = "JSON" if detect_format(path) == ".json" else "text"
+            raise DamagedFileError(
+                number, f"{kind} of more than {MAX_LINE_BYTES:,} bytes; save it as JSON lines (.jsonl)"
+            )
+        if problem := decode_line(line)[1]:
+            raise DamagedFileError(number, problem)
+    return data.decode("utf-8")
+
+
+def _read_json_array(path: Path, parse: Callable[[str], object], encoding: str | None) -> list[Any]:
     """Return the rows of an array, or of a table in one of the orientations of pandas; any other object is one row."""
-    value = read_json(path, parse)
+    value = read_json(path, parse, encoding)
     if not isinstance(value, dict):
         return value if isinstance(value, list) else [value]
     data, names = value.get("data"), value.get("columns")
@@ -383,6 +308,31 @@ def _parse_json(text: str, text_column: str) -> object:
         return dict(pairs)
 
     return json.loads(text, object_pairs_hook=check_unique)
+
+
+def read_excel_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the numbered rows of the first sheet, all cells as text, as in CSV; blank rows are left out.
+
+    Raises:
+        UserError: If the file or its header is invalid.
+    """
+    from openpyxl import load_workbook
+
+    try:
+        book = load_workbook(open_bytes(path), read_only=True, data_only=True)
+        first, *others = book.worksheets
+        rows = [["" if cell is None else str(cell) for cell in row] for row in first.iter_rows(values_only=True)]
+    except Exception as error:  # a damaged file raises errors of zipfile, zlib and XML, among others
+        raise UserError(f"'{path}' is not an Excel file ({first_line(error)}).") from error
+    if others:
+        warn_once(f"'{path}': only the first sheet, '{first.title}', is read.")
+    numbered = ((number, row) for number, row in enumerate(rows, 1) if any(cell.strip() for cell in row))
+    _, names = next(numbered, (0, []))
+    names = [name.strip() for name in names]
+    if (duplicate := find_duplicate(names)) is not None:
+        raise UserError(f"{path}: two columns are named '{duplicate}'; rename one.")
+    for number, row in numbered:
+        yield number, {name: cell for name, cell in zip(names, row, strict=False) if name}
 
 
 def read_batches(

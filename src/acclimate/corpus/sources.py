@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import glob
-import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 
-from acclimate.corpus.csv_reader import missing_column_error
-from acclimate.corpus.readers import (
+from acclimate.corpus.conversion import conversion_version
+from acclimate.corpus.csv_reader import DEFAULT_COLUMN, infer_column, missing_column_error
+from acclimate.corpus.opening import (
+    CONVERTED,
     FORMATS_DESCRIPTION,
-    Record,
-    TxtLayout,
+    advise_encoding,
+    check_extra,
+    check_file,
     detect_format,
-    holds_rows,
-    read_records,
-    records_from_rows,
+    missing_extra,
 )
-from acclimate.errors import Problems, UserError, first_line, printable
+from acclimate.corpus.readers import Record, TxtLayout, holds_rows, read_records, records_from_rows
+from acclimate.errors import Problems, UserError, first_line, printable, warn_once
 from acclimate.files import check_regular_file
-
-log = logging.getLogger(__name__)
 
 # Files up to this size are hashed whole, so that a copy or a fresh clone counts as the same corpus.
 MAX_FULLY_HASHED_BYTES = 1 << 28
 _HASH_CHUNK_BYTES = 1 << 20
+MAX_PATH_BYTES = 4096
+"""What systems allow; a longer name is a text."""
+SPEC_KEYS = ("path", "text_column", "encoding")
+DATASET_FILES = ("dataset_dict.json", "dataset_info.json", "state.json")
+"""Files that ``datasets`` saves beside the rows."""
+OTHER_FILES = "being of an unknown format, a README, or JSON without the text column"
 _FORMAT_VERSIONS = {".csv": 3, ".tsv": 3}
 """Per format; increment when the same file gives different documents."""
 
@@ -51,10 +54,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class FileSource:
-    """One file on disk, and the column that holds its text if that is not the one of the corpus."""
+    """One file on disk, and its column of the text and its encoding if they are not those of the corpus and UTF-8."""
 
     path: Path
     column: str | None = None
+    encoding: str | None = None
 
     @property
     def name(self) -> str:
@@ -68,7 +72,11 @@ class FileSource:
 
     def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
         """Stream the records of the file."""
-        return read_records(self.path, self.column or text_column, txt)
+        return read_records(self.path, self.column or text_column, txt, self.encoding)
+
+    def advise_encoding(self) -> str:
+        """Return advice on the encoding of the file, for a message that it is not UTF-8."""
+        return advise_encoding(self.path)
 
     def fingerprint(self) -> str:
         """Hash the format and the content; of a file above 256 MiB its size, modification time and both ends.
@@ -93,8 +101,42 @@ class FileSource:
             raise UserError(f"Cannot read '{self.path}': {error.strerror or error}.") from error
         form = detect_format(self.path)
         version = f" {_FORMAT_VERSIONS[form]}" if form in _FORMAT_VERSIONS else ""
-        column = f" {self.column}" if self.column else ""
-        return f"{form}{version}{column} {state.hexdigest()}"
+        version += f" {conversion_version()}" if form in CONVERTED else ""
+        read = "".join(f" {value}" for value in (self.column, self.encoding) if value)
+        return f"{form}{version}{read} {state.hexdigest()}"
+
+
+def is_hub_name(source: object) -> bool:
+    """Return whether a source is written as a dataset of the Hugging Face Hub: ``hf:NAME``."""
+    return isinstance(source, str) and source.startswith("hf:")
+
+
+def parse_hub_name(source: str) -> tuple[str, str | None, str | None, str | None]:
+    """Return the dataset, the configuration, the split and the column of ``hf:NAME[:CONFIG[:SPLIT[:COLUMN]]]``.
+
+    Raises:
+        UserError: If there is no name or there are too many parts.
+    """
+    name, *rest = source.removeprefix("hf:").split(":")
+    if not name or len(rest) > 3:
+        raise UserError(f"Cannot read '{source}': write hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT[:COLUMN].")
+    config, split, column, *_ = [*(part or None for part in rest), None, None, None]
+    return name, config, split, column
+
+
+def load_hub(source: str) -> Any:
+    """Load a dataset of the Hub, or one split of it if the name has one.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
+    name, config, split, _ = parse_hub_name(source)
+    try:
+        from datasets import load_dataset
+
+        return load_dataset(name, config, split=split)
+    except Exception as error:  # the library has an exception class for every way in which a name can fail
+        raise UserError(f"Cannot open '{source}': {first_line(error).rstrip('.')}.") from error
 
 
 @dataclass(frozen=True)
@@ -117,11 +159,8 @@ class HubSource:
         Raises:
             UserError: If there is no name or there are too many parts.
         """
-        name, *rest = source.removeprefix("hf:").split(":")
-        if not name or len(rest) > 3:
-            raise UserError(f"Cannot read '{source}': write hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT[:COLUMN].")
-        config, split, column, *_ = [*rest, "", "", ""]
-        return cls(name, config or None, split or "train", column or None)
+        name, config, split, column = parse_hub_name(source)
+        return cls(name, config, split or "train", column)
 
     @property
     def name(self) -> str:
@@ -143,7 +182,7 @@ class HubSource:
         number = 0
         try:
             rows = load_dataset(self.dataset, self.config, split=self.split, streaming=True)
-            if rows.column_names and text_column not in rows.column_names:
+            if rows.column_names and infer_column(self.name, text_column, rows.column_names) is None:
                 raise missing_column_error(self.name, text_column, rows.column_names)
             for number, row in enumerate(rows, start=1):
                 yield number, row
@@ -183,32 +222,35 @@ class ListSource:
         return f"memory {state.hexdigest()}"
 
 
-def table_rows(value: Any) -> list[dict[str, Any]] | None:
-    """Return the rows of a ``Dataset``, a table of pyarrow or a data frame of polars or pandas; None for others."""
-    if hasattr(value, "to_list") and hasattr(value, "column_names"):  # Dataset
-        return value.to_list()
-    if hasattr(value, "to_pylist"):  # pyarrow
-        return value.to_pylist()
-    if hasattr(value, "to_dicts"):  # polars
-        return value.to_dicts()
-    if hasattr(value, "to_dict") and hasattr(value, "columns"):  # pandas
-        return value.astype(object).where(value.notna(), None).to_dict("records")
-    return None
+def is_source(name: str) -> bool:
+    """Return whether a string is the name of a dataset, an existing file or folder, or looks like one."""
+    path, _, column = name.rpartition(":")
+    try:
+        exists = _matches(name) or bool(path and column and _matches(path))
+    except (OSError, ValueError):  # a text that is too long for a path, or holds a NUL character
+        exists = False
+    return exists or is_hub_name(name) or (detect_format(Path(name)) is not None and "\n" not in name)
 
 
-def resolve_sources(sources: str | Path | Iterable[str | Path], text_column: str = "text") -> list[Source]:
+def resolve_sources(
+    sources: str | Path | Iterable[str | Path | Mapping[str, str]],
+    text_column: str = DEFAULT_COLUMN,
+    encoding: str | None = None,
+) -> list[Source]:
     """Resolve names into sources, each file once, in the order given (sorted inside folders and globs).
 
     Args:
         sources: One or several of: a file; a folder, searched recursively for files of known formats that are not
             hidden; a glob (``**`` matches folders, too); a Hugging Face dataset as ``hf:NAME:CONFIG:SPLIT``. The text
-            column of a source may follow after a colon: ``reviews.csv:body``.
+            column of a source may follow after a colon: ``reviews.csv:body``. ``{"path": ..., "text_column": ...,
+            "encoding": ...}`` is a source with its own column and encoding.
         text_column: The column of sources that name none.
+        encoding: The encoding of files that name none, if it is not UTF-8.
 
     Raises:
         UserError: If some of them do not exist, match nothing, cannot be listed, or are of an unknown format.
     """
-    named = [sources] if isinstance(sources, str | Path) else list(sources)
+    named = [sources] if isinstance(sources, str | Path | Mapping) else list(sources)
     if not named:
         raise UserError("No corpus is given: name at least one file, folder, glob or Hugging Face dataset (hf:NAME).")
     found: list[Source] = []
@@ -217,10 +259,20 @@ def resolve_sources(sources: str | Path | Iterable[str | Path], text_column: str
     for source in named:
         new: Sequence[Source] = ()
         with problems.collect():
-            if isinstance(source, str) and source.startswith("hf:"):
-                new = [HubSource.parse(source)]
+            source, column, own_encoding = _read_spec(source)
+            if not isinstance(source, str | Path):
+                raise UserError(
+                    f"A source of text is a {type(source).__name__}; give names of files, 'hf:NAME', or a list of "
+                    "texts."
+                )
+            if is_hub_name(source):
+                hub = HubSource.parse(str(source))
+                new = [replace(hub, column=column) if column else hub]
             else:
-                new = _find_files(source, text_column)
+                files = _find_files(source, column or text_column)
+                new = [
+                    replace(file, column=column or file.column, encoding=own_encoding or encoding) for file in files
+                ]
         for item in new:
             key = replace(item, path=Path(os.path.realpath(item.path))) if isinstance(item, FileSource) else item
             if key not in seen:
@@ -228,6 +280,33 @@ def resolve_sources(sources: str | Path | Iterable[str | Path], text_column: str
                 found.append(item)
     problems.check()
     return found
+
+
+def _read_spec(source: str | Path | Mapping[str, str]) -> tuple[str | Path, str | None, str | None]:
+    """Return the path, the text column and the encoding of a source.
+
+    Raises:
+        UserError: If a mapping has no path or other keys, or there is no such encoding.
+    """
+    if not isinstance(source, Mapping):
+        return source, None, None
+    if "path" not in source or not source.keys() <= set(SPEC_KEYS):
+        raise UserError(f"A source of text has the keys {', '.join(SPEC_KEYS)}, not {', '.join(map(str, source))}.")
+    if source.get("encoding"):
+        check_encoding(source["encoding"])
+    return source["path"], source.get("text_column"), source.get("encoding")
+
+
+def check_encoding(name: str) -> None:
+    """Check the name of an encoding.
+
+    Raises:
+        UserError: If Python does not know it as one of text.
+    """
+    try:
+        "".encode(name)
+    except LookupError as error:
+        raise UserError(f"There is no encoding '{name}'; write one such as cp1252, latin-1, gbk or utf-16.") from error
 
 
 def _find_files(source: str | Path, text_column: str) -> list[FileSource]:
@@ -238,6 +317,8 @@ def _find_files(source: str | Path, text_column: str) -> list[FileSource]:
     """
     if not str(source):
         raise UserError("The name of a corpus is empty: name a file, folder, glob or Hugging Face dataset (hf:NAME).")
+    if "\n" in str(source) or len(str(source).encode(errors="replace")) > MAX_PATH_BYTES:
+        raise UserError(f"'{str(source)[:40]}...' is not the name of a file. Give a text itself in a list of texts.")
     try:
         path = Path(source).expanduser()
         name, _, column = str(path).rpartition(":")
@@ -267,18 +348,23 @@ def _match_files(path: Path, text_column: str) -> list[Path]:
         files = [
             file for match in matches for file in (_list_files(match, text_column) if match.is_dir() else [match])
         ]
-        usable = [file for file in files if detect_format(file)]
+        with_readme = path.name.lower().endswith((".md", ".markdown"))
+        known = [file for file in files if detect_format(file) and (with_readme or not _is_readme(file))]
+        usable = [file for file in known if not missing_extra(detect_format(file))]
         if not usable:
             if not matches:
                 raise UserError(f"'{path}' matches nothing; give a file, a folder or a pattern in quotes.")
+            for file in known[:1]:
+                check_extra(file)
             raise UserError(f"'{path}' matches no file of a known format: {FORMATS_DESCRIPTION}.")
-        _warn_left_out(path, [file for file in files if detect_format(file) is None])
+        _warn_left_out(path, [file for file in files if file not in set(usable)])
         for file in usable:
             check_file(file)
         return usable
     check_file(path)
     if detect_format(path) is None:
         raise UserError(f"The format of '{path}' is unknown. Supported: {FORMATS_DESCRIPTION}.")
+    check_extra(path)
     return [path]
 
 
@@ -294,21 +380,11 @@ def _check_folders_of_pattern(pattern: Path) -> None:
                 os.scandir(folder).close()
 
 
-def check_file(path: Path) -> None:
-    """Check that a path is a file whose reading ends.
-
-    Raises:
-        UserError: If there is no such file, or it is a pipe, a device, or a link without a target.
-    """
-    check_regular_file(path)
-    if not path.exists():
-        raise _missing_file_error(path)
-
-
 def _list_files(folder: Path, text_column: str) -> list[Path]:
     """Return the files of known formats in a folder and its subfolders, without hidden ones; links are followed.
 
-    A ``.json`` file counts if it has the text column, since many folders also hold settings in JSON.
+    A ``.json`` file counts if it has the text column, since many folders also hold settings in JSON. ``README.md``
+    does not, since it usually describes the other files. Of a ``DatasetDict`` that was saved, only train is read.
 
     Raises:
         UserError: If a file is a pipe, a device, or a link without a target.
@@ -323,6 +399,12 @@ def _list_files(folder: Path, text_column: str) -> list[Path]:
         if (real := os.path.realpath(place)) in seen:  # a link to a folder that contains it
             continue
         seen.add(real)
+        if (Path(place) / "dataset_dict.json").is_file() and (Path(place) / "train").is_dir():
+            warn_once(
+                f"'{place}' has splits, of which only 'train' is read; name others as folders, such as {place}/test."
+            )
+            folders.append(str(Path(place) / "train"))
+            continue
         with os.scandir(place) as entries:
             for entry in entries:
                 path = Path(entry.path)
@@ -330,43 +412,34 @@ def _list_files(folder: Path, text_column: str) -> list[Path]:
                     continue
                 if os.path.isdir(entry.path):  # unlike entry.is_dir(), False for a link to itself
                     folders.append(entry.path)
-                elif form := detect_format(path):
-                    check_file(path)
-                    is_text = form != ".json" or holds_rows(path, text_column)
-                    (found if is_text else others).append(path)
-                else:
-                    others.append(path)
+                elif entry.name not in DATASET_FILES:
+                    (found if _is_read(path, text_column) else others).append(path)
+    if not found and (unread := [path for path in sorted(others) if missing_extra(detect_format(path))]):
+        check_extra(unread[0])
     if found:
         _warn_left_out(folder, others)
     return sorted(found)
 
 
+def _is_readme(path: Path) -> bool:
+    return path.name.lower() in ("readme.md", "readme.markdown")
+
+
+def _is_read(path: Path, text_column: str) -> bool:
+    """Return whether a file in a folder is text of a format that can be read."""
+    form = detect_format(path)
+    if form is None or missing_extra(form) or _is_readme(path):
+        return False
+    check_file(path)
+    return form != ".json" or holds_rows(path, text_column)
+
+
 def _warn_left_out(place: Path, files: list[Path]) -> None:
-    if files:
-        names = [printable(str(file).removeprefix(f"{place}{os.sep}")) for file in sorted(files)[:5]]
-        _warn_once(printable(str(place)), len(files), ", ".join(names) + (", ..." if len(files) > 5 else ""))
-
-
-@cache  # a corpus is made several times in one run
-def _warn_once(place: str, count: int, names: str) -> None:
-    log.warning(
-        "'%s': %d file%s left out, being of an unknown format or JSON without the text column: %s.",
-        place,
-        count,
-        " is" if count == 1 else "s are",
-        names,
-    )
-
-
-def _missing_file_error(path: Path) -> UserError:
-    if path.is_symlink():
-        return UserError(f"'{path}' is a link to a file that does not exist, or to itself.")
-    parent = path.parent
-    if not parent.is_dir():
-        hint = f" For a Hugging Face dataset, write 'hf:{path}'." if len(path.parts) == 2 and not path.suffix else ""
-        return UserError(f"There is no file '{path}': its folder '{parent}' does not exist.{hint}")
-    close = get_close_matches(path.name, [entry.name for entry in parent.iterdir()], n=1, cutoff=0.6)
-    if close:
-        return UserError(f"There is no file '{path}'. Did you mean '{parent / close[0]}'?")
-    hint = "" if path.suffix or path.is_absolute() else f" For a Hugging Face dataset, write 'hf:{path}'."
-    return UserError(f"There is no file '{path}'.{hint}")
+    """Count and name the files of a folder or pattern that are not read, by what would have to be installed."""
+    for missing in sorted({missing_extra(detect_format(file)) for file in files}):
+        left = sorted(file for file in files if missing_extra(detect_format(file)) == missing)
+        names = ", ".join(printable(str(file).removeprefix(f"{place}{os.sep}")) for file in left[:5])
+        count = "1 file is" if len(left) == 1 else f"{len(left)} files are"
+        reason = f"without a further package (pip install '{missing}')" if missing else OTHER_FILES
+        more = ", ..." if len(left) > 5 else ""
+        warn_once(f"'{printable(str(place))}': {count} left out, {reason}: {names}{more}.")

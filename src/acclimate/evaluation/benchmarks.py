@@ -21,6 +21,7 @@ from acclimate.models import load_language_model, load_tokenizer
 from acclimate.models.loading import read_kind
 from acclimate.options import verb
 from acclimate.options.inspection import InspectBenchmarksOptions
+from acclimate.results import Measurements
 from acclimate.version import __version__
 
 Items = dict[tuple[str, str], tuple[list[str], np.ndarray, np.ndarray]]
@@ -100,7 +101,7 @@ def _read_metrics(samples: Sequence[dict[str, Any]]) -> dict[str, tuple[list[str
     return found
 
 
-def _inspect_benchmarks(options: InspectBenchmarksOptions) -> dict[str, Any]:
+def _inspect_benchmarks(options: InspectBenchmarksOptions) -> Measurements:
     """Run benchmarks of ``lm-eval`` on a model, and compare it with its base model item by item.
 
     Returns:
@@ -114,7 +115,7 @@ def _inspect_benchmarks(options: InspectBenchmarksOptions) -> dict[str, Any]:
     check_report_file(options.out)
     after = measure_items(options.model, options)
     before = None if options.base is None else measure_items(options.base, options)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for (task, metric), (names, values, weights) in after.items():
         row = {
             "task": task,
@@ -134,7 +135,9 @@ def _inspect_benchmarks(options: InspectBenchmarksOptions) -> dict[str, Any]:
         report["base"] = str(options.base)
     if options.out is not None:
         write_json(options.out, report)
-    return report
+    flat = [{**row, **row.get("difference", {})} for row in rows]  # "difference" becomes a number
+    lines = [f"{row['task']}, {row['metric']}: {row['after']:.4f} on {row['items']:,} items" for row in rows]
+    return Measurements(report, lines, "Benchmarks", flat)
 
 
 inspect_benchmarks = verb(InspectBenchmarksOptions, _inspect_benchmarks)

@@ -31,6 +31,7 @@ from acclimate.models.loading import read_kind
 from acclimate.options import verb
 from acclimate.options.inspection import InspectInstructionsOptions
 from acclimate.records import texts_fingerprint
+from acclimate.results import Measurements
 from acclimate.version import __version__
 
 PROMPTS = "instructions.jsonl"
@@ -230,7 +231,7 @@ def generate_answers(
     return answers, unfinished
 
 
-def _inspect_instructions(options: InspectInstructionsOptions) -> dict[str, Any]:
+def _inspect_instructions(options: InspectInstructionsOptions) -> Measurements:
     """Measure the share of instructions that a model follows, and compare it with its base model.
 
     Returns:
@@ -254,7 +255,16 @@ def _inspect_instructions(options: InspectInstructionsOptions) -> dict[str, Any]
         report |= {"base": str(options.base), "before": before, "difference": difference.as_dict()}
     if options.out is not None:
         write_json(options.out, report)
-    return report
+    sides = {name: report[name] for name in ("before", "after") if name in report}
+    rows = [
+        {"prompt": prompt, **{name: side["followed"][number] for name, side in sides.items()}}
+        for number, prompt in enumerate(after["prompts"])
+    ]
+    lines = [
+        f"{name}: follows {sum(side['followed'])} of {len(rows)} instructions ({100 * side['share']:.1f} %)"
+        for name, side in sides.items()
+    ]
+    return Measurements(report, lines, "Instructions that were followed", rows)
 
 
 inspect_instructions = verb(InspectInstructionsOptions, _inspect_instructions)

@@ -12,7 +12,7 @@ import numpy as np
 from acclimate.corpus import Corpus, tokenize
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.corpus.surface_forms import read_surface_forms
-from acclimate.display import figure_style, save_figure, titled_table
+from acclimate.display import Displayed, data_frame, figure_style, save_figure, titled_table
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_replaceable, check_writable, record_files, write_json
 from acclimate.inspect.drift import embedding_drift, regular_vocabulary, static_embeddings
@@ -21,11 +21,13 @@ from acclimate.models import LanguageModel, load_language_model
 from acclimate.modules import virtual_ids
 from acclimate.options import verb
 from acclimate.options.inspection import InspectEmbeddingsOptions
+from acclimate.results import StudyResults, table_results
 from acclimate.training.inputs import as_corpus
 from acclimate.training.method import cache_folder
 from acclimate.version import __version__
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
     from rich.table import Table
 
@@ -39,8 +41,8 @@ PRIOR = 0.5
 SCOPES = {"all": "all tokens", "seen": "tokens of the text", "read": "by occurrence"}
 
 
-@dataclass(frozen=True)
-class EmbeddingsResult:
+@dataclass(frozen=True, repr=False)
+class EmbeddingsResult(Displayed):
     """Result of an inspection of embeddings.
 
     Attributes:
@@ -54,6 +56,29 @@ class EmbeddingsResult:
     planes: dict[str, np.ndarray]
     shown: np.ndarray
     labels: dict[str, int]
+
+    def describe(self) -> list[str]:
+        """Return the mean distance of each model, in a few lines."""
+        return [
+            f"{row['model']}, {row['over']}: distance {row['distance']:.4f}, cosine {row['cosine']:.4f}"
+            for row in self._rows()
+        ]
+
+    def as_results(self) -> StudyResults:
+        """Return the drift of the embeddings and of the labelled words as tables."""
+        words = [{"word": word, **found["distance"]} for word, found in self.report["words"].items()]
+        return table_results("Drift of static embeddings", {"Drift": self._rows(), "Distance of words": words})
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the drift of each model over each set of tokens."""
+        return data_frame(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {"model": name, "over": SCOPES[scope], **values}
+            for name, found in self.report["movement"].items()
+            for scope, values in found.items()
+        ]
 
 
 @with_output_lock
@@ -86,7 +111,10 @@ def _inspect_embeddings(options: InspectEmbeddingsOptions) -> EmbeddingsResult:
         if regular_vocabulary(loaded) != regular_vocabulary(start):
             raise UserError(f"'{path}' and '{before}' have different vocabularies; compare models that share one.")
         matrices[name] = static_embeddings(loaded)
-    texts = [None if one is None else as_corpus(one, options.text_column) for one in (text, options.against)]
+    texts = [
+        None if one is None else as_corpus(one, options.text_column, options.encoding)
+        for one in (text, options.against)
+    ]
     counts, other_counts = (_token_counts(one, start, options.progress) for one in texts)
     distances = {name: np.linalg.norm(matrices[name] - matrices["before"], axis=1) for name in named}
     if options.words:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from acclimate.corpus import tokenize
 from acclimate.device import choose_precision, default_device, to_device
+from acclimate.display import Displayed, data_frame
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import atomic_folder, check_replaceable, check_writable, record_files, write_json
 from acclimate.inspect.importance_plots import draw_importance
@@ -25,17 +26,21 @@ from acclimate.models.gates import PARTS, parse_parts
 from acclimate.modules import virtual_ids
 from acclimate.options import verb
 from acclimate.options.inspection import InspectImportanceOptions
+from acclimate.results import StudyResults, table_results
 from acclimate.training.importance import MeasuredImportance, measure_importance
 from acclimate.training.inputs import as_corpus, check_length
 from acclimate.training.method import AdaptContext, cache_folder
 from acclimate.updates import normalize_importance
 from acclimate.version import __version__
 
+if TYPE_CHECKING:
+    import pandas
+
 REPORT, TENSORS = "importance.json", "importance.safetensors"
 
 
-@dataclass(frozen=True)
-class ImportanceResult:
+@dataclass(frozen=True, repr=False)
+class ImportanceResult(Displayed):
     """Result of an inspection of importance.
 
     Attributes:
@@ -47,6 +52,33 @@ class ImportanceResult:
     report: dict[str, Any]
     raw: dict[str, dict[str, Tensor]]
     normalized: dict[str, dict[str, Tensor]]
+
+    def describe(self) -> list[str]:
+        """Return what was measured on each domain, in a few lines."""
+        return [
+            f"{name}: {row['documents']:,} documents, {', '.join(f'{read:,}' for read in row['read'])} tokens read"
+            for name, row in self.report["domains"].items()
+        ]
+
+    def as_results(self) -> StudyResults:
+        """Return the importance of each layer as a table."""
+        frame = self.to_pandas().groupby(["domain", "part", "layer"], sort=False).mean().reset_index()
+        rows = frame.drop(columns="unit").to_dict("records")
+        return table_results("Importance", {"Mean importance of each layer": rows})
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the importance of each unit, as measured and normalized, as the mean over seeds."""
+        return data_frame(
+            [
+                {"domain": name, "part": part, "layer": layer, "unit": unit, "raw": value, "normalized": normal}
+                for name, parts in self.raw.items()
+                for part, raw in parts.items()
+                for layer, layers in enumerate(
+                    zip(raw.mean(0).tolist(), self.normalized[name][part].mean(0).tolist(), strict=True)
+                )
+                for unit, (value, normal) in enumerate(zip(*layers, strict=True))
+            ]
+        )
 
 
 @with_output_lock
@@ -68,7 +100,7 @@ def _inspect_importance(options: InspectImportanceOptions) -> ImportanceResult:
     check_replaceable(options.out, REPORT, "importances")
     check_writable(options.out)
     precision = choose_precision(options.precision, default_device())
-    texts = {name: as_corpus(text, options.text_column) for name, text in options.corpora.items()}
+    texts = {name: as_corpus(text, options.text_column, options.encoding) for name, text in options.corpora.items()}
     loaded = load_language_model(options.model, dropout=options.dropout)
     if loaded.absent_head and reads == "logits":
         raise UserError(

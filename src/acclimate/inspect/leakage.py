@@ -10,12 +10,13 @@ from acclimate.errors import UserError
 from acclimate.files import check_report_file, write_json
 from acclimate.options import verb
 from acclimate.options.inspection import InspectLeakageOptions
+from acclimate.results import Measurements
 from acclimate.tasks.kinds import evaluation_texts, item_texts
 from acclimate.training.inputs import as_corpus, open_task
 from acclimate.version import __version__
 
 
-def _inspect_leakage(options: InspectLeakageOptions) -> dict[str, Any]:
+def _inspect_leakage(options: InspectLeakageOptions) -> Measurements:
     """Search a corpus, in one pass, and the train split of each task for the dev and test texts of the tasks.
 
     Returns:
@@ -40,7 +41,7 @@ def _inspect_leakage(options: InspectLeakageOptions) -> dict[str, Any]:
         raise UserError("There are no dev or test texts to search for; give the folder of a task with --task.")
     report: dict[str, Any] = {"acclimate": __version__, "rules": asdict(rules)}
     if options.corpus is not None:
-        source = as_corpus(options.corpus, options.text_column)
+        source = as_corpus(options.corpus, options.text_column, options.encoding)
         numbered = {str(number): texts for number, texts in enumerate(groups.values())}
         found = find_contamination(source, numbered, rules, progress=options.progress)
         labels = {str(number): {"task": task, "split": split} for number, (task, split) in enumerate(groups)}
@@ -52,7 +53,15 @@ def _inspect_leakage(options: InspectLeakageOptions) -> dict[str, Any]:
     report["train"] = [_search_train_split(task, rules, options.progress) for task in loaded]
     if options.out is not None:
         write_json(options.out, report)
-    return report
+    searched = [("corpus", report)] if options.corpus is not None else []
+    searched += [("train", found) for found in report["train"]]
+    rows = [{"searched": where, **row} for where, found in searched for row in found["texts"]]
+    lines = [
+        f"{row['task']}, {row['split']}: {row['found']:,} of {row['texts']:,} texts are in the {row['searched']}"
+        f"{' split' if row['searched'] == 'train' else ''}"
+        for row in rows
+    ]
+    return Measurements(report, lines, "Dev and test texts that were found", rows)
 
 
 inspect_leakage = verb(InspectLeakageOptions, _inspect_leakage)

@@ -29,6 +29,7 @@ from acclimate.models.families import Probe, probe_of
 from acclimate.models.lora import AdapterSettings
 from acclimate.options import verb
 from acclimate.options.inspection import InspectModelOptions
+from acclimate.results import Measurements
 from acclimate.training.method import lookup, names
 from acclimate.version import __version__
 
@@ -43,7 +44,7 @@ TOKENS = 1_000
 """Number of tokens whose activations are estimated."""
 
 
-def _inspect_model(options: InspectModelOptions) -> dict[str, Any]:
+def _inspect_model(options: InspectModelOptions) -> Measurements:
     """Describe a language model, compare how acclimate runs it with its own outputs, and estimate memory.
 
     Returns:
@@ -99,7 +100,13 @@ def _inspect_model(options: InspectModelOptions) -> dict[str, Any]:
     }
     if options.out is not None:
         write_json(options.out, report)
-    return report
+    lines = [
+        f"{report['class']} ({loaded.kind.name}): {report['parameters']:,} parameters, {report['layers']} layers",
+        f"attention: {probe.attention}",
+        f"checks: {sum(check.passed for check in probe.checks)} of {len(probe.checks)} passed",
+        f"methods: {', '.join(report['methods'])}",
+    ]
+    return Measurements(report, lines, "Checks", report["checks"])
 
 
 inspect_model = verb(InspectModelOptions, _inspect_model)

@@ -6,7 +6,6 @@ import shutil
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from acclimate.files import (
     write_json,
 )
 from acclimate.locks import with_output_lock
-from acclimate.merging.path import COLUMNS, PATH_FILE, draw_path, measure_path, path_rows
+from acclimate.merging.path import COLUMNS, PATH_FILE, MergeResult, draw_path, measure_path, path_rows
 from acclimate.merging.weights import Checkpoint, match, write_weights
 from acclimate.models.checkpoints import (
     UNREADABLE,
@@ -60,25 +59,6 @@ class Source(NamedTuple):
     name: str
 
 
-@dataclass
-class MergeResult:
-    """The result of a merge.
-
-    Attributes:
-        out: The output directory.
-        method: Name of the method.
-        notes: What was not merged, and what else to know about the result.
-        path: Losses along an interpolation, see :func:`acclimate.merging.path.measure_path`; empty without ``alphas``.
-        has_model: Whether ``out`` is a model folder. Otherwise it contains the path only.
-    """
-
-    out: Path
-    method: str
-    notes: list[str] = field(default_factory=list)
-    path: list[dict[str, Any]] = field(default_factory=list)
-    has_model: bool = True
-
-
 @with_output_lock
 def _merge(options: MergeOptions) -> MergeResult:
     """Merge the weights of models that come from one base model, without training.
@@ -108,7 +88,11 @@ def _merge(options: MergeOptions) -> MergeResult:
     check_options(options)
     sources = _find_sources(options)
     out, has_model = follow_link(options.out), options.alphas is None or options.alpha is not None
-    texts = {name: as_corpus(getattr(options, name), options.text_column) for name in PATH if options.alphas}
+    texts = {
+        name: as_corpus(getattr(options, name), options.text_column, options.encoding)
+        for name in PATH
+        if options.alphas
+    }
     config = recorded(
         options,
         ("models", "base", "instruct", "text_column"),

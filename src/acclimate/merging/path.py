@@ -1,9 +1,10 @@
-"""Losses along an interpolation between two models, with figure and tables."""
+"""The result of a merge, and losses along an interpolation between two models, with figure and tables."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +13,66 @@ import numpy as np
 from acclimate.corpus import Corpus
 from acclimate.corpus.documents import subsample_documents
 from acclimate.device import to_device
-from acclimate.display import figure_style, save_figure, titled_table
+from acclimate.display import Reported, data_frame, figure_style, save_figure, titled_table
 from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.model_kinds import get_kind
 from acclimate.models import load_language_model
 from acclimate.progress import Progress
+from acclimate.results import StudyResults, table_results
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
     from rich.table import Table
 
 PATH_FILE, FIGURE = "path.json", "path"
 COLUMNS = ("alpha", "nats", "bits per byte", "change in nats", "95 % interval")
+
+
+@dataclass(repr=False)
+class MergeResult(Reported):
+    """The result of a merge.
+
+    Attributes:
+        out: The output directory.
+        method: Name of the method.
+        notes: What was not merged, and what else to know about the result.
+        path: Losses along an interpolation, see :func:`measure_path`; empty without ``alphas``.
+        has_model: Whether ``out`` is a model folder. Otherwise it contains the path only.
+    """
+
+    out: Path
+    method: str
+    notes: list[str] = field(default_factory=list)
+    path: list[dict[str, Any]] = field(default_factory=list)
+    has_model: bool = True
+
+    def describe(self) -> list[str]:
+        """Return the method, the notes and the folder, in a few lines."""
+        return [f"Merged: {self.method}", *self.notes, f"{'model' if self.has_model else 'numbers'}: {self.out}"]
+
+    def as_results(self) -> StudyResults:
+        """Return the losses along the path, as the results of a study."""
+        return table_results(f"Merged: {self.method}", {"Losses along the path": self._rows()})
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the loss of each model along the path on each text; without rows if no path was measured."""
+        return data_frame(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "alpha": point["alpha"],
+                "text": text,
+                **{name: found[name] for name in ("nats", "bits_per_byte")},
+                **{name: (found["change"] or {}).get(name) for name in ("difference", "low", "high")},
+            }
+            for point in self.path
+            for text, found in point.items()
+            if text != "alpha"
+        ]
 
 
 def measure_path(

@@ -22,9 +22,9 @@ from acclimate.models.checkpoints import (
     UNREADABLE,
     describe_extensions,
     load_config,
-    silence_transformers,
 )
 from acclimate.models.loading import check_architecture
+from acclimate.progress import silence_transformers
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = f"{WEIGHTS_FILE}.index.json"

@@ -31,6 +31,7 @@ class LMAdapter(Method):
         size: Width of the bottleneck.
     """
 
+    purpose: ClassVar[str] = "Forget less"
     loads_without_acclimate: ClassVar[bool] = False
     without_adapter: ClassVar[str] = "it trains its own adapters"
 

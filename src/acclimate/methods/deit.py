@@ -30,6 +30,8 @@ class MLMWithDistillationToken(Method):
             :class:`acclimate.objectives.TokenDistillation`.
     """
 
+    purpose: ClassVar[str] = "Forget less"
+    cost: ClassVar[float] = 1.3
     kinds: ClassVar[tuple[str, ...]] = ("masked",)
     kinds_reason: ClassVar[str] = "ends every text with an additional token, after which nothing could be generated"
 

@@ -55,6 +55,9 @@ class DGA(Method):
             (gates of 1 - importance).
     """
 
+    purpose: ClassVar[str] = "Forget less"
+    cost: ClassVar[float] = 2.7
+    preparation: ClassVar[str] = "importance of heads is measured"
     paper_options: ClassVar[Mapping[str, Any]] = {
         "steps": 2500,
         "batch_size": 256,

@@ -22,6 +22,7 @@ class Ensemble(Method):
     encoders. This doubles the cost of the end task. The reported losses are those of the adapted encoder.
     """
 
+    purpose: ClassVar[str] = "Forget less"
     loads_without_acclimate: ClassVar[bool] = False
 
     def prepare(self, run: AdaptContext) -> None:

@@ -35,6 +35,8 @@ class MLMWithInfoWord(Method):
         ngram_longest: Maximum length of an n-gram in tokens.
     """
 
+    purpose: ClassVar[str] = "Learn better representations"
+    cost: ClassVar[float] = 2.0
     kinds: ClassVar[tuple[str, ...]] = ("masked",)
     kinds_reason: ClassVar[str] = "hides a part of each text behind mask tokens"
 

@@ -1,7 +1,7 @@
 """Language modelling regularized by distillation from the base model (MLM+KD of Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
@@ -29,6 +29,8 @@ class LMWithDistillation(Method):
         divergence: ``"forward"`` is KL(base || student); ``"reverse"`` (released code) is KL(student || base).
     """
 
+    purpose: ClassVar[str] = "Forget less"
+    cost: ClassVar[float] = 2.3
     weight: float = 1.0
     temperature: float = 1.0
     tokens: Literal["original", "masked"] = "original"

@@ -18,10 +18,13 @@ class LM(Method):
     It is the masked-LM loss for masked models and the next-token loss for causal ones.
     """
 
+    purpose: ClassVar[str] = "Start here"
 
-@register("mlm", paper="Gururangan et al., ACL 2020", summary="the method lm, for masked language models only")
+
+@register("mlm", paper="Gururangan et al., ACL 2020", summary="the method lm, refused for causal models")
 @dataclass
 class MLM(LM):
     """Minimize the masked-LM loss on the domain text: :class:`LM`, refused for models of another kind."""
 
+    purpose: ClassVar[str] = "For comparison"
     kinds: ClassVar[tuple[str, ...]] = ("masked",)

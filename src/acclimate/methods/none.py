@@ -11,5 +11,7 @@ from acclimate.methods import Method, register
 class NoAdaptation(Method):
     """Leave the base model unchanged."""
 
+    purpose: ClassVar[str] = "For comparison"
+    cost: ClassVar[float] = 0.0
     trains: ClassVar[bool] = False
     without_adapter: ClassVar[str] = "it trains nothing"

@@ -30,6 +30,7 @@ class MLMPrompt(Method):
             from -0.5 to 0.5.
     """
 
+    purpose: ClassVar[str] = "Forget less"
     learning_rate: ClassVar[float] = 0.3
     without_adapter: ClassVar[str] = "it trains rows of the embedding table"
     kinds: ClassVar[tuple[str, ...]] = ("masked",)

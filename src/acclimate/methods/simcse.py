@@ -1,7 +1,7 @@
 """Language modelling plus a contrast between two dropout masks of the same text (Gao et al., EMNLP 2021)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
@@ -35,6 +35,8 @@ class LMWithSimCSE(Method):
             differs from this method only in the soft mask and the negatives from general knowledge.
     """
 
+    purpose: ClassVar[str] = "Learn better representations"
+    cost: ClassVar[float] = 2.0
     preset: Literal["paper", "released-code"] | None = None
     weight: float = 1.0
     temperature: float = 0.05

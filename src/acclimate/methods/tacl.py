@@ -28,6 +28,8 @@ class MLMWithTaCL(Method):
         positions: Tokens that the mean runs over: ``"masked"`` (TaCL) or ``"unmasked"`` (released code of DGA).
     """
 
+    purpose: ClassVar[str] = "Learn better representations"
+    cost: ClassVar[float] = 1.3
     kinds: ClassVar[tuple[str, ...]] = ("masked",)
     kinds_reason: ClassVar[str] = "identifies masked tokens from the text on both sides"
 

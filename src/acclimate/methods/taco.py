@@ -1,7 +1,7 @@
 """Language modelling plus a contrast between the contexts of neighbouring tokens (TACO, Fu et al., ACL 2022)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
@@ -32,6 +32,7 @@ class LMWithTACO(Method):
             pass over the original text. A causal language model reads no masked text, so both are the same.
     """
 
+    purpose: ClassVar[str] = "Learn better representations"
     weight: float = 1.0
     temperature: float = 0.07
     window: int = 5

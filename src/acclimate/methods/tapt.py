@@ -23,6 +23,7 @@ class TAPT(Method):
     TAPT").
     """
 
+    purpose: ClassVar[str] = "Use the end task"
     learning_rate: ClassVar[float] = 1e-4
     paper_options: ClassVar[Mapping[str, Any]] = {"epochs": 100, "batch_size": 256, "learning_rate": 1e-4}
     reads: ClassVar[Literal["domain", "task"]] = "task"
@@ -48,6 +49,8 @@ class DAPTThenTAPT(Method):
         task_learning_rate: Learning rate of the second stage; defaults to that of the first.
     """
 
+    purpose: ClassVar[str] = "Use the end task"
+    cost: ClassVar[float] = 2.0
     needs_task: ClassVar[bool] = True
 
     task_epochs: float | None = None

@@ -12,8 +12,8 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from types import SimpleNamespace
@@ -24,7 +24,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import cached_file
-from transformers.utils import logging as their_logging
 
 from acclimate.errors import UserError, first_line
 from acclimate.files import check_regular_file, hash_file, read_json, read_json_object, write_text
@@ -424,17 +423,3 @@ def instructions(kind: str, parts: str, folder: str) -> str:
     how = LOAD_LANGUAGE_MODEL if find_kind(kind) else LOAD_TASK_MODEL
     head = kind[kind.index("For") :] if "For" in kind else ""
     return README.format(weights=WEIGHTS, kind=kind, parts=parts, how=how.format(folder=folder, head=head))
-
-
-@contextmanager
-def silence_transformers() -> Iterator[None]:
-    """Return a context in which transformers logs only errors and shows no progress bars."""
-    level, bar = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
-    their_logging.set_verbosity_error()
-    their_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        their_logging.set_verbosity(level)
-        if bar:
-            their_logging.enable_progress_bar()

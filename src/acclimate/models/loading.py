@@ -33,10 +33,10 @@ from acclimate.models.checkpoints import (
     load_config,
     load_error,
     local_folder,
-    silence_transformers,
     trusts_remote_code,
 )
 from acclimate.models.families import Family, family_of, first_position, language_head
+from acclimate.progress import silence_transformers
 
 CAPITALS = re.compile("[A-ZΑ-ΩА-Я]\\w|\\w[A-ZΑ-ΩА-Я]")
 """Pattern of a token with a capital letter and another letter. Other scripts are left out, because byte-level

@@ -13,6 +13,7 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
@@ -21,6 +22,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
 from acclimate.errors import UserError, did_you_mean, shorten
+from acclimate.progress import silence_libraries
 
 P = ParamSpec("P")
 OptionsT = TypeVar("OptionsT")
@@ -223,19 +225,23 @@ def verb(options: Callable[P, OptionsT], run: Callable[[OptionsT], R]) -> Callab
     Args:
         options: The class of options.
         run: The implementation, which takes an instance of the class. Its docstring, with a section on the arguments
-            added, becomes that of the public function.
+            added, becomes that of the public function. While it runs with an option ``progress`` that is False,
+            libraries show neither progress bars nor warnings.
 
     Returns:
         A function whose signature, documentation and checks are those of the class.
     """
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return run(build(options, *args, **kwargs))
+        given = build(options, *args, **kwargs)
+        with nullcontext() if getattr(given, "progress", True) else silence_libraries():
+            return run(given)
 
     call.__name__ = call.__qualname__ = run.__name__.lstrip("_")
     call.__module__ = run.__module__
     call.__doc__ = _document(inspect.getdoc(run) or "", options)
-    call.__signature__ = _signature(options)  # type: ignore[attr-defined]
+    returned = inspect.signature(run).return_annotation
+    call.__signature__ = _signature(options).replace(return_annotation=returned)  # type: ignore[attr-defined]
     return call
 
 

@@ -25,7 +25,7 @@ from acclimate.options.numbers import (
     Size,
     TokenCount,
 )
-from acclimate.options.reading import LabelOptions
+from acclimate.options.reading import Encoding, LabelOptions
 from acclimate.options.tasks import TaskLike
 from acclimate.options.training import MASK_RATE, MaxLength, Precision, Progress, Seed, TextColumn, TextInput
 
@@ -138,6 +138,7 @@ class AdviseOptions(LabelOptions):
     max_length: MaxLength = 128
     stop_words: StopWords = "english"
     text_column: TextColumn = "text"
+    encoding: Encoding = None
     seed: Annotated[Seed, Option("Random seed of the pilot.")] = 0
     progress: Progress = True
 
@@ -219,6 +220,7 @@ class InspectImportanceOptions:
         Share | None, Option("Dropout probability.", MODEL, default="that of the model's configuration")
     ] = None
     text_column: TextColumn = "text"
+    encoding: Encoding = None
     precision: Precision = "auto"
     progress: Progress = True
 
@@ -275,6 +277,7 @@ class InspectMasksOptions(LabelOptions):
     seed: Annotated[Seed, Option("Random seed of samples and masks.")] = 0
     stop_words: StopWords = "english"
     text_column: TextColumn = "text"
+    encoding: Encoding = None
     precision: Precision = "auto"
     progress: Progress = True
 
@@ -320,6 +323,7 @@ class InspectEmbeddingsOptions:
     count: Annotated[Count, Option("Number of words to choose.", OUTPUT)] = 10
     stop_words: StopWords = "english"
     text_column: TextColumn = "text"
+    encoding: Encoding = None
     progress: Progress = True
 
 
@@ -348,6 +352,7 @@ class InspectLeakageOptions(LabelOptions):
         Count, Option("Minimum words of a text; shorter ones are only compared with whole documents.", METHOD)
     ] = 8
     text_column: TextColumn = "text"
+    encoding: Encoding = None
     progress: Progress = True
 
 

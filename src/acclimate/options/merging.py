@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.numbers import Count, Fraction, Number, Positive, read_number
+from acclimate.options.reading import Encoding
 from acclimate.options.training import MaxLength, Overwrite, Progress, Seed, TextColumn, TextInput
 
 METHODS = ("chat-vector", "interpolation", "soup", "ties", "dare-linear", "dare-ties")
@@ -129,6 +130,7 @@ class MergeOptions:
     documents: Annotated[Count, Option("Documents per text on which losses are measured.", DATA)] = 200
     max_length: MaxLength = 128
     text_column: TextColumn = "text"
+    encoding: Encoding = None
     density: Annotated[
         Fraction | None,
         Option("Share of each difference to the base model that ties and dare keep.", METHOD, default=str(DENSITY)),

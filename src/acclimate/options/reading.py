@@ -11,9 +11,6 @@ from pydantic import AfterValidator
 from acclimate.options.declaration import DATA, Option, option_fields, options
 from acclimate.options.numbers import SeedNumber
 
-TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow", ".xlsx")
-COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
-
 PairColumn = Annotated[
     str | None,
     Option(
@@ -48,13 +45,27 @@ class LabelOptions:
     ] = 0
 
 
-def check_encoding(value: str | None) -> str | None:
+def _check_encoding(value: str | None) -> str | None:
     """Return the name of an encoding; raise a ValueError if Python does not know it."""
     try:
         "".encode(value or "utf-8")
     except LookupError as error:
         raise ValueError("must be an encoding that Python knows, such as cp1252, latin-1 or utf-16") from error
     return value
+
+
+Encoding = Annotated[
+    str | None,
+    AfterValidator(_check_encoding),
+    Option(
+        "Encoding of files of text that are not UTF-8, such as cp1252.",
+        DATA,
+        default="UTF-8",
+        more="It applies to text, HTML, CSV, TSV and JSON. A file that starts as UTF-8 is read as UTF-8.",
+        study=False,
+        recorded=False,
+    ),
+]
 
 
 @options
@@ -66,17 +77,7 @@ class ReadingOptions(LabelOptions):
         str | None,
         Option("Column of the text in the task.", DATA, default="text, or a usual name", study=False, recorded=False),
     ] = None
-    encoding: Annotated[
-        str | None,
-        AfterValidator(check_encoding),
-        Option(
-            "Encoding of the CSV or TSV files of the task, such as cp1252.",
-            DATA,
-            default="UTF-8",
-            study=False,
-            recorded=False,
-        ),
-    ] = None
+    encoding: Encoding = None
 
 
 DEFAULT_READING = ReadingOptions()
@@ -89,12 +90,16 @@ def reading_names() -> list[str]:
 
 def default_task_name(source: str | Path) -> str:
     """Return the name of a task: that of its folder, of its file without the ending, or of its dataset on the Hub."""
-    if str(source).startswith("hf:"):
-        name, *config = [part for part in str(source).removeprefix("hf:").split(":")[:2] if part] or [""]
-        return "-".join([Path(name).name, *config])
+    from acclimate.corpus.opening import TABLES, suffixes_of  # here, so that --help does not load its libraries
+    from acclimate.corpus.sources import is_hub_name, parse_hub_name
+
+    if is_hub_name(source):
+        name, config, *_ = parse_hub_name(str(source))
+        return "-".join(part for part in (Path(name).name, config) if part)
     path = Path(source)
     if path.is_dir():
         return path.name
     name = path.name.rpartition(":")[0] if ":" in path.name and not path.exists() else path.name
-    plain = Path(name).with_suffix("") if name.lower().endswith(COMPRESSED) else Path(name)
-    return plain.stem if plain.suffix.lower() in TABLES else name
+    endings = sorted(suffixes_of(TABLES), key=len, reverse=True)
+    ending = next((ending for ending in endings if name.lower().endswith(ending)), "")
+    return name[: len(name) - len(ending)]

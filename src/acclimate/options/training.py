@@ -35,7 +35,7 @@ from acclimate.options.numbers import (
     Size,
     TokenCount,
 )
-from acclimate.options.reading import LabelOptions
+from acclimate.options.reading import Encoding, LabelOptions
 from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
 from acclimate.options.rows import DocumentBorders, RowLayout
 
@@ -222,6 +222,7 @@ class TrainingOptions:
     layout: RowLayout = None
     documents: DocumentBorders = None
     text_column: TextColumn = "text"
+    encoding: Encoding = None
     heldout: Annotated[
         TextInput | None,
         Option(

@@ -27,6 +27,7 @@ from acclimate.options.inspection import AdviseOptions
 from acclimate.planning.advice_text import advice_text
 from acclimate.planning.vocabulary import count_words, fragmentation, overlap
 from acclimate.progress import Progress
+from acclimate.results import Measurements
 from acclimate.tasks.kinds import LabelledTask, open_task, task_text
 from acclimate.training import adapt
 from acclimate.training.inputs import as_corpus
@@ -45,7 +46,7 @@ TEXT_NAMES = {"domain": "held-out domain text", "general": "general text", "task
 Loss = dict[str, Any]
 
 
-def _advise(options: AdviseOptions) -> dict[str, Any]:
+def _advise(options: AdviseOptions) -> Measurements:
     """Measure how a model handles domain text before an adaptation, run a short pilot, and explain the numbers.
 
     Returns:
@@ -62,13 +63,13 @@ def _advise(options: AdviseOptions) -> dict[str, Any]:
     labelled = open_task(options.task, options, text_column=None)
     if steps:
         _check_method(options.method, labelled)
-    train, held_out = as_corpus(options.corpus, options.text_column).split(HELD_OUT, 0)
+    train, held_out = as_corpus(options.corpus, options.text_column, options.encoding).split(HELD_OUT, 0)
     stops = read_stop_words(options.stop_words)
     report: dict[str, Any] = {"acclimate": __version__, "model": str(options.model)}
     report |= {"documents": documents, "seed": seed}
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-advise-")))
-        source, general_text = str(options.model), as_corpus(options.general, options.text_column)
+        source, general_text = str(options.model), as_corpus(options.general, options.text_column, options.encoding)
         tokenizer = (loaded := load_language_model(source)).tokenizer
         if loaded.absent_head:
             head_text, general_text = general_text.split(0.5, 0)
@@ -97,7 +98,13 @@ def _advise(options: AdviseOptions) -> dict[str, Any]:
     report["words"] = advice_text(report)
     if options.out is not None:
         write_json(options.out, report)
-    return report
+    table = [
+        {"text": TEXT_NAMES[name], "nats": found["nats"], "bits_per_byte": found["bits_per_byte"]}
+        | {key: found.get("above_general", {}).get(key) for key in ("difference", "low", "high", "unit")}
+        for name, found in report["loss"].items()
+    ]
+    lines = [f"{part['about']}: {part['says']}" for part in report["words"]]
+    return Measurements(report, lines, "Loss of the base model, and its difference to general text", table)
 
 
 advise = verb(AdviseOptions, _advise)

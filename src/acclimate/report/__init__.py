@@ -2,6 +2,6 @@
 
 from acclimate.report.html import render, write_report
 from acclimate.report.summary import summarize
-from acclimate.report.text import markdown, results_table, write_markdown
+from acclimate.report.text import markdown, results_table, write_markdown, write_tables
 
-__all__ = ["markdown", "render", "results_table", "summarize", "write_markdown", "write_report"]
+__all__ = ["markdown", "render", "results_table", "summarize", "write_markdown", "write_report", "write_tables"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from acclimate.adaptation_rows import AdaptationRow
 from acclimate.model_kinds import MASKED, ModelKind, get_kind
 from acclimate.results import StudyResults
-from acclimate.rows import WITHHELD, DistillationRow, DriftRow, Interval, LossRow, MetricSummary, TaskScores
+from acclimate.rows import VERDICTS, WITHHELD, DistillationRow, DriftRow, Interval, LossRow, MetricSummary, TaskScores
 
 METRIC_NAMES = {
     "macro_f1": "macro-F1",
@@ -26,6 +26,14 @@ Row = TaskScores | LossRow | DriftRow | AdaptationRow | DistillationRow
 def metric_name(metric: str) -> str:
     """Return the display name of a metric."""
     return METRIC_NAMES.get(metric, metric.replace("_", " "))
+
+
+def shown_metrics(rows: Iterable[TaskScores]) -> list[str]:
+    """Return the metrics of the rows in order, without micro-F1 where it is the accuracy and not what counts."""
+    rows = list(rows)
+    hidden = {"micro_f1"} if all("accuracy" in row.metrics for row in rows if "micro_f1" in row.metrics) else set()
+    hidden -= {row.metric for row in rows}
+    return [name for name in dict.fromkeys(metric for row in rows for metric in row.metrics) if name not in hidden]
 
 
 def loss_kinds(rows: Iterable[LossRow]) -> list[ModelKind]:
@@ -58,11 +66,6 @@ def plain(value: float, digits: int = 1) -> str:
     """Format with a Unicode minus; zero after rounding has no sign."""
     text = f"{value:.{digits}f}".replace("-", "−")
     return text.lstrip("−") if not text.strip("−0.") else text
-
-
-def p_text(p: float) -> str:
-    """Format a p-value as ``p = 0.03`` or ``p < 0.001``."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
 def interval_text(interval: Interval, scale: float = 1.0, digits: int = 1) -> str:
@@ -128,6 +131,8 @@ class Table:
         columns: Column names.
         numeric: For each column, whether it holds numbers.
         rows: Cells.
+        minor: Names of the columns that a small screen hides until the reader asks for them.
+        grouped: Whether the first column is a heading above rows with the same text in it.
     """
 
     title: str
@@ -135,6 +140,17 @@ class Table:
     columns: list[str]
     numeric: list[bool]
     rows: list[list[Entry]] = field(default_factory=list)
+    minor: Collection[str] = ()
+    grouped: bool = False
+
+    def groups(self) -> list[tuple[str, list[list[Entry]]]]:
+        """Return pairs of heading and rows; all rows below an empty heading if the table is not grouped."""
+        if not self.grouped:
+            return [("", self.rows)]
+        found: dict[str, list[list[Entry]]] = {}
+        for heading, *cells in self.rows:
+            found.setdefault(heading.text, []).append(cells)
+        return list(found.items())
 
 
 DASH = Entry("–")
@@ -167,6 +183,16 @@ def mean_entry(score: MetricSummary | None) -> Entry:
 def p_entry(value: float | None) -> Entry:
     """Format a p-value."""
     return DASH if value is None else Entry("< 0.001" if value < 0.001 else f"{value:.3f}", value)
+
+
+def interval_entry(interval: Interval, scale: float = 100.0, digits: int = 1) -> Entry:
+    """Format the bounds of an interval, multiplied by ``scale``."""
+    return Entry(interval_text(interval, scale, digits), interval.low)
+
+
+def verdict_entry(interval: Interval) -> Entry:
+    """Return the verdict on a method in words."""
+    return Entry(VERDICTS[interval.verdict], None, interval.verdict)
 
 
 def minutes_entry(value: float | None) -> Entry:

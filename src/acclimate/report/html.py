@@ -15,9 +15,10 @@ from acclimate.files import write_text
 from acclimate.report.figures import colour_index
 from acclimate.report.formatting import Table
 from acclimate.report.masked_text import masked_examples
+from acclimate.report.next_steps import next_steps
 from acclimate.report.score_figures import forest_plot, reliability_diagram, reliability_table, tradeoff_plot
 from acclimate.report.summary import summarize
-from acclimate.report.tables import tables
+from acclimate.report.tables import overview, tables
 from acclimate.report.training_figures import (
     importance_heat_map,
     importance_table,
@@ -29,6 +30,7 @@ from acclimate.report.training_figures import (
     teacher_agreement_table,
 )
 from acclimate.results import StudyResults
+from acclimate.version import docs_page
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,16 @@ def write_report(results: StudyResults, path: str | Path) -> Path:
         results: As returned by ``acclimate.compare`` and stored in ``results.json``.
         path: Output file.
     """
-    return write_text(path, render(results))
+    return write_text(path, render(results, Path(path).parent))
 
 
-def render(results: StudyResults) -> str:
-    """Return the report as HTML."""
+def render(results: StudyResults, folder: Path | None = None) -> str:
+    """Return the report as HTML.
+
+    Args:
+        results: Results of a study.
+        folder: Folder of the study, for the commands that the report proposes; by default ``runs/NAME``.
+    """
     results = StudyResults.from_dict(results)
     figures = [
         {
@@ -140,6 +147,9 @@ def render(results: StudyResults) -> str:
         "template.html.j2",
         results=results,
         summary=summarize(results),
+        overview=overview(results),
+        steps=next_steps(results, folder),
+        docs_page=docs_page,
         colours=colour_index(results),
         figures=figures,
         tables=tables(results),

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 MAX_DOT, MIN_DOT = 240.0, 6.0
 """Area in square points of the dot of a confidence bin with all predictions, and of the smallest dot."""
 
+MIN_SPAN = 2.0
+"""Percentage points that the axis of differences covers at least."""
+
 
 @styled
 def forest_plot(results: StudyResults) -> str:
@@ -80,9 +83,16 @@ def forest_plot(results: StudyResults) -> str:
         side.spines[["left", "right", "top", "bottom"]].set_visible(False)
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     axes.margins(x=0.06)
+    axes.set_xlim(*_at_least(MIN_SPAN, *axes.get_xlim()))
     axes.locator_params(axis="x", nbins=7)
     axes.set_xlabel(f"difference to {short(results.baseline, 30)}, percentage points (right is better)")
     return svg(figure, "forest", "Paired differences to the baseline with 95 % intervals")
+
+
+def _at_least(span: float, low: float, high: float) -> tuple[float, float]:
+    """Return the limits of an axis, wide enough that rounding errors do not look like differences."""
+    missing = max(0.0, span - (high - low)) / 2
+    return low - missing, high + missing
 
 
 @styled
@@ -132,6 +142,7 @@ def tradeoff_plot(results: StudyResults) -> str:
     legend(figure, entries)
     axes.grid(color=GRID, linewidth=0.8)
     axes.margins(0.12)
+    axes.set_ylim(*_at_least(MIN_SPAN if points[0][2] == 100 else 0.0, *axes.get_ylim()))
     axes.locator_params(axis="x", nbins=6)
     axes.set_xlabel(f"change of the {loss_name(results.losses)} on general text, nats (left is better)")
     axes.set_ylabel(label)

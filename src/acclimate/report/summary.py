@@ -1,4 +1,4 @@
-"""The results of a study in words: a headline, a line per comparison, and caveats."""
+"""The results of a study in words: a headline and caveats."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from acclimate.report.formatting import (
     interval_text,
     joined,
     loss_name,
-    method_name,
     metric_name,
-    p_text,
-    place_name,
-    plain,
     row_place,
     signed,
 )
 from acclimate.results import StudyResults
 from acclimate.rows import (
     NOT_LEARNED,
+    NOTHING_LEARNED,
     VERDICTS,
     WITHHELD,
     Comparison,
@@ -32,33 +29,9 @@ from acclimate.rows import (
 
 NO_DIFFERENCE = "made no difference that these data can show"
 HEADLINE_VERDICTS = {**VERDICTS, "tie": NO_DIFFERENCE, WITHHELD: "got no verdict"}
+NO_RESULT = "No job of this study has a result."
 MAX_METHODS = 5
 """Maximum number of methods that the headline describes one by one; of more, it names the best and the worst."""
-
-
-@dataclass
-class Line:
-    """A sentence about one method.
-
-    Attributes:
-        verdict: See :class:`acclimate.rows.Interval`.
-        method: Label of the method, which determines its colour.
-        name: Displayed name of the method.
-        text: The sentence; the part before the colon is the verdict in words.
-    """
-
-    verdict: str
-    method: str
-    name: str
-    text: str
-
-
-@dataclass
-class LineGroup:
-    """The lines of one task or text."""
-
-    name: str
-    lines: list[Line]
 
 
 @dataclass
@@ -66,15 +39,15 @@ class Summary:
     """The results of a study in words.
 
     Attributes:
-        headline: One or a few sentences.
-        groups: The comparisons, by task or text.
-        details: Held-out losses by text, if they would make ``groups`` too long.
+        verdict: The answer in one sentence.
+        reasons: Why there is no answer, or what was not measured, in full sentences.
+        headline: Everything in one paragraph, with numbers and intervals.
         caveats: Limits of the results.
     """
 
+    verdict: str
+    reasons: list[str]
     headline: str
-    groups: list[LineGroup]
-    details: list[LineGroup]
     caveats: list[str]
 
 
@@ -82,77 +55,86 @@ def summarize(results: StudyResults) -> Summary:
     """Describe the results of a study in words."""
     results = StudyResults.from_dict(results)
     compared = [row for row in results.scores if row.comparison]
-    single = _is_single(results)
-    tasks: dict[str, list[Line]] = {}
-    texts: dict[str, list[Line]] = {}
-    for model in results.models:
-        for domain in results.domains:
-            for row in compared:
-                if (row.model, row.domain) == (model, domain):
-                    tasks.setdefault(row_place(results, row), []).append(_score_line(row, results.baseline))
-            for loss in results.losses:
-                if (loss.model, loss.domain) == (model, domain) and loss.difference:
-                    texts.setdefault(_text_name(results, loss), []).append(_loss_line(loss))
+    missing = _missing_verdicts(results, compared)
+    unknown = _unknown_forgetting(results)
     return Summary(
-        headline=_headline(results, compared),
-        groups=_groups({**tasks, **texts} if single or not tasks else tasks),
-        details=[] if single or not tasks else _groups(texts),
+        verdict=_verdict(results, compared),
+        reasons=missing + unknown,
+        headline=" ".join(_headline(results, compared, missing) + unknown) or NO_RESULT,
         caveats=caveats(results, compared),
     )
 
 
-def _is_single(results: StudyResults) -> bool:
-    return len(results.models) == 1 and len(results.domains) == 1
+def _verdict(results: StudyResults, compared: list[ScoreRow]) -> str:
+    """Return the answer in one sentence, without intervals."""
+    verdicts = {_comparison(row).verdict for row in compared}
+    if not compared:
+        return _loss_verdict(results) or _nothing_to_compare(results) or NO_RESULT
+    if verdicts == {NOT_LEARNED}:
+        return NOTHING_LEARNED
+    if verdicts <= {WITHHELD, NOT_LEARNED}:
+        return "No verdict: one training run cannot tell an effect from chance."
+    answered = [row for row in compared if _comparison(row).is_answered]
+    places = list(dict.fromkeys(row_place(results, row) for row in answered))
+    where = f"On {places[0]}, " if len(places) == 1 else ""
+    groups: dict[str, list[ScoreRow]] = {}
+    for row in answered:
+        groups.setdefault(row.method, []).append(row)
+    if len(groups) > MAX_METHODS:
+        counts = [f"{count} {word}{left}" for word, count, left in _verdict_counts(list(map(_comparison, answered)))]
+        unit = "methods" if len(places) == 1 else "comparisons"
+        return f"{where or 'Overall, '}of {len(answered)} {unit}, {joined(counts)}."
+    if len(places) > 1 or any(len(rows) > 1 for rows in groups.values()):
+        words = [f"{method} {_describe_counts(rows)}" for method, rows in groups.items()]
+        return f"{joined(words)}."
+    by_word: dict[str, list[str]] = {}
+    for method, (row,) in groups.items():
+        entry = _comparison(row)
+        by_word.setdefault(HEADLINE_VERDICTS[entry.verdict], []).append(
+            method if entry.verdict == "tie" else f"{method} ({signed(100 * entry.difference)} points)"
+        )
+    return f"{where}{joined([f'{joined(methods)} {word}' for word, methods in by_word.items()])}."
 
 
-def _groups(lines: dict[str, list[Line]]) -> list[LineGroup]:
-    return [LineGroup(name, some) for name, some in lines.items()]
+def _loss_verdict(results: StudyResults) -> str:
+    """Return how many methods predict text of the domain better, and how many forgot; empty without losses."""
+    parts = []
+    for text, verdict, count_all, word in (
+        ("domain", "loss", all, "predict held-out text of the domain better"),
+        ("general", "win", any, "forgot some general text"),
+    ):
+        changed: dict[str, list[bool]] = {}
+        for row in results.losses:
+            if row.text == text and (entry := row.difference or row.bits_per_byte_difference):
+                changed.setdefault(row.method, []).append(entry.verdict == verdict)
+        if changed:
+            count = sum(map(count_all, changed.values()))
+            parts.append(f"{count or 'none'} of {len(changed)} {'method' if len(changed) == 1 else 'methods'} {word}")
+    return f"{joined(parts)}."[0].upper() + f"{joined(parts)}."[1:] if parts else ""
 
 
-def _text_name(results: StudyResults, row: LossRow) -> str:
-    name = "general text (forgetting)" if row.text == "general" else "held-out domain text"
-    if _is_single(results):
-        return name[0].upper() + name[1:]
-    return f"{place_name(results, row.model, row.domain)} · {name}"
+def _nothing_to_compare(results: StudyResults) -> str:
+    if not results.scores:
+        return ""
+    why = "only one method has scores"
+    if len({row.method for row in results.scores}) > 1:
+        why = f"the baseline, {results.baseline}, has no scores"
+    return f"There is nothing to compare: {why}."
 
 
-def _score_line(row: ScoreRow, baseline: str) -> Line:
-    entry = _comparison(row)
-    change = (
-        f"{metric_name(row.metric)} {plain(100 * entry.before)} → {plain(100 * entry.after)}, "
-        f"{signed(100 * entry.difference)} percentage points against the baseline ({baseline})"
-    )
-    p = "" if entry.p is None else f", {p_text(entry.p)}"
-    interval = f"95 % interval {interval_text(entry, 100)}{p}"
-    text = f"{HEADLINE_VERDICTS[entry.verdict]}: {change} ({interval})."
-    if _lost_by_correction(entry):
-        text += f" Not significant after correction for all comparisons of the study ({p_text(_corrected_p(entry))})."
-    return Line(entry.verdict, row.method, row.method, text)
+def _unknown_forgetting(results: StudyResults) -> list[str]:
+    """Say why nothing is known about general text."""
+    if not results.losses or any(row.text == "general" and row.difference for row in results.losses):
+        return []
+    if any(row.text == "general" for row in results.losses):
+        return [
+            "Forgetting of general text is unknown: the base model has no loss, or there are fewer than two documents."
+        ]
+    return ["Forgetting of general text was not measured."]
 
 
-def _loss_line(row: LossRow) -> Line:
-    entry = row.difference
-    assert entry is not None and row.before is not None
-    percent = f", {signed(row.percent)} %" if row.percent is not None else ""
-    interval = f"95 % interval {interval_text(entry, 1, 3)}"
-    change = (
-        f"{loss_name([row])} {plain(row.before, 3)} → {plain(row.nats, 3)} nats "
-        f"({signed(entry.difference, 3)}{percent}; {interval})"
-    )
-    if row.bits_per_byte_difference and row.bits_per_byte is not None and row.bits_per_byte_before is not None:
-        change += f", {plain(row.bits_per_byte_before, 3)} → {plain(row.bits_per_byte, 3)} bits per byte"
-    general = row.text == "general"
-    if entry.verdict in ("tie", WITHHELD):
-        verdict = entry.verdict
-        word = "no change that these texts can show" if verdict == "tie" else HEADLINE_VERDICTS[WITHHELD]
-    elif entry.difference > 0:  # an increase of the loss is a regression
-        verdict, word = "loss", "forgetting" if general else "worse on the domain"
-    else:
-        verdict, word = "win", "better on general text as well" if general else "better on the domain"
-    return Line(verdict, row.method, method_name(row), f"{word}: {change}.")
-
-
-def _headline(results: StudyResults, compared: list[ScoreRow]) -> str:
+def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str]) -> list[str]:
+    """Return the sentences of the headline; ``missing`` says why there are comparisons without a verdict."""
     sentences = []
     methods = [method.label for method in results.methods]
     answered = [row for row in compared if _comparison(row).verdict != NOT_LEARNED]
@@ -166,12 +148,11 @@ def _headline(results: StudyResults, compared: list[ScoreRow]) -> str:
         else:
             words = [f"{method} {_describe_method(own, len(places))}" for method, own in rows.items()]
             sentences.append(f"{where}{joined(words)}.")
-    elif results.scores and not compared:
-        why = "only one method has scores"
-        if len({row.method for row in results.scores}) > 1:
-            why = f"the baseline, {results.baseline}, has no scores"
-        sentences.append(f"There is nothing to compare: {why}.")
-    sentences += _missing_verdicts(results, compared) if compared else []
+    elif compared:
+        sentences.append(NOTHING_LEARNED)
+    elif nothing := _nothing_to_compare(results):
+        sentences.append(nothing)
+    sentences += missing if compared else []
     general = [row for row in results.losses if row.text == "general" and row.difference]
     loss = loss_name(results.losses)
     if not compared:
@@ -179,14 +160,7 @@ def _headline(results: StudyResults, compared: list[ScoreRow]) -> str:
         sentences += _describe_losses(domain, methods, f"On held-out domain text the {loss} changed by")
     sentences += _describe_losses(general, methods, f"On general text the {loss} changed by")
     sentences += _describe_other_tasks(results, methods)
-    sentences += [] if compared else _missing_verdicts(results, compared)
-    if results.losses and not general:
-        measured = any(row.text == "general" for row in results.losses)
-        why = "was not measured"
-        if measured:
-            why = "is unknown: the base model has no loss, or there are fewer than two documents"
-        sentences.append(f"Forgetting of general text {why}.")
-    return " ".join(sentences) or "No job of this study has a result."
+    return sentences + ([] if compared else missing)
 
 
 def _missing_verdicts(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
@@ -195,10 +169,11 @@ def _missing_verdicts(results: StudyResults, compared: list[ScoreRow]) -> list[s
     if missed := [row for row in compared if _comparison(row).verdict == NOT_LEARNED]:
         methods = joined(list(dict.fromkeys(row.method for row in missed)))
         places = joined(list(dict.fromkeys(row_place(results, row) for row in missed)))
+        start = f"Whether {methods} helped on {places} cannot be answered: no model"
+        start = start if len(missed) < len(compared) else f"On {places}, no model"
         found.append(
-            f"Whether {methods} helped on {places} cannot be answered: neither side learned the task, as no score is "
-            "above that of the most frequent answer and of guessing. Train longer, with another learning rate or with "
-            "more examples; 'search' tunes this on dev."
+            f"{start} scores above the most frequent answer and guessing. Train longer, with another learning rate or "
+            "with more examples; 'search' tunes this on dev."
         )
     entries: list[Any] = [*(row.comparison for row in compared), *(row.difference for row in results.losses)]
     if any(entry and entry.verdict == WITHHELD for entry in entries):
@@ -221,9 +196,14 @@ def _describe_method(rows: Sequence[TaskScores], places: int) -> str:
         doubt = ", but not significantly after correction for all comparisons" if _lost_by_correction(entry) else ""
         points = f"{signed(100 * entry.difference)} percentage points of {metric_name(rows[0].metric)}"
         return f"{HEADLINE_VERDICTS[entry.verdict]}{doubt} ({points}, {interval_text(entry, 100)})"
+    return f"{_describe_counts(rows)} (mean {signed(_mean_points(rows))} percentage points)"
+
+
+def _describe_counts(rows: Sequence[TaskScores]) -> str:
+    """Count the tasks on which one method helped, hurt, or made no difference."""
     unit = "comparisons" if len({row.model for row in rows}) > 1 else "tasks"
-    counts = [f"{word} on {count} of {len(rows)} {unit}{left}" for word, count, left in _verdict_counts(entries)]
-    return f"{joined(counts)} (mean {signed(_mean_points(rows))} percentage points)"
+    counts = _verdict_counts([_comparison(row) for row in rows])
+    return joined([f"{word} on {count} of {len(rows)} {unit}{left}" for word, count, left in counts])
 
 
 def _verdict_counts(entries: list[Comparison]) -> list[tuple[str, int, str]]:

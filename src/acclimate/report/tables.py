@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from acclimate.report.formatting import (
     Entry,
     Table,
     count_entry,
-    interval_text,
+    interval_entry,
     loss_kinds,
     loss_title,
     mean_entry,
@@ -22,12 +23,24 @@ from acclimate.report.formatting import (
     number_entry,
     p_entry,
     plain,
+    row_place,
+    shown_metrics,
     signed,
     signed_entry,
+    verdict_entry,
 )
 from acclimate.report.timing import adaptation_runs, preparation_time, score_time
 from acclimate.results import ReportTable, StudyResults
-from acclimate.rows import VERDICTS, WITHHELD, Comparison, ContaminatedTexts, DistillationRow, Interval, ScoreRow
+from acclimate.rows import (
+    NOT_LEARNED,
+    VERDICTS,
+    WITHHELD,
+    ContaminatedTexts,
+    DistillationRow,
+    Interval,
+    LossRow,
+    ScoreRow,
+)
 
 LOSS_WORDS = {"win": "lower", "loss": "higher", "tie": "no change shown", WITHHELD: VERDICTS[WITHHELD]}
 MATCHES = ("exact", "near", "contained")
@@ -44,6 +57,48 @@ def tables(results: StudyResults) -> list[Table]:
     return [_without_constant_columns(table) for table in every if table.rows]
 
 
+def overview(results: StudyResults) -> Table:
+    """Return the main results in one table: by task and method, the gain and the change of the losses beside it."""
+    results = StudyResults.from_dict(results)
+    losses = {(row.model, row.domain, row.method, row.task, row.text): row for row in results.losses}
+    scored = {(row.model, row.domain, row.method) for row in results.scores}
+    alone = {(row.model, row.domain, row.method, row.task): row for row in results.losses if row.before is not None}
+    rows: list[ScoreRow | LossRow] = [*results.scores, *(row for key, row in alone.items() if key[:3] not in scored)]
+    metrics = {metric_name(row.metric) for row in results.scores}
+    unit = f"difference, points of {metrics.pop()}" if len(metrics) == 1 else "difference, percentage points"
+    names = ["task", "method", unit, "95 % interval", "score", "domain loss", "general loss"]
+    note = (
+        f"Differences are to the baseline ({results.baseline}). Losses on held-out text change by the percentage "
+        "shown: lower is better, and a higher loss on general text is forgetting."
+    )
+    table = Table("Overview", note, names, [False] * 3 + [True] * 4, minor=names[3:5], grouped=True)
+    for row in rows:
+        cells = [Entry(row_place(results, row)), Entry(row.method), DASH, DASH, DASH]
+        if isinstance(row, ScoreRow):
+            cells[4] = mean_entry(row.summaries[row.metric])
+            if entry := row.comparison:
+                word = "no verdict" if entry.verdict == WITHHELD else VERDICTS[entry.verdict]
+                text = f"{signed(100 * entry.difference)} {word}" if entry.verdict != NOT_LEARNED else word
+                cells[2:4] = [Entry(text, entry.difference, entry.verdict), interval_entry(entry)]
+            elif row.method == results.baseline:
+                cells[2] = Entry("baseline")
+        for text in ("domain", "general"):
+            own = (row.model, row.domain, row.method, row.task, text)
+            cells.append(_relative_change(losses.get(own) or losses.get((*own[:3], None, text))))
+        table.rows.append(cells)
+    shown = [place for place in range(len(names)) if place < 2 or any(cells[place] != DASH for cells in table.rows)]
+    return _with_columns(table, shown)
+
+
+def _relative_change(row: LossRow | None) -> Entry:
+    """Return the change of a loss in percent, or in bits per byte where the tokenizers differ."""
+    entry = row and (row.difference or row.bits_per_byte_difference)
+    if not row or not entry:
+        return DASH
+    text = f"{signed(row.percent)} %" if row.percent is not None else f"{signed(entry.difference, 3)} bits per byte"
+    return Entry(text, entry.difference, LOSS_VERDICTS[entry.verdict])
+
+
 def win_counts(results: StudyResults) -> Table:
     """Return wins, ties and losses over tasks; without rows for a study of one task, or without verdicts."""
     names = ["model", "method", "tasks", "helped", "no difference shown", "hurt", "helped (Holm)", "hurt (Holm)"]
@@ -53,7 +108,9 @@ def win_counts(results: StudyResults) -> Table:
         "for all comparisons of the study. No verdict: no model learned the task, or the variance between trainings "
         "is unknown."
     )
+    minor = ["tasks", "helped (Holm)", "hurt (Holm)", "no verdict"]
     table = Table("Wins, ties and losses over tasks", note, [*names, "no verdict"], [False] * 2 + [True] * 7)
+    table.minor = minor
     rows = results.win_counts
     if any(row.tasks > 1 for row in rows) and any(row.tasks > row.unanswered for row in rows):
         for row in rows:
@@ -64,30 +121,31 @@ def win_counts(results: StudyResults) -> Table:
 
 def means(results: StudyResults) -> Table:
     """Return the means of each method over tasks; without rows for a study of one task."""
-    names = ["model", "method", "tasks", "mean", "difference", "95 % interval"]
+    names = ["model", "method", "difference", "95 % interval", "mean", "tasks"]
     note = (
         "Mean over the tasks in percent ± standard deviation over seeds, each task in its primary metric and with "
         f"equal weight, for methods with a score on every task. Difference: to the baseline ({results.baseline}) in "
         "percentage points. The interval is about these tasks, for other seeds, adaptations and test items."
     )
-    table = Table("Means over tasks", note, names, [False] * 2 + [True] * 4)
+    table = Table("Means over tasks", note, names, [False] * 2 + [True] * 4, minor=["tasks"])
     for row in results.means:
         shown = [DASH, DASH]
         if entry := row.difference:
-            shown = [signed_entry(entry.difference, scale=100), Entry(interval_text(entry, 100), entry.low)]
-        cells = [Entry(row.model), Entry(row.method), count_entry(row.tasks), mean_entry(row.score)]
-        table.rows.append([*cells, *shown])
+            shown = [signed_entry(entry.difference, scale=100), interval_entry(entry)]
+        cells = [*shown, mean_entry(row.score), count_entry(row.tasks)]
+        table.rows.append([Entry(row.model), Entry(row.method), *cells])
     return table
 
 
 def scores(results: StudyResults) -> Table:
     """Return the scores on end tasks, with comparisons to the baseline."""
-    metrics = list(dict.fromkeys(metric for row in results.scores for metric in row.metrics))
+    metrics = shown_metrics(results.scores)
     calibrated = any("ece" in row.summaries for row in results.scores)
     primary = metric_name(metrics[0]) if metrics else ""
-    names = ["model", "domain", "task", "method", primary]
-    names += ["difference", "95 % interval", "verdict", "p", "p (Holm)", *map(metric_name, metrics[1:])]
-    names += ["p (t-test)", "p (these models)", *(["ECE"] if calibrated else [])]
+    names = ["model", "domain", "task", "method", "verdict", "difference"]
+    minor = ["95 % interval", primary, "p", "p (Holm)", *map(metric_name, metrics[1:])]
+    minor += ["p (t-test)", "p (these models)", *(["ECE"] if calibrated else [])]
+    names += minor
     note = (
         f"Scores: mean ± standard deviation over seeds, in percent. Difference: to the baseline ({results.baseline}), "
         f"paired by seed and test item, in percentage points of the primary metric of the task ({primary} unless "
@@ -104,11 +162,10 @@ def scores(results: StudyResults) -> Table:
         over = f" with {' or '.join(map(str, bins))} bins of equal width" if bins else ""
         note += f" ECE: expected calibration error{over}, in percentage points; lower is better."
     numeric = [name not in ("model", "domain", "task", "method", "verdict") for name in names]
-    table = Table("Scores on end tasks", note, names, numeric)
+    table = Table("Scores on end tasks", note, names, numeric, minor=minor)
     for row in results.scores:
         summaries = row.summaries
         cells = [Entry(row.model), Entry(row.domain), Entry(row.task), Entry(row.method)]
-        cells.append(mean_entry(summaries.get(metrics[0])))
         cells += _comparison_cells(results, row, metrics[0])
         cells += [mean_entry(summaries.get(metric)) for metric in metrics[1:]]
         entry = row.comparison
@@ -118,33 +175,25 @@ def scores(results: StudyResults) -> Table:
 
 
 def _comparison_cells(results: StudyResults, row: ScoreRow, default_metric: str) -> list[Entry]:
-    """Return difference, interval, verdict and p-values of a row of scores."""
-    entry = row.comparison
+    """Return verdict, difference, interval, score and p-values of a row of scores."""
+    entry, score = row.comparison, mean_entry(row.summaries.get(default_metric))
     if entry is None:
-        return [DASH, DASH, Entry("baseline") if row.method == results.baseline else DASH, DASH, DASH]
+        return [Entry("baseline") if row.method == results.baseline else DASH, DASH, DASH, score, DASH, DASH]
     unit = "" if row.metric == default_metric else f" ({metric_name(row.metric)})"
-    return [
-        Entry(signed(100 * entry.difference) + unit, entry.difference),
-        *_interval_cells(entry),
-        p_entry(entry.p),
-        p_entry(entry.p_holm),
-    ]
-
-
-def _interval_cells(entry: Comparison) -> list[Entry]:
-    return [Entry(interval_text(entry, 100), entry.low), Entry(VERDICTS[entry.verdict], None, entry.verdict)]
+    difference = Entry(signed(100 * entry.difference) + unit, entry.difference)
+    return [verdict_entry(entry), difference, interval_entry(entry), score, p_entry(entry.p), p_entry(entry.p_holm)]
 
 
 def losses(results: StudyResults) -> Table:
     """Return the held-out loss on domain and general text, before and after adaptation."""
-    names = ["model", "domain", "text", "method", "before", "after", "change", "95 % interval", "%", "verdict"]
+    names = ["model", "domain", "text", "method", "verdict", "change", "%", "95 % interval", "before", "after"]
     is_masked = any(kind.uses_masking for kind in loss_kinds(results.losses))
     masks = ", with 15 % of the tokens masked, the same for all methods of a model" if is_masked else ""
     note = (
         f"{loss_title(results.losses)}{masks}; lower is better. An increase on general text is forgetting. Interval: "
         "paired bootstrap over documents."
     )
-    numeric = [False] * 4 + [True] * 5 + [False]
+    numeric = [False] * 5 + [True] * 5
     per_byte = any(row.bits_per_byte is not None for row in results.losses)
     is_code_length = any(row.bits_per_byte_difference for row in results.losses)
     if is_code_length:
@@ -161,16 +210,17 @@ def losses(results: StudyResults) -> Table:
             " Bits per byte: the same loss, extrapolated to all tokens read and divided by their UTF-8 bytes, which "
             "is comparable across vocabularies; not a code length, since each token is predicted from both sides."
         )
-    table = Table("Held-out loss and forgetting", note, names, numeric)
+    table = Table("Held-out loss and forgetting", note, names, numeric, minor=["change", *names[7:]])
     for row in results.losses:
         cells = [Entry(row.model), Entry(row.domain)]
         cells += [Entry("domain, held out" if row.text == "domain" else "general"), Entry(method_name(row))]
         entry = row.difference
-        cells += [number_entry(row.before, 3), number_entry(row.nats, 3), *_change_cells(entry)]
-        cells.append(signed_entry(row.percent))
         shown = entry or row.bits_per_byte_difference
         mark = LOSS_VERDICTS[shown.verdict] if shown else ""
         cells.append(Entry(LOSS_WORDS[mark], None, mark) if shown else DASH)
+        change, interval = _change_cells(entry)
+        cells += [change, signed_entry(row.percent), interval]
+        cells += [number_entry(row.before, 3), number_entry(row.nats, 3)]
         if per_byte:
             cells += [number_entry(row.bits_per_byte_before, 3), number_entry(row.bits_per_byte, 3)]
         if is_code_length:
@@ -183,29 +233,30 @@ def _change_cells(entry: Interval | None) -> list[Entry]:
     """Return a change of the loss and its interval."""
     if entry is None:
         return [DASH, DASH]
-    return [signed_entry(entry.difference, 3), Entry(interval_text(entry, 1, 3), entry.low)]
+    return [signed_entry(entry.difference, 3), interval_entry(entry, 1, 3)]
 
 
 def forgetting(results: StudyResults) -> Table:
     """Return the scores of adapted models on end tasks of other domains, compared with the base model."""
-    names = ["model", "domain", "method", "other task", "metric", "before", "after", "difference", "95 % interval"]
+    names = ["model", "domain", "method", "other task", "verdict", "difference"]
+    minor = ["95 % interval", "metric", "before", "after", "p (Holm)"]
     note = (
         "End tasks of other domains, fine-tuned from the base model (before) and from each adapted model (after): "
         "mean ± standard deviation over seeds, in percent. Difference and interval as in the scores; p (Holm) is "
         "corrected for the comparisons of this table alone. “No difference shown” does not prove that nothing was "
         "forgotten: the interval shows how much could have been."
     )
-    numeric = [False] * 5 + [True] * 4 + [False, True]
-    table = Table("Forgetting on other tasks", note, [*names, "verdict", "p (Holm)"], numeric)
+    numeric = [False] * 5 + [True] * 2 + [False] + [True] * 3
+    table = Table("Forgetting on other tasks", note, [*names, *minor], numeric, minor=minor)
     for row in results.forgetting:
         method = f"{row.method}, {row.adapted_for}" if row.adapted_for else row.method
-        cells = [Entry(row.model), Entry(row.domain), Entry(method), Entry(row.task), Entry(metric_name(row.metric))]
-        after = mean_entry(row.summaries[row.metric])
+        cells = [Entry(row.model), Entry(row.domain), Entry(method), Entry(row.task)]
+        metric, after = Entry(metric_name(row.metric)), mean_entry(row.summaries[row.metric])
         if entry := row.comparison:
-            cells += [number_entry(row.before, scale=100), after, signed_entry(entry.difference, scale=100)]
-            cells += [*_interval_cells(entry), p_entry(entry.p_holm)]
+            cells += [verdict_entry(entry), signed_entry(entry.difference, scale=100), interval_entry(entry)]
+            cells += [metric, number_entry(row.before, scale=100), after, p_entry(entry.p_holm)]
         else:
-            cells += [DASH, after, *[DASH] * 4]
+            cells += [*[DASH] * 3, metric, DASH, after, DASH]
         table.rows.append(cells)
     return table
 
@@ -221,6 +272,7 @@ def drift(results: StudyResults) -> Table:
         "input of the first layer. Drift does not imply forgetting; compare it with the losses."
     )
     table = Table("Representation drift", note, names, [False] * 3 + [True] * 8)
+    table.minor = [name for name in names[3:] if name != "CKA: minimum"]
     for row in results.drift:
         ckas = [layer["cka"] for layer in row.layers]
         lowest = min(range(len(ckas)), key=ckas.__getitem__)
@@ -251,7 +303,7 @@ def corpus_contamination(results: StudyResults) -> Table:
         "the word 5-grams of the text). Short texts of fewer than eight words are compared with whole documents only. "
         + ("Documents with such texts were excluded from adaptation." if removed else "They were not excluded.")
     )
-    table = Table("Test texts in the corpus", note, names, [False] * 3 + [True] * 7)
+    table = Table("Test texts in the corpus", note, names, [False] * 3 + [True] * 7, minor=["short", *MATCHES])
     for corpus in corpora:
         for row in corpus.texts:
             table.rows.append([Entry(corpus.domain), Entry(row.task), Entry(row.split), *_match_cells(row)])
@@ -268,7 +320,8 @@ def train_contamination(results: StudyResults) -> Table:
         "methods that read the text of the task adapt to them, so scores on them do not measure generalization. They "
         "are not removed: train splits are used unchanged. A short text of fewer than eight words may match by chance."
     )
-    table = Table("Test texts in train splits", note, names, [False] * 3 + [True] * 7)
+    minor = ["train split of", "short", *MATCHES]
+    table = Table("Test texts in train splits", note, names, [False] * 3 + [True] * 7, minor=minor)
     for split in results.contamination:
         for row in split.texts if split.train_of is not None else []:
             table.rows.append([Entry(row.task), Entry(row.split), Entry(split.train_of or ""), *_match_cells(row)])
@@ -376,10 +429,13 @@ def _without_constant_columns(table: Table) -> Table:
         for position, name in enumerate(table.columns)
         if name not in ("model", "domain", "seed") or len({row[position].text for row in table.rows}) > 1
     ]
-    return Table(
-        table.title,
-        table.note,
-        [table.columns[position] for position in shown],
-        [table.numeric[position] for position in shown],
-        [[row[position] for position in shown] for row in table.rows],
+    return _with_columns(table, shown)
+
+
+def _with_columns(table: Table, shown: Sequence[int]) -> Table:
+    return replace(
+        table,
+        columns=[table.columns[position] for position in shown],
+        numeric=[table.numeric[position] for position in shown],
+        rows=[[row[position] for position in shown] for row in table.rows],
     )

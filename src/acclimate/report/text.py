@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,30 +21,91 @@ from acclimate.report.formatting import (
     place_name,
     plain,
     row_place,
+    shown_metrics,
     signed,
 )
+from acclimate.report.next_steps import Step, next_steps
 from acclimate.report.summary import summarize
 from acclimate.report.tables import tables
 from acclimate.results import StudyResults
 from acclimate.rows import VERDICTS, LossRow, ScoreRow
+from acclimate.version import docs_page
 
 if TYPE_CHECKING:
     import rich.table
 
 MARKDOWN_ESCAPES = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]"})
+LATEX_MARKS = {
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"−": "$-$", "±": r"$\pm$", "→": r"$\to$", "<": "$<$", ">": "$>$", "–": "--", "|": r"\textbar{}"},
+}
+MAIN_TABLES = ("Means over tasks", "Scores on end tasks", "Held-out loss and forgetting", "Forgetting on other tasks")
+"""Titles of the tables in ``results.tex``."""
+CSV_COLUMNS = (
+    *("model", "domain", "task", "text", "method", "measure", "value", "sd", "seeds", "before"),
+    *("difference", "low", "high", "p", "p_holm", "verdict"),
+)
 STYLES = {"win": "green", "loss": "red"}
 
 
 def write_markdown(results: StudyResults, path: str | Path) -> Path:
     """Write :func:`markdown` to a file; return its path."""
-    return write_text(path, markdown(results))
+    return write_text(path, markdown(results, Path(path).parent))
 
 
-def markdown(results: StudyResults) -> str:
-    """Return the notes, summary, caveats and tables of a study, and the software it ran on.
+def write_tables(results: StudyResults, folder: str | Path) -> list[Path]:
+    """Write ``results.csv``, all numbers of the main tables, and ``results.tex``, these tables; return the paths.
 
     Args:
         results: As returned by ``acclimate.compare`` and stored in ``results.json``.
+        folder: Folder of the study.
+    """
+    results = StudyResults.from_dict(results)
+    main = [table for table in tables(results) if table.title in MAIN_TABLES]
+    written = {"results.csv": _csv(results), "results.tex": "\n".join(map(latex, main))}
+    return [write_text(Path(folder) / name, text) for name, text in written.items()]
+
+
+def _csv(results: StudyResults) -> str:
+    """Return one line for each score and loss, in full precision; scores are shares, losses are nats."""
+    file = io.StringIO()
+    lines = csv.DictWriter(file, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
+    lines.writeheader()
+    for row in [*results.scores, *results.forgetting]:
+        for metric in shown_metrics([row]):
+            entry = row.difference.metrics.get(metric) if row.difference else None
+            score = row.summaries.get(metric)
+            values = {**vars(row), **(vars(entry) if entry else {}), **(vars(score) if score else {})}
+            lines.writerow({**values, "measure": metric, "value": score and score.mean, "seeds": len(row.seeds)})
+    for loss in results.losses:
+        values = {**vars(loss), **(vars(loss.difference) if loss.difference else {}), "before": loss.before}
+        verdict = LOSS_VERDICTS[loss.difference.verdict] if loss.difference else None
+        values |= {"measure": loss_title([loss]), "value": loss.nats, "verdict": verdict}
+        lines.writerow({**values, "seeds": len(loss.adapt_seeds) or None})
+    return file.getvalue()
+
+
+def latex(table: Table) -> str:
+    """Return a table for LaTeX with the package ``booktabs``."""
+    lines = [[entry.text for entry in row] for row in table.rows]
+    head, *body = (" & ".join(map(escape_latex, line)) + r" \\" for line in [table.columns, *lines])
+    columns = "".join("r" if number else "l" for number in table.numeric)
+    rows = [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+    return "\n".join([f"% {' '.join(table.title.split())}", rf"\begin{{tabular}}{{{columns}}}", *rows, ""])
+
+
+def escape_latex(text: str) -> str:
+    """Escape text so that LaTeX prints it as it is; a minus before a number becomes one."""
+    return "".join(LATEX_MARKS.get(mark, mark) for mark in " ".join(text.split()))
+
+
+def markdown(results: StudyResults, folder: Path | None = None) -> str:
+    """Return the notes, summary, caveats and tables of a study, what to do next, and the software it ran on.
+
+    Args:
+        results: As returned by ``acclimate.compare`` and stored in ``results.json``.
+        folder: Folder of the study, for the commands that are proposed; by default ``runs/NAME``.
     """
     results = StudyResults.from_dict(results)
     environment = results.environment
@@ -52,12 +115,19 @@ def markdown(results: StudyResults) -> str:
         part for part in (environment.get("accelerator"), environment.get("processor"), versions) if part
     )
     summary = summarize(results)
-    parts = [f"# {_escape(results.title or results.name)}", *map(_escape, results.notes)]
-    parts.append(_escape(summary.headline))
+    parts = [f"# {_escape(results.title or results.name)}", _escape(summary.headline)]
     parts += ["\n".join(f"- {_escape(caveat)}" for caveat in summary.caveats)] if summary.caveats else []
+    parts += ["## What now", *map(_markdown_step, steps)] if (steps := next_steps(results, folder)) else []
+    parts += ["## About this study", *map(_escape, results.notes)] if results.notes else []
     parts += [_markdown_table(table) for table in tables(results)]
     parts.append(_escape(f"Finished {results.finished[:10]}" + (f" on {machine}." if machine else ".")))
     return "\n\n".join(parts) + "\n"
+
+
+def _markdown_step(step: Step) -> str:
+    commands = "\n".join(f"    {command}" for command in step.commands)
+    more = f"More in {docs_page(step.page)}." if step.page else ""
+    return "\n\n".join(part for part in (_escape(step.text), commands, more) if part)
 
 
 def _markdown_table(table: Table) -> str:
@@ -79,7 +149,7 @@ def results_table(results: StudyResults) -> list[rich.table.Table]:
     shown = []
     if results.scores:
         title = f"Scores in %, mean ± sd over seeds; difference to {results.baseline}, 95 % interval"
-        main_metrics = {tuple(row.metrics[:2]) for row in results.scores}
+        main_metrics = {tuple(shown_metrics([row])[:2]) for row in results.scores}
         # Tasks of different kinds share no metrics: one column then holds the primary metric of each.
         metrics = next(iter(main_metrics)) if len(main_metrics) == 1 else ()
         names = [metric_name(metric) for metric in metrics] or ["score"]

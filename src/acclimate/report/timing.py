@@ -43,7 +43,8 @@ def score_time(results: StudyResults) -> Table:
         + "".join(f"{stage.note} " for stage in named.values() if stage.note)
         + "Hyper-parameter search is not included."
     )
-    table = Table("Time per score", note, names, [False] * 5 + [True] * (len(names) - 5))
+    numeric = [False] * 5 + [True] * (len(names) - 5)
+    table = Table("Time per score", note, names, numeric, minor=["metric", "score", *names[7:]])
     for row in rows:
         spent = row.stage_seconds
         cells = [Entry(row.model), Entry(row.domain), Entry(row.task), Entry(row.method)]
@@ -57,7 +58,7 @@ def adaptation_runs(results: StudyResults) -> Table:
     """Return the budget, speed and folder of each adaptation."""
     names = ["model", "domain", "method", "seed", "tokens", "steps", "minutes", "tokens/s", "folder"]
     note = "Tokens read in training, and minutes of training without loading and tokenization."
-    table = Table("Adaptation runs", note, names, [False] * 3 + [True] * 5 + [False])
+    table = Table("Adaptation runs", note, names, [False] * 3 + [True] * 5 + [False], minor=[*names[4:6], *names[7:]])
     for row in results.adaptations:
         tokens, seconds = row.tokens or 0, row.seconds or 0.0
         speed = Entry(f"{tokens / seconds:,.0f}", tokens / seconds) if tokens and seconds else DASH
@@ -76,7 +77,8 @@ def preparation_time(results: StudyResults) -> Table:
         "Minutes per stage before training. A stage shared by several adaptations ran once; each row shows its full "
         "time. Training: as in the table of adaptation runs."
     )
-    table = Table("Preparation before training", note, names, [False] * 3 + [True] * (len(names) - 3))
+    numeric = [False] * 3 + [True] * (len(names) - 3)
+    table = Table("Preparation before training", note, names, numeric, minor=names[4:-2])
     for row, minutes in found:
         if minutes:
             spent = dict(minutes)

@@ -50,7 +50,7 @@ def _compare(options: CompareOptions) -> StudyResults:
 
     The result of each job is stored in ``out/jobs`` under a hash of everything that determines it. After an
     interruption, or after methods are added, the same call computes only the missing jobs. At the end ``out`` contains
-    ``results.json``, ``results.md`` and ``report.html``.
+    ``results.json``, ``results.md``, ``report.html``, and the main tables as ``results.csv`` and ``results.tex``.
 
     Several processes may share ``out``, also on several machines. Each claims a job before computing it, waits for
     jobs that others have claimed, and takes over the jobs of an interrupted process.
@@ -60,8 +60,10 @@ def _compare(options: CompareOptions) -> StudyResults:
     again once the other shards are done.
 
     Returns:
-        The results, which can also be indexed like ``results.json``: ``results["scores"]``. If a shard ends before
-        the study is complete, ``results.jobs.left`` is the number of unfinished jobs, and nothing is written.
+        The results. A notebook shows the table and the figure of the differences; ``to_pandas()`` returns the scores
+        as a data frame, ``report()`` the report, and ``results["scores"]`` an entry of ``results.json``. If a shard
+        ends before the study is complete, ``results.jobs.left`` is the number of unfinished jobs, and nothing is
+        written.
 
     Raises:
         UserError: If the study cannot be run, or if jobs failed; in the latter case all other jobs have been computed
@@ -87,7 +89,7 @@ def _compare(options: CompareOptions) -> StudyResults:
     if share and not left:
         contamination = check_contamination(read, progress=progress)
     results = summarize(inputs, graph, outcomes, out, searches=search.rows, contamination=contamination)
-    results.jobs.left = len(left)
+    results.jobs.left, results.folder = len(left), out
     if not (share and left):
         _write(results, out, progress)
     if progress and left and (share or report_only):
@@ -123,11 +125,12 @@ def prepare(
 def _write(results: StudyResults, out: Path, progress: bool) -> None:
     write_json(out / RESULTS, results.to_dict())
 
-    from acclimate.report import results_table, write_markdown, write_report
+    from acclimate.report import results_table, write_markdown, write_report, write_tables
     from acclimate.report import summarize as summarize_in_words
 
     write_markdown(results, out / PAGE)
     write_report(results, out / REPORT)
+    write_tables(results, out)
     write_model_cards(results, out)
     if progress:
         console = Console()

@@ -25,7 +25,7 @@ from acclimate.options.numbers import MAX_SEED
 from acclimate.options.reading import reading_names
 from acclimate.registry import Registry
 from acclimate.settings_file import read_settings
-from acclimate.study.paths import locate_model, locate_settings, locate_text, locate_texts
+from acclimate.study.paths import locate_model, locate_settings, locate_source, locate_text, locate_texts
 from acclimate.study.sections import MethodSearch, SearchSettings, SectionEntry
 from acclimate.study.settings import (
     UNADAPTED,
@@ -33,12 +33,12 @@ from acclimate.study.settings import (
     EvaluateSettings,
     FinetuneSettings,
     Label,
-    Paths,
     Seeds,
     ShortForm,
+    Sources,
     Strict,
     TaskSpec,
-    as_list,
+    as_sources,
     check_plain_values,
     distinct,
 )
@@ -121,8 +121,8 @@ class DomainSpec(Strict):
     """A domain: text to adapt to, held-out text, and end tasks."""
 
     name: Annotated[Label, Field(min_length=1)]
-    corpus: Annotated[Paths, BeforeValidator(as_list), Field(min_length=1)]
-    heldout: Annotated[Paths | None, BeforeValidator(as_list)] = None
+    corpus: Annotated[Sources, BeforeValidator(as_sources), Field(min_length=1)]
+    heldout: Annotated[Sources | None, BeforeValidator(as_sources)] = None
     tasks: list[TaskSpec] = Field(default_factory=list)
 
 
@@ -130,8 +130,8 @@ class StudyConfig(Strict):
     """A study: a grid of models, methods, domains with their tasks, and seeds.
 
     Attributes:
-        name: Short name, and the default title of the report.
-        title: Title of the report.
+        name: Short name; by default that of the file.
+        title: Title of the report; by default the models and the domains.
         notes: Paragraphs at the top of the report.
         samples: Examples of a task shown in the report, each with a ``text`` and optionally a ``label``.
         models: Base models.
@@ -162,7 +162,7 @@ class StudyConfig(Strict):
     methods: list[MethodSpec] = Field(min_length=1)
     domains: list[DomainSpec] = Field(min_length=1)
     other_tasks: list[TaskSpec] = Field(default_factory=list)
-    general: Annotated[Paths | None, BeforeValidator(as_list)] = None
+    general: Annotated[Sources | None, BeforeValidator(as_sources)] = None
     leakage: Annotated[Literal["report", "remove", "off"], BeforeValidator(lambda v: "off" if v is False else v)] = (
         "report"  # YAML reads a bare off as false
     )
@@ -310,14 +310,14 @@ class StudyConfig(Strict):
         for model in copy.models:
             model.path = locate_model(model.path, folder)
         for domain in copy.domains:
-            domain.corpus = [locate_text(source, folder) for source in domain.corpus]
-            domain.heldout = domain.heldout and [locate_text(source, folder) for source in domain.heldout]
+            domain.corpus = [locate_source(source, folder) for source in domain.corpus]
+            domain.heldout = domain.heldout and [locate_source(source, folder) for source in domain.heldout]
         for task in (*copy.other_tasks, *(task for domain in copy.domains for task in domain.tasks)):
             task.path = locate_text(task.path, folder)
             task.first = task.first and locate_text(task.first, folder)
         for entry in copy.entries:
             entry.resolve_paths(lambda path: locate_model(path, folder))
-        copy.general = copy.general and [locate_text(source, folder) for source in copy.general]
+        copy.general = copy.general and [locate_source(source, folder) for source in copy.general]
         searches: list[Any] = [copy.search, *(method.search for method in copy.methods)]
         for method in copy.methods:
             for given in (method.model_extra, method.search and method.search.model_extra):

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from acclimate.corpus.sources import is_hub_name
 from acclimate.models.checkpoints import is_written_as_path
 
 
@@ -36,7 +37,14 @@ def locate_model(name: str, folder: Path) -> str:
 
 def locate_text(source: str, folder: Path) -> str:
     """Resolve a source of text or a task against ``folder``, unless it is a dataset on the Hub (``hf:...``)."""
-    return source if not source or source.startswith("hf:") else locate_file(source, folder)
+    return source if not source or is_hub_name(source) else locate_file(source, folder)
+
+
+def locate_source(source: str | dict[str, str], folder: Path) -> str | dict[str, str]:
+    """Resolve a source of text that may have its own column and encoding."""
+    if isinstance(source, str):
+        return locate_text(source, folder)
+    return {name: locate_text(value, folder) if name == "path" else value for name, value in source.items()}
 
 
 def locate_texts(sources: Any, folder: Path) -> Any:

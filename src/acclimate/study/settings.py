@@ -17,13 +17,15 @@ from pydantic import (
     model_validator,
 )
 
+from acclimate.corpus.documents import store_texts
 from acclimate.errors import shorten
 from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, Section, section
 from acclimate.options.numbers import Count, Fraction, Integer, SeedNumber
 from acclimate.options.reading import default_task_name, reading_names
 from acclimate.registry import MAX_INTEGER, parse_number
 
-Paths = list[str]
+Sources = list[str | dict[str, str]]
+"""Sources of text: paths and names, or mappings with ``path``, ``text_column`` and ``encoding``."""
 UNADAPTED = "none"
 """Label of the method that leaves the base model unchanged."""
 MOST_SEEDS = 1000
@@ -33,6 +35,12 @@ MOST_SEEDS = 1000
 def as_list(value: Any) -> Any:
     """Turn a single path or name into a list."""
     return [str(value)] if isinstance(value, str | Path) else value
+
+
+def as_sources(value: Any) -> Any:
+    """Turn a single source of text into a list, and texts in memory into the file that holds them."""
+    value = as_list(value if value is None else store_texts(value))
+    return [value] if isinstance(value, Mapping) else value
 
 
 def lists(value: Any) -> Any:

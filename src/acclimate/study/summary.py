@@ -44,12 +44,15 @@ from acclimate.rows import (
     TaskScores,
     WinCount,
 )
+from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import HEAD, Job, JobGraph, JobResult, Outcome, StudyView, kinds
 
 PACKAGES = ("acclimate", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn", "numpy")
 STATES = ("done", "reused", "failed", "blocked", "missing")
+NAMED = 3
+"""Maximum number of models, and of domains, that the default title names."""
 CHOSEN = "chosen on dev"
 """Replaces the value of a parameter for which a search chose different values on different tasks or models."""
 
@@ -85,7 +88,7 @@ def summarize(
     states = [outcome.state for outcome in outcomes.values()]
     return StudyResults(
         name=config.name,
-        title=config.title or config.name,
+        title=config.title or default_title(config),
         notes=[*config.notes, *_limit_notes(inputs), *replay_notes(inputs)],
         samples=[Sample(text=sample.text, label=sample.label) for sample in config.samples],
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -114,6 +117,14 @@ def summarize(
         environment=environment(),
         **rows,
     )
+
+
+def default_title(config: StudyConfig) -> str:
+    """Return the models and domains of a study, or how many there are."""
+    models = [model.name for model in config.models]
+    domains = [domain.name for domain in config.domains]
+    subject = ", ".join(models) if len(models) <= NAMED else f"{len(models)} models"
+    return f"{subject} adapted to {', '.join(domains) if len(domains) <= NAMED else f'{len(domains)} domains'}"
 
 
 def used_parameters(parameters: Mapping[str, Any], label: str, searches: Sequence[SearchRow]) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from acclimate.models.checkpoints import (
     from_pretrained,
     load_config,
     load_error,
-    silence_transformers,
 )
 from acclimate.models.loading import check_encoder_weights, fit_tokenizer, is_encoder, load_tokenizer
 from acclimate.modules import virtual_ids
+from acclimate.progress import silence_transformers
 from acclimate.tasks.kinds import LabelledTask
 
 MIN_LENGTH = 4

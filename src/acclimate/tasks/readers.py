@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,25 +11,27 @@ from typing import Any
 
 import pyarrow
 
-from acclimate.corpus.csv_reader import read_table
-from acclimate.corpus.readers import (
-    BLANK,
+from acclimate.corpus.csv_reader import find_duplicate, read_table
+from acclimate.corpus.opening import (
     COLUMNAR,
-    SUFFIXES,
+    EXCEL,
+    NOT_UTF8,
+    TABLES,
+    advise_encoding,
+    check_extra,
     detect_format,
-    open_bytes,
-    read_batches,
-    read_json_rows,
+    explain_surrogates,
     read_numbered_lines,
+    suffixes_of,
 )
-from acclimate.errors import DamagedFileError, UserError, first_line, warn_once
+from acclimate.corpus.readers import BLANK, read_batches, read_excel_rows, read_json_rows
+from acclimate.errors import DamagedFileError, UserError, first_line
 from acclimate.files import check_regular_file
 
 SPLITS = {"train": ("train", "training"), "dev": ("dev", "validation", "valid", "val"), "test": ("test", "testing")}
 """The splits of a task, and the possible names of each."""
-FORMATS = tuple(suffix for suffix in SUFFIXES if not suffix.startswith(".txt"))
-EXCEL = ".xlsx"
-"""Only one file of a task, or files whose names contain those of splits, may be Excel."""
+FORMATS = suffixes_of(tuple(form for form in TABLES if form != EXCEL))
+"""Endings of files with a split; Excel only if it is the only file, or its name merely contains that of a split."""
 _SHARD = re.compile(r"(?P<stem>.+?)(?P<shard>-\d+-of-(?P<shards>\d+))?")
 
 Row = tuple[str, dict[str, Any]]
@@ -91,35 +92,43 @@ def read_rows(path: Path, columns: Collection[str] = (), encoding: str | None = 
     Args:
         path: The file.
         columns: The columns that every row has.
-        encoding: Encoding of a CSV or TSV file; None for UTF-8, which all other formats have.
+        encoding: Encoding of a format of text; None for UTF-8.
 
     Raises:
         UserError: If a line cannot be parsed, the text is not in that encoding, or the file is damaged.
     """
     form = detect_format(path)
+    check_extra(path)
     try:
-        if path.name.lower().endswith(EXCEL):
-            yield from _read_excel(path)
+        if form == EXCEL:
+            yield from ((f"{path}:{number}", row) for number, row in read_excel_rows(path))
         elif form in COLUMNAR:
             yield from _read_columnar(path)
         elif form in (".jsonl", ".json"):
-            yield from _read_json(path)
+            yield from _read_json(path, encoding)
         else:
             yield from _read_table(path, "," if form == ".csv" else "\t", columns, encoding)
     except DamagedFileError as damage:
-        raise UserError(f"'{path}' cannot be read: line {damage.line}: {damage.reason}.") from damage
+        reason = _advise(path, damage.reason)
+        raise UserError(f"'{path}' cannot be read: line {damage.line}: {reason}.") from damage
     except (OSError, EOFError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         raise UserError(f"'{path}' cannot be read: {first_line(error)}.") from error
 
 
-def _read_json(path: Path) -> Iterator[Row]:
+def _advise(path: Path, reason: str) -> str:
+    """Return why a file or a row cannot be read, with advice if it is in another encoding."""
+    return f"{reason}; {advise_encoding(path)}" if reason.startswith(NOT_UTF8) else reason
+
+
+def _read_json(path: Path, encoding: str | None) -> Iterator[Row]:
     form = detect_format(path)
-    for number, row in read_json_rows(path, _parse_json):
+    for number, row in read_json_rows(path, _parse_json, encoding):
         where = f"{path}:{number}" if form == ".jsonl" else f"{path}: row {number}"
         if row is BLANK:
             continue
         if isinstance(row, Exception):
-            raise UserError(f"{where}: {row}; fix or remove the line.")
+            advised = _advise(path, str(row))
+            raise UserError(f"{where}: {advised if advised != str(row) else f'{row}; fix or remove the line'}.")
         if not isinstance(row, dict):
             raise UserError(f'{where}: a row must be a JSON object such as {{"text": ..., "label": ...}}.')
         yield where, _strip_names(where, row)
@@ -137,13 +146,8 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """
     row = dict(pairs)
     if len(row) < len(pairs):
-        raise ValueError(f"the key '{_first_duplicate([name for name, _ in pairs])}' is duplicated; keep one")
+        raise ValueError(f"the key '{find_duplicate([name for name, _ in pairs])}' is duplicated; keep one")
     return row
-
-
-def _first_duplicate(names: Sequence[str]) -> str | None:
-    """Return the first duplicated name, or None; columns without a name do not count."""
-    return next((name for place, name in enumerate(names) if name and name in names[:place]), None)
 
 
 def _strip_names(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,70 +157,33 @@ def _strip_names(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
         UserError: If a column is duplicated.
     """
     names = [str(name).strip() for name in row]
-    if (duplicate := _first_duplicate(names)) is not None:
+    if (duplicate := find_duplicate(names)) is not None:
         raise UserError(f"{where}: two columns are named '{duplicate}'; rename one.")
     return dict(zip(names, row.values(), strict=True))
 
 
-def _decode_lines(path: Path, encoding: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the numbered lines of a file of another encoding, in UTF-8."""
-    with open_bytes(path) as file:
-        data = file.read().decode(encoding).removeprefix("\ufeff").encode("utf-8")
-    yield from enumerate(io.BytesIO(data if b"\n" in data else data.replace(b"\r", b"\n")), 1)
-
-
 def _read_table(path: Path, delimiter: str, columns: Collection[str], encoding: str | None) -> Iterator[Row]:
     names: list[str] = []
-    numbered = _decode_lines(path, encoding) if encoding else read_numbered_lines(path)
-    for line, fields, problem in read_table(numbered, path, delimiter, columns):
+    for line, fields, problem in read_table(read_numbered_lines(path, encoding), path, delimiter, columns):
         where = f"{path}:{line}"
         if problem:
             raise UserError(f"{where}: {problem}; fix the line.")
         try:
             "".join(fields).encode("utf-8")
         except UnicodeEncodeError as error:
-            raise UserError(
-                f"{where}: not UTF-8 text; name its encoding with --encoding, such as cp1252 for a file of Windows, "
-                "or save it as UTF-8."
-            ) from error
+            reason = _advise(path, explain_surrogates("".join(fields)))
+            raise UserError(f"{where}: {reason}.") from error
         if not names:
             names = fields
-            if (duplicate := _first_duplicate(names)) is not None:
+            if (duplicate := find_duplicate(names)) is not None:
                 raise UserError(f"{where}: two columns are named '{duplicate}'; rename one.")
         elif fields:
             yield where, dict(zip(names, fields, strict=True))
 
 
-def _read_excel(path: Path) -> Iterator[Row]:
-    """Yield the rows of the first sheet, all cells as text, as in CSV.
-
-    Raises:
-        UserError: If ``openpyxl`` is not installed, or the file or its header is invalid.
-    """
-    try:
-        from openpyxl import load_workbook
-    except ImportError as error:
-        raise UserError("Excel files need openpyxl: pip install 'acclimate[excel]'; or save them as CSV.") from error
-    try:
-        book = load_workbook(open_bytes(path), read_only=True, data_only=True)
-        first, *others = book.worksheets
-        rows = [["" if cell is None else str(cell) for cell in row] for row in first.iter_rows(values_only=True)]
-    except Exception as error:  # a damaged file raises errors of zipfile, zlib and XML, among others
-        raise UserError(f"'{path}' is not an Excel file ({first_line(error)}).") from error
-    if others:
-        warn_once(f"'{path}': only the first sheet, '{first.title}', is read.")
-    numbered = ((number, row) for number, row in enumerate(rows, 1) if any(cell.strip() for cell in row))
-    _, names = next(numbered, (0, []))
-    names = [name.strip() for name in names]
-    if (duplicate := _first_duplicate(names)) is not None:
-        raise UserError(f"{path}: two columns are named '{duplicate}'; rename one.")
-    for number, row in numbered:
-        yield f"{path}:{number}", {name: cell for name, cell in zip(names, row, strict=False) if name}
-
-
 def _read_columnar(path: Path) -> Iterator[Row]:
     def select(schema: pyarrow.Schema) -> None:
-        if (duplicate := _first_duplicate(schema.names)) is not None:
+        if (duplicate := find_duplicate(schema.names)) is not None:
             raise UserError(f"{path}: two columns are named '{duplicate}'; rename one.")
 
     number = 0

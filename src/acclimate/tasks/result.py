@@ -13,15 +13,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import transformers
 
 from acclimate.cards import write_task_model_card
 from acclimate.device import Precision, default_device
+from acclimate.display import Reported, data_frame
 from acclimate.errors import postpone_stop
-from acclimate.evaluation.scoring import Collapse, Scoring
+from acclimate.evaluation.scoring import Collapse, Scoring, make_scoring
 from acclimate.files import (
     RECORD_FILE,
     atomic_folder,
@@ -33,6 +34,8 @@ from acclimate.files import (
 )
 from acclimate.models import save_model
 from acclimate.models.checkpoints import model_fingerprint
+from acclimate.progress import format_duration
+from acclimate.results import StudyResults, table_results
 from acclimate.tasks.kinds import LabelledTask, Learner
 from acclimate.tasks.trainer import TrainingResult
 from acclimate.training.distributed import ProcessGroup
@@ -40,11 +43,14 @@ from acclimate.training.result import open_work_folder, remove_work_folder
 from acclimate.training.trainer import LOG_FILE
 from acclimate.version import __version__
 
+if TYPE_CHECKING:
+    import pandas
+
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class FinetuneResult:
+@dataclass(frozen=True, repr=False)
+class FinetuneResult(Reported):
     """The result of one fine-tuning, as plain values that can be written as JSON."""
 
     task: str
@@ -80,6 +86,46 @@ class FinetuneResult:
     """Name of the task of the first stage; None if there was only one stage."""
     warning: str = ""
     """What is wrong with the training; empty if nothing is."""
+
+    def splits(self) -> dict[str, dict[str, float]]:
+        """Return the metrics that are single numbers, by what they were measured on: ``"dev"``, ``"test"``."""
+        return numbers({"dev": self.dev_metrics, "test": self.metrics})
+
+    def describe(self) -> list[str]:
+        """Return the size of the training and the metrics, in a few lines."""
+        names = make_scoring(self.kind, self.scoring).metrics
+        lines = [
+            f"{self.task}, seed {self.seed}: {self.train_size:,} training examples, {self.steps:,} steps in "
+            f"{format_duration(self.seconds)}, weights of epoch {self.epoch}"
+        ]
+        for split, metrics in self.splits().items():
+            shown = ", ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics)
+            lines.append(f"{split}: {shown}")
+        return [*lines, *([f"warning: {self.warning}"] if self.warning else [])]
+
+    def as_results(self) -> StudyResults:
+        """Return the metrics on each split and those of each class, as the results of a study."""
+        splits = self.splits()
+        names = dict.fromkeys(name for metrics in splits.values() for name in metrics)
+        metrics = [{"metric": name, **{split: found.get(name) for split, found in splits.items()}} for name in names]
+        classes = [{"class": label, **row} for label, row in self.metrics.get("per_class", {}).items()]
+        tables = {"Metrics": metrics, "Classes, on test": classes}
+        return table_results(f"Fine-tuning on {self.task}", tables, seeds=[self.seed])
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a row per split with its metrics; ``pandas.concat`` joins the rows of several seeds."""
+        return data_frame(
+            [{"task": self.task, "seed": self.seed, "split": split, **row} for split, row in self.splits().items()]
+        )
+
+
+def numbers(metrics: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[str, float]]:
+    """Return the metrics that are single numbers, for each set of metrics that exists."""
+    return {
+        split: {name: value for name, value in found.items() if isinstance(value, int | float)}
+        for split, found in metrics.items()
+        if found
+    }
 
 
 ResultT = TypeVar("ResultT", bound=FinetuneResult)

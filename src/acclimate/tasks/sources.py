@@ -7,19 +7,21 @@ is reported in one line.
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from acclimate.corpus.readers import COLUMNAR, detect_format
-from acclimate.corpus.sources import table_rows
-from acclimate.errors import UserError, first_line, unknown_name_error, warn_once
+from acclimate.corpus.csv_reader import TEXT_NAMES
+from acclimate.corpus.documents import table_rows
+from acclimate.corpus.opening import COLUMNAR, ENCODED, EXCEL, TABLES, detect_format
+from acclimate.errors import UserError, unknown_name_error, warn_once
 from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.readers import (
-    EXCEL,
     FORMATS,
     SPLITS,
     Row,
@@ -31,10 +33,6 @@ from acclimate.tasks.readers import (
 
 COLUMNS = ("text", "label")
 """The columns that every row of a classification task has, unless others are given or inferred."""
-TEXT_NAMES = (
-    *("text", "sentence", "review", "review_text", "content", "body", "comment", "tweet", "post", "message"),
-    *("utterance", "abstract", "headline", "paragraph", "passage", "question", "query"),
-)
 PAIR_NAMES = (
     *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2")),
     *(("question", "sentence"), ("text_a", "text_b"), ("sentence_a", "sentence_b")),
@@ -44,7 +42,9 @@ LABEL_NAMES = (
     *("rating", "stars", "gold", "gold_label", "emotion"),
 )
 """Usual names of columns, in lower case, in order of how common they are; the order has no other meaning."""
-TABLES = (*FORMATS, EXCEL)
+TEST_SHARE, DEV_SHARE = 0.2, 0.1
+"""Approximate shares of the rows that are drawn for test and dev, if a task has only train."""
+ENDINGS = (*FORMATS, EXCEL)
 SPLIT_COLUMN = "split"
 OTHER_COLUMNS = ("document", "id")
 """Columns that are read where they exist."""
@@ -66,28 +66,41 @@ def read_source(source: Any, name: str, options: ReadingOptions) -> Tables:
     """Return the rows of each split, with the columns ``text``, ``label`` and perhaps ``text_pair``.
 
     Args:
-        source: A folder, a file, ``hf:NAME``, or an object (see :func:`acclimate.tasks.load_task`).
+        source: A folder, a file, or an object (see :func:`acclimate.tasks.load_task`).
         name: Name of the task, for messages.
         options: The columns, where they are not to be inferred.
 
     Raises:
         UserError: If the source cannot be read, has no train split, or the columns cannot be determined.
     """
-    if isinstance(source, str) and source.startswith("hf:"):
-        tables = _read_hub(source)
-    elif isinstance(source, str | Path):
+    tables = read_tables(source, name, options)
+    rows = tables["train"].rows
+    names = dict.fromkeys(column for _, row in rows for column in row)
+    chosen = choose_columns(names, options, name, rows[0][0])
+    return {split: Table(_rename(table, chosen)) for split, table in tables.items()}
+
+
+def read_tables(source: Any, name: str, options: ReadingOptions) -> Tables:
+    """Return the rows of each split with their own columns.
+
+    Args:
+        source: A folder, a file, or an object.
+        name: Name of the task, for messages.
+        options: The encoding of files.
+
+    Raises:
+        UserError: If the source cannot be read or has no train rows.
+    """
+    if isinstance(source, str | Path):
         path = Path(source)
         tables = _read_folder(path, options) if path.is_dir() else {"train": _read_files([path], options)}
     else:
         tables = _read_object(source, name)
     if tables.keys() == {"train"}:
         tables = _divide(tables["train"], name)
-    rows = tables["train"].rows
-    if not rows:
+    if not tables["train"].rows:
         raise UserError(f"The task '{name}' has no train rows.")
-    names = dict.fromkeys(column for _, row in rows for column in row)
-    chosen = choose_columns(names, options, name, rows[0][0])
-    return {split: Table(_rename(table, chosen)) for split, table in tables.items()}
+    return tables
 
 
 def _divide(table: Table, name: str) -> Tables:
@@ -177,8 +190,6 @@ def _only(candidates: list[dict[str, str]], column: str, names: Collection[str],
     kind = ""
     if {"tokens", "words"} & {name.lower() for name in names}:
         kind = " Tasks with a label per token, such as named entities, are not supported."
-    if {"context", "question", "answers"} <= set(names):
-        kind = " Question answering is read from a folder with files for train and test."
     raise UserError(
         f"{where}: {what}. The columns are: {listed}; name the right one with --{column}-column ({column}_column in "
         f"Python and study files).{kind}"
@@ -210,10 +221,10 @@ def _read_files(files: list[Path], options: ReadingOptions) -> Table:
         UserError: If there are none, or one is not a table.
     """
     for file in files:
-        if not file.name.lower().endswith(TABLES):
-            formats = ", ".join((*FORMATS[:6], EXCEL))
+        if not file.name.lower().endswith(ENDINGS):
+            formats = ", ".join(TABLES)
             raise UserError(f"'{file}' is not a table; a task needs {formats}, or a folder of these.")
-        if options.encoding and detect_format(file) not in (".csv", ".tsv"):
+        if options.encoding and detect_format(file) not in ENCODED:
             raise UserError(f"'{file}' has the encoding of its format; remove the encoding '{options.encoding}'.")
     # The delimiter of a table is the one that separates these columns.
     columns = (options.text_column or COLUMNS[0], options.label_column or COLUMNS[1])
@@ -237,7 +248,7 @@ def _guess_files(folder: Path, known: Mapping[str, list[Path]]) -> dict[str, lis
     Raises:
         UserError: If there is no train file, or there are several files for a split.
     """
-    tables = [file for file in sorted(folder.iterdir()) if file.is_file() and file.name.lower().endswith(TABLES)]
+    tables = [file for file in sorted(folder.iterdir()) if file.is_file() and file.name.lower().endswith(ENDINGS)]
     if len(tables) == 1 and not any(known.values()):
         warn_once(f"'{tables[0]}' is the only table of its folder, so all splits are from it.")
         return {"train": tables}
@@ -269,27 +280,6 @@ def match_splits(names: Iterable[str], where: str) -> dict[str, str]:
         if alike:
             found[split] = alike[0]
     return found
-
-
-def _read_hub(source: str) -> Tables:
-    """Return the splits of a dataset of the Hub: ``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT``.
-
-    A split whose labels are all -1, which marks hidden labels, is left out.
-
-    Raises:
-        UserError: If it cannot be read.
-    """
-    name, *rest = source.removeprefix("hf:").split(":")
-    if not name or len(rest) > 2:
-        raise UserError(f"Cannot read '{source}': write hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT.")
-    config, split, *_ = [*rest, "", ""]
-    try:
-        from datasets import load_dataset
-
-        loaded = load_dataset(name, config or None, split=split or None)
-    except Exception as error:  # the library has an exception class for every way in which a name can fail
-        raise UserError(f"Cannot open '{source}': {first_line(error).rstrip('.')}.") from error
-    return _read_object(loaded, source)
 
 
 def _read_object(value: Any, name: str) -> Tables:
@@ -363,3 +353,56 @@ def _feature_names(features: Mapping[str, Any]) -> Callable[[str], list[str]]:
         return [str(name) for name in feature.names] if feature is not None else []
 
     return names
+
+
+def shares_to_draw(has_dev: bool) -> dict[str, float]:
+    """Return the share of the train rows that each missing split gets, for a task without a test split."""
+    return {"test": TEST_SHARE} | ({} if has_dev else {"dev": DEV_SHARE})
+
+
+def draw_rows(
+    groups: Sequence[str], labels: Sequence[Sequence[Hashable]], shares: Mapping[str, float], seed: int
+) -> dict[str, list[int]]:
+    """Draw rows for several splits; those that are not drawn remain in train.
+
+    A group is drawn as a whole and counts for the rarest class among its rows. Of every class, each split gets at most
+    its share of the rows, rounded, so that all classes keep the same shares in all splits as far as that is possible.
+    Every class keeps a row in train. The draw does not depend on the order of the rows.
+
+    Args:
+        groups: What each row must stay together with, such as its text.
+        labels: The classes of each row.
+        shares: Share of all rows by split.
+        seed: Random seed.
+
+    Returns:
+        The indices of the rows of each split, ascending.
+    """
+    members: dict[str, list[int]] = {}
+    for place, group in enumerate(groups):
+        members.setdefault(group, []).append(place)
+    counts = Counter(label for row in labels for label in row)
+    of_group = {group: {label for place in places for label in labels[place]} for group, places in members.items()}
+    strata: dict[str, list[str]] = {}
+    for group in sorted(members):
+        rarest = min(of_group[group], key=lambda label: (counts[label], str(label)), default="")
+        strata.setdefault(str(rarest), []).append(group)
+    drawn: dict[str, list[str]] = {split: [] for split in shares}
+    left: Counter[Hashable] = Counter(label for found in of_group.values() for label in found)  # groups in train
+    for stratum, found in sorted(strata.items()):
+        # Each class has its own generator, so that rows of one class do not affect the draws of others.
+        random.Random(f"{seed}/split/{stratum}").shuffle(found)
+        rows = sum(len(members[group]) for group in found)
+        remaining = found
+        for split, share in shares.items():
+            space, kept = round(share * rows), []
+            for group in remaining:
+                fits = len(members[group]) <= space and all(left[label] > 1 for label in of_group[group])
+                if not fits:
+                    kept.append(group)
+                    continue
+                space -= len(members[group])
+                left.subtract(of_group[group])
+                drawn[split].append(group)
+            remaining = kept
+    return {split: sorted(place for group in found for place in members[group]) for split, found in drawn.items()}

@@ -33,7 +33,7 @@ from acclimate.models.lora import warn_of_export
 from acclimate.options import AdaptOptions, recorded, values, verb
 from acclimate.options.replay import REPLAY_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
-from acclimate.progress import print_message
+from acclimate.progress import print_message, report_text
 from acclimate.training.adapters import add_adapter, choose_learning_rate, resolve_adapter
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
@@ -118,7 +118,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     progress = options.progress and group.first
     own = options.text_column if options.corpus is None and options.text_column != "text" else None
     task = open_task(options.task, options, text_column=own)
-    texts = resolve_texts(method, options.corpus, task, options.text_column)
+    texts = resolve_texts(method, options.corpus, task, options.text_column, options.encoding)
     text = next(iter(texts.values()))
     default_epochs = TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1
     budget = Budget.of(options, default_epochs)
@@ -191,7 +191,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             cache=cache_folder() / "rows",
             progress=progress,
         )
-    print_message(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
+    report_text(f"Text: {text.report.summary()}.", progress, group.first and bool(text.report.problems))
     check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
     with group.main_process_first():
         mixture = read_mixture(
@@ -311,7 +311,7 @@ def _describe_masking(rows: TokenDataset, collator: Collator) -> MaskedTexts | N
 def _open_heldout(options: AdaptOptions) -> HeldOutText | None:
     if options.heldout is None and options.heldout_every is None:
         return None
-    return HeldOutText.of(options.heldout, options.heldout_every, options.text_column)
+    return HeldOutText.of(options.heldout, options.heldout_every, options.text_column, options.encoding)
 
 
 def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -> Method:

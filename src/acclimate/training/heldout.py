@@ -76,7 +76,9 @@ class HeldOutText:
     every: int
 
     @classmethod
-    def of(cls, text: TextInput | None, every: int | None, text_column: str) -> HeldOutText | None:
+    def of(
+        cls, text: TextInput | None, every: int | None, text_column: str, encoding: str | None = None
+    ) -> HeldOutText | None:
         """Create it from the user's options; None if there is no held-out text.
 
         Raises:
@@ -88,7 +90,7 @@ class HeldOutText:
             return None
         every = HELDOUT_EVERY if every is None else every
         check_positive(heldout_every=every)
-        return cls(as_corpus(text, text_column), every)
+        return cls(as_corpus(text, text_column, encoding), every)
 
     def identity(self) -> dict[str, Any]:
         """Return the entry of the configuration that is recorded."""

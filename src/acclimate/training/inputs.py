@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from transformers import PreTrainedModel
 
 from acclimate.corpus import Corpus, TokenDataset
-from acclimate.corpus.csv_reader import missing_column_error
-from acclimate.corpus.sources import table_rows
+from acclimate.corpus.documents import as_corpus
+from acclimate.corpus.sources import is_hub_name, load_hub, parse_hub_name
 from acclimate.corpus.tokenizing import EVERY_ROW, Framing
 from acclimate.errors import UserError, warn_once
 from acclimate.model_kinds import MASKED, ModelKind, kind_of_checkpoint
@@ -33,7 +33,7 @@ from acclimate.options.training import BUDGETS, AdaptOptions, TrainingOptions
 from acclimate.registry import Registry
 from acclimate.training.method import Method
 
-TextInput = str | Path | Iterable[str | Path] | Corpus
+TextInput = str | Path | Iterable[Any] | Corpus
 TASK_EPOCHS = 100
 """Default number of passes over the text of a task (Gururangan et al., ACL 2020, and the TAPTER paper)."""
 
@@ -55,6 +55,10 @@ class TaskKind(ABC):
     def matches(self, folder: Path) -> bool:
         """Return whether a folder contains a task of this kind."""
 
+    def matches_source(self, source: Any) -> bool:
+        """Return whether a file or an object contains a task of this kind."""
+        return False
+
     @abstractmethod
     def read(self, folder: Path, name: str) -> Any:
         """Read a task; raise a UserError that names the row if one cannot be used."""
@@ -65,7 +69,7 @@ class TaskKind(ABC):
         Raises:
             UserError: If that is not possible, as for kinds that have a file format of their own.
         """
-        raise UserError(f"'{source}' is a task of the kind '{self.name}', whose columns cannot be named.")
+        raise UserError(f"The task '{name}' is of the kind '{self.name}', whose columns cannot be named.")
 
     @abstractmethod
     def texts(self, example: Any) -> Iterable[str | None]:
@@ -134,8 +138,8 @@ def load_task(
     split has a ``document``, or an ``id`` that ends in ``_s`` and the number of a sentence, that split is also scored
     per document.
 
-    A question answering task: ``train.json``, ``test.json`` and optionally ``dev.json`` (or ``.json.gz``) in the
-    format of SQuAD v1.1, or tables with its columns; see :func:`acclimate.tasks.qa.load_qa`.
+    A question answering task: files in the format of SQuAD v1.1, or rows in any form with its columns; splits are
+    drawn by passage. See :func:`acclimate.tasks.qa.load_qa`.
 
     Args:
         source: The task.
@@ -161,16 +165,19 @@ def load_task(
         encoding=encoding,
     )
     kinds = sorted((TASK_KINDS.lookup(kind)() for kind in TASK_KINDS.names()), key=lambda kind: kind.fallback)
+    if is_hub_name(source):
+        name, column = name or default_task_name(source), parse_hub_name(source)[3]
+        options = replace(options, text_column=column) if column else options
+        source = load_hub(source)
     if not isinstance(source, str | Path):
-        return kinds[-1].read_source(source, name or "task", options)
-    if str(source).startswith("hf:"):
-        return kinds[-1].read_source(str(source), name or default_task_name(source), options)
+        kind = next(kind for kind in kinds if kind.matches_source(source))
+        return kind.read_source(source, name or "task", options)
     path, column = _split_column(Path(source).expanduser())
     if column is not None:
         options = replace(options, text_column=column)
     name = name or default_task_name(path.resolve())
     if path.is_file():
-        return kinds[-1].read_source(path, name, options)
+        return next(kind for kind in kinds if kind.matches_source(path)).read_source(path, name, options)
     check_task_folder(path)
     kind = next(kind for kind in kinds if kind.matches(path))
     if kind.fallback or options != DEFAULT_READING:
@@ -206,19 +213,6 @@ def check_task_folder(path: Path) -> None:
     raise UserError(f"There is no task folder '{path}'.{hint}")
 
 
-def as_corpus(text: TextInput, text_column: str = "text") -> Corpus:
-    """Return a corpus: the given one, one of the given files, or one of a column of a ``Dataset`` or a data frame.
-
-    Raises:
-        UserError: If a source cannot be read or has no such column.
-    """
-    if (rows := table_rows(text)) is not None:
-        if rows and text_column not in rows[0]:
-            raise missing_column_error("the table in memory", text_column, rows[0])
-        return Corpus.of([row[text_column] for row in rows if row[text_column] is not None])
-    return text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)  # type: ignore[arg-type]
-
-
 def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:
     """Return a loaded task or None as it is; read any other.
 
@@ -234,7 +228,11 @@ def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:
     if task is not None and not hasattr(task, "task_kind"):
         return load_task(task, **(named | columns))
     for name, value in named.items():
-        if name not in columns and value != getattr(DEFAULT_READING, name):
+        if (
+            name not in columns
+            and (name != "encoding" or not hasattr(options, "corpus"))
+            and value != getattr(DEFAULT_READING, name)
+        ):
             state = "there is no task" if task is None else "the task is loaded already"
             raise UserError(f"'{name}' says how to read a task, but {state}; remove it.")
     return task
@@ -252,7 +250,9 @@ def task_corpus(task: Any) -> Corpus:
     return Corpus.of(task_texts(task))
 
 
-def resolve_texts(method: Method, corpus: TextInput | None, task: Any, text_column: str) -> dict[str, Corpus]:
+def resolve_texts(
+    method: Method, corpus: TextInput | None, task: Any, text_column: str, encoding: str | None = None
+) -> dict[str, Corpus]:
     """Return the ``"domain"`` text and the ``"task"`` text that a method reads; most methods read one of them.
 
     Args:
@@ -260,6 +260,7 @@ def resolve_texts(method: Method, corpus: TextInput | None, task: Any, text_colu
         corpus: Text that the user gave, or None.
         task: A loaded task, or None.
         text_column: Column that holds the text in tables and JSON lines.
+        encoding: Encoding of files that are not UTF-8.
 
     Raises:
         UserError: If a text or the task is missing, or it is not clear which text is meant.
@@ -278,7 +279,7 @@ def resolve_texts(method: Method, corpus: TextInput | None, task: Any, text_colu
         )
     texts: dict[str, Corpus] = {}
     if corpus is not None:
-        texts["domain"] = as_corpus(corpus, text_column)
+        texts["domain"] = as_corpus(corpus, text_column, encoding)
     if corpus is None or any(stage.reads == "task" for stage in stages):
         texts["task"] = task_corpus(task)
     return texts

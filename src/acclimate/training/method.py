@@ -271,6 +271,17 @@ class Stage:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
+PURPOSES = (
+    "Start here",
+    "Use the end task",
+    "Forget less",
+    "Learn better representations",
+    "Learn the words of the domain",
+    "For comparison",
+)
+"""What methods are for, in the order of ``acclimate methods``."""
+
+
 @dataclasses.dataclass
 class Method:
     """Base of all methods; by itself plain language modelling.
@@ -282,6 +293,12 @@ class Method:
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     summary: ClassVar[str] = ""
+    purpose: ClassVar[str] = ""
+    """What it is for: one of :data:`PURPOSES`, the headings of ``acclimate methods``; empty for none of them."""
+    cost: ClassVar[float] = 1.0
+    """Time per token relative to ``lm``, roughly."""
+    preparation: ClassVar[str] = ""
+    """What happens before the first step and takes longer than seconds; empty if nothing does."""
     kinds: ClassVar[tuple[str, ...]] = ("masked", "causal")
     """Kinds of language models (:data:`acclimate.models.KINDS`) that it supports."""
     kinds_reason: ClassVar[str] = ""

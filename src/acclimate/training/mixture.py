@@ -27,7 +27,7 @@ from acclimate.corpus.tokenizing import Framing
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel
 from acclimate.options.replay import REPLAY_SHARE
-from acclimate.progress import print_message
+from acclimate.progress import print_message, report_text
 from acclimate.training.batches import EpochSampler
 from acclimate.training.inputs import Budget, as_corpus
 from acclimate.training.method import cache_folder
@@ -64,7 +64,10 @@ def open_replay(given: Mapping[str, Any], text_column: str) -> list[Replay]:
         UserError: If a share is given without a source, a source does not exist, or the shares leave nothing for the
             domain text.
     """
-    found = [Replay(as_corpus(source, text_column), share) for source, share in _shares("replay", given)]
+    found = [
+        Replay(as_corpus(source, text_column, given.get("encoding")), share)
+        for source, share in _shares("replay", given)
+    ]
     for source, share in _shares("chat", given):
         found.append(Replay(source if isinstance(source, Chats) else Chats(source), share))
     if (total := sum(replay.share for replay in found)) >= 1:
@@ -384,7 +387,7 @@ def read_mixture(
             )
             about = replay.text.report.summary()
         texts.append(MixedText(text_name(replay.text), found, replay.share))
-        print_message(f"Replay: {about}.", enabled=progress or bool(replay.text.report.problems))
+        report_text(f"Replay: {about}.", progress, bool(replay.text.report.problems))
         if of_domain & {one["hash"] for one in replay.text.contents()}:
             log.warning(
                 "'%s' is replayed and is domain text as well, so it is read more often.", text_name(replay.text)

@@ -9,12 +9,13 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from acclimate.adaptation_rows import MaskedTexts, MaskedToken
+from acclimate.adaptation_rows import AdaptationRow, MaskedSample, MaskedTexts, MaskedToken, read_curves, read_log
 from acclimate.corpus.token_dataset import RowAccount
+from acclimate.display import Reported, data_frame
 from acclimate.errors import UserError
 from acclimate.files import (
     MANIFEST_FILE,
@@ -28,10 +29,15 @@ from acclimate.files import (
 )
 from acclimate.masking.preview import find_importance_store, preview_tokens
 from acclimate.models.batching import MINIMAL_PADDING
+from acclimate.progress import format_duration
+from acclimate.results import MethodRow, StudyResults
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import cache_key, current_name
-from acclimate.training.trainer import StepTrainer
+from acclimate.training.trainer import LOG_FILE, StepTrainer
+
+if TYPE_CHECKING:
+    import pandas
 
 EXPLOSION_MARGIN = 1.0
 """Nats above a uniform guess, or above twice the first loss, at which a loss counts as exploded."""
@@ -39,8 +45,8 @@ EXPLOSION_MARGIN = 1.0
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class AdaptResult:
+@dataclass(repr=False)
+class AdaptResult(Reported):
     """The result of an adaptation.
 
     Attributes:
@@ -78,6 +84,68 @@ class AdaptResult:
     mix: list[dict[str, Any]] = field(default_factory=list)
     warning: str = ""
     adapter: dict[str, Any] | None = None
+
+    def describe(self) -> list[str]:
+        """Return the budget, the losses and the folder, in a few lines."""
+        speed = f" in {format_duration(self.seconds)}" if self.seconds else ""
+        lines = [f"{self.method}: {self.steps:,} steps, {self.tokens:,} tokens{speed}"]
+        terms = {name: value for name, value in self.losses.items() if name != "loss"}
+        if terms:
+            shown = ", ".join(f"{name} {value:.3f}" for name, value in terms.items())
+            lines.append(f"training loss, mean of the last logging interval: {shown} nats")
+        held_out = [point.loss for point in read_curves(self.out / LOG_FILE)["heldout_curve"]]
+        losses = [loss for loss in held_out if loss is not None]
+        if losses:
+            lines.append(f"held-out loss: {losses[0]:.3f} before, {losses[-1]:.3f} after, in nats")
+        return [*lines, f"model: {self.out}", *([f"warning: {self.warning}"] if self.warning else [])]
+
+    def as_results(self) -> StudyResults:
+        """Return the budget, the learning curves and the masked texts, as the results of a study."""
+        model = str(self.parameters.get("model", ""))
+        curves = read_curves(self.out / LOG_FILE)
+        row = AdaptationRow(
+            model=model,
+            domain="text",
+            method=self.method,
+            seed=self.parameters.get("seed"),
+            folder=self.out.name,
+            steps=self.steps,
+            tokens=self.tokens,
+            seconds=self.seconds,
+            losses=self.losses,
+            curve=curves["curve"],
+            heldout_curve=curves["heldout_curve"],
+        )
+        masked = self.masked or {"masking": "", "texts": []}
+        return StudyResults(
+            name=self.out.name,
+            title=f"Adaptation with {self.method}",
+            models=[model],
+            domains=["text"],
+            methods=[MethodRow(label=self.method, name=self.method, parameters=self.parameters.get("settings") or {})],
+            adaptations=[row],
+            masked=[MaskedSample(domain="text", maskings={masked["masking"]: one}) for one in masked["texts"]],
+        )
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the log of the training: a row per logged step, with a column per term of the loss, in nats.
+
+        Columns that start with ``heldout_`` are losses on held-out text, in the rows of the steps after which they
+        were measured; step 0 is the base model.
+
+        Raises:
+            UserError: If there is no log: the method does not train, or the folder was moved.
+        """
+        rows: dict[int, dict[str, Any]] = {}
+        for line in read_log(self.out / LOG_FILE):
+            held_out, terms = line.pop("heldout", {}), line.pop("terms", {})
+            held_out = {"loss": held_out["loss"], **held_out["terms"]} if held_out else {}
+            row = rows.setdefault(line["step"], {})
+            row |= {**line, **terms}
+            row |= {f"heldout_{name}": value for name, value in held_out.items()}
+        if not rows:
+            raise UserError(f"There is no log in '{self.out}': the method did not train, or the folder was moved.")
+        return data_frame([rows[step] for step in sorted(rows)])
 
     def take(self, trainer: StepTrainer) -> None:
         """Copy steps, tokens, seconds and losses from a trainer, at its current step."""

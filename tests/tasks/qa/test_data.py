@@ -7,9 +7,12 @@ import gzip
 import json
 import logging
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from acclimate.errors import UserError
 from acclimate.tasks import load_task
@@ -151,7 +154,7 @@ def test_folders_without_a_task(tmp_path):
     (tmp_path / "train.json.gz").unlink()
     with pytest.raises(UserError, match=r"has no train file; it needs train\.jsonl \(or \.json,"):
         load_qa(tmp_path)
-    (tmp_path / "train.json").write_bytes(b"\xff\xfe{}")
+    (tmp_path / "train.json").write_bytes(b"{\xff}")
     with pytest.raises(UserError, match="UTF-8"):
         load_qa(tmp_path)
 
@@ -202,3 +205,70 @@ def test_real_data_sets_are_read_completely(shared, name):
         for answer in question.answers:
             assert question.passage.startswith(answer.text, answer.start)
             assert answer.text == answer.text.strip()
+
+
+def as_rows(count, passages):
+    """Return rows as ``datasets`` has those of SQuAD, several of them for each passage."""
+    return [
+        {
+            "id": f"q{n}",
+            "title": "t",
+            "context": f"Guest {n % passages} ordered soup {n % passages} today.",
+            "question": f"What did guest {n % passages} order, question {n}?",
+            "answers": {"text": [f"soup {n % passages}"], "answer_start": [16]},
+        }
+        for n in range(count)
+    ]
+
+
+def test_the_same_rows_give_the_same_questions_in_every_form(tmp_path, monkeypatch):
+    rows = as_rows(60, 20)
+    (tmp_path / "food.json").write_text(json.dumps(rows))
+    (tmp_path / "food.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    nested = [
+        {
+            "context": row["context"],
+            "qas": [{**row, "answers": [{"text": row["answers"]["text"][0], "answer_start": 16}]}],
+        }
+        for row in rows
+    ]
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": nested}]}))
+    dataset = datasets.Dataset.from_list(rows)
+    dataset.to_parquet(tmp_path / "food.parquet")
+    dataset.save_to_disk(tmp_path / "saved" / "train")
+    frame = dataset.to_pandas()
+    frame.assign(answers=[json.dumps(row["answers"]) for row in rows]).to_csv(tmp_path / "food.csv", index=False)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: datasets.DatasetDict(train=dataset))
+    files = [tmp_path / f"food.{ending}" for ending in ("json", "jsonl", "parquet", "csv")]
+    forms = [*files, tmp_path / "squad.json", tmp_path / "saved", rows, dataset, frame, {"train": rows}, "hf:food"]
+    tasks = [load_task(form, split_seed=3) for form in forms]
+    assert len({task.fingerprint() for task in tasks}) == 1
+    assert {task.name for task in tasks} == {"food", "squad", "saved", "task"}
+    assert load_task(rows, split_seed=4).fingerprint() != tasks[0].fingerprint()
+    with pytest.raises(UserError, match="kind 'qa', whose columns cannot be named"):
+        load_task(files[0], text_column="context")
+
+
+@given(count=st.integers(20, 60), passages=st.integers(10, 20), seed=st.integers(0, 3), has_dev=st.booleans())
+@settings(max_examples=15, deadline=None, database=None)
+def test_splits_are_drawn_by_passage(count, passages, seed, has_dev):
+    rows = as_rows(count, passages)
+    task = load_task({"train": rows, **({"dev": rows[:2]} if has_dev else {})}, split_seed=seed)
+    read = {split: {question.passage for question in getattr(task, split)} for split in ("train", "dev", "test")}
+    pairs = (("train", "test"), *([] if has_dev else [("train", "dev"), ("dev", "test")]))
+    assert not any(read[one] & read[other] for one, other in pairs)
+    assert len(task.train) + len(task.test) + (0 if has_dev else len(task.dev)) == count
+    assert 0 < len(task.test) <= round(0.2 * count)
+    assert "all questions about a passage in one split" in task.drawn and f"seed {seed}" in task.drawn
+
+
+def test_snippets_of_a_question_are_drawn_together():
+    rows = as_rows(60, 60)
+    for n, row in enumerate(rows):
+        row["id"] = f"{n // 3:024x}_{n % 3:03d}"
+    task = load_task(rows)
+    items = [{question.item for question in split} for split in (task.train, task.dev, task.test)]
+    assert not (items[0] & items[1] or items[0] & items[2] or items[1] & items[2])
+    assert sum(map(len, items)) == 20
+    with pytest.raises(UserError, match="passages are too few"):
+        load_task(as_rows(60, 2))

@@ -60,6 +60,8 @@ class Selective(Method, AnnotationOptions):
             the seed of the run.
     """
 
+    purpose: ClassVar[str] = "Use the end task"
+    preparation: ClassVar[str] = "four stages on the task and the text"
     needs_task: ClassVar[bool] = True
     kinds: ClassVar[tuple[str, ...]] = ("masked",)
     kinds_reason: ClassVar[str] = "chooses the tokens to mask"

@@ -56,6 +56,8 @@ class TAPTER(Method):
         normalize: Scale all vectors to the norm of a layer-normalized vector (not in the paper).
     """
 
+    purpose: ClassVar[str] = "Learn the words of the domain"
+    preparation: ClassVar[str] = "fastText vectors are trained"
     learning_rate: ClassVar[float] = 5e-5
     without_adapter: ClassVar[str] = "it trains the embedding table"
     paper_options: ClassVar[Mapping[str, Any]] = {

@@ -3,22 +3,22 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-import numpy as np
-
 from acclimate.adaptation_rows import (
     AdaptationRow,
-    CurvePoint,
     Importance,
     MaskedSample,
     MaskedTexts,
     MaskedToken,
     UnreadRecords,
+    read_curves,
 )
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
@@ -26,12 +26,12 @@ from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.masking import MASK_RATE, identify
 from acclimate.options import AdaptOptions
 from acclimate.options.replay import REPLAY_OPTIONS
-from acclimate.options.training import BUDGETS
+from acclimate.options.training import BUDGETS, HEAD_TOKENS
 from acclimate.records import Record, optional
 from acclimate.report.timing import preparation_minutes
 from acclimate.results import MethodRow, StageName
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec
-from acclimate.study.inputs import StudyInputs, Texts
+from acclimate.study.inputs import Checkpoint, StudyInputs, Texts
 from acclimate.study.jobs.base import (
     HEAD,
     Job,
@@ -42,6 +42,7 @@ from acclimate.study.jobs.base import (
     RunContext,
     StudyModel,
     StudyView,
+    Timed,
     register,
 )
 from acclimate.study.settings import UNADAPTED
@@ -49,8 +50,8 @@ from acclimate.study.settings import UNADAPTED
 HEAD_OPTIONS = ("max_length", "precision", "head_tokens", "seed")
 """Options of ``adapt`` that affect the training of a missing head."""
 IMPORTANCE = "importance.json"
-CURVE_POINTS = 200
-"""Maximum points of a learning curve in the results; longer curves are thinned."""
+PILOT_METHOD, PILOT_DOCUMENTS, PILOT_HEAD_TOKENS = "lm", 2_000, 1_000
+"""Method, documents, and tokens for a missing head of the adaptation that measures the speed of a machine."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -148,6 +149,53 @@ class AdaptJob(Job):
             preparation=getattr(result, "preparation", None) or None,
             broken=_read_problems(folder),
         )
+
+    def pilots(self, model: Checkpoint, seconds: float) -> list[AdaptJob]:
+        """Return a short adaptation with ``lm`` to the first documents of the corpus.
+
+        Other methods take :attr:`acclimate.training.Method.cost` times as long; what they prepare may take hours, so
+        it is not part of a pilot.
+        """
+        left_out = (*BUDGETS, *REPLAY_OPTIONS, "settings", "heldout_every", "keep_steps", "save_every")
+        options = {name: value for name, value in self.options.items() if name not in left_out}
+        options |= {"max_minutes": seconds / 60, "head_tokens": PILOT_HEAD_TOKENS}
+        sample = Corpus.of(itertools.islice(self.corpus, PILOT_DOCUMENTS))
+        plain = replace(self, method=PILOT_METHOD, parameters={}, task=None, heldout=None)
+        return [replace(plain, model=model, corpus=sample, options=options)]
+
+    def expected_seconds(self, timed: Sequence[Timed]) -> float:
+        """Return the time of loading and saving, and of all tokens at the speed of the pilot."""
+        (pilot,) = timed
+        loading = max(0.0, pilot.seconds - pilot.result.seconds)
+        if (minutes := self.options.get("max_minutes")) is not None:
+            return loading + 60 * float(minutes)
+        seconds_per_token = pilot.result.seconds / max(1, pilot.result.tokens)
+        return loading + self._cost * seconds_per_token * self._budget_tokens(pilot)
+
+    def corpus_tokens(self, pilot: Timed) -> float:
+        """Return the estimated tokens of the corpus."""
+        sample = _count_characters(pilot.job.corpus)
+        return pilot.tokens * _count_characters(self.corpus) / max(1, sample)
+
+    def _budget_tokens(self, pilot: Timed) -> float:
+        given = self.options
+        if self.is_shared_base:
+            return float(self.settings.get("head_tokens") or HEAD_TOKENS)
+        if given.get("tokens") is not None:
+            return float(given["tokens"])
+        if given.get("steps") is not None:
+            return float(given["steps"]) * pilot.result.tokens / max(1, pilot.result.steps)
+        from acclimate.methods import lookup
+        from acclimate.training.inputs import TASK_EPOCHS
+
+        usual = TASK_EPOCHS if lookup(self.method).reads == "task" else 1
+        return float(given.get("epochs") or usual) * self.corpus_tokens(pilot)
+
+    @property
+    def _cost(self) -> float:
+        from acclimate.methods import lookup
+
+        return 1.0 if self.is_shared_base else lookup(self.method).cost
 
     @classmethod
     def models(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterator[StudyModel]:
@@ -256,6 +304,11 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
     )
 
 
+@functools.lru_cache(maxsize=64)
+def _count_characters(corpus: Corpus) -> int:
+    return sum(map(len, corpus))
+
+
 def _read_problems(folder: Path) -> UnreadRecords | None:
     """Return the unreadable records that the manifest of an adaptation reports; None if there are none."""
     manifest = folder / MANIFEST_FILE
@@ -318,37 +371,6 @@ def read_importance(folder: Path, stored: Any = None) -> Importance | None:
         return Importance.from_dict(stored or read_json(folder / IMPORTANCE))
     except (OSError, ValueError, TypeError, AttributeError, UserError):  # a user's method may write anything
         return None
-
-
-def read_curves(log: Path) -> dict[str, list[CurvePoint]]:
-    """Read the training loss and the held-out loss from a log. Invalid lines are skipped.
-
-    Args:
-        log: A ``log.jsonl``; if it is missing, both curves are empty.
-
-    Returns:
-        ``curve``, the training loss, and ``heldout_curve``, each with at most :data:`CURVE_POINTS` points.
-    """
-    try:
-        lines = log.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        lines = []
-    found: dict[str, list[CurvePoint]] = {"curve": [], "heldout_curve": []}
-    for line in lines:
-        try:
-            entry = json.loads(line)
-            kind = "heldout_curve" if "heldout" in entry else "curve"
-            found[kind].append(CurvePoint.from_dict({**entry, **entry.get("heldout", {})}))
-        except (json.JSONDecodeError, TypeError, ValueError):
-            continue
-    return {kind: _thinned(points) for kind, points in found.items()}
-
-
-def _thinned(points: list[CurvePoint]) -> list[CurvePoint]:
-    if len(points) <= CURVE_POINTS:
-        return points
-    chosen = np.unique(np.linspace(0, len(points) - 1, CURVE_POINTS).round().astype(int))
-    return [points[index] for index in chosen]
 
 
 def masked_samples(found: Sequence[JobResult[Adaptation]], count: int) -> list[MaskedSample]:

@@ -173,6 +173,23 @@ class Job(ABC):
     def run(self, context: RunContext) -> Record:
         """Do the work; return an instance of :attr:`result_type`."""
 
+    def pilots(self, model: Checkpoint, seconds: float) -> Sequence[Job]:
+        """Return small jobs whose durations say how long this one takes; none if nothing smaller says it.
+
+        Args:
+            model: The base model, which they read.
+            seconds: About how long they should take in total, without loading.
+        """
+        return ()
+
+    def expected_seconds(self, timed: Sequence[Timed]) -> float:
+        """Return the estimated duration of this job.
+
+        Args:
+            timed: The pilots of this job, or of another one of the same kind and base model, which have run.
+        """
+        raise NotImplementedError
+
     def stage_seconds(self, result: Any, view: StudyView) -> dict[str, float] | None:
         """Return the seconds of each stage that led to the result; None if the result of a stage is missing."""
         return {}
@@ -223,6 +240,23 @@ class Job(ABC):
 
 
 Model = Checkpoint | Job
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A pilot that has run.
+
+    Attributes:
+        job: The pilot.
+        result: Its result.
+        seconds: Its duration, with loading.
+        tokens: Tokens of its corpus, if it adapts.
+    """
+
+    job: Any
+    result: Any
+    seconds: float
+    tokens: int = 0
 
 
 def kinds() -> list[type[Job]]:

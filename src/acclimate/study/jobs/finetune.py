@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from acclimate.records import Record
 from acclimate.results import StageName
 from acclimate.rows import ForgettingRow, MeanRow, ScoreRow
 from acclimate.study.config import TaskSpec
-from acclimate.study.inputs import OTHER, StudyInputs, TaskInput
+from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs, TaskInput
 from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.base import (
     FORGETTING,
@@ -25,6 +25,7 @@ from acclimate.study.jobs.base import (
     RunContext,
     StudyModel,
     StudyView,
+    Timed,
     register,
 )
 from acclimate.study.summary import (
@@ -37,6 +38,13 @@ from acclimate.study.summary import (
     pool_confidence,
     summarize_scores,
 )
+
+PILOT_ROWS = (16, 64)
+"""Train rows of the fine-tunings that measure the speed."""
+EVALUATION = 1 / 3
+"""Time to evaluate a row, relative to training on it: a forward pass without a backward pass."""
+FIRST_STAGE = ("first_epochs", "first_learning_rate")
+"""Options that apply only with a task to train on before."""
 
 
 @register("finetune", summary="fine-tune a model on an end task and score it")
@@ -81,6 +89,35 @@ class FinetuneJob(Job):
         result = context.backend.finetune(context.path(self.model), self.task, seed=self.seed, progress=False, **given)
         made: TaskResult = TaskResult.of(result)
         return made
+
+    def pilots(self, model: Checkpoint, seconds: float) -> list[FinetuneJob]:
+        """Return two fine-tunings on a few rows, for one epoch; libraries compile for new shapes during the first."""
+        from acclimate.tasks.splits import limit_splits
+
+        options = {name: value for name, value in self.options.items() if name not in ("few_shot", *FIRST_STAGE)}
+        settings = {**self.settings, "epochs": 1, "few_shot": None}
+        plain = replace(self, model=model, first=None, settings=settings, options={**options, "epochs": 1})
+        return [
+            replace(plain, task=limit_splits(self.task, train=count, dev=count // 4, test=count // 4))
+            for count in PILOT_ROWS
+        ]
+
+    def expected_seconds(self, timed: Sequence[Timed]) -> float:
+        """Return the time of loading, and of all rows at the speed of the last pilot."""
+        pilot = timed[-1]
+        speed = pilot.job.work / max(pilot.result.seconds, 1e-3)
+        return max(0.0, pilot.seconds - pilot.result.seconds) + self.work / speed
+
+    @property
+    def work(self) -> float:
+        """How many rows are trained on, an evaluated row counting as :data:`EVALUATION` of one."""
+        epochs, shots = int(self.settings.get("epochs") or 1), self.settings.get("few_shot")
+        train = len(self.task.train)
+        if shots:
+            train = min(train, int(shots) * max(1, len(getattr(self.task, "labels", ()) or ())))
+        first = 0 if self.first is None else len(self.first.train) * int(self.settings.get("first_epochs") or epochs)
+        on_dev = len(self.task.dev) * epochs if self.settings.get("select") == "dev" else 0
+        return first + train * epochs + EVALUATION * (on_dev + len(self.task.test))
 
     def stage_seconds(self, result: TaskResult, view: StudyView) -> dict[str, float] | None:
         """Return the seconds of adaptation, if there is one, and of fine-tuning."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,9 +14,22 @@ from acclimate.evaluation.statistics import paired_difference
 from acclimate.model_kinds import MASKED, get_kind
 from acclimate.records import Record, optional
 from acclimate.rows import WITHHELD, Interval, LossRow
-from acclimate.study.inputs import Texts
-from acclimate.study.jobs.base import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.inputs import Checkpoint, Texts
+from acclimate.study.jobs.base import (
+    Job,
+    JobResult,
+    Model,
+    Planner,
+    RunContext,
+    StudyModel,
+    StudyView,
+    Timed,
+    register,
+)
 from acclimate.study.summary import has_single_origin
+
+PILOT_TEXTS = (2, 20)
+"""Number of texts of the measurements that a loss is timed with."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -70,6 +83,18 @@ class LmLossJob(Job):
         """Measure the loss."""
         path = context.path(self.model)
         return TextLoss.from_dict(context.backend.lm_loss(path, self.texts.texts, max_length=self.max_length))
+
+    def pilots(self, model: Checkpoint, seconds: float) -> list[LmLossJob]:
+        """Return measurements on two texts and on some more; their difference is the time per text."""
+        counts = sorted({min(count, len(self.texts.texts)) for count in PILOT_TEXTS})
+        return [replace(self, model=model, texts=replace(self.texts, texts=self.texts.texts[:n])) for n in counts]
+
+    def expected_seconds(self, timed: Sequence[Timed]) -> float:
+        """Return the time of loading, and of all texts at the speed of the pilots."""
+        first, last = timed[0], timed[-1]
+        few, some = len(first.job.texts.texts), len(last.job.texts.texts)
+        per_text = max(0.0, last.seconds - first.seconds) / max(1, some - few)
+        return first.seconds + per_text * (len(self.texts.texts) - few)
 
     @classmethod
     def measure(cls, planner: Planner, subject: StudyModel) -> None:

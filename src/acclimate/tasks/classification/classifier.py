@@ -121,6 +121,10 @@ class Classification(TaskKind):
         """Accept every folder: reading it reports what is wrong with it."""
         return True
 
+    def matches_source(self, source: Any) -> bool:
+        """Accept every file and object: reading it reports what is wrong with it."""
+        return True
+
     def read(self, folder: Path, name: str) -> Task:
         """Read the task."""
         return read_task(folder, name)

@@ -7,8 +7,7 @@ import json
 import logging
 import random
 import re
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,13 +18,11 @@ from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
 from acclimate.options.reading import DEFAULT_READING, ReadingOptions
 from acclimate.tasks.classification.labels import label_name, read_labels, similar_labels
 from acclimate.tasks.readers import SPLITS, Row
-from acclimate.tasks.sources import COLUMNS, read_source
+from acclimate.tasks.sources import COLUMNS, draw_rows, read_source, shares_to_draw
 
 log = logging.getLogger(__name__)
 SENTENCE_ID = re.compile(r"(.+)_s\d+")
 """Pattern of the ``id`` of the n-th sentence of a document, as in Hallmarks of Cancer: the document, ``_s`` and n."""
-TEST_SHARE, DEV_SHARE = 0.2, 0.1
-"""Approximate shares of the rows that are drawn for test and dev, if a task has only train."""
 MIN_CLASSES_TO_WARN = 20
 """With more classes than this, and fewer than two train rows per class, a warning says so."""
 YAML_WORDS = ("no", "yes", "on", "off", "n", "y")
@@ -35,7 +32,7 @@ def read_task(source: Any, name: str, options: ReadingOptions = DEFAULT_READING)
     """Read a classification task in any of its forms: see :func:`acclimate.tasks.load_task`."""
     tables = read_source(source, name, options)
     rows = {split: tables[split].rows if split in tables else [] for split in SPLITS}
-    path = Path(source) if isinstance(source, str | Path) and not str(source).startswith("hf:") else None
+    path = Path(source) if isinstance(source, str | Path) else None
     return build_task(name, rows, path, options.split_seed)
 
 
@@ -102,54 +99,6 @@ def build_task(
     return Task(name, examples["train"], examples["test"], labels, examples["dev"], path, multi_label, drawn)
 
 
-def draw_rows(
-    groups: Sequence[str], labels: Sequence[Sequence[Hashable]], shares: Mapping[str, float], seed: int
-) -> dict[str, list[int]]:
-    """Draw rows for several splits; those that are not drawn remain in train.
-
-    A group is drawn as a whole and counts for the rarest class among its rows. Of every class, each split gets at most
-    its share of the rows, rounded, so that all classes keep the same shares in all splits as far as that is possible.
-    Every class keeps a row in train. The draw does not depend on the order of the rows.
-
-    Args:
-        groups: What each row must stay together with, such as its text.
-        labels: The classes of each row.
-        shares: Share of all rows by split.
-        seed: Random seed.
-
-    Returns:
-        The indices of the rows of each split, ascending.
-    """
-    members: dict[str, list[int]] = {}
-    for place, group in enumerate(groups):
-        members.setdefault(group, []).append(place)
-    counts = Counter(label for row in labels for label in row)
-    of_group = {group: {label for place in places for label in labels[place]} for group, places in members.items()}
-    strata: dict[str, list[str]] = {}
-    for group in sorted(members):
-        rarest = min(of_group[group], key=lambda label: (counts[label], str(label)), default="")
-        strata.setdefault(str(rarest), []).append(group)
-    drawn: dict[str, list[str]] = {split: [] for split in shares}
-    left: Counter[Hashable] = Counter(label for found in of_group.values() for label in found)  # groups in train
-    for stratum, found in sorted(strata.items()):
-        # Each class has its own generator, so that rows of one class do not affect the draws of others.
-        random.Random(f"{seed}/split/{stratum}").shuffle(found)
-        rows = sum(len(members[group]) for group in found)
-        remaining = found
-        for split, share in shares.items():
-            space, kept = round(share * rows), []
-            for group in remaining:
-                fits = len(members[group]) <= space and all(left[label] > 1 for label in of_group[group])
-                if not fits:
-                    kept.append(group)
-                    continue
-                space -= len(members[group])
-                left.subtract(of_group[group])
-                drawn[split].append(group)
-            remaining = kept
-    return {split: sorted(place for group in found for place in members[group]) for split, found in drawn.items()}
-
-
 def _draw_splits(examples: dict[str, list[Example]], name: str, seed: int) -> str:
     """Move train rows to test, and to dev if that is empty, too; return a sentence about it.
 
@@ -159,8 +108,7 @@ def _draw_splits(examples: dict[str, list[Example]], name: str, seed: int) -> st
     rows = examples["train"]
     groups = [example.document or example.item for example in rows]
     labels = [example.places for example in rows]
-    shares = {"test": TEST_SHARE} | ({} if examples["dev"] else {"dev": DEV_SHARE})
-    drawn = draw_rows(groups, labels, shares, seed)
+    drawn = draw_rows(groups, labels, shares_to_draw(bool(examples["dev"])), seed)
     if not drawn["test"]:
         raise UserError(
             f"The task '{name}' has no test split, and too few train rows ({len(rows)}) to draw one from; add a test "

@@ -12,23 +12,26 @@ from transformers import set_seed
 
 from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError
+from acclimate.evaluation.scoring import make_scoring
 from acclimate.files import RECORD_FILE, check_replaceable, check_writable, follow_link
 from acclimate.locks import with_output_lock
 from acclimate.modules.connectors import Connectors
 from acclimate.options import DistillOptions, recorded, verb
+from acclimate.results import MethodRow, StudyResults
+from acclimate.rows import DistillationRow
 from acclimate.tasks.classification.data import Task
 from acclimate.tasks.distillation.initial_models import finetune_into, load_or_evaluate, load_or_finetune
 from acclimate.tasks.distillation.student_training import DistillationLoss, build_phase_hooks
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets, representation_width
 from acclimate.tasks.kinds import open_task, resolve_options
-from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, run_identity
+from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, numbers, run_identity
 from acclimate.tasks.trainer import train
 from acclimate.training.callbacks import check_trackers, tensorboard_folder
 from acclimate.training.distributed import join_process_group
 from acclimate.training.result import warn_of_explosion
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class DistillResult(FinetuneResult):
     """The result of a distillation.
 
@@ -63,6 +66,43 @@ class DistillResult(FinetuneResult):
     ``teacher_targets`` (computing them) and ``distillation`` (both phases). A cached stage counts the seconds that it
     originally took, so the sum can exceed ``seconds``.
     """
+
+    def splits(self) -> dict[str, dict[str, float]]:
+        """Return the metrics of teacher and student on test, and those of the result on each split."""
+        return numbers({"teacher": self.teacher_metrics, "student before": self.student_metrics}) | super().splits()
+
+    def describe(self) -> list[str]:
+        """Return the size of the training, the metrics and the disagreement, in a few lines."""
+        first, last = self.disagreement[0], self.disagreement[-1]
+        return [
+            *super().describe(),
+            f"units active in only one of the models: {first:.0f} of {self.units} before, {last:.0f} at the end",
+        ]
+
+    def as_results(self) -> StudyResults:
+        """Return the metrics of teacher and student, and the curve of their disagreement, as results of a study."""
+        metric = make_scoring(self.kind, self.scoring).metrics[0]
+        row = DistillationRow(
+            model="student",
+            domain=self.task,
+            task=self.task,
+            method=self.objective,
+            metric=metric,
+            teacher=self.teacher_metrics[metric],
+            before=self.student_metrics[metric],
+            after=self.metrics[metric],
+            units=self.units,
+            distilled_epochs=self.distilled_epochs,
+            disagreement=self.disagreement,
+        )
+        return replace(
+            super().as_results(),
+            title=f"Distillation on {self.task}",
+            models=["student"],
+            domains=[self.task],
+            methods=[MethodRow(label=self.objective, name=self.objective)],
+            distillations=[row],
+        )
 
 
 @with_output_lock

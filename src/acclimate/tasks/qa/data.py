@@ -14,10 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from acclimate.corpus.readers import detect_format, holds_rows, read_json
-from acclimate.errors import DamagedFileError, UserError
+from acclimate.corpus.opening import detect_format
+from acclimate.corpus.readers import holds_rows, read_json
+from acclimate.errors import DamagedFileError, UserError, warn_once
 from acclimate.evaluation.qa import QAScoring
+from acclimate.options.reading import DEFAULT_READING, default_task_name
 from acclimate.tasks.readers import SPLITS, find_split_files, read_rows
+from acclimate.tasks.sources import ENDINGS, draw_rows, read_tables, shares_to_draw
 from acclimate.training.inputs import check_task_folder
 
 COLUMNS = frozenset(("context", "question", "answers"))
@@ -69,6 +72,8 @@ class QATask:
     test: list[Question]
     dev: list[Question] = field(default_factory=list)
     path: Path | None = None
+    drawn: str = ""
+    """A sentence on the splits that were drawn from train; empty if none were."""
 
     @classmethod
     def of(
@@ -135,51 +140,149 @@ def gold_answers(questions: Sequence[Question]) -> list[list[str]]:
     ]
 
 
-def load_qa(path: str | Path, *, name: str | None = None) -> QATask:
-    """Read a folder of ``train.json``, ``test.json`` and optionally ``dev.json`` (or ``.json.gz``) as in SQuAD v1.1.
+def load_qa(source: Any, *, name: str | None = None, split_seed: int = 0, encoding: str | None = None) -> QATask:
+    """Read questions about passages: a folder with a file per split, one file, or an object.
 
-    A split can also be a table or JSON lines with the columns that ``datasets`` gives SQuAD: ``id``, ``context``,
-    ``question`` and ``answers``.
+    A split is a ``.json`` file (or ``.json.gz``) as in SQuAD v1.1, or a table, JSON lines, or rows in memory with the
+    columns that ``datasets`` gives SQuAD: ``id``, ``context``, ``question`` and ``answers``. Without a test split,
+    about 20% of the train questions are drawn for test, and without a dev split as well, 10% for dev; all questions
+    about a passage stay in one split, and so do the snippets of a BioASQ question.
 
     Whitespace around an answer is stripped. An answer that is not at its ``answer_start`` is located by its text if
     that occurs exactly once in the passage; a warning gives the number of such answers.
 
     Args:
-        path: The folder.
-        name: Name of the task; by default the name of the folder.
+        source: A folder or file; or a ``Dataset``, a data frame, rows, or any of these by split.
+        name: Name of the task; by default the name of the folder or file.
+        split_seed: Random seed of splits that are drawn.
+        encoding: Encoding of files that are not UTF-8.
 
     Raises:
-        UserError: If a file is missing or cannot be parsed, or a question or an answer cannot be used.
+        UserError: If a file cannot be parsed, a question or an answer cannot be used, or there are too few passages to
+            draw a test split.
     """
-    path = Path(path)
-    check_task_folder(path)
-    files = {split: find_split_files(path, split) for split in SPLITS}
-    read = {split: read_squad(_load(found), str(found[0])) for split, found in files.items() if found}
-    return QATask(name or path.resolve().name, read["train"], read["test"], read.get("dev", []), path)
+    path = Path(source) if isinstance(source, str | Path) else None
+    name = name or (default_task_name(path.resolve()) if path else "task")
+    read = {}
+    if path is not None and not path.is_file():
+        check_task_folder(path)
+        files = {split: find_split_files(path, split, required=False) for split in SPLITS}
+        if not files["train"]:
+            find_split_files(path, "train")  # raises
+        read = {split: read_squad(_load(found, encoding), str(found[0])) for split, found in files.items() if found}
+    elif path is not None:
+        read = {"train": read_squad(_load([path], encoding), str(path))}
+    else:
+        for split, table in read_tables(source, name, DEFAULT_READING).items():
+            read[split] = read_squad(_as_squad([row for _, row in table.rows]), f"{name}/{split}")
+    drawn = ""
+    if "test" not in read:
+        warn_once(drawn := _draw_splits(read, name, split_seed))
+    return QATask(name, read["train"], read["test"], read.get("dev", []), path, drawn)
 
 
-def holds_questions(folder: Path) -> bool:
-    """Return whether the train split of a folder is a file in SQuAD format, or has the columns of SQuAD.
+def _draw_splits(read: dict[str, list[Question]], name: str, seed: int) -> str:
+    """Move train questions to test, and to dev if that is empty, too; return a sentence about it.
 
     Raises:
-        UserError: If the file cannot be read.
+        UserError: If there are too few passages.
     """
-    files = find_split_files(folder, "train", required=False)
-    if files and detect_format(files[0]) == ".json" and holds_rows(files[0], "paragraphs"):
-        return True
-    row = next(read_rows(files[0], COLUMNS), ("", {}))[1] if files else {}
-    return row.keys() >= COLUMNS and "label" not in row
+    questions = read["train"]
+    groups = _group_passages(questions)
+    drawn = draw_rows(groups, [()] * len(questions), shares_to_draw("dev" in read), seed)
+    if not drawn["test"] or len(set(groups)) <= sum(bool(places) for places in drawn.values()):
+        raise UserError(
+            f"The task '{name}' has no test split, and its {len(set(groups))} passages are too few, or some have too "
+            "many questions, to draw one; add a test split."
+        )
+    moved = {place for places in drawn.values() for place in places}
+    read["train"] = [question for place, question in enumerate(questions) if place not in moved]
+    for split, places in drawn.items():
+        read[split] = [questions[place] for place in places]
+    counts = " and ".join(f"{len(places):,} {split} questions" for split, places in drawn.items())
+    return (
+        f"The task '{name}' has no test split, so {counts} were drawn from its {len(questions):,} train questions "
+        f"with the seed {seed}: all questions about a passage in one split."
+    )
 
 
-def _load(files: Sequence[Path]) -> Any:
+def _group_passages(questions: Sequence[Question]) -> list[str]:
+    """Return for each question the first passage of those that are connected by passages or items."""
+    parent: dict[str, str] = {}
+
+    def root(key: str) -> str:
+        while parent.setdefault(key, key) != key:
+            key = parent[key]
+        return key
+
+    for question in questions:
+        first, second = sorted((root(f"passage {question.passage}"), root(f"question {question.item}")))
+        parent[second] = first
+    return [root(f"passage {question.passage}") for question in questions]
+
+
+def holds_questions(source: Any) -> bool:
+    """Return whether the train split of a source is a file in SQuAD format, or has the columns of SQuAD.
+
+    Raises:
+        UserError: If a file cannot be read.
+    """
+    if not isinstance(source, str | Path):
+        names = _columns_of(source)
+    else:
+        path = Path(source)
+        files = find_split_files(path, "train", required=False) if path.is_dir() else [path]
+        files = [file for file in files if file.name.lower().endswith(ENDINGS)]
+        if files and detect_format(files[0]) == ".json" and holds_rows(files[0], "paragraphs"):
+            return True
+        try:
+            names = set(next(read_rows(files[0], COLUMNS), ("", {}))[1]) if files else set()
+        except UserError:
+            if path.is_dir():
+                raise
+            names = set()  # a file in another encoding, which the other kinds report
+    return names >= COLUMNS and "label" not in names
+
+
+def _columns_of(value: Any) -> set[str]:
+    """Return the columns of an object; of objects by split those of train, or of the first."""
+    if isinstance(value, Mapping):
+        known = {str(name).lower(): part for name, part in value.items()}
+        parts = [known[name] for name in SPLITS["train"] if name in known] or list(value.values())
+        value = parts[0] if parts else []
+    columns = getattr(value, "column_names", None) or getattr(value, "columns", None)
+    if columns is None and isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+        columns = value[0]
+    return set() if columns is None else set(map(str, columns))
+
+
+def _load(files: Sequence[Path], encoding: str | None = None) -> Any:
     """Return the content of a file in SQuAD format, or rows with the columns of SQuAD in that format."""
     if detect_format(files[0]) == ".json" and len(files) == 1:
         with suppress(DamagedFileError):  # JSON lines; read_rows() reports other damage
-            value = read_json(files[0])
+            value = read_json(files[0], encoding=encoding)
             if not isinstance(value, list) or not value:
                 return value
-    rows = [row for file in files for _, row in read_rows(file, COLUMNS)]
-    return {"data": [{"paragraphs": [{"context": row.get("context"), "qas": [row]} for row in rows]}]}
+    return _as_squad([row for file in files for _, row in read_rows(file, COLUMNS, encoding)])
+
+
+def _as_squad(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return rows with the columns of SQuAD in the structure of its files; in CSV and Excel, answers are JSON."""
+    paragraphs = [
+        {"context": row.get("context"), "qas": [{"id": number, **row, "answers": _parse_cell(row.get("answers"))}]}
+        for number, row in enumerate(rows, 1)
+    ]
+    return {"data": [{"paragraphs": paragraphs}]}
+
+
+def _parse_cell(value: Any) -> Any:
+    """Return an answer as plain values: parsed from JSON, without the arrays that pandas makes of lists."""
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    if isinstance(value, Mapping):
+        return {name: cell.tolist() if hasattr(cell, "tolist") else cell for name, cell in value.items()}
+    return value
 
 
 def read_squad(value: Any, where: str) -> list[Question]:

@@ -15,6 +15,7 @@ from transformers import AutoModelForQuestionAnswering
 from acclimate.device import Precision
 from acclimate.errors import warn_once
 from acclimate.evaluation.qa import MAX_RANK, normalize_bioasq, qa_metrics
+from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import load_with_head
@@ -195,15 +196,25 @@ def load_qa_model(path: str | Path, windowing: WindowConfig, device: torch.devic
 
 @TASK_KINDS.register("qa", summary="extractive question answering, in the format of SQuAD v1.1")
 class QuestionAnswering(TaskKind):
-    """A folder with questions in SQuAD format, or in tables with the columns of SQuAD."""
+    """Questions in SQuAD format, or in tables and objects with the columns of SQuAD."""
 
     def matches(self, folder: Path) -> bool:
         """Return whether the train split holds questions."""
         return holds_questions(folder)
 
+    def matches_source(self, source: Any) -> bool:
+        """Return whether a file or an object holds questions."""
+        return holds_questions(source)
+
     def read(self, folder: Path, name: str) -> QATask:
         """Read the task."""
         return load_qa(folder, name=name)
+
+    def read_source(self, source: Any, name: str, options: ReadingOptions) -> QATask:
+        """Read the task in any form; its columns have fixed names."""
+        if options.text_column or options.pair_column or options.label_column:
+            return super().read_source(source, name, options)  # raises
+        return load_qa(source, name=name, split_seed=options.split_seed, encoding=options.encoding)
 
     def texts(self, example: Question) -> tuple[str, ...]:
         """Return the question and the passage."""

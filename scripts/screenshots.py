@@ -1,0 +1,56 @@
+"""Take pictures of reports as they look on a desktop, on a phone and in the dark, to compare them in a review.
+
+    python scripts/screenshots.py docs/results/*/results.json --out /tmp/pictures
+    python scripts/screenshots.py runs/study/report.html
+
+Results are rendered first. For each report there are three PNG files: `NAME-desktop.png` (1,400 pixels wide),
+`NAME-phone.png` (390 pixels) and `NAME-dark.png`. Needs Chromium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.report.browser import Browser, chromium  # noqa: E402
+
+from acclimate.report import write_report  # noqa: E402
+from acclimate.results import StudyResults  # noqa: E402
+
+VIEWS = {"desktop": (1400, False), "phone": (390, False), "dark": (1400, True)}
+"""Width in pixels, and whether the reader prefers a dark page, of each picture."""
+
+
+def main() -> None:
+    """Take the pictures that the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, help="results.json or HTML files")
+    parser.add_argument("--out", type=Path, default=Path("screenshots"), help="output folder")
+    options = parser.parse_args()
+    if chromium() is None:
+        sys.exit("Chromium was not found; install 'chromium' or 'google-chrome'.")
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        browser = Browser(Path(folder) / "profile")
+        try:
+            for file in options.files:
+                page, name = file, file.stem
+                if file.suffix == ".json":
+                    name = file.parent.name
+                    page = write_report(StudyResults.load(file), Path(folder) / f"{name}.html")
+                for view, (width, dark) in VIEWS.items():
+                    browser.open(page, width, dark=dark)
+                    picture = options.out / f"{name}-{view}.png"
+                    browser.picture(picture)
+                    sys.stdout.write(f"{picture} {browser.errors or ''}\n")
+        finally:
+            browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Text of documents: Markdown, and HTML, PDF, Word, EPUB and PowerPoint through ``markitdown``.
+
+A file is one document. What the converters write is Markdown without links, images and marks of emphasis.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import lzma
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from acclimate.corpus.opening import HEAD_BYTES, choose_encoding, detect_format, open_bytes
+from acclimate.errors import first_line
+from acclimate.files import cache_folder, read_json_object, warn_on_write_error, write_json
+
+CONVERTERS = {
+    ".html": "HtmlConverter",
+    ".pdf": "PdfConverter",
+    ".docx": "DocxConverter",
+    ".pptx": "PptxConverter",
+    ".epub": "EpubConverter",
+}
+"""The class of ``markitdown.converters`` for each format."""
+OPTIONS = {
+    "strip": ["a", "img", "b", "strong", "i", "em", "u"],
+    "escape_asterisks": False,
+    "escape_underscores": False,
+    "escape_misc": False,
+}
+"""Options of ``markdownify``, through which all of them but PDF go: only the text of these elements is kept."""
+LIBRARIES = ("markitdown", "markdownify", "mammoth", "pdfminer.six", "pdfplumber", "python-pptx")
+"""The packages on which the text of a document depends."""
+_VERSION = 1  # increment when the same file gives another text
+LIGATURES = str.maketrans({"\ufb00": "ff", "\ufb01": "fi", "\ufb02": "fl", "\ufb03": "ffi", "\ufb04": "ffl"})
+FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(.*?\n)?---[ \t]*(\r?\n|\Z)", re.DOTALL)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+HYPHENATED = re.compile(r"(\w+)-\n(\w+)([^\w\s]*)[ ]?")
+
+
+def strip_markdown(text: str) -> str:
+    """Return a Markdown document without the metadata at its top and without comments; all else is text."""
+    return COMMENT.sub("", FRONT_MATTER.sub("", text, count=1)).strip()
+
+
+@cache
+def conversion_version() -> str:
+    """Return the versions on which the text of a converted document depends."""
+    return " ".join([str(_VERSION), *(f"{name}={_installed(name)}" for name in LIBRARIES)])
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def convert_document(path: Path, encoding: str | None = None) -> tuple[str, str]:
+    """Return the text of a document, and the problem if it has none.
+
+    Conversion can take seconds for a PDF, so texts are kept in the cache, by the content of their files.
+
+    Args:
+        path: A file of one of the formats in ``CONVERTERS``.
+        encoding: Encoding of an HTML file, if it does not name its own and is not UTF-8.
+
+    Raises:
+        UserError: If the file cannot be opened.
+        DamagedFileError: If it is HTML in UTF-16 or UTF-32, and does not say so.
+    """
+    form = detect_format(path) or ""
+    try:
+        with open_bytes(path) as file:
+            data = file.read()
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        return "", f"the file is damaged or cut off ({first_line(error)})"
+    if not data:
+        return "", "the file is empty"
+    encoding = choose_encoding(data[:HEAD_BYTES], encoding, path) if form == ".html" else None
+    key = blake2b(f"{form} {encoding} {conversion_version()}\n".encode() + data, digest_size=16).hexdigest()
+    stored = cache_folder() / "documents" / key[:2] / f"{key}.json"
+    found = read_json_object(stored)
+    if found is not None and found.keys() >= {"text", "problem"}:
+        return found["text"], found["problem"]
+    text, problem = _convert(data, form, encoding)
+    with warn_on_write_error("The texts of documents", stored.parent):
+        write_json(stored, {"text": text, "problem": problem})
+    return text, problem
+
+
+def _convert(data: bytes, form: str, encoding: str | None) -> tuple[str, str]:
+    from markitdown import StreamInfo, converters
+
+    converter: Any = getattr(converters, CONVERTERS[form])()
+    try:
+        with _silence():
+            info = StreamInfo(extension=form, charset=encoding)
+            text = converter.convert(io.BytesIO(data), info, **OPTIONS).markdown
+    except Exception as error:  # each library has its own exceptions, and a damaged file can raise any other
+        return "", _explain(error, data, form)
+    text = _clean(text, form)
+    if text:
+        return text, ""
+    return "", "no text; scanned pages have to be read by OCR first" if form == ".pdf" else "no text"
+
+
+def _explain(error: Exception, data: bytes, form: str) -> str:
+    names = {type(one).__name__ for one in (error, error.__cause__, error.__context__)}
+    if any("Password" in name or "Encrypt" in name for name in names):
+        return "the document is encrypted; save it without a password"
+    if form != ".pdf" and data.startswith(b"\xd0\xcf\x11\xe0"):  # Office files with a password, and those of 1997
+        return f"the document is encrypted or of an older format; save it as {form} without a password"
+    return f"the document is damaged or not {form[1:]} ({type(error).__name__}: {first_line(error)})"
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Suppress the remarks of the converters about details of a file."""
+    loggers = [logging.getLogger(name) for name in ("pdfminer", "pdfplumber", "mammoth")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _clean(text: str, form: str) -> str:
+    """Return a converted text without ligatures, marks of pages, hyphenation (PDF), and trailing and extra blanks."""
+    text = text.encode("utf-8", "replace").decode("utf-8")  # half of a surrogate pair is no character
+    text = text.translate(LIGATURES).replace("\f", "\n\n").replace("\r\n", "\n").replace("\xa0", " ")
+    if form == ".pdf":
+        text = _join_hyphenated(text)
+    text = "\n".join(line.rstrip() for line in text.split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def _join_hyphenated(text: str) -> str:
+    """Join words that are hyphenated at line ends.
+
+    The hyphen stays where the document has the word with it elsewhere, and never without it.
+    """
+    words = set(re.findall(r"\w+(?:-\w+)*", text.casefold()))
+
+    def join(match: re.Match[str]) -> str:
+        first, second, after = match.groups()
+        whole, compound = f"{first}{second}", f"{first}-{second}"
+        keeps = compound.casefold() in words and whole.casefold() not in words
+        return f"{compound if keeps or not second[0].islower() else whole}{after}\n"
+
+    return HYPHENATED.sub(join, text)

@@ -1,0 +1,186 @@
+"""What to do after a study, depending on its results, with the commands for it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acclimate.options import FinetuneOptions, defaults
+from acclimate.options.training import BUDGETS
+from acclimate.report.formatting import joined
+from acclimate.results import StudyResults
+from acclimate.rows import NOT_LEARNED, WITHHELD, Comparison, ScoreRow
+
+LEARNING_RATE = 1e-4
+"""Learning rate of most methods, where the study does not set one."""
+
+
+@dataclass
+class Step:
+    """Something to do next.
+
+    Attributes:
+        text: What to do and why.
+        commands: Shell commands for it.
+        page: Name of the page of the documentation that says more, or empty.
+    """
+
+    text: str
+    commands: tuple[str, ...] = ()
+    page: str = ""
+
+
+def next_steps(results: StudyResults, folder: Path | None = None) -> list[Step]:
+    """Return what to do next, most urgent first.
+
+    Args:
+        results: Results of a study.
+        folder: Folder of the study, for the commands; by default ``runs/NAME``.
+    """
+    results = StudyResults.from_dict(results)
+    return list(_steps(results, _Study(results, folder or Path("runs") / results.name)))
+
+
+@dataclass
+class _Study:
+    """A study and its folder, to write commands with."""
+
+    results: StudyResults
+    folder: Path
+
+    def again(self, *changes: str) -> str:
+        """Return the command that runs the study with changes; it reuses the jobs that do not change."""
+        file = f"{self.results.name}.yaml"
+        file = str(self.folder / file) if (self.folder / file).is_file() else file
+        words = ["acclimate", "compare", file, "--out", str(self.folder)]
+        return shlex.join([*words, *(word for change in changes for word in ("--set", change))])
+
+    def setting(self, section: str, name: str, default: Any) -> Any:
+        """Return a setting of the study, or the default of the software."""
+        value = (self.results.config.get(section) or {}).get(name)
+        return default if value is None else value
+
+    def path(self, domain: str, key: str, default: str) -> str:
+        """Return the first path under a key of a domain."""
+        for entry in self.results.config.get("domains") or []:
+            found = entry.get(key) if entry.get("name") == domain else None
+            if found:
+                return str(found[0].get("path", default) if isinstance(found[0], dict) else found[0])
+        return default
+
+    def model(self, row: ScoreRow) -> str:
+        """Return the folder of the adapted model behind a score; empty if the study has none."""
+        for run in self.results.adaptations:
+            mine = (run.model, run.domain or row.domain, run.method) == (row.model, row.domain, row.method)
+            if mine and run.task in (None, row.task) and run.folder:
+                return str(self.folder / run.folder)
+        return ""
+
+
+def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
+    if results.failures:
+        yield Step("Some jobs have no result. The same command computes only these:", (study.again(),))
+    compared = [(row, entry) for row in results.scores if (entry := row.comparison)]
+    by_verdict: dict[str, list[tuple[ScoreRow, Comparison]]] = {}
+    for row, entry in compared:
+        by_verdict.setdefault(entry.verdict, []).append((row, entry))
+    if NOT_LEARNED in by_verdict:
+        epochs = study.setting("finetune", "epochs", defaults(FinetuneOptions)["epochs"])
+        yield Step(
+            "Fine-tuning has to work before adaptation can be compared. Train longer, or let a search on dev choose "
+            "the settings:",
+            (study.again(f"finetune.epochs={4 * epochs}"),),
+            "study",
+        )
+    if WITHHELD in by_verdict:
+        seeds = max((len(row.seeds) for row, _ in by_verdict[WITHHELD]), default=1)
+        change = "adapt_seeds=3" if seeds > 1 else "seeds=3"
+        yield Step(
+            "Repeat the training, so that its variance is known and there can be a verdict:", (study.again(change),)
+        )
+    if wins := by_verdict.get("win"):
+        yield _use(study, *max(wins, key=lambda pair: pair[1].difference))
+        yield from _forgetting(results, study, {row.method for row, _ in wins})
+    elif by_verdict.get("tie"):
+        yield from _more_evidence(study, by_verdict["tie"])
+    if by_verdict.get("loss") and not by_verdict.get("win"):
+        rate = study.setting("adapt", "learning_rate", LEARNING_RATE)
+        methods = joined(list(dict.fromkeys(row.method for row, _ in by_verdict["loss"])))
+        yield Step(
+            f"Keep the base model rather than that of {methods}, or adapt more gently:",
+            (study.again(f"adapt.learning_rate={rate / 4:g}"),),
+        )
+    if not compared and results.losses:
+        yield from _losses_only(results, study)
+
+
+def _use(study: _Study, row: ScoreRow, entry: Comparison) -> Step:
+    """Use the model that gained most."""
+    model = study.model(row)
+    doubt = "" if (entry.p_holm or 0.0) < 0.05 else " Confirm it with more seeds first, as correction leaves a doubt."
+    text = f"Use the model adapted with {row.method}: fine-tune it on all your labels, or share it.{doubt}"
+    if not model:
+        return Step(text)
+    tuned, task = str(study.folder / "tuned"), study.path(row.domain, "tasks", "TASK")
+    tune = ["acclimate", "finetune", "--model", model, "--task", task, "--out", tuned]
+    return Step(text, (shlex.join(tune), shlex.join(["acclimate", "push", model, "USER/NAME"])))
+
+
+def _forgetting(results: StudyResults, study: _Study, methods: set[str]) -> Iterator[Step]:
+    """Say how to forget less, if a method that helped has a higher loss on general text."""
+    lost = [
+        row.method
+        for row in results.losses
+        if row.text == "general" and row.method in methods and row.difference
+        if row.difference.difference > 0 and row.difference.is_answered and row.difference.verdict != "tie"
+    ]
+    if lost:
+        yield Step(
+            f"{joined(list(dict.fromkeys(lost)))} forgot some general text. If the model needs it, mix general text "
+            "into the adaptation, but not the text that forgetting is measured on:",
+            (study.again("adapt.replay=[general.txt]", "adapt.replay_share=0.2"),),
+        )
+
+
+def _more_evidence(study: _Study, ties: list[tuple[ScoreRow, Comparison]]) -> Iterator[Step]:
+    """Narrow the interval, or stop."""
+    row, entry = max(ties, key=lambda pair: pair[1].high - pair[1].low)
+    width = f"{50 * (entry.high - entry.low):.1f}"
+    yield Step(
+        f"An effect of less than about {width} percentage points cannot be seen here. If it would matter, run more "
+        "seeds or use more test items; if not, keep the base model:",
+        (study.again(f"seeds={max(5, 2 * len(row.seeds))}"),),
+    )
+    advise = ["acclimate", "advise", "--model", _model_path(study, row.model)]
+    advise += ["--corpus", study.path(row.domain, "corpus", "CORPUS")]
+    yield Step("Find out how far the text is from what the model knows:", (shlex.join(advise),))
+
+
+def _losses_only(results: StudyResults, study: _Study) -> Iterator[Step]:
+    """Ask for an end task if the loss fell, and for more training if it did not."""
+    domain = [row for row in results.losses if row.text == "domain" and row.difference]
+    if any(row.difference.difference < 0 and row.difference.verdict != "tie" for row in domain if row.difference):
+        model = _model_path(study, domain[0].model)
+        corpus = study.path(domain[0].domain, "corpus", "CORPUS")
+        words = ["acclimate", "compare", "--model", model, "--corpus", corpus, "--task", "labelled.csv"]
+        out = str(study.folder.with_name(f"{study.folder.name}-task"))
+        yield Step(
+            "The model predicts text of the domain better. Whether that helps what you use it for, a task with labels "
+            "tells:",
+            (shlex.join([*words, "--out", out]),),
+            "study",
+        )
+    elif domain:
+        budget = next((name for name in BUDGETS if study.setting("adapt", name, None)), "epochs")
+        more = f"adapt.{budget}={3 * study.setting('adapt', budget, 1):g}"
+        yield Step("The loss on the domain did not fall. Train longer, or with another rate:", (study.again(more),))
+
+
+def _model_path(study: _Study, name: str) -> str:
+    for model in study.results.config.get("models") or []:
+        if isinstance(model, dict) and name in (model.get("name"), model.get("path")):
+            return str(model.get("path", name))
+    return name

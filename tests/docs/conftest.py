@@ -1,0 +1,128 @@
+"""A folder with the models, texts and tasks that the pages name, all of them tiny."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pandas
+import pytest
+import yaml
+
+from tests.docs.blocks import DOMAIN, STUDY
+from tests.tiny import TEXTS, save_tiny
+
+POSITIONS = 1100
+ENCODERS_NAMED = ("roberta-base", "bert-base-uncased", "bert-base-cased")
+DECODERS_NAMED = (
+    "HuggingFaceTB/SmolLM2-135M",
+    "HuggingFaceTB/SmolLM2-135M-Instruct",
+    "Qwen/Qwen3-0.6B",
+    "Qwen/Qwen3-0.6B-Base",
+)
+TASKS = ("restaurant", "polarity", "sentiment", "mr", "citation_intent", "ag", "bioasq")
+TEXT_FILES = ("general.txt", "heldout.txt", "domain.txt", "wiki.txt", "cs.txt", "train.txt", "notes.txt", "terms.txt")
+TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+
+
+def lines(name: str, count: int = 40) -> list[str]:
+    """Return different texts for a file."""
+    return [f"{TEXTS[number % len(TEXTS)]} {name} {number}" for number in range(count)]
+
+
+def rows(first: str, second: str, labels: tuple[str, str] = ("no", "yes"), count: int = 40) -> list[dict]:
+    """Return rows of a task with these columns, as many of each label."""
+    return [{first: text, second: labels[number % 2]} for number, text in enumerate(lines(first, count))]
+
+
+def write_lines(file: Path, records: list[dict]) -> None:
+    """Write JSON lines, compressed if the name ends in ``.gz``."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    opened = gzip.open if file.suffix == ".gz" else open
+    with opened(file, "wt", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(record) + "\n" for record in records)
+
+
+def write_models(folder: Path) -> None:
+    """Write tiny models under the names of real ones."""
+    for seed, name in enumerate(ENCODERS_NAMED):
+        save_tiny("bert", folder / name, seed, max_position_embeddings=POSITIONS)
+    for seed, name in enumerate(DECODERS_NAMED):
+        save_tiny("llama", folder / name, seed, max_position_embeddings=POSITIONS)
+        (folder / name / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+
+
+def write_texts(folder: Path) -> None:
+    """Write unlabelled text in the forms that the pages name."""
+    for name in TEXT_FILES:
+        (folder / name).write_text("\n".join(lines(name)) + "\n", encoding="utf-8")
+    for name in ("reviews.jsonl.gz", "reviews.jsonl", "wikipedia.jsonl.gz", "heldout.jsonl.gz", "papers.jsonl"):
+        write_lines(folder / name, [{"text": text} for text in lines(name)])
+    for place in ("reviews", "wikipedia", "papers/train", "papers/heldout"):
+        for part in "ab":
+            write_lines(folder / place / f"{part}.jsonl.gz", [{"text": text} for text in lines(f"{place} {part}")])
+    pandas.DataFrame({"text": lines("abstract")}).to_parquet(folder / "abstracts.parquet")
+    pandas.DataFrame({"title": "a", "body": lines("article")}).to_csv(folder / "articles.csv", index=False)
+    chats = [
+        {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": text}]}
+        for text in lines("chat")
+    ]
+    write_lines(folder / "dialogues.jsonl", chats)
+
+
+def write_tasks(folder: Path) -> None:
+    """Write labelled tasks: single files, folders of splits, and question answering."""
+    pandas.DataFrame(rows("review", "sentiment")).to_csv(folder / "reviews.csv", index=False)
+    pandas.DataFrame(rows("description", "queue")).assign(other="food").to_csv(folder / "tickets.csv", index=False)
+    write_lines(folder / "pairs.jsonl", [{**row, "other": "food"} for row in rows("one", "same")])
+    for name in TASKS:
+        for split in ("train", "dev", "test"):
+            write_lines(folder / "tasks" / name / f"{split}.jsonl", rows("text", "label", count=20))
+    for split in ("train", "test"):
+        write_lines(folder / "tasks" / "topic" / f"{split}.jsonl", rows("text", "label", ("phys", "bio"), 20))
+    for name in ("squad", "bioasq"):
+        for split in ("train", "test"):
+            write_questions(folder / name / f"{split}.json")
+
+
+def write_questions(file: Path) -> None:
+    """Write questions in the format of SQuAD."""
+    file.parent.mkdir(exist_ok=True)
+    questions = [
+        {
+            "context": f"the soup was cold and the wine was good {number}",
+            "qas": [
+                {
+                    "id": f"{file.stem} {number}",
+                    "question": "what was cold?",
+                    "answers": [{"text": "soup", "answer_start": 4}],
+                }
+            ],
+        }
+        for number in range(8)
+    ]
+    file.write_text(json.dumps({"data": [{"paragraphs": questions}]}), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def samples(tmp_path_factory) -> Path:
+    """The folder of samples, which no test changes."""
+    folder = tmp_path_factory.mktemp("samples")
+    for write in (write_models, write_texts, write_tasks):
+        write(folder)
+    study = {**STUDY, "domains": [{**DOMAIN, "tasks": ["reviews.csv"]}], "seeds": 2}
+    (folder / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def workspace(samples, tmp_path, monkeypatch, page) -> Path:
+    """A new current folder with links to the samples; a page that uses an adapted model without writing it has one."""
+    for sample in samples.iterdir():
+        (tmp_path / sample.name).symlink_to(sample)
+    if not re.search(r"--out adapted|out=\"adapted", page.read_text(encoding="utf-8")):
+        (tmp_path / "adapted").symlink_to(samples / "roberta-base")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

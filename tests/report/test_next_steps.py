@@ -1,0 +1,83 @@
+"""What to do next: each outcome of a study has steps, and their commands are valid."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+from acclimate.cli import app
+from acclimate.report import markdown, render
+from acclimate.report.next_steps import next_steps
+from acclimate.results import Failure
+from acclimate.study.changes import change_values
+from acclimate.study.config import StudyConfig
+from acclimate.version import docs_page
+from tests.report.full import with_comparison
+
+FOLDER = Path("runs/a study")
+
+
+def with_verdicts(results, verdict, **changes):
+    rows = [with_comparison(row, verdict=verdict) if row.comparison else row for row in results.scores]
+    return replace(results, scores=rows, **changes)
+
+
+def check(results, *found):
+    """Return the texts of the steps of results; every command parses, and every change leads to a valid study."""
+    steps = next_steps(results, FOLDER)
+    group = typer.main.get_command(app)
+    for step in steps:
+        assert not step.page or Path(docs_page(step.page)).is_file()
+        for command in step.commands:
+            program, verb, *arguments = shlex.split(command)
+            assert program == "acclimate"
+            context = group.commands[verb].make_context(verb, list(arguments), resilient_parsing=False)
+            values = [arguments[place + 1] for place, word in enumerate(arguments) if word == "--set"]
+            changes = dict(value.split("=", 1) for value in values)
+            assert StudyConfig.of(change_values(results.config, changes), "the study")
+            assert context.params
+    return [step.text for step in steps]
+
+
+def test_each_outcome_has_steps(results):
+    commands = "\n".join(command for step in next_steps(results, FOLDER) for command in step.commands)
+    run = next(run for run in results.adaptations if run.method == "mlm")
+    assert f"--model '{FOLDER / run.folder}'" in commands and "acclimate push" in commands
+    helped = check(results)
+    assert helped[0].startswith("Use the model adapted with mlm") and "forgot some general text" in helped[1]
+    (learn,) = check(with_verdicts(results, "not_learned"))
+    assert learn.startswith("Fine-tuning has to work")
+    (repeat,) = check(with_verdicts(results, "withheld"))
+    assert "variance" in repeat
+    tie, far = check(with_verdicts(results, "tie"))
+    assert "cannot be seen here" in tie and "how far" in far
+    (keep,) = check(with_verdicts(results, "loss"))
+    assert keep.startswith("Keep the base model rather than that of mlm and dga, no contrast")
+    (task,) = check(replace(results, scores=[]))
+    assert "a task with labels" in task
+    higher = [
+        replace(row, difference=replace(row.difference, verdict="tie")) for row in results.losses if row.difference
+    ]
+    (longer,) = check(replace(results, scores=[], losses=higher))
+    assert "Train longer" in longer
+    assert check(replace(results, scores=[], losses=[])) == []
+    failed = replace(results, failures=[Failure(job="x", error="y", state="failed")])
+    assert check(failed)[0].startswith("Some jobs have no result")
+
+
+def test_the_steps_are_in_the_page_and_in_markdown(results):
+    command = next_steps(results, FOLDER)[0].commands[0]
+    assert f"    {command}\n" in markdown(results, FOLDER)
+    assert "What now" in render(results, FOLDER) and "runs/small/" in render(results)
+    empty = replace(results, scores=[], losses=[])
+    assert "What now" not in render(empty) + markdown(empty)
+
+
+def test_the_study_file_is_that_in_the_folder(results, tmp_path):
+    found = with_verdicts(results, "tie")
+    assert next_steps(found, tmp_path)[0].commands[0].startswith("acclimate compare small.yaml --out ")
+    (tmp_path / "small.yaml").touch()
+    assert f"compare {tmp_path / 'small.yaml'} " in next_steps(found, tmp_path)[0].commands[0]
