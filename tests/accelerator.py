@@ -228,7 +228,9 @@ def _attention_reference(
         q, k, v = (part[begin:end].transpose(0, 1).float() for part in (query, key, value))
         k, v = k.repeat_interleave(groups, 0), v.repeat_interleave(groups, 0)
         ahead = torch.arange(end - begin)[None, :] - torch.arange(end - begin)[:, None]
-        allowed = (ahead <= (0 if causal else right if right >= 0 else end)) & (ahead >= (-left if left >= 0 else -end))
+        allowed = (ahead <= (0 if causal else right if right >= 0 else end)) & (
+            ahead >= (-left if left >= 0 else -end)
+        )
         weights = (q @ k.mT * scale).masked_fill(~allowed, -torch.inf).softmax(-1)
         kept = torch.ones_like(weights)
         if dropout:

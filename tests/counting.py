@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.accelerator import Accelerator, _tensors, emulated
+from tests.tiny import VOCABULARY
 
 aten = torch.ops.aten
 SHAPE_DEPENDS_ON_VALUES = {
@@ -34,6 +35,7 @@ SHAPE_DEPENDS_ON_VALUES = {
 }
 """Operators whose result the host has to wait for."""
 INDEXED = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
+VARLEN = (aten._flash_attention_forward.default, aten._efficient_attention_forward.default)
 VIEWS = {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten._unsafe_view.default}
 
 
@@ -43,17 +45,21 @@ class Ledger(TorchDispatchMode):
 
     Attributes:
         accelerator: The emulated accelerator.
+        vocabulary: Rows of the table of word embeddings.
         operators: Launches by name. Views are none, and attention is one forward and one backward.
         stops: Values that the host waited for, by operator.
         copies: Copies by direction, ``"to device"`` or ``"to host"``, and whether the host waits for them.
         attention: Calls of attention by kernel: ``"flash"``, ``"mask"`` and ``"varlen"``.
+        read: Tokens of each look-up in the table of word embeddings, padding included.
     """
 
     accelerator: Accelerator
+    vocabulary: int = len(VOCABULARY)
     operators: Counter[str] = field(default_factory=Counter)
     stops: Counter[str] = field(default_factory=Counter)
     copies: Counter[tuple[str, bool]] = field(default_factory=Counter)
     attention: Counter[str] = field(default_factory=Counter)
+    read: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -67,6 +73,10 @@ class Ledger(TorchDispatchMode):
         result = func(*args, **kwargs)
         if self.accelerator.uncounted or not any(held):
             return result
+        if func in VARLEN:
+            self.attention["varlen"] += 1
+        if func is aten.embedding.default and len(args[0]) == self.vocabulary:
+            self.read.append(args[1].numel())
         if func in SHAPE_DEPENDS_ON_VALUES:
             self.stops[SHAPE_DEPENDS_ON_VALUES[func]] += 1
         elif func in INDEXED and any(part is not None and part.dtype == torch.bool for part in args[1]):

@@ -159,7 +159,12 @@ def _kernels(device: Any) -> dict[str, bool]:
 
     from acclimate.models import describe_computation
 
-    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    sizes: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "intermediate_size": 8,
+    }
     found = describe_computation(BertModel(BertConfig(vocab_size=8, **sizes)).to(device))
     return {name: value for name, value in found.items() if name != "device"}
 

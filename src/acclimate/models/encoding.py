@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask, create_bidirectional_sliding_window_mask
 
-from acclimate.device import copy_to
+from acclimate.device import copy_to, host_copy
 from acclimate.errors import UserError
 from acclimate.kernels import Unpadded, cut_last_layer
 from acclimate.models.attention import uses_gated_attention
@@ -204,7 +204,9 @@ def _forward_unpadded_rows(model: PreTrainedModel, ids: Tensor, text: Tensor, ho
         rows = (lengths == length).nonzero()[:, 0]
         order.append(rows)
         here = copy_to(rows, ids.device)
-        parts.append(_forward(model, ids[here, :length], text[here, :length], None, None, host[rows, :length], **outputs))
+        parts.append(
+            _forward(model, ids[here, :length], text[here, :length], None, None, host[rows, :length], **outputs)
+        )
     back = copy_to(torch.cat(order).argsort(), ids.device)
 
     def joined(states: Iterable[Tensor]) -> Tensor:
@@ -309,7 +311,7 @@ class _SkipUnreadTokens:
             return None
         # Real tokens of a row are one text; its number is that of the row.
         mask = options["attention_mask"]
-        host = mask.cpu() - 1
+        host = host_copy(mask) - 1
         if bool((host[:, 1:] > host[:, :-1]).any()):  # padding on the left
             return None
         kernels = kernels_of(self.model)

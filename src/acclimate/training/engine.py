@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from acclimate.device import Precision, autocast
+from acclimate.device import Precision, autocast, copy_to, host_copy, with_host_copy
 from acclimate.errors import UserError
 from acclimate.masking import Rewriting
 from acclimate.models import dropout_rates, kind_of, language_head, reads_positions, step_context
@@ -285,7 +285,8 @@ class TaskBatch:
 
     def to(self, device: torch.device) -> TaskBatch:
         """Return the batch on ``device``."""
-        return replace(self, inputs={name: value.to(device) for name, value in self.inputs.items()})
+        moved = {name: with_host_copy(copy_to(value, device), value) for name, value in self.inputs.items()}
+        return replace(self, inputs=moved)
 
     @property
     def texts(self) -> int:
@@ -295,7 +296,7 @@ class TaskBatch:
     @property
     def tokens(self) -> int:
         """Number of real tokens."""
-        return int(self.inputs["attention_mask"].sum())
+        return int(host_copy(self.inputs["attention_mask"]).sum())
 
 
 class TaskEngine:
@@ -318,8 +319,7 @@ class TaskEngine:
     def step(self, batches: Sequence[TaskBatch]) -> Terms:
         """Add the gradients of a step; return its loss in nats, as the term ``"task"`` and as the sum ``"loss"``."""
         device = self.model.device
-        mine = torch.tensor(sum(batch.texts for batch in batches), device=device)
-        rows = int(self.group.add([mine])[0])
+        rows = self.group.add_numbers([sum(batch.texts for batch in batches)], device)[0]
         loss = torch.zeros((), device=device)
         with self.step_context():
             for batch in batches:
