@@ -8,6 +8,7 @@ that would fail with "Expected all tensors to be on the same device". Kernels, m
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -224,13 +225,12 @@ def _attention_reference(
     generator, results = torch.Generator().manual_seed(seed), []
     bounds, heads, groups = starts.tolist(), key.shape[1], query.shape[1] // key.shape[1]
     scale = query.shape[2] ** -0.5 if scale is None else scale
-    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, end in itertools.pairwise(bounds):
         q, k, v = (part[begin:end].transpose(0, 1).float() for part in (query, key, value))
         k, v = k.repeat_interleave(groups, 0), v.repeat_interleave(groups, 0)
         ahead = torch.arange(end - begin)[None, :] - torch.arange(end - begin)[:, None]
-        allowed = (ahead <= (0 if causal else right if right >= 0 else end)) & (
-            ahead >= (-left if left >= 0 else -end)
-        )
+        most, least = (0 if causal else right if right >= 0 else end), (-left if left >= 0 else -end)
+        allowed = (ahead <= most) & (ahead >= least)
         weights = (q @ k.mT * scale).masked_fill(~allowed, -torch.inf).softmax(-1)
         kept = torch.ones_like(weights)
         if dropout:

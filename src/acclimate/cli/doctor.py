@@ -159,12 +159,8 @@ def _kernels(device: Any) -> dict[str, bool]:
 
     from acclimate.models import describe_computation
 
-    sizes: dict[str, Any] = {
-        "hidden_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
-        "intermediate_size": 8,
-    }
+    sizes: dict[str, Any] = dict.fromkeys(("hidden_size", "intermediate_size"), 8)
+    sizes |= dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 1)
     found = describe_computation(BertModel(BertConfig(vocab_size=8, **sizes)).to(device))
     return {name: value for name, value in found.items() if name != "device"}
 

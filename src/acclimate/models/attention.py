@@ -228,9 +228,8 @@ def prepare_for_device(model: PreTrainedModel, device: torch.device) -> None:
     An architecture without a row in the table of families keeps its own attention.
     """
     kernels = use_kernels(model, device)
-    if (
-        (kernels.eager_attention or kernels.varlen_attention) and model.config.model_type in FAMILIES
-    ) or uses_gated_attention(model):
+    faster = (kernels.eager_attention or kernels.varlen_attention) and model.config.model_type in FAMILIES
+    if faster or uses_gated_attention(model):
         use_attention(model, kernels)
 
 

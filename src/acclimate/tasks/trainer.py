@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import Dataset
