@@ -87,10 +87,11 @@ def varlen_works(device: torch.device, half: bool) -> bool:
     unpadded = Unpadded(text, device)
     shape = (1, TRIAL_HEADS, len(unpadded), TRIAL_WIDTH)
     parts = [torch.randn(shape, generator=generator).to(device, dtype).requires_grad_() for _ in range(3)]
+    query, key, value = parts
     real = sum(TRIAL_LENGTHS)
     try:
         with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            ours = varlen_attention(*parts, unpadded, TRIAL_WIDTH**-0.5, 0.0, False, None)[:, :, :real]
+            ours = varlen_attention(query, key, value, unpadded, TRIAL_WIDTH**-0.5, 0.0, False, None)[:, :, :real]
             alone = [
                 nn.functional.scaled_dot_product_attention(*(part.float() for part in texts))
                 for texts in zip(*(part[:, :, :real].split(TRIAL_LENGTHS, 2) for part in parts), strict=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -93,7 +93,9 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on ``device``."""
-        moved = {name: copy_to(getattr(self, name), device) for name in ("original", "masked", "labels", "text")}
+        moved: dict[str, Any] = {
+            name: copy_to(getattr(self, name), device) for name in ("original", "masked", "labels", "text")
+        }
         rewritten = {how: found.to(device) for how, found in self.rewritten.items()}
         return replace(self, **moved, rewritten=rewritten, source=self.host)
 
