@@ -27,9 +27,10 @@ from acclimate.cli import app
 from acclimate.model_kinds import KINDS
 from acclimate.options import AdaptOptions, option_fields
 from acclimate.registry import published
-from acclimate.report import render, summarize
+from acclimate.report import render
+from acclimate.report.tables import overview
 from acclimate.results import StudyResults
-from acclimate.training.method import REGISTRY, former_names, lookup, names
+from acclimate.training.method import PURPOSES, REGISTRY, former_names, lookup, names
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -65,9 +66,10 @@ CLASSES = {
 STYLE = """
 .md-typeset [data-md-copying] .gp { display: none }
 .md-typeset td:first-child code { white-space: nowrap }
-.md-typeset table.facts thead { display: none }
+.md-typeset thead:not(:has(th:not(:empty))) { display: none }
+.md-grid { max-width: 72rem }
 """
-"""Copied commands have no prompt, and names in tables are not broken."""
+"""Copied commands have no prompt, names in tables are not broken, and code has more room."""
 
 # Methods
 
@@ -95,21 +97,20 @@ def studies() -> dict[str, StudyResults]:
 
 
 def findings(name: str) -> list[str]:
-    """Return what the committed studies found about a method, in Markdown; of several rows, about the first."""
+    """Return what the committed studies measured of a method, in Markdown; of several rows with it, the first."""
     lines = []
     for folder, results in studies().items():
-        rows = [row.label for row in results.methods if REGISTRY.current_name(row.name) == name]
-        if not rows or rows[0] == results.baseline:
+        labels = [row.label for row in results.methods if REGISTRY.current_name(row.name) == name]
+        if not labels or labels[0] == results.baseline:
             continue
-        summary = summarize(results)
-        found = [
-            f"- {group.name}: {line.text}"
-            for group in (*summary.groups, *summary.details)
-            for line in group.lines
-            if line.method == rows[0]
-        ]
-        if found:
-            lines += [f"[{results.title}](../results/{folder}/README.md), row “{rows[0]}”:", "", *found, ""]
+        table = overview(results)
+        shown = [place for place, column in enumerate(table.columns) if column != "method"]
+        rows = [cells for cells in table.rows if cells[table.columns.index("method")].text == labels[0]]
+        columns = [table.columns[place] for place in shown]
+        lines += [f"[{results.title}](../results/{folder}/README.md), row “{labels[0]}”. {table.note}", ""]
+        lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+        lines += [f"| {' | '.join(cell(cells[place].text) for place in shown)} |" for cells in rows]
+        lines += [""]
     return lines
 
 
@@ -126,21 +127,26 @@ def facts(name: str) -> dict[str, str]:
     return {
         "paper": method.paper,
         "models": " and ".join(method.kinds) + " language models" + only,
-        "readings per text": costs().get(name, ""),
+        "purpose": method.purpose,
+        "cost": f"{method.cost:g} × `lm`" + (f"; before, {method.preparation}" if method.preparation else ""),
         "adapts to": {"task": "the text of the task", "domain": "the text of the domain"}[method.reads],
         "labelled task": "needed" if method.needs_task else "",
         "learning rate": f"{method.learning_rate:g} by default",
         "low-rank adapters": f"refused: {method.without_adapter}" if method.without_adapter else "`--adapter lora`",
         "loading": "" if method.loads_without_acclimate else "needs acclimate; the model card says how",
         "former names": ", ".join(f"`{former}`" for former in former_names(name)),
-        "more": f"[{guide}](../{guide})",
+        "more": f"[{'guide' if guide == f'{name}.md' else 'which method'}](../{guide})",
     }
 
 
-def costs() -> dict[str, str]:
-    """Return how often methods read a text, from the table of `docs/methods.md`."""
-    page = (DOCS / "methods.md").read_text(encoding="utf-8")
-    return dict(re.findall(r"^\| `([^`]+)` \|.*\| ([^|]*) \|$", page, flags=re.M))
+def methods_by_purpose() -> dict[str, list[dict[str, str]]]:
+    """Return the entries of the navigation for methods, by purpose, the cheapest first."""
+    ordered = sorted((lookup(name) for name in names()), key=lambda method: (method.cost, method.name))
+    found = {
+        purpose: [{method.name: f"methods/{method.name}.md"} for method in ordered if method.purpose == purpose]
+        for purpose in (*PURPOSES, "")
+    }
+    return {purpose or "Other": entries for purpose, entries in found.items() if entries}
 
 
 def method_page(name: str) -> str:
@@ -150,7 +156,7 @@ def method_page(name: str) -> str:
     if method.trains:
         sources = [] if method.reads == "task" else ["--corpus reviews.jsonl.gz"]
         sources += ["--task reviews.csv"] if method.needs_task or method.reads == "task" else []
-        command = f"acclimate adapt --model roberta-base {' '.join(sources)} --method {name} --out adapted"
+        command = f"acclimate adapt --model roberta-base {' '.join(sources)} \\\n    --method {name} --out adapted"
         lines += ["```console", f"$ {command}", "```", "", "| | |", "|---|---|"]
         lines += [f"| {title} | {cell(value)} |" for title, value in facts(name).items() if value]
     if fields(method):
@@ -285,7 +291,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
                 elif isinstance(value, list):
                     fill(value, title, children)
 
-    fill(config.nav, "Reference", [{name: f"methods/{name}.md"} for name in names()])
+    fill(config.nav, "By purpose", [{purpose: entries} for purpose, entries in methods_by_purpose().items()])
     fill(config.nav, "Functions", [{name: f"reference/{name}.md"} for name in functions()])
     return config
 

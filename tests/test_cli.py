@@ -19,7 +19,7 @@ import typer
 
 import acclimate.training
 from acclimate import cli
-from acclimate.cli.commands import HUGGING_FACE, JOURNEY, PAGES
+from acclimate.cli.commands import HUGGING_FACE, JOURNEY, PAGES, propose
 from acclimate.methods import Method, names
 from acclimate.training import distributed
 from acclimate.training.method import PURPOSES, REGISTRY
@@ -311,9 +311,11 @@ def test_a_broken_line_is_reported_on_the_terminal(monkeypatch, capsys, tiny_ber
         (["adapt", "--model_name_or_path"], "'acclimate adapt' has no option --model_name_or_path. Did you"),
         (["adapt", "--per_device_train_batch_size=8"], "Did you mean --batch-size (the texts of an optimizer step"),
         (["adapt", "--train_file", "x"], "Did you mean --corpus?"),
-        (["finetune", "--train_file", "x"], "Did you mean --task (the folder of a labelled task)?"),
+        (["finetune", "--train_file", "x"], "Did you mean --task (a labelled folder or file)?"),
         (["adapt", "--gradient_accumulation_steps", "4"], "Leave it out: --batch-size is what a step reads in total"),
         (["adapt", "--batch_size", "4"], "Did you mean --batch-size?"),
+        (["adapt", "--lora_alpha", "4"], "Did you mean --adapter-set (as --adapter-set alpha=32)?"),
+        (["adapt", "--lr", "1e-4"], "Did you mean --learning-rate?"),
         (["adapt", "--learning-rat", "4"], "Did you mean --learning-rate?"),
         (["inspect", "masks", "--max_seq_length", "4"], "'acclimate inspect masks' has no option --max_seq_length."),
         (["methods", "--xyzzy"], "'acclimate methods' has no option --xyzzy. --help lists all options."),
@@ -326,11 +328,22 @@ def test_an_unknown_flag_is_one_line_with_the_right_one(monkeypatch, capsys, arg
 
 
 def test_every_proposed_flag_exists():
-    adapt = typer.main.get_command(cli.app).commands["adapt"]
-    flags = {flag for parameter in adapt.params for flag in parameter.opts}
+    commands = typer.main.get_command(cli.app).commands
+    flags = {flag for verb in ("adapt", "finetune") for parameter in commands[verb].params for flag in parameter.opts}
     proposed = {flag for flag, *_ in HUGGING_FACE.values() if flag}
     noted = {word for _, *notes in HUGGING_FACE.values() for word in " ".join(notes).split() if word.startswith("--")}
-    assert proposed | noted <= flags
+    assert proposed | {word.strip(",;") for word in noted} <= flags
+
+
+def test_flags_of_the_usual_training_scripts_are_known():
+    """Those of the table of names that users of ``run_mlm.py``, ``run_clm.py`` and ``SFTTrainer`` try first."""
+    names = """model_name_or_path train_file dataset_name per_device_train_batch_size gradient_accumulation_steps
+    num_train_epochs max_steps mlm_probability max_seq_length output_dir overwrite_output_dir bf16 validation_file
+    eval_steps save_steps logging_steps line_by_line preprocessing_num_workers lr_scheduler_type lr block_size packing
+    dataset_text_field lora_alpha use_peft load_in_4bit warmup_steps torch_dtype save_total_limit"""
+    assert set(names.split()) <= HUGGING_FACE.keys()
+    for name in ("learning_rate", "weight_decay", "max_length", "gradient_checkpointing", "report_to", "seed"):
+        assert f"Did you mean --{name.replace('_', '-')}?" in propose(f"--{name}", [f"--{name.replace('_', '-')}"])
 
 
 def test_the_version_and_the_short_help(monkeypatch, capsys):

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import pandas
 import pytest
+from markupsafe import escape
 from transformers.utils import logging as their_logging
 
 from acclimate import progress
@@ -20,6 +21,7 @@ from acclimate.inspect.embeddings import EmbeddingsResult
 from acclimate.merging import MergeResult
 from acclimate.options import Option, options, verb
 from acclimate.options.training import Progress as ShowProgress
+from acclimate.report import summarize
 from acclimate.report.masked_text import REPLACEMENTS
 from acclimate.results import Measurements, StudyResults
 from acclimate.study import compare
@@ -169,6 +171,7 @@ def test_a_study_is_a_table_of_differences(compared):
 def test_a_study_is_shown_with_its_figure_and_escaped(compared):
     html = compared._repr_html_()
     assert_is_fragment(html)
+    assert str(escape(summarize(compared).headline)) in html
     assert "Differences to the baseline" in html and "Scores on end tasks" in html
     assert "A &lt;b&gt;study&lt;/b&gt;" in html and "<b>study" not in html
 

@@ -20,7 +20,10 @@ from acclimate.study.search import search_stages
 from tests.tiny import save_tiny
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-STUDIES = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.yaml"))
+STUDIES = sorted(
+    path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.yaml") if path.parent.name != "start"
+)
+"""All but those to copy, which tests/docs runs."""
 
 
 TO_FILL_IN = {"asc_laptop", "gad"}
@@ -80,6 +83,12 @@ def test_every_study_loads_and_plans(load, name):
         if row.is_for(domain.name)
     )
     assert counts["distill"] == students * len(config.seeds)
+
+
+def test_studies_to_copy_are_valid():
+    found = {path.stem: StudyConfig.load(path) for path in (EXAMPLES / "start").glob("*.yaml")}
+    assert set(found) == {"sentiment", "few-shot"}
+    assert [task.few_shot for task in found["few-shot"].domains[0].tasks] == [16, None]
 
 
 def test_the_small_study_adapts_as_the_single_ones_but_for_its_budget(load):

@@ -43,8 +43,9 @@ from acclimate.options import (
 from acclimate.options.declaration import MISSING, accepts
 from acclimate.options.inspection import AdviseOptions, DemoOptions
 from acclimate.options.numbers import Count
-from acclimate.options.studies import CompareOptions, InitOptions
+from acclimate.options.studies import InitOptions
 from acclimate.planning.cost import inspect_cost
+from acclimate.study.in_memory import CompareCall
 from tests.cases import each
 from tests.tiny import TEXTS
 
@@ -127,9 +128,13 @@ def test_the_functions_have_the_signatures_of_the_classes():
         **{"inspect masks": inspect_masks, "inspect cost": inspect_cost, "inspect model": acclimate.inspect_model},
     }.items():
         assert list(inspect.signature(function).parameters) == list(
-            option_fields({**VERBS, "compare": CompareOptions}[name])
+            option_fields({**VERBS, "compare": CompareCall}[name])
         ), name
         assert "Args:" in function.__doc__
+
+
+TAKES_PLUGINS = ("adapt", "advise", "compare", "init", "inspect masks")
+"""Commands that choose a method or a masking strategy by name."""
 
 
 def test_the_flags_of_every_command_are_the_options_of_its_class():
@@ -143,6 +148,7 @@ def test_the_flags_of_every_command_are_the_options_of_its_class():
         expected = {field.flag for field in option_fields(cls).values() if field.option.cli}
         extra = {"finetune": {"--seeds", "--repartition"}, "distill": {"--seeds"}, "adapt": {"--push-to-hub"}}
         quiet = {"--quiet"} if "progress" in option_fields(cls) else set()
+        quiet |= {"--plugin"} if verb_name in TAKES_PLUGINS else set()
         one_seed = {"--seed"} if verb_name in ("finetune", "distill") else set()
         assert flags - {"--help"} == (expected | extra.get(verb_name, set()) | quiet | {"--config"}) - one_seed
         assert made.epilog.startswith(f"Example: acclimate {verb_name} "), verb_name

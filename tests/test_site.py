@@ -36,13 +36,18 @@ def test_a_method_has_a_page_that_explains_every_parameter(name):
     assert ("acclimate adapt" in page) == lookup(name).trains
 
 
+def test_every_method_is_in_the_navigation_once():
+    entries = [entry for group in site_hooks.methods_by_purpose().values() for entry in group]
+    assert sorted(name for entry in entries for name in entry) == names()
+
+
 def test_the_findings_of_a_method_are_those_of_the_first_row_with_it():
     text = "\n".join(site_hooks.findings("dga"))
     results = site_hooks.studies()["dga"]
     row = next(row.label for row in results.methods if REGISTRY.current_name(row.name) == "dga")
     assert f"row “{row}”" in text and "(../results/dga/README.md)" in text
     scores = [score for score in results.scores if score.method == row and score.comparison]
-    assert scores and all(f"→ {100 * score.summaries[score.metric].mean:.1f}" in text for score in scores)
+    assert scores and all(f"| {100 * score.summaries[score.metric].mean:.1f} ±" in text for score in scores)
     assert site_hooks.findings("selective") == []
 
 

@@ -8,9 +8,11 @@ import pytest
 from acclimate import masking, methods
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.registry import hash_user_code
+from acclimate.registry import PLUGIN, hash_user_code
 from acclimate.training import adapt
 from acclimate.training.method import REGISTRY
+from tests.cases import each
+from tests.test_cli import call
 from tests.tiny import TEXTS
 
 USER_MODULE = """
@@ -82,3 +84,43 @@ def test_a_changed_method_does_not_reuse_an_earlier_result(mine, tiny_bert, tmp_
     mine("second")
     with pytest.raises(UserError, match="holds another adaptation"):
         adapt(**options, method="mine", out=tmp_path / "out")
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    """The file of a method, as users write it beside their data."""
+    (tmp_path / "my-method.py").write_text(USER_MODULE.format("in a file"))
+    yield tmp_path / "my-method.py"
+    for name in [name for name in sys.modules if name.startswith(PLUGIN)]:
+        del sys.modules[name]
+    REGISTRY.entries.pop("mine", None)
+
+
+def test_a_method_in_a_file_is_used_by_name(plugin, tiny_bert, tmp_path, monkeypatch, capsys):
+    code, out, err = call(monkeypatch, capsys, "methods", "mine", "--plugin", plugin)
+    assert code == 0 and "factor = 1.0 (float)" in out and out.endswith(f"--method mine --plugin {plugin}\n"), err
+    (tmp_path / "text.txt").write_text("\n".join(TEXTS))
+    words = ["adapt", "--model", tiny_bert, "--corpus", tmp_path / "text.txt", "--method", "mine", "--plugin", plugin]
+    code, out, err = call(monkeypatch, capsys, *words, "--steps", 1, "--max-length", 24, "--out", tmp_path / "out")
+    assert code == 0 and f"--methods mine --plugin {plugin} --out runs/compare" in out, err
+    assert '"code of acclimate_plugin_my-method"' in (tmp_path / "out" / "acclimate.json").read_text()
+
+
+@each(
+    ("name", "text", "message"),
+    [
+        ("missing.py", None, "There is no Python file"),
+        ("notes.txt", "x = 1", "give the .py file that registers the method"),
+        ("broken.py", "x = 1 +", "cannot be imported: SyntaxError"),
+        ("fails.py", "raise ValueError('no luck')", "cannot be imported: ValueError: no luck."),
+        ("my-method.py", "x = 1", "have the same name; rename one of them"),
+    ],
+)
+def test_a_file_that_is_no_plugin_is_one_line(plugin, tmp_path, monkeypatch, capsys, name, text, message):
+    other = tmp_path / "other"
+    other.mkdir()
+    if text is not None:
+        (other / name).write_text(text)
+    flags = ["--plugin", plugin, "--plugin", other / name]
+    code, _, err = call(monkeypatch, capsys, "methods", *flags)
+    assert code == 2 and message in err and len(err.splitlines()) == 1

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from acclimate.tasks import distill, finetune
     from acclimate.training import adapt, pretrain
 
+warnings.filterwarnings("ignore", "IProgress not found")  # tqdm, imported in a notebook without ipywidgets
+
 __all__ = [
     "__version__",
     "adapt",
@@ -58,8 +60,5 @@ _EXPORT_MODULES = {
 def __getattr__(name: str) -> Any:
     """Import a public function on first access, so that ``import acclimate`` stays fast."""
     if name in _EXPORT_MODULES:
-        with warnings.catch_warnings():  # of tqdm, in a notebook without ipywidgets
-            warnings.filterwarnings("ignore", "IProgress not found")
-            module = import_module(_EXPORT_MODULES[name])
-        return getattr(module, name)
+        return getattr(import_module(_EXPORT_MODULES[name]), name)
     raise AttributeError(f"module 'acclimate' has no attribute '{name}'")

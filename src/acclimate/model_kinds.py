@@ -44,6 +44,7 @@ class ModelKind:
             where they end; otherwise they are around every row. Only such documents can be joined.
         layout: Default layout of the rows.
         max_length: Default maximum tokens per text.
+        next_step: What to do with such a model, for its card, as Markdown; ``{name}`` stands for its name.
     """
 
     name: str
@@ -60,6 +61,7 @@ class ModelKind:
     frames_documents: bool = False
     layout: Literal["padded", "packed"] = "padded"
     max_length: int = 128
+    next_step: str = ""
 
     @property
     def uses_masking(self) -> bool:
@@ -77,6 +79,19 @@ MASKED = ModelKind(
     loss_name="masked-LM loss",
     loss_unit="nats per masked token",
     trains_missing_head=True,
+    next_step="""Fine-tune it on a task with labels:
+
+```console
+$ acclimate finetune --model {name} --task labelled.csv --out tuned/
+```
+
+or with any program that fine-tunes an encoder of `transformers`:
+
+```python
+from transformers import AutoModelForSequenceClassification
+
+classifier = AutoModelForSequenceClassification.from_pretrained('{name}', num_labels=2)
+```""",
 )
 
 
@@ -105,6 +120,20 @@ CAUSAL = ModelKind(
     frames_documents=True,
     layout="packed",
     max_length=1_024,
+    next_step="""Let it write:
+
+```python
+from transformers import pipeline
+
+write = pipeline("text-generation", model='{name}')
+print(write("The results show that", max_new_tokens=40)[0]["generated_text"])
+```
+
+or fine-tune it on a task with labels:
+
+```console
+$ acclimate finetune --model {name} --task labelled.csv --out tuned/
+```""",
 )
 WITHOUT_LM_HEAD = re.compile(r"(Model(?<!LMHeadModel)|Encoder|For\w+(?<!LM)(?<!Generation))$")
 """How the class names of bare encoders and of models of end tasks end."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import importlib.util
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-from acclimate.errors import UserError, shorten, unknown_name_error
+from acclimate.errors import UserError, first_line, shorten, unknown_name_error
 from acclimate.files import hash_file
 
 T = TypeVar("T")
@@ -27,6 +29,8 @@ C = TypeVar("C", bound=type[Any])
 
 MAX_INTEGER = 10**18
 """Maximum of the integers that a user may give."""
+PLUGIN = "acclimate_plugin_"
+"""Beginning of the names of modules that are imported from a file."""
 KNOWN_PACKAGES = ("acclimate", "builtins", "abc", "typing", "torch")
 """Packages that are identified by their version; other code is identified by the content of its files."""
 
@@ -119,6 +123,30 @@ class Registry(Generic[T]):
             importlib.import_module(f"{self.package}.{module.name}")
         for entry in entry_points(group=self.package):
             entry.load()
+
+
+def import_plugin(path: str | Path) -> None:
+    """Run a Python file that registers entries, once per process.
+
+    Raises:
+        UserError: If it is not a Python file, it fails, or another file with the same name was imported before.
+    """
+    path = Path(path).expanduser().resolve()
+    if path.suffix != ".py" or not path.is_file():
+        raise UserError(f"There is no Python file '{path}'; give the .py file that registers the method.")
+    name = f"{PLUGIN}{path.stem}"  # not the path, so that results are found again after the file has moved
+    if (known := sys.modules.get(name)) is not None:
+        if known.__file__ != str(path):
+            raise UserError(f"'{path}' and '{known.__file__}' have the same name; rename one of them.")
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(f"'{path}' cannot be imported: {type(error).__name__}: {first_line(error)}.") from error
 
 
 def hash_user_code(cls: type) -> dict[str, str]:

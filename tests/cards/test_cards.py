@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import textwrap
 from dataclasses import replace
 
@@ -12,8 +13,9 @@ import pytest
 from huggingface_hub import ModelCard
 
 from acclimate.cards import write_adapted_card
-from acclimate.cards.card import display_name, escape_markdown, format_bytes, hub_name
-from acclimate.cards.writers import eval_results
+from acclimate.cards.card import Origin, display_name, escape_markdown, find_origin, format_bytes, hub_name
+from acclimate.cards.results import eval_results
+from acclimate.cards.writers import summarize_sources, task_model_name
 from acclimate.corpus import Corpus
 from acclimate.methods import get
 from acclimate.model_kinds import MASKED
@@ -54,8 +56,9 @@ def test_an_adapted_model(tiny_bert, text_file, tmp_path):
     assert "Ke et al., EMNLP 2022" in made.text and "Not evaluated" in made.text
     assert ["importance\\_tokens", "100"] in rows(made.text, "Method")
     assert ["steps", "2"] in rows(made.text, "Training")
-    data = rows(made.text, "Data")
-    assert data[1][:2] == ["reviews.txt", f"{text_file.stat().st_size} bytes"] and re.fullmatch(r"\w{32}", data[1][2])
+    assert f"1 file, {text_file.stat().st_size} bytes, " in made.text
+    written = [(tmp_path / "out" / name).read_text() for name in ("README.md", "acclimate.json")]
+    assert not any("reviews.txt" in text or "secret place" in text for text in written)  # names can be private
     assert "2 duplicates removed" in made.text
     assert Corpus(text_file).fingerprint in made.text
     assert "secret place" not in made.content  # local paths are private
@@ -98,7 +101,8 @@ def test_a_fine_tuned_model_with_custom_modules_loads_as_its_card_says(
 def test_all_stages_list_their_text(tiny_bert, text_file, tmp_path, task):
     adapt(tiny_bert, text_file, get("dapt+tapt", task_steps=1), tmp_path / "out", task=task, **OPTIONS)
     text = card(tmp_path / "out").text
-    assert len(rows(text, "Data")) == 3 and "8 documents" in text
+    data = text.split("## Data\n")[1].split("\n## ")[0]
+    assert data.count("hash of all") == 2 and "8 documents" in data and "1 file, " in data
 
 
 def test_a_model_from_scratch(text_file, tmp_path):
@@ -188,6 +192,54 @@ def test_missing_measurements_are_reported(tiny_bert, text_file, tmp_path):
     write_adapted_card(tmp_path / "out", "m", replace(RESULTS, losses=[]))
     assert "Forgetting of general text was not measured." in card(tmp_path / "out").text
     assert [entry["metric_type"] for entry in eval_results(replace(RESULTS, losses=[]), MASKED)] == ["f1"]
+
+
+def test_license_languages_and_base_model_come_from_the_base_model(tiny_bert, text_file, task, tmp_path, monkeypatch):
+    """From the card in its folder, or of its folder in the cache of the Hub; an adapted model passes on its own."""
+    head = "---\nlicense: apache-2.0\nlanguage:\n- en\nbase_model: {}\n---\n# A model\n"
+    base = tmp_path / "hub" / "models--org--tiny-bert" / "snapshots" / "abc"
+    shutil.copytree(tiny_bert, base)
+    (base / "README.md").write_text(head.format("org/other"))
+    adapt(base, text_file, "lm", tmp_path / "out", **OPTIONS)
+    finetune(tmp_path / "out", task, out=tmp_path / "tuned", epochs=1, max_length=24, progress=False)
+    for name in ("out", "tuned"):
+        data = card(tmp_path / name).data
+        assert (data.license, data.language, data.base_model) == ("apache-2.0", ["en"], "org/tiny-bert")
+    local = tmp_path / "local"
+    local.mkdir()
+    assert find_origin(None) == find_origin(str(local)) == Origin()
+    (local / "config.json").write_text('{"_name_or_path": "roberta-base"}')
+    assert find_origin(str(local)) == Origin(base_model="roberta-base")
+    (local / "README.md").write_text("---\nlicense: [\n---\n")  # cannot be parsed
+    assert find_origin(str(local)) == Origin(base_model="roberta-base")
+    (local / "README.md").write_text(head.format("org/other"))
+    assert find_origin(str(local)) == Origin("org/other", "apache-2.0", language=["en"])
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda name, file: str(local / file))
+    assert find_origin("org/name") == Origin("org/name", "apache-2.0", language=["en"])
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda name, file: None)
+    assert find_origin("org/name") == Origin("org/name")
+
+
+def test_the_steps_of_a_card_run(tiny_bert, text_file, task, tmp_path, monkeypatch):
+    adapt(tiny_bert, text_file, "lm", tmp_path / "out", **OPTIONS)
+    finetune(tiny_bert, task, out=tmp_path / "seed-1", epochs=1, max_length=24, progress=False)
+    monkeypatch.chdir(tmp_path)
+    for name in ("out", "seed-1"):
+        code = re.findall(r"```python\n(.*?)```", card(tmp_path / name).text, re.DOTALL)
+        assert len(code) == 2
+        for block in code:
+            exec(block, {"print": lambda *values: None})
+    text = card(tmp_path / "out").text
+    assert "acclimate finetune --model out --task labelled.csv" in text
+    assert "# out\n" in text and "-polarity-seed-1\n" in card(tmp_path / "seed-1").text
+
+
+def test_what_is_kept_of_sources():
+    rows = [{"name": "/home/me/a.txt", "bytes": 3}, {"name": "hf:org/data:train", "bytes": None}]
+    assert summarize_sources(rows) == {"files": 1, "bytes": 3, "datasets": ["org/data"]}
+    assert summarize_sources([{"name": "a"}, {"name": "b"}]) == {"files": 2, "bytes": None, "datasets": []}
+    assert task_model_name("org/bert base", "my task", "seed-12") == "bert-base-my-task-seed-12"
+    assert task_model_name("bert", "a", "tuned") == "bert-a"
 
 
 def test_names_and_sizes(tmp_path):

@@ -6,8 +6,10 @@ from fnmatch import fnmatch
 from types import SimpleNamespace
 
 import pytest
+from huggingface_hub import ModelCard
 
 from acclimate.cards import hub, push_to_hub
+from acclimate.cards.hub import check_metadata
 from acclimate.errors import UserError
 from tests.test_cli import call, corpus  # noqa: F401  (a fixture)
 
@@ -59,6 +61,44 @@ def test_public_when_asked(model):
     assert client.calls[0][2]["private"] is False
 
 
+def test_the_card_gets_its_metadata_and_loads_by_the_name_on_the_hub(model):
+    usage = (
+        "```python\nmodel = AutoModel.from_pretrained('model')\n```\n\n$ acclimate finetune --model model --out x\n"
+    )
+    index = "model-index:\n- name: a\n  results: []\n"
+    text = f"---\ntags:\n- lm\n{index}---\n\n# A model\n\n## How to use it\n\n{usage}\n## Data\n\n'model' and model\n"
+    (model / "README.md").write_text(text)
+    assert hub.missing_metadata(model) == ["license", "language", "base_model"]
+    given = {"license": "apache-2.0", "language": ["de", "en"], "base_model": "org/base"}
+    push_to_hub(model, "name", api=Client(), **given)
+    assert hub.missing_metadata(model) == []
+    card = ModelCard.load(model / "README.md")
+    assert {name: getattr(card.data, name) for name in given} == given and card.data.tags == ["lm"]
+    assert "from_pretrained('me/name')" in card.text and "finetune --model me/name --out x" in card.text
+    assert "model-index" in (model / "README.md").read_text()
+    assert "# A model\n" in card.text and "'model' and model" in card.text  # only the section on usage changes
+    before = (model / "README.md").read_text()
+    push_to_hub(model, "me/name", api=Client())
+    assert (model / "README.md").read_text() == before
+
+
+def test_metadata_that_the_hub_does_not_know(model):
+    for given, message in (
+        ({"license": "Apache 2.0"}, r"knows no license 'Apache 2\.0'; did you mean 'apache-2\.0'\?"),
+        ({"language": "English"}, "'English' is no code of a language"),
+        ({"base_model": "a b"}, "'a b' is not a valid repository name"),
+    ):
+        client = Client()
+        with pytest.raises(UserError, match=message):
+            push_to_hub(model, "name", api=client, **given)
+        assert not client.calls
+    assert check_metadata("mit", "en") == {"license": "mit", "language": "en"}
+    assert check_metadata("other", ["zh-Hant", "multilingual"]) == {
+        "license": "other",
+        "language": ["zh-Hant", "multilingual"],
+    }
+
+
 def test_errors_are_one_line(model, tmp_path):
     with pytest.raises(UserError, match=r"not a model folder"):
         push_to_hub(tmp_path, "me/name", api=Client())
@@ -87,6 +127,9 @@ def test_from_the_command_line(tiny_bert, corpus, model, tmp_path, monkeypatch, 
     assert clients[0].calls[0][1] == "me/b" and clients[0].calls[1][1]["folder_path"] == str(tmp_path / "b")
     code, _, err = call(monkeypatch, capsys, *basic, "--out", tmp_path / "c", "--push-to-hub", "a b", "--quiet")
     assert code == 2 and "not a valid repository name" in err and not (tmp_path / "c").exists()
-    code, out, _ = call(monkeypatch, capsys, "push", model, "me/c", "--public")
+    code, out, err = call(
+        monkeypatch, capsys, "push", model, "me/c", "--public", "--license", "mit", "--language", "en"
+    )
+    assert "does not name base model; push again with --base-model-name ..." in err
     assert code == 0 and clients[-1].calls[0] == ("create", "me/c", {"private": False, "exist_ok": True})
     assert clients[-1].calls[1][1]["ignore_patterns"] == hub.IGNORED_PATTERNS

@@ -1,4 +1,4 @@
-"""Data of the demo: documentation of packages, or a user's text and task."""
+"""Data of the demo: documentation of packages, and the task derived from it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import json
 
 import pytest
 
-from acclimate.corpus import Corpus
 from acclimate.demo import data as demo_data
 from acclimate.demo.data import prepare_data
 from acclimate.demo.docstrings import Document
 from acclimate.demo.task import TOPICS
 from acclimate.errors import UserError
 from acclimate.tasks import load_task
-from tests.cases import each
 from tests.demo.packages import library
 
 
@@ -50,7 +48,7 @@ def test_the_splits_are_disjoint(tmp_path, packages_read):
     assert not {row["text"] for row in rows(made.warmup)} & {
         row["text"] for row in rows(tmp_path / "data/general.jsonl")
     }
-    assert (len(rows(made.warmup)), made.general) == (7, [str(tmp_path / "data" / "general.jsonl")])
+    assert (len(rows(made.warmup)), made.general) == (7, tmp_path / "data" / "general.jsonl")
     assert made.about["corpus"]["documents"] == len(corpus)
     assert len(load_task(made.task).test) == 3 * len(TOPICS)
 
@@ -66,27 +64,15 @@ def test_a_second_call_reuses_the_data(tmp_path, packages_read):
     assert packages_read and first.corpus.read_bytes() == text
 
 
-def test_a_user_corpus_is_split_without_the_texts_of_the_test(tmp_path, packages_read):
-    task = tmp_path / "task"
-    task.mkdir()
-    examples = [{"text": f"own text {n}", "label": n % 2} for n in range(6)]
-    (task / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in examples[:4]))
-    (task / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in examples[4:]))
-    file = tmp_path / "corpus.txt"
-    file.write_text("\n".join(f"own text {n}" for n in range(40)))
-    general = tmp_path / "general.txt"
-    general.write_text("something\nelse")
-    made = prepare_data(tmp_path / "data", corpus=file, general=general, task=task, progress=False)
-    train, heldout = set(Corpus(made.corpus)), set(Corpus(made.heldout))
-    assert not train & heldout
-    assert train | heldout == {f"own text {n}" for n in range(40)} - {"own text 4", "own text 5"}
-    assert (made.general, made.task, made.derived) == ([str(general)], task, False)
-    assert packages_read == []
+def test_a_package_that_is_not_installed_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo_data, "PACKAGES", ("no_such_package",))
+    with pytest.raises(UserError, match="pip install no_such_package"):
+        prepare_data(tmp_path / "data", progress=False)
+    assert not (tmp_path / "data").exists()
 
 
-@each("part", ["corpus", "general", "task"])
-def test_a_missing_input_is_an_error_before_any_work(tmp_path, packages_read, part):
-    with pytest.raises(UserError, match="nowhere"):
-        prepare_data(tmp_path / "data", progress=False, **{part: str(tmp_path / "nowhere.txt")})
-    assert packages_read == []
+def test_a_standard_library_without_docstrings_is_an_error(tmp_path, packages_read, monkeypatch):
+    monkeypatch.setattr(demo_data, "library_documents", lambda: iter(()))
+    with pytest.raises(UserError, match="no documentation strings"):
+        prepare_data(tmp_path / "data", progress=False)
     assert not (tmp_path / "data").exists()

@@ -1,7 +1,8 @@
 """Code blocks of the documentation, and how each kind is run.
 
 The blocks of a page run in order, in one folder, and Python blocks share their names. A block may write to a folder
-that an earlier one wrote. A comment before a block changes how it is run:
+that an earlier one wrote; it is removed first, unless the block reads a file in it. A comment before a block changes
+how it is run:
 
 - ``<!-- run: --steps 2 -->`` appends options to the commands of the block;
 - ``<!-- run: skip, needs a network -->`` skips it and says why.
@@ -93,10 +94,10 @@ class Runner:
 
     def run(self, block: Block) -> None:
         """Run a block, or check it if it is data."""
+        for out in set(re.findall(r"(?:--out |\bout=\")([^\s\"]+)", block.text)):
+            if f"{out}/" not in block.text:  # the block does not read it
+                remove(Path(out))
         if block.language in SHELLS:
-            for out in set(re.findall(r"--out[ =](\S+)", block.text)):
-                assert not out.startswith("/"), f"--out {out} is outside of the folder of the test"
-                shutil.rmtree(out, ignore_errors=True)
             for command in commands(block):
                 self._command(block, command)
         elif block.language == "python":
@@ -122,6 +123,8 @@ class Runner:
         while "=" in words[0]:
             name, _, changed[name] = words.pop(0).partition("=")
         if words[0] == "acclimate":
+            if words[1] == "init":
+                Path(words[2]).unlink(missing_ok=True)  # the sample; the command writes over no other study
             options = shlex.split(block.marker)
             result = CliRunner().invoke(app, [*words[1:], *options], env=changed)
             if result.exit_code:
@@ -149,6 +152,14 @@ class Runner:
         tasks = {"tasks": given.pop("tasks")} if "tasks" in given and "domains" not in given else {}
         domains = given.get("domains", [{**DOMAIN, **tasks}])
         StudyConfig.of({**STUDY, **given, "domains": domains})
+
+
+def remove(out: Path) -> None:
+    """Remove what an earlier block or the sample wrote to a folder."""
+    assert not out.is_absolute(), f"{out} is outside of the folder of the test"
+    if out.is_symlink():
+        out.unlink()
+    shutil.rmtree(out, ignore_errors=True)
 
 
 def check_extras(words: list[str]) -> None:

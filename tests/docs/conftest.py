@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from pathlib import Path
 
 import pandas
 import pytest
 import yaml
 
+from tests.corpus.test_conversion import write_docx, write_pdf
 from tests.docs.blocks import DOMAIN, STUDY
 from tests.tiny import TEXTS, save_tiny
 
 POSITIONS = 1100
-ENCODERS_NAMED = ("roberta-base", "bert-base-uncased", "bert-base-cased")
-DECODERS_NAMED = (
-    "HuggingFaceTB/SmolLM2-135M",
-    "HuggingFaceTB/SmolLM2-135M-Instruct",
-    "Qwen/Qwen3-0.6B",
-    "Qwen/Qwen3-0.6B-Base",
-)
-TASKS = ("restaurant", "polarity", "sentiment", "mr", "citation_intent", "ag", "bioasq")
-TEXT_FILES = ("general.txt", "heldout.txt", "domain.txt", "wiki.txt", "cs.txt", "train.txt", "notes.txt", "terms.txt")
+ENCODERS_NAMED = ("roberta-base", "bert-base-uncased")
+DECODERS_NAMED = ("HuggingFaceTB/SmolLM2-135M", "HuggingFaceTB/SmolLM2-135M-Instruct")
+TEXT_FILES = ("general.txt", "heldout.txt", "notes.txt", "terms.txt")
 TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
 
 
@@ -32,9 +26,9 @@ def lines(name: str, count: int = 40) -> list[str]:
     return [f"{TEXTS[number % len(TEXTS)]} {name} {number}" for number in range(count)]
 
 
-def rows(first: str, second: str, labels: tuple[str, str] = ("no", "yes"), count: int = 40) -> list[dict]:
+def rows(first: str, second: str) -> list[dict]:
     """Return rows of a task with these columns, as many of each label."""
-    return [{first: text, second: labels[number % 2]} for number, text in enumerate(lines(first, count))]
+    return [{first: text, second: ("no", "yes")[number % 2]} for number, text in enumerate(lines(first, 20))]
 
 
 def write_lines(file: Path, records: list[dict]) -> None:
@@ -58,13 +52,10 @@ def write_texts(folder: Path) -> None:
     """Write unlabelled text in the forms that the pages name."""
     for name in TEXT_FILES:
         (folder / name).write_text("\n".join(lines(name)) + "\n", encoding="utf-8")
-    for name in ("reviews.jsonl.gz", "reviews.jsonl", "wikipedia.jsonl.gz", "heldout.jsonl.gz", "papers.jsonl"):
+    for name in ("reviews.jsonl.gz", "reviews/a.jsonl.gz", "reviews/b.jsonl.gz"):
         write_lines(folder / name, [{"text": text} for text in lines(name)])
-    for place in ("reviews", "wikipedia", "papers/train", "papers/heldout"):
-        for part in "ab":
-            write_lines(folder / place / f"{part}.jsonl.gz", [{"text": text} for text in lines(f"{place} {part}")])
-    pandas.DataFrame({"text": lines("abstract")}).to_parquet(folder / "abstracts.parquet")
     pandas.DataFrame({"title": "a", "body": lines("article")}).to_csv(folder / "articles.csv", index=False)
+    write_data_page(folder)
     chats = [
         {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": text}]}
         for text in lines("chat")
@@ -72,19 +63,28 @@ def write_texts(folder: Path) -> None:
     write_lines(folder / "dialogues.jsonl", chats)
 
 
+def write_data_page(folder: Path) -> None:
+    """Write the files of docs/data.md that need more than UTF-8: an old table and documents."""
+    table = ["id;review", *(f"{number};größer, {text}" for number, text in enumerate(lines("legacy")))]
+    (folder / "legacy.csv").write_bytes("\n".join(table).encode("cp1252"))
+    documents = folder / "documents"
+    documents.mkdir()
+    write_docx(documents / "menu.docx", lines("menu"))
+    write_pdf(documents / "thesis.pdf", lines("thesis"))
+    (documents / "page.html").write_text("".join(f"<p>{text}</p>" for text in lines("page")), encoding="utf-8")
+    for number, text in enumerate(lines("note")):
+        (documents / f"note{number}.md").write_text(f"# Note\n\n{text}\n", encoding="utf-8")
+
+
 def write_tasks(folder: Path) -> None:
     """Write labelled tasks: single files, folders of splits, and question answering."""
     pandas.DataFrame(rows("review", "sentiment")).to_csv(folder / "reviews.csv", index=False)
     pandas.DataFrame(rows("description", "queue")).assign(other="food").to_csv(folder / "tickets.csv", index=False)
     write_lines(folder / "pairs.jsonl", [{**row, "other": "food"} for row in rows("one", "same")])
-    for name in TASKS:
-        for split in ("train", "dev", "test"):
-            write_lines(folder / "tasks" / name / f"{split}.jsonl", rows("text", "label", count=20))
+    for split in ("train", "dev", "test"):
+        write_lines(folder / "tasks" / "restaurant" / f"{split}.jsonl", rows("text", "label"))
     for split in ("train", "test"):
-        write_lines(folder / "tasks" / "topic" / f"{split}.jsonl", rows("text", "label", ("phys", "bio"), 20))
-    for name in ("squad", "bioasq"):
-        for split in ("train", "test"):
-            write_questions(folder / name / f"{split}.json")
+        write_questions(folder / "squad" / f"{split}.json")
 
 
 def write_questions(file: Path) -> None:
@@ -118,11 +118,10 @@ def samples(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def workspace(samples, tmp_path, monkeypatch, page) -> Path:
-    """A new current folder with links to the samples; a page that uses an adapted model without writing it has one."""
+def workspace(samples, tmp_path, monkeypatch) -> Path:
+    """A new current folder with links to the samples, also as an adapted model for pages that do not make one."""
     for sample in samples.iterdir():
         (tmp_path / sample.name).symlink_to(sample)
-    if not re.search(r"--out adapted|out=\"adapted", page.read_text(encoding="utf-8")):
-        (tmp_path / "adapted").symlink_to(samples / "roberta-base")
+    (tmp_path / "adapted").symlink_to(samples / "bert-base-uncased")
     monkeypatch.chdir(tmp_path)
     return tmp_path

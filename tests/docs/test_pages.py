@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import importlib
 import types
 
 import pytest
+from typer.testing import CliRunner
 
+from acclimate.cli import app
 from acclimate.masking import base as masking
 from acclimate.study import budget
-from acclimate.tasks import trainer as task_trainer
 from acclimate.training import inputs, method, mixture
+from acclimate.training.callbacks import check_keep_steps
 from tests.docs.blocks import ROOT, blocks, pages, run_page
 
+adapting = importlib.import_module("acclimate.training.adapt")  # the package has a function of this name
 STEPS = 2
 QUICK = ("README.md", "docs/data.md", "docs/models.md", "docs/install.md", "docs/methods.md")
 """Pages of the first hour, which are run in every test run; the others are slow tests."""
-MOST_SKIPPED = 12
+MOST_SKIPPED = 10
 
 
 @pytest.fixture(autouse=True)
 def _two_steps(monkeypatch):
-    """Limit every adaptation to two steps and every fine-tuning to one pass, whatever the options say."""
-    resolve, plan, begin = inputs.Budget.resolve, mixture.Mixture.plan, task_trainer.TaskSteps.__init__
-
-    def one_pass(self, rows, head, batch_size, epochs, *others, **named):
-        begin(self, rows, head, batch_size, 1, *others, **named)
-
+    """Limit every adaptation to two steps, whatever the options say; tasks are small enough for all epochs."""
+    resolve, plan = inputs.Budget.resolve, mixture.Mixture.plan
     monkeypatch.setattr(inputs.Budget, "resolve", lambda *given, **named: min(STEPS, resolve(*given, **named)))
     monkeypatch.setattr(mixture.Mixture, "plan", lambda *given, **named: min(STEPS, plan(*given, **named)))
-    monkeypatch.setattr(task_trainer.TaskSteps, "__init__", one_pass)
-    monkeypatch.setattr(budget, "PILOT_SECONDS", 0.2)
+    monkeypatch.setattr(adapting, "check_keep_steps", lambda keep, method, _=None: check_keep_steps(keep, method))
+    for seconds in ("PILOT_SECONDS", "TIMING_SECONDS"):
+        monkeypatch.setattr(budget, seconds, 0.2)
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +53,16 @@ def test_the_blocks_of_a_page_run(page, workspace):
     module = types.ModuleType("page_of_the_docs")
     module.__file__ = str(workspace / "page_of_the_docs.py")
     assert run_page(page, module) or all(block.skipped for block in blocks(page))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", sorted((ROOT / "examples" / "start").glob("*.yaml")), ids=lambda study: study.stem)
+def test_a_study_to_copy_runs(study, workspace):
+    (workspace / study.name).write_text(study.read_text(encoding="utf-8"), encoding="utf-8")
+    arguments = ["compare", study.name, "--out", "runs", "--set", "seeds=2", "--quiet"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, (result.exception, result.output)
+    assert (workspace / "runs" / "report.html").stat().st_size > 10_000
 
 
 def test_few_blocks_are_skipped_and_each_says_why():

@@ -263,7 +263,7 @@ VERBS = [
     Case("inspect cost: another folder", "inspect cost --adapted bert", 2, r"'bert' was not made by"),
     Case("methods: an unknown name", "methods dgaa", 2, r"Did you mean 'dga'"),
     Case("demo: no seeds", "demo --out out --seeds 0 --quiet", 2, r"seed"),
-    Case("demo: no text", "demo --out out --model bert --corpus nope.txt --general text.txt --quiet", 2, r"nope\.txt"),
+    Case("demo: the included model only", "demo --out out --model bert --quiet", 2, r"--model"),
     Case("init: works", INIT, 0, r"new\.yaml"),
     Case("init: a misspelled method", f"{INIT} --methods dgaa", 2, r"Did you mean 'dga'"),
     Case("init: a study of the user", INIT.replace("new.yaml", "study.yaml"), 2, r"'study\.yaml'"),

@@ -13,10 +13,13 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 
 from acclimate import cli
+from acclimate.corpus.documents import as_corpus, with_usual_column
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.errors import UserError
-from acclimate.planning.advice import advise, project
+from acclimate.planning.advice import advise, measure_distance, project
+from acclimate.planning.advice_text import verdict
 from acclimate.planning.vocabulary import count_words, fragmentation, overlap
+from tests.cases import each
 from tests.tiny import WORDS, tiny_tokenizer
 
 ENGLISH = read_stop_words("english")
@@ -100,6 +103,58 @@ def folder(tmp_path):
         rows = [{"text": text, "label": ("no", "yes")[i % 2]} for i, text in enumerate(CS[:20])]
         (tmp_path / "task" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
+
+
+def test_general_text_may_have_another_column_than_the_domain(folder, caplog):
+    rows = [{"note": text} for text in CS]
+    (folder / "cs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "wiki.jsonl").write_text("".join(json.dumps({"text": row["note"]}) + "\n" for row in rows))
+
+    def read(name, column):
+        return list(with_usual_column(lambda one: as_corpus(folder / name, one), column))
+
+    assert read("wiki.jsonl", "note") == read("wiki.jsonl", "text") == read("cs.jsonl", "note")
+    assert "has no column 'note', so its usual text column is read" in caplog.text
+    with pytest.raises(UserError, match="has no column 'body'"):
+        read("cs.jsonl", "body")
+
+
+def test_the_quick_measurement_agrees_with_the_whole_advice(tiny_bert, folder):
+    from acclimate.corpus import Corpus
+
+    general = (folder / "general.txt").read_text().splitlines()
+    train, held_out = Corpus(folder / "cs.txt").split(0.1, 0)
+    whole = advise(tiny_bert, folder / "cs.txt", folder / "general.txt", pilot_steps=0, max_length=16, progress=False)
+    quick = measure_distance(tiny_bert, train, list(held_out), general, max_length=16)
+    assert quick["documents"] == len(list(train))
+    rows = tiny_tokenizer()(list(train), add_special_tokens=False)["input_ids"]
+    assert quick["tokens"] == pytest.approx(sum(map(len, rows)))
+    assert quick["vocabulary"] == whole["vocabulary"] and quick["fragmentation"] == whole["fragmentation"]
+    assert quick["loss"]["domain"]["nats"] == pytest.approx(whole["loss"]["domain"]["nats"])
+    assert "share" in verdict(quick) and "little text" in verdict(quick)
+    alone = measure_distance(tiny_bert, train, list(held_out), None, max_length=16)
+    assert alone["loss"].keys() == {"domain"} and "above_general" not in alone["loss"]["domain"]
+    assert verdict(alone).endswith("No general text is given, so the distance to it is not measured.")
+
+
+@each(
+    ("low", "high", "tokens", "expected"),
+    [
+        (0.2, 0.6, 5e5, "little text. The base model predicts the domain worse than general text (+0.400 nats"),
+        (-0.6, -0.2, 2e6, "a moderate amount of text. The base model predicts the domain better than general text"),
+        (-0.1, 0.3, 3e8, "much text. The base model predicts the domain about as well as general text"),
+    ],
+)
+def test_the_verdict_follows_the_interval_and_the_amount(low, high, tokens, expected):
+    above = {"difference": (low + high) / 2, "low": low, "high": high, "unit": "nats"}
+    found = {
+        "documents": 10,
+        "tokens": tokens,
+        "loss": {"domain": {"above_general": above}},
+        "vocabulary": {},
+        "fragmentation": {},
+    }
+    assert expected in verdict(found)
 
 
 def test_all_measurements_and_their_explanations(tiny_bert, folder):

@@ -23,6 +23,7 @@ class World:
     def __init__(self, items: int = 120, gain: float = 0.1, headless: bool = False):
         self.calls: Counter[str] = Counter()
         self.arguments: list[dict] = []
+        self.advised: list[dict] = []
         self.items, self.gain, self.headless = items, gain, headless
         self.fail_on: dict[str, Exception] = {}
         self.die_after: int | None = None
@@ -122,6 +123,19 @@ class World:
             "per_text_masked": counts.tolist(),
         }
 
+    def advice(self, model, corpus, held_out, general, *, max_length):
+        self.advised.append({"model": model, "held_out": held_out, "general": general, "documents": list(corpus)})
+        if "advice" in self.fail_on:
+            raise self.fail_on["advice"]
+        above = {"difference": 0.5, "low": 0.25, "high": 0.75, "unit": "nats"}
+        return {
+            "documents": len(list(corpus)),
+            "tokens": 123_456.0,
+            "vocabulary": {"domain, general": {"top": 0.625, "words": 900}} if general else {},
+            "fragmentation": {name: {"pieces": 1.5} for name in ("domain", "general")[: 2 if general else 1]},
+            "loss": {"domain": {"nats": 3.0, "above_general": above}, "general": {"nats": 2.5}} if general else {},
+        }
+
     def drift(self, base, adapted, texts, *, max_length):
         self._called("drift", base=base, model=adapted, texts=list(texts), max_length=max_length)
         layer = {"cka": 0.9, "distance": 1.0, "share": 0.1, "cosine": 0.95}
@@ -142,6 +156,7 @@ class World:
             "distill": self.distill,
             "lm_loss": self.lm_loss,
             "drift": self.drift,
+            "advice": self.advice,
             "merge": self.merge,
             "has_head": lambda model, max_length, methods=(): not self.headless,
         }

@@ -11,6 +11,7 @@ import yaml
 from acclimate.errors import UserError
 from acclimate.options import build
 from acclimate.options.studies import InitOptions
+from acclimate.results import StudyResults
 from acclimate.study import StudyConfig
 from acclimate.study.draft import draft_study, init
 from tests.cases import each
@@ -45,6 +46,38 @@ def test_one_line_runs_a_study_whose_file_goes_on(world, described, tmp_path, mo
     monkeypatch.chdir(tmp_path)  # the file works from anywhere
     code, _, err = call(monkeypatch, capsys, "compare", out / "study.yaml", "--out", out)
     assert code == 0 and world.calls.total() == done, err
+
+
+def test_the_domain_is_described_before_training(world, described, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "400")
+    command = ["compare", *described, "--methods", "mlm", "--general", "general.txt", "--out", tmp_path / "out"]
+    code, _, err = call(monkeypatch, capsys, *command)
+    lines = err.splitlines()
+    (said,) = [number for number, line in enumerate(lines) if "before training: " in line]
+    assert code == 0 and "294 documents with about 120,000 tokens, little text. The base model predicts" in lines[said]
+    assert said < next(number for number, line in enumerate(lines) if "adapt · " in line)
+    assert "No dev or test text was found" in err
+    (asked,) = world.advised
+    assert len(asked["documents"]) == 294 and len(asked["held_out"]) == 6 and len(asked["general"]) == 80
+    results = StudyResults.load(tmp_path / "out" / "results.json")
+    (table,) = [table for table in results.tables if table.title == "Before training"]
+    (row,) = table.rows
+    assert dict(zip(table.columns, row, strict=True))["95 % interval"] == "+0.250 to +0.750"
+    assert table.note in lines[said]
+    assert call(monkeypatch, capsys, *command)[0] == 0 and len(world.advised) == 1
+    # The file of an earlier version has no such measurement, and is resumed as it is.
+    path = tmp_path / "out" / "study.yaml"
+    path.write_text(path.read_text().replace("evaluate:\n  advice: true\n", ""))
+    for arguments in ([], ["--no-advice"]):
+        assert call(monkeypatch, capsys, *command, *arguments)[0] == 0 and len(world.advised) == 1
+    assert not StudyConfig.load(path).evaluate.advice
+
+
+def test_text_that_cannot_be_measured_before_training_stops_nothing(world, described, tmp_path, monkeypatch, capsys):
+    world.fail_on["advice"] = UserError("The loss needs at least two documents.")
+    code, _, err = call(monkeypatch, capsys, "compare", *described, "--methods", "mlm", "--out", tmp_path / "out")
+    assert code == 0 and "before training: Not measured: The loss needs" in " ".join(err.split())
+    assert StudyResults.load(tmp_path / "out" / "results.json").tables[0].rows == []
 
 
 def test_held_out_documents_are_not_adapted_to(world, described, tmp_path, monkeypatch, capsys):
@@ -91,16 +124,17 @@ def test_without_a_task_only_losses_are_compared(world, folder, tmp_path, monkey
         (["compare", "--out", "o", "--model", "m"], "--corpus is missing"),
         (["compare", "--out", "o", "--model", "m", "--corpus", "c", "--methods", "lmm"], "Did you mean 'lm'?"),
         (["init", "s.yaml", "--corpus", "c"], "--model is missing"),
-        (["init", "s.toml", "--model", "m", "--corpus", "c"], "ends in .yaml"),
+        (["init", "s.toml", "--model", "m", "--corpus", "c.txt"], "ends in .yaml"),
         (["init", "s.yaml", "--model", "m", "--corpus", ""], "--corpus must not be empty"),
         (["init", "--model", "m", "--corpus", "c"], "STUDY is required"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.txt").touch()
     code, _, err = call(monkeypatch, capsys, *arguments)
     assert code == 2 and message in err and len(err.splitlines()) == 1
-    assert not os.listdir(tmp_path)
+    assert os.listdir(tmp_path) == ["c.txt"]
 
 
 def test_init_writes_a_file_and_never_over_another(tmp_path, monkeypatch, capsys):
@@ -158,9 +192,36 @@ def test_a_draft_needs_a_model():
 def test_columns_of_the_task_are_in_the_study_file(tmp_path, monkeypatch, capsys):
     (tmp_path / "labelled.csv").write_text("review,sentiment\n" + "".join(f"text {n},{n % 2}\n" for n in range(40)))
     monkeypatch.chdir(tmp_path)
-    command = ["init", "s.yaml", "--model", "m", "--corpus", "c", "--task", "labelled.csv:review", "--task", "hf:imdb"]
+    (tmp_path / "c.txt").write_text("text\n")
+    command = [
+        "init",
+        "s.yaml",
+        "--model",
+        "m",
+        "--corpus",
+        "c.txt",
+        "--task",
+        "labelled.csv:review",
+        "--task",
+        "hf:imdb",
+    ]
     assert call(monkeypatch, capsys, *command, "--label-column", "sentiment", "--split-seed", 3)[0] == 0
     read = {"label_column": "sentiment", "split_seed": 3}
     tasks = yaml.safe_load((tmp_path / "s.yaml").read_text())["domains"][0]["tasks"]
     assert tasks == [{"path": f"{tmp_path}/labelled.csv:review", **read}, {"path": "hf:imdb", **read}]
     assert [task.name for task in StudyConfig.load(tmp_path / "s.yaml").domains[0].tasks] == ["labelled", "imdb"]
+
+
+def test_init_names_every_file_that_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.csv").write_bytes("text\ngrößer\n".encode("cp1252"))
+    (tmp_path / "t.csv").write_bytes("text,label\ngrößer,a\n".encode("cp1252"))
+    command = ["init", "s.yaml", "--model", "./m", "--corpus", "c.csv", "--general", "g.txt", "--task", "u.csv"]
+    code, _, err = call(monkeypatch, capsys, *command)
+    assert code == 2 and len(err.splitlines()) == 1 and not (tmp_path / "s.yaml").exists()
+    assert "3 problems" in err and "no model folder './m'" in err and "no file 'g.txt'" in err and "'u.csv'" in err
+    command = ["init", "s.yaml", "--model", "m", "--corpus", "c.csv", "--task", "t.csv", "--encoding", "cp1252"]
+    assert call(monkeypatch, capsys, *command)[0] == 0
+    domain = StudyConfig.load(tmp_path / "s.yaml").domains[0]
+    assert domain.corpus == [{"path": str(tmp_path / "c.csv"), "encoding": "cp1252"}]
+    assert domain.tasks[0].encoding == "cp1252" and domain.name == "c"

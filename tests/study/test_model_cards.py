@@ -46,7 +46,7 @@ def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds):
         assert score.dataset_name == "intent" and "general text" in (domain.dataset_name, general.dataset_name)
         span = f"{100 * entry['low']:+.1f} to {100 * entry['high']:+.1f}"
         assert span in made.text and f"| {VERDICTS[entry['verdict']]} |" in made.text
-        assert "cs.txt" in made.text and "/home/me" not in made.text
+        assert "1 file, 9.0 kB" in made.text and "cs.txt" not in made.text and "/home/me" not in made.text
         assert (f"that of seed {run['seed']}" in made.text) == several
         assert ("not that of the adaptation, so they allow no verdict" in made.text) == (not several)
         assert (entry["p"] is None) == (entry["verdict"] == WITHHELD) == (not several)

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from acclimate.files import write_text
+from acclimate.files import read_json, read_json_object, write_text
 from acclimate.model_kinds import KINDS
 from acclimate.version import __version__
 
 CARD_FILE = "README.md"
+USAGE = "## How to use it"
 MARKDOWN_ESCAPES = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]#"})
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a model takes over from its base model.
+
+    Attributes:
+        base_model: Hub name of the base model.
+        license: Identifier of the license.
+        license_name: Name of the license, if the identifier is ``other``.
+        license_link: Where that license is.
+        language: Codes of the languages.
+    """
+
+    base_model: str | None = None
+    license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    language: str | list[str] | None = None
+
+    def metadata(self) -> dict[str, Any]:
+        """Return what is known, by key of the card."""
+        return {name: value for name, value in asdict(self).items() if value}
 
 
 @dataclass
@@ -26,8 +49,11 @@ class Card:
         pipeline: Pipeline tag of the Hub, such as ``"text-classification"``.
         summary: A few sentences at the top.
         sections: Pairs of title and Markdown, in order.
-        base: Hub name of the base model, if it has one.
+        origin: The base model, and the license and languages that it passes on.
         tags: Search tags.
+        datasets: Names of public datasets that the model was trained on.
+        next_step: What to do with the model, as Markdown; ``{name}`` stands for the name to load it by.
+        load_name: Name to load the model by, usually that of its folder; by default the name of the model.
         results: Results, as arguments of ``huggingface_hub.EvalResult``.
     """
 
@@ -35,8 +61,11 @@ class Card:
     pipeline: str
     summary: str
     sections: list[tuple[str, str]] = field(default_factory=list)
-    base: str | None = None
+    origin: Origin = field(default_factory=Origin)
     tags: list[str] = field(default_factory=list)
+    datasets: list[str] = field(default_factory=list)
+    next_step: str = ""
+    load_name: str = ""
     results: list[dict[str, Any]] = field(default_factory=list)
 
     def text(self, folder: Path) -> str:
@@ -48,7 +77,8 @@ class Card:
         from huggingface_hub import EvalResult, ModelCardData
 
         data = ModelCardData(
-            base_model=self.base,
+            **self.origin.metadata(),
+            datasets=list(dict.fromkeys(self.datasets)) or None,
             library_name="transformers",
             pipeline_tag=self.pipeline,
             tags=["acclimate", "domain-adaptation", *self.tags],
@@ -56,7 +86,7 @@ class Card:
             eval_results=[EvalResult(**result) for result in self.results] or None,
         )
         head = f"---\n{data.to_yaml()}\n---\n"
-        parts = [f"# {escape_markdown(self.name)}", self.summary, "## How to use it", self._usage(folder)]
+        parts = [f"# {escape_markdown(self.name)}", self.summary, USAGE, self._usage(folder)]
         for title, body in self.sections:
             parts += [f"## {title}", body]
         return head + "\n" + "\n\n".join(parts) + f"\n\nWritten by acclimate {__version__}.\n"
@@ -66,20 +96,24 @@ class Card:
         return write_text(folder / CARD_FILE, self.text(folder))
 
     def _usage(self, folder: Path) -> str:
-        """Return loading instructions; they need only transformers unless the model has modules of this package."""
+        """Return how to load the model and what to do with it.
+
+        It needs only transformers, unless the model has modules of this package.
+        """
         from acclimate.models.checkpoints import describe_extensions, instructions
 
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config, source = read_json(folder / "config.json"), self.load_name or self.name
         if parts := describe_extensions(SimpleNamespace(**config)):
             kind = (config.get("architectures") or ["model"])[0]
-            text = instructions(kind, parts, self.name)
+            text = instructions(kind, parts, source)
             return text.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
         name = _auto_class(config.get("architectures") or [], self.pipeline)
-        return (
+        load = (
             f"```python\nfrom transformers import AutoTokenizer, {name}\n\n"
-            f"tokenizer = AutoTokenizer.from_pretrained({self.name!r})\n"
-            f"model = {name}.from_pretrained({self.name!r})\n```"
+            f"tokenizer = AutoTokenizer.from_pretrained({source!r})\n"
+            f"model = {name}.from_pretrained({source!r})\n```"
         )
+        return "\n\n".join(part for part in (load, self.next_step.replace("{name}", source)) if part)
 
 
 def _auto_class(architectures: Sequence[str], pipeline: str) -> str:
@@ -119,6 +153,58 @@ def format_bytes(count: int | None) -> str | None:
         if count_in < 1000 or unit == "GB":
             break
     return f"{count_in:.1f} {unit}"
+
+
+def find_origin(model: str | None) -> Origin:
+    """Return what the card of a base model says; it is read from its folder or from the cache, without network.
+
+    A folder that is itself an adapted model passes on its own base model.
+
+    Args:
+        model: Hub name or folder; None for a model that was trained from scratch.
+    """
+    if model is None:
+        return Origin()
+    name = hub_name(model)
+    card = read_metadata(_cached(name) if name else Path(model) / CARD_FILE)
+    found = {key: card[key] for key in ("license", "license_name", "license_link", "language") if card.get(key)}
+    return Origin(base_model=name or _snapshot_name(Path(model)) or _named_base(Path(model), card), **found)
+
+
+def _named_base(folder: Path, card: Mapping[str, Any]) -> str | None:
+    """Return the base model that a card or a configuration names."""
+    base = card.get("base_model")
+    base = base[0] if isinstance(base, list) and base else base
+    base = base or (read_json_object(folder / "config.json") or {}).get("_name_or_path")
+    return hub_name(base) if isinstance(base, str) and base else None
+
+
+def _cached(name: str) -> Path:
+    """Return the card of a model in the cache of the Hub; the path of no file if it is not there."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, CARD_FILE)
+    return Path(found) if isinstance(found, str) else Path("/nonexistent", CARD_FILE)
+
+
+def _snapshot_name(folder: Path) -> str | None:
+    """Return the Hub name of a folder in the cache of the Hub, ``models--USER--NAME/snapshots/HASH``."""
+    parts = folder.resolve().parts
+    if len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
+        return parts[-3].removeprefix("models--").replace("--", "/")
+    return None
+
+
+def read_metadata(file: Path) -> dict[str, Any]:
+    """Return the metadata of a card; nothing if there is none that can be read."""
+    import yaml
+    from huggingface_hub import metadata_load
+
+    try:
+        found = metadata_load(file) if file.is_file() else None
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def hub_name(model: str) -> str | None:

@@ -1,32 +1,64 @@
-"""Uploading a model folder to the Hugging Face Hub."""
+"""Uploading a model folder to the Hugging Face Hub, with the license and languages that its card needs there."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from acclimate.cards.card import CARD_FILE, USAGE, read_metadata
 from acclimate.errors import UserError, first_line
+from acclimate.files import write_text
 
 IGNORED_PATTERNS = ["acclimate.json", "run.json", "predictions.jsonl", "step-*/*", ".*"]
 """Files that are not uploaded: records with local paths, predictions on test items, intermediate checkpoints."""
+LICENSES = frozenset(
+    """apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0
+    bigcode-openrail-m afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0
+    cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0
+    cc-by-nd-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cdla-sharing-1.0
+    cdla-permissive-1.0 cdla-permissive-2.0 wtfpl ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 agpl-3.0
+    gfdl gpl gpl-2.0 gpl-3.0 lgpl lgpl-2.1 lgpl-3.0 isc h-research intel-research lppl-1.3c ms-pl apple-ascl
+    apple-amlr mpl-2.0 odc-by odbl openmdw-1.0 openrail++ osl-3.0 postgresql ofl-1.1 ncsa unlicense zlib pddl
+    lgpl-lr deepfloyd-if-license fair-noncommercial-research-license llama2 llama3 llama3.1 llama3.2 llama3.3
+    llama4 grok2-community gemma unknown other""".split()
+)
+"""License identifiers of the Hub: https://huggingface.co/docs/hub/repositories-licenses."""
+LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code")
+"""A language of a card: its code in ISO 639, perhaps with script or region."""
 
 
-def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: Any = None) -> str:
+def push_to_hub(
+    folder: str | Path,
+    repo: str,
+    *,
+    private: bool = True,
+    license: str | None = None,
+    language: Sequence[str] = (),
+    base_model: str | None = None,
+    api: Any = None,
+) -> str:
     """Upload a model folder to a repository of the Hub, creating the repository if necessary.
 
-    It is only called when the user explicitly asks for an upload.
+    It is only called when the user explicitly asks for an upload. The card in the folder gets the metadata that is
+    given, and loads the model by its name on the Hub.
 
     Args:
         folder: A model folder written by ``adapt``, ``pretrain``, ``finetune``, ``distill`` or a study.
         repo: ``USER/NAME``, or ``NAME`` under the account of the user.
         private: Create a new repository as private. The visibility of an existing repository does not change.
+        license: License of the model, such as ``"apache-2.0"``; by default that of the base model, if it is known.
+        language: Languages of the model, such as ``["en"]``; by default those of the base model.
+        base_model: Hub name of the base model, where the folder does not tell.
         api: A ``huggingface_hub.HfApi``; by default one with the token stored on this machine.
 
     Returns:
         The URL of the commit.
 
     Raises:
-        UserError: If the folder has no model, the name is invalid, or the upload fails.
+        UserError: If the folder has no model, a name, license or language is invalid, or the upload fails.
     """
     from huggingface_hub import HfApi
 
@@ -34,10 +66,12 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: Any
     if not (folder / "config.json").is_file():
         raise UserError(f"'{folder}' is not a model folder: config.json is missing.")
     check_repo_name(repo)
+    given = check_metadata(license, language, base_model)
     client = HfApi() if api is None else api
     try:
         created = client.create_repo(repo, private=private, exist_ok=True)
         name = str(getattr(created, "repo_id", repo))
+        _update_card(folder, name, given)
         commit = client.upload_folder(
             repo_id=name,
             folder_path=str(folder),
@@ -50,6 +84,28 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: Any
             f"complete; fix the problem ('hf auth login' gives access), then run: acclimate push {folder} {repo}"
         ) from error
     return str(getattr(commit, "commit_url", None) or commit)
+
+
+def _update_card(folder: Path, repo: str, given: Mapping[str, Any]) -> None:
+    """Set metadata of the card, and load the model by its name on the Hub in the section on usage."""
+    from huggingface_hub import metadata_save
+
+    file = folder / CARD_FILE
+    if given:
+        metadata_save(file, {**read_metadata(file), **given})
+    if file.is_file():
+        text = file.read_text(encoding="utf-8")
+        start, usage, rest = text.partition(f"{USAGE}\n")
+        usage_text, heading, after = rest.partition("\n## ")
+        if loaded := re.search(r"from_pretrained\('([^']+)'", usage_text):
+            usage_text = re.sub(rf"(?<=['\s]){re.escape(loaded[1])}(?=['\s])", repo, usage_text)
+        write_text(file, start + usage + usage_text + heading + after)
+
+
+def missing_metadata(folder: str | Path) -> list[str]:
+    """Return which of license, language and base model the card of a folder does not name."""
+    found = read_metadata(Path(folder) / CARD_FILE)
+    return [name for name in ("license", "language", "base_model") if not found.get(name)]
 
 
 def check_repo_name(repo: str) -> None:
@@ -65,3 +121,32 @@ def check_repo_name(repo: str) -> None:
         validate_repo_id(repo)
     except HFValidationError as error:
         raise UserError(f"'{repo}' is not a valid repository name: {first_line(error).rstrip('.')}.") from error
+
+
+def check_metadata(
+    license: str | None = None, language: str | Sequence[str] = (), base_model: str | None = None
+) -> dict[str, Any]:
+    """Return metadata that the user gives for a card.
+
+    Args:
+        license: Identifier of a license.
+        language: Codes of languages.
+        base_model: Hub name of the base model.
+
+    Raises:
+        UserError: If the Hub knows no such license, or a language or name is not one.
+    """
+    if license is not None and license not in LICENSES:
+        near = get_close_matches(license.lower().replace(" ", "-"), sorted(LICENSES), 1, 0.5)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise UserError(
+            f"The Hub knows no license '{license}'; {hint}Give an identifier such as apache-2.0, or other."
+        )
+    codes = [language] if isinstance(language, str) else list(language)
+    for code in codes:
+        if not LANGUAGE.fullmatch(code):
+            raise UserError(f"'{code}' is no code of a language; give one of ISO 639 such as en, or multilingual.")
+    if base_model is not None:
+        check_repo_name(base_model)
+    given = {"license": license, "language": codes[0] if len(codes) == 1 else codes, "base_model": base_model}
+    return {name: value for name, value in given.items() if value}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acclimate.cards.card import Card, display_name, escape_markdown, hub_name, markdown_table, settings_table
+from acclimate.cards.card import Card, display_name, escape_markdown, find_origin, markdown_table, settings_table
 from acclimate.cards.writers import LIMITS
 from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.model_kinds import find_kind
@@ -58,7 +58,7 @@ def write_merged_card(
         name,
         _pipeline(read_json(folder / "config.json").get("architectures") or []),
         f"Merged from {names} without training: {formula}.",
-        base=hub_name(sources[0]["name"]),
+        origin=find_origin(sources[0]["name"]),
         tags=["merge", method],
     )
     card.sections = [

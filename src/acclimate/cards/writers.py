@@ -1,12 +1,9 @@
-"""Cards of adapted, pre-trained, fine-tuned and distilled models, from the training records in their folders.
-
-The results of a study are added as Markdown, and as ``model-index`` for the Hub.
-"""
+"""Cards of adapted, pre-trained, fine-tuned and distilled models, from the training records in their folders."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +13,12 @@ from acclimate.cards.card import (
     Card,
     display_name,
     escape_markdown,
+    find_origin,
     format_bytes,
-    hub_name,
     markdown_table,
     settings_table,
 )
+from acclimate.cards.results import HUB_METRICS, eval_results, result_sections
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import find_hub_task, make_scoring
@@ -28,155 +26,30 @@ from acclimate.evaluation.statistics import bootstrap_intervals
 from acclimate.files import MANIFEST_FILE, read_json, read_json_object
 from acclimate.model_kinds import ModelKind, kind_of_checkpoint
 from acclimate.results import StudyResults
-from acclimate.rows import VERDICTS, Comparison, ForgettingRow, Interval, LossRow, MetricSummary, TaskScores
-
-HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "positive_micro_f1": "f1", "document_f1": "f1", "em": "exact_match"}
-"""Hub names of metrics, where they differ from the names in this package."""
-
-
-def result_sections(results: StudyResults, model_kind: ModelKind) -> list[tuple[str, str]]:
-    """Return pairs of title and Markdown for the result sections.
-
-    Args:
-        results: Results of a study, with the rows of one model.
-        model_kind: The kind of the model, for the name and unit of its loss.
-    """
-    sections = []
-    if results.scores:
-        intro = (
-            f"Fine-tuned on end tasks in the study “{escape_markdown(results.title)}” and compared with "
-            f"`{escape_markdown(results.baseline)}` on the same data, budget and seeds. Scores in percent; "
-            "differences in percentage points, with 95 % intervals over seeds and test items."
-        )
-        columns = ("task", "metric", "mean ± sd", "seeds", "difference", "95 % interval", "verdict", "p (Holm)")
-        table = markdown_table(columns, [_score_row(row) for row in results.scores])
-        sections.append(("Results", "\n\n".join([intro, table, *results.notes])))
-    parts = []
-    if losses := [_loss_row(row, row.difference) for row in results.losses if row.difference]:
-        loss_name = f"{model_kind.loss_name[0].upper()}{model_kind.loss_name[1:]}"
-        intro = f"{loss_name} on held-out text in {model_kind.loss_unit}, before and after; lower is better."
-        parts += [intro, markdown_table(("text", "before", "after", "change", "95 % interval"), losses)]
-    if bits := [
-        _bits_row(row, row.bits_per_byte_difference) for row in results.losses if row.bits_per_byte_difference
-    ]:
-        intro = "The same in bits per byte, which is comparable across tokenizers."
-        parts += [intro, markdown_table(("text", "before", "after", "change", "95 % interval"), bits)]
-    if others := [_other_task_row(row, row.comparison) for row in results.forgetting if row.comparison]:
-        names = ("task of another domain", "metric", "before", "after", "difference", "95 % interval", "verdict")
-        intro = "Fine-tuned on tasks of other domains; scores in percent, differences in percentage points."
-        parts += [intro, markdown_table(names, others)]
-    if not any(row.text == "general" for row in results.losses):
-        parts.append("Forgetting of general text was not measured.")
-    sections.append(("Held-out loss and forgetting", "\n\n".join(parts)))
-    return sections
-
-
-def _score(row: TaskScores) -> MetricSummary:
-    return row.summaries[row.metric]
-
-
-def _score_row(row: TaskScores) -> tuple[Any, ...]:
-    score, entry = _score(row), row.comparison
-    spread = "" if score.sd is None else f" ± {100 * score.sd:.1f}"
-    p = entry and (entry.p if entry.p_holm is None else entry.p_holm)
-    compared = (*_difference(entry), None if p is None else f"{p:.3f}") if entry else (None,) * 4
-    return (row.task, row.metric, f"{100 * score.mean:.1f}{spread}", len(score.by_seed), *compared)
-
-
-def _difference(entry: Comparison) -> tuple[str, str, str]:
-    """Return difference, interval and verdict."""
-    return (f"{100 * entry.difference:+.1f}", _format_interval(entry, 100, 1), VERDICTS[entry.verdict])
-
-
-def _loss_row(row: LossRow, entry: Interval) -> tuple[Any, ...]:
-    return _loss_cells(row, row.before, row.nats, entry)
-
-
-def _bits_row(row: LossRow, entry: Interval) -> tuple[Any, ...]:
-    return _loss_cells(row, row.bits_per_byte_before, row.bits_per_byte, entry)
-
-
-def _loss_cells(row: LossRow, before: float | None, after: float | None, entry: Interval) -> tuple[Any, ...]:
-    change = (f"{before:.3f}", f"{after:.3f}", f"{entry.difference:+.3f}", _format_interval(entry, 1, 3))
-    return ("general text" if row.text == "general" else f"{row.domain}, held out", *change)
-
-
-def _other_task_row(row: ForgettingRow, entry: Comparison) -> tuple[Any, ...]:
-    before = None if row.before is None else f"{100 * row.before:.1f}"
-    return (row.task, row.metric, before, f"{100 * _score(row).mean:.1f}", *_difference(entry))
-
-
-def _format_interval(entry: Interval, scale: float, digits: int) -> str:
-    return f"{scale * entry.low:+.{digits}f} to {scale * entry.high:+.{digits}f}"
-
-
-def eval_results(results: StudyResults, model_kind: ModelKind) -> list[dict[str, Any]]:
-    """Return arguments of ``huggingface_hub.EvalResult``, with intervals in ``metric_args``.
-
-    Args:
-        results: Results of a study, with the rows of one model.
-        model_kind: The kind of the model, for the name and unit of its loss.
-    """
-    found = []
-    for row in results.scores:
-        task_type, task_name = find_hub_task(row.kind)
-        score = _score(row)
-        details: dict[str, Any] = {"seeds": len(score.by_seed), "test_items": row.test_items}
-        if score.sd is not None:
-            details["sd"] = round(score.sd, 4)
-        if entry := row.comparison:
-            details |= {"difference_to": results.baseline, **_rounded(entry)}
-        found.append(
-            {
-                "task_type": task_type,
-                "task_name": task_name,
-                "dataset_type": _slug(row.task),
-                "dataset_name": row.task,
-                "dataset_split": "test",
-                "metric_type": HUB_METRICS.get(row.metric, row.metric),
-                "metric_name": f"{row.metric.replace('_', ' ')}, mean over seeds",
-                "metric_value": round(score.mean, 4),
-                "metric_args": details,
-            }
-        )
-    for loss in results.losses:
-        name = "general text" if loss.text == "general" else f"{loss.domain}, held-out text"
-        measured: list[tuple[str, str, float, float | None, Interval | None]] = [
-            ("loss", f"{model_kind.loss_name}, {model_kind.loss_unit}", loss.nats, loss.before, loss.difference)
-        ]
-        if per_byte := loss.bits_per_byte_difference:
-            before = loss.bits_per_byte_before
-            measured.append(("bits_per_byte", "bits per byte", loss.bits_per_byte or 0.0, before, per_byte))
-        for metric, metric_name, value, before, difference in measured:
-            details = {"texts": loss.texts}
-            if difference and before is not None:
-                details |= {"before": round(before, 4), **_rounded(difference)}
-            found.append(
-                {
-                    "task_type": model_kind.pipeline_tag,
-                    "task_name": model_kind.task_name,
-                    "dataset_type": _slug(name),
-                    "dataset_name": name,
-                    "metric_type": metric,
-                    "metric_name": metric_name,
-                    "metric_value": round(value, 4),
-                    "metric_args": details,
-                }
-            )
-    return found
-
-
-def _rounded(entry: Interval) -> dict[str, float]:
-    return {key: round(entry[key], 4) for key in ("difference", "low", "high")}
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "data"
-
+from acclimate.rows import ForgettingRow, LossRow, TaskScores
 
 TRAINING_KEYS = (
     "seed batch_size max_length learning_rate warmup weight_decay max_gradient_norm precision layout".split()
 )
+TASK_STEPS = {
+    "text-classification": """Classify texts:
+
+```python
+from transformers import pipeline
+
+classify = pipeline("text-classification", model='{name}')
+print(classify("A text to classify."))
+```""",
+    "token-classification": """Mark words:
+
+```python
+from transformers import pipeline
+
+mark = pipeline("token-classification", model='{name}', aggregation_strategy="simple")
+print(mark("A text with names."))
+```""",
+}
+"""What to do with a model of an end task, by its pipeline tag."""
 NOT_MEASURED = (
     "Not evaluated. `acclimate compare` measures such a model and its base model on held-out text, general text and "
     "end tasks, with several seeds, and writes the differences with intervals here."
@@ -184,13 +57,16 @@ NOT_MEASURED = (
 LIMITS = "The model reproduces errors and biases of its training text. It was not evaluated beyond the results above."
 
 
-def write_adapted_card(folder: str | Path, name: str, results: StudyResults | None = None) -> Path:
+def write_adapted_card(
+    folder: str | Path, name: str, results: StudyResults | None = None, load_name: str = ""
+) -> Path:
     """Write ``README.md`` to the folder of a model written by ``adapt`` or ``pretrain``.
 
     Args:
         folder: Folder of the model, with its ``acclimate.json``.
         name: Name of the model.
         results: Results of a study, restricted to the rows of this model; None if there are none.
+        load_name: Name to load the model by; by default ``name``.
 
     Returns:
         The path of the card.
@@ -214,9 +90,12 @@ def write_adapted_card(folder: str | Path, name: str, results: StudyResults | No
         name,
         kind.pipeline_tag,
         summary,
-        base=hub_name(base) if base else None,
+        origin=find_origin(base),
         tags=[method],
+        datasets=[name for part in _parts(manifest) for name in _files(part)["datasets"]],
         results=eval_results(results, kind) if results else [],
+        next_step=kind.next_step,
+        load_name=load_name,
     )
     card.sections = [
         *_warning(manifest["result"].get("warning")),
@@ -273,7 +152,8 @@ def write_model_cards(results: StudyResults, out: Path) -> list[Path]:
     for run in results.adaptations:
         folder = out / run.folder
         if not run.head and (folder / MANIFEST_FILE).is_file() and (folder / "config.json").is_file():
-            written.append(write_adapted_card(folder, _model_name(results, run), _results_of(results, run)))
+            name = _model_name(results, run)
+            written.append(write_adapted_card(folder, name, _results_of(results, run), folder.name))
     return written
 
 
@@ -336,39 +216,77 @@ def _training_settings(manifest: Mapping[str, Any], kind: ModelKind) -> dict[str
     }
 
 
+def _parts(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the manifests of the stages of an adaptation, or the manifest itself."""
+    return manifest.get("stages") or [manifest]
+
+
+def _files(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the number of files of the text, their bytes and the public datasets among them."""
+    text = manifest.get("text") or {}
+    contents = text.get("contents") or [{"name": name} for name in text.get("sources", [])]  # of earlier versions
+    return (
+        summarize_sources(contents)
+        if contents
+        else {"files": 0, "bytes": None, "datasets": [], **(text.get("files") or {})}
+    )
+
+
+def summarize_sources(contents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a manifest keeps of the sources of a text: no names of files, which can be private.
+
+    Args:
+        contents: See :meth:`acclimate.corpus.Corpus.contents`.
+
+    Returns:
+        The number of ``files``, their ``bytes`` in total or None if unknown, and the names of ``datasets`` of the Hub.
+    """
+    datasets = [str(source["name"]) for source in contents if str(source["name"]).startswith("hf:")]
+    sizes = [source.get("bytes") for source in contents if not str(source["name"]).startswith("hf:")]
+    return {
+        "files": len(contents) - len(datasets),
+        "bytes": None if None in sizes else sum(sizes),
+        "datasets": list(dict.fromkeys(name.removeprefix("hf:").split(":")[0] for name in datasets)),
+    }
+
+
 def _data_section(manifest: Mapping[str, Any]) -> str:
-    """List the sources, with local paths reduced to their last part."""
-    rows, totals = [], []
-    for part in manifest.get("stages") or [manifest]:
-        text = part.get("text") or {}
-        sources = text.get("contents") or [{"name": name} for name in text.get("sources", [])]
-        for source in sources:
-            row = (_strip_folders(source["name"]), format_bytes(source.get("bytes")), source.get("hash"))
-            if row not in rows:
-                rows.append(row)
-        counts = [f"{text.get('documents', 0):,} documents"]
+    """Describe the text by counts and hash."""
+    totals = []
+    for part in _parts(manifest):
+        text, files = part.get("text") or {}, _files(part)
+        counts = [f"{files['files']:,} {'file' if files['files'] == 1 else 'files'}"] if files["files"] else []
+        counts += [str(format_bytes(files["bytes"]))] if counts and files["bytes"] is not None else []
+        counts += [f"`{name}`" for name in files["datasets"]] + [f"{text.get('documents', 0):,} documents"]
         counts += [f"{text[name]:,} {word}" for name, word in _EXCLUDED_COUNTS.items() if text.get(name)]
         counts += [RowAccount(**text["rows"]).summary()] if text.get("rows") else []
         totals.append(f"{', '.join(counts)}; hash of all: `{part.get('corpus')}`.")
-    shown = markdown_table(("source", "size", "hash"), rows[:MAX_SOURCES])
-    more = f"\n\nand {len(rows) - MAX_SOURCES:,} more" if len(rows) > MAX_SOURCES else ""
-    return shown + more + "\n\n" + "\n\n".join(dict.fromkeys(totals))
+    return "\n\n".join(dict.fromkeys(totals))
 
 
 def _replay_section(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the table of the texts of a mix with their shares of the tokens; nothing if there is only one text."""
-    parts = [part.get("result", {}).get("mix") or [] for part in manifest.get("stages") or [manifest]]
+    parts = [part.get("result", {}).get("mix") or [] for part in _parts(manifest)]
     rows = [
-        (text["name"], f"{text['share']:.1%}", f"{text['realized']:.1%}", f"{text['tokens']:,}", text["epochs"])
+        (
+            _replayed_name(text["name"], number),
+            f"{text['share']:.1%}",
+            f"{text['realized']:.1%}",
+            f"{text['tokens']:,}",
+            text["epochs"],
+        )
         for part in parts
-        for text in part
+        for number, text in enumerate(part)
     ]
     columns = ("text", "share of tokens", "realized", "tokens", "epochs")
     return [("Replay", markdown_table(columns, rows))] if rows else []
 
 
-MAX_SOURCES = 50
-"""Maximum number of sources listed."""
+def _replayed_name(name: str, number: int) -> str:
+    """Return the name of a text of a mix, without those of files."""
+    return name if not number or name.startswith("hf:") else f"replayed text {number}"
+
+
 _EXCLUDED_COUNTS = {
     "duplicates": "duplicates removed",
     "empty": "empty records skipped",
@@ -390,7 +308,7 @@ def write_task_model_card(
 
     Args:
         folder: Folder of the model.
-        name: Name of the model.
+        name: Name of its folder.
         verb: ``"finetune"`` or ``"distill"``.
         models: The models that it was made from, by role: ``model``, or ``teacher`` and ``student``.
         task: The loaded end task.
@@ -418,22 +336,32 @@ def write_task_model_card(
         "The intervals are a bootstrap over test items and do not include the variance between training runs; "
         "`acclimate compare` runs several seeds and includes both."
     )
+    hidden = "micro_f1" if "accuracy" in metrics else ""  # then the two are equal
+    shown = [row for row in values if row[0] != hidden]
     card = Card(
-        name,
+        task_model_name(start, task.name, name),
         pipeline,
         summary,
-        base=hub_name(start),
+        origin=find_origin(start),
         tags=[verb],
+        next_step=TASK_STEPS.get(pipeline, ""),
+        load_name=name,
         results=[_eval_result(pipeline, task, metric, result, intervals[metric]) for metric in metrics],
     )
     card.sections = [
         *_warning(result.warning),
-        ("Results", intro + "\n\n" + markdown_table(("metric", "value", "95 % interval: from", "to"), values)),
+        ("Results", intro + "\n\n" + markdown_table(("metric", "value", "95 % interval: from", "to"), shown)),
         ("Training", settings_table({**options, "examples": f"{result.train_size:,}"})),
         ("Data", markdown_table(("split", "items"), sizes) + f"\n\nHash of the task: `{task.fingerprint()}`."),
         ("Limits", LIMITS),
     ]
     return card.write(Path(folder))
+
+
+def task_model_name(start: str, task: str, folder: str) -> str:
+    """Name a model of an end task by what it is, with the seed if its folder is that of one of several seeds."""
+    seed = f"-{folder}" if re.fullmatch(r"seed-\d+", folder) else ""
+    return re.sub(r"[^\w.]+", "-", f"{display_name(start).split('/')[-1]}-{task}").strip("-.") + seed
 
 
 def _eval_result(pipeline: str, task: Any, metric: str, result: Any, interval: tuple[float, float]) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cli.app import app, describe_text, print_next, print_tables
+from acclimate.cli.app import app, describe_plugins, describe_text, print_next, print_tables
 from acclimate.cli.commands import PAGES, Command, make_epilog
-from acclimate.cli.options import command
+from acclimate.cli.options import Plugin, command, import_plugins
 from acclimate.options import values
 from acclimate.options.declaration import METHOD
 from acclimate.options.inspection import AdviseOptions
@@ -30,6 +30,7 @@ COST_NOTE = (
 @command(
     app,
     AdviseOptions,
+    plugins=True,
     example="acclimate advise --model roberta-base --corpus reviews/ --general wiki.txt --out advice.json",
 )
 def advise(options: AdviseOptions) -> None:
@@ -60,10 +61,12 @@ def methods(
         str | None,
         typer.Argument(help="Name of a method, to describe its parameters.", rich_help_panel=METHOD, metavar="NAME"),
     ] = None,
+    plugin: Plugin = None,
 ) -> None:
     """List all methods by purpose, with their cost, or describe one with its paper, parameters and defaults."""
     from acclimate.training.method import lookup, names
 
+    import_plugins(plugin)
     if name is None:
         print_tables(_method_tables([lookup(known) for known in names()]))
         typer.echo("acclimate methods NAME explains a method, its parameters and its paper.")
@@ -72,7 +75,8 @@ def methods(
     method = lookup(name)
     typer.echo(_describe(method), nl=False)
     needs = ["--task", "TASK"] if method.needs_task else []
-    print_next(["acclimate", "adapt", "--model", "MODEL", "--corpus", "TEXT", *needs, "--method", method.name])
+    words = ["--model", "MODEL", "--corpus", "TEXT", *needs, "--method", method.name, *describe_plugins()]
+    print_next(["acclimate", "adapt", *words])
 
 
 def _method_tables(methods: Sequence[type[Method]]) -> list[Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -92,6 +94,13 @@ def describe_text(flag: str, sources: Any, placeholder: str = "TEXT") -> list[st
     given = [sources] if isinstance(sources, str | os.PathLike) else list(sources or ())
     named = [str(source) for source in given if isinstance(source, str | os.PathLike)]
     return [word for source in named or [placeholder] for word in (flag, source)]
+
+
+def describe_plugins() -> list[str]:
+    """Return the ``--plugin`` flags of the command line, as words of the next one."""
+    words = sys.argv[1:]
+    pairs = [pair for pair in itertools.pairwise(words) if pair[0] == "--plugin"]
+    return [word for pair in pairs for word in pair] + [word for word in words if word.startswith("--plugin=")]
 
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress bars.")]

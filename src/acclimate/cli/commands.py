@@ -43,43 +43,73 @@ PAGES = {
 """The page that describes each command, shown at the end of its ``--help``."""
 
 HUGGING_FACE = {
-    "block_size": ("--max-length",),
+    "assistant_only_loss": ("", "conversations of --chat are always trained on the answers"),
+    "attn_implementation": ("", "the attention is chosen for the model and the device"),
     "bf16": ("--precision",),
-    "dataset_name": ("--corpus", "a dataset of the Hub is hf:NAME:CONFIG:SPLIT"),
+    "block_size": ("--max-length",),
+    "cache_dir": ("", "the environment variables HF_HOME and ACCLIMATE_CACHE say where caches are"),
+    "dataloader_num_workers": ("", "text is tokenized before the training"),
     "dataset_config_name": ("--corpus", "a dataset of the Hub is hf:NAME:CONFIG:SPLIT"),
+    "dataset_name": ("--corpus", "a dataset of the Hub is hf:NAME:CONFIG:SPLIT"),
+    "dataset_text_field": ("--text-column",),
     "do_eval": ("", "--heldout measures the loss on held-out text"),
+    "do_predict": ("", "the test split is always evaluated"),
     "do_train": ("", "training is what the command does"),
+    "dtype": ("--precision",),
     "eval_steps": ("--heldout-every",),
+    "eval_strategy": ("--heldout-every",),
+    "evaluation_strategy": ("--heldout-every",),
     "fp16": ("--precision",),
     "gradient_accumulation_steps": ("", "--batch-size is what a step reads in total, in as many parts as needed"),
+    "hub_model_id": ("--push-to-hub", "as USER/NAME"),
+    "label_column_name": ("--label-column",),
     "line_by_line": ("--layout", "padded is one text per row"),
+    "load_best_model_at_end": ("--select", "dev keeps the best epoch on the dev split"),
+    "load_in_4bit": ("--quantize", "4bit, with --adapter lora"),
+    "logging_steps": ("", "log.jsonl beside the model has a line for every fiftieth of the training"),
+    "lora_alpha": ("--adapter-set", "as --adapter-set alpha=32"),
+    "lora_dropout": ("--adapter-set", "as --adapter-set dropout=0.05"),
     "lora_r": ("--adapter", "as --adapter lora, with --adapter-set for its settings"),
+    "lora_target_modules": ("--adapter-set", "as --adapter-set targets=q_proj,v_proj"),
+    "lr": ("--learning-rate",),
     "lr_scheduler_type": ("", "the learning rate rises over --warmup and then falls linearly"),
     "max_grad_norm": ("--max-gradient-norm",),
     "max_seq_length": ("--max-length",),
     "max_steps": ("--steps",),
+    "max_train_samples": ("", "--steps, --tokens or --max-minutes limit the training"),
     "max_train_steps": ("--steps",),
+    "metric_for_best_model": ("--metric",),
     "mlm_probability": ("--mask-rate",),
+    "model_name": ("--model",),
     "model_name_or_path": ("--model",),
+    "num_epochs": ("--epochs",),
     "num_train_epochs": ("--epochs",),
     "num_warmup_steps": ("--warmup", "a share of the training, not steps"),
     "optim": ("--optimizer",),
     "output_dir": ("--out",),
     "overwrite_output_dir": ("--overwrite",),
+    "packing": ("--layout", "packed is several texts per row"),
     "per_device_eval_batch_size": ("", "measurements choose their batches themselves"),
     "per_device_train_batch_size": ("--batch-size", "the texts of an optimizer step, over all devices"),
+    "preprocessing_num_workers": ("", "text is tokenized once and cached"),
     "resume_from_checkpoint": ("", "the same command resumes from its last checkpoint"),
     "save_steps": ("--save-every",),
+    "save_strategy": ("--save-every",),
+    "save_total_limit": ("", "only the last checkpoint is kept; --keep-steps keeps models of other steps"),
     "streaming": ("", "text is always streamed"),
-    "task_name": ("--task", "the folder of a labelled task"),
-    "test_file": ("--task", "the folder of a labelled task"),
+    "task_name": ("--task", "a labelled folder or file"),
+    "test_file": ("--task", "a labelled folder or file"),
     "text_column_name": ("--text-column",),
+    "tokenizer_name": ("", "the tokenizer is that of the model"),
+    "torch_dtype": ("--precision",),
     "train_file": ("--corpus",),
+    "trust_remote_code": ("", "the environment variable ACCLIMATE_TRUST_REMOTE_CODE=1 lets code of models run"),
+    "use_peft": ("--adapter", "as --adapter lora"),
     "validation_file": ("--heldout",),
     "warmup_ratio": ("--warmup",),
     "warmup_steps": ("--warmup", "a share of the training, not steps"),
 }
-"""Flags of the training scripts of ``transformers``: the flag here (empty if none is needed), and a note."""
+"""Flags of the scripts of ``transformers`` and ``trl``: the flag here (empty if none is needed), and a note."""
 
 
 def make_epilog(example: str, page: str = "") -> str:
@@ -122,7 +152,7 @@ def propose(name: str, flags: list[str]) -> str:
     if flag == "":
         return f" Leave it out: {note}."
     if flag == "--corpus" and flag not in flags:
-        flag, note = "--task", "the folder of a labelled task"
+        flag, note = "--task", "a labelled folder or file"
     if flag is None or flag not in flags:
         hyphens = "--" + plain.replace("_", "-")
         close = get_close_matches(hyphens, flags, n=1, cutoff=0.6)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.app import app, print_next
+from acclimate.cli.app import app, describe_plugins, print_next
 from acclimate.cli.options import command
 from acclimate.errors import UserError
 from acclimate.options import Option, options, values
@@ -50,6 +50,7 @@ class CompareCommand(CompareOptions, LabelOptions, StudyOptions):
 @command(
     app,
     CompareCommand,
+    plugins=True,
     example="acclimate compare --model roberta-base --corpus reviews/ --task tasks/restaurant --out runs/reviews",
 )
 def compare(options: CompareCommand) -> None:
@@ -76,24 +77,28 @@ def compare(options: CompareCommand) -> None:
     else:
         typer.echo(f"Report: {Path(options.out) / 'report.html'}")
     if options.config is None:
-        print_next(["acclimate", "compare", study, "--out", options.out], "after a change of the study file")
+        command = ["acclimate", "compare", study, *describe_plugins(), "--out", options.out]
+        print_next(command, "after a change of the study file")
 
 
 @command(
     app,
     InitOptions,
+    plugins=True,
     example="acclimate init study.yaml --model roberta-base --corpus reviews/ --task tasks/restaurant --seeds 3",
 )
 def init(options: InitOptions) -> None:
     """Write a study file to start from, for `acclimate compare`."""
-    from acclimate.study.draft import draft_study, write_study
+    from acclimate.study.draft import check_files, draft_study, write_study
 
     study = draft_study(options)
+    check_files(options)
     path = write_study(study, options.file)
     typer.echo("\n".join([*study.get("notes", []), f"Study: {path}"]))
     out = Path("runs") / path.stem
-    print_next(["acclimate", "compare", path, "--out", out, "--dry-run"], "how long it takes")
-    print_next(["acclimate", "compare", path, "--out", out], "to run it")
+    command = ["acclimate", "compare", path, *describe_plugins(), "--out", out]
+    print_next([*command, "--dry-run"], "how long it takes")
+    print_next(command, "to run it")
 
 
 def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:

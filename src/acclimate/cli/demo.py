@@ -12,12 +12,15 @@ from acclimate.options import values
 from acclimate.options.inspection import DemoOptions
 
 
-@command(app, DemoOptions, example="acclimate demo --corpus notes/ --out runs/notes")
+@command(app, DemoOptions, example="acclimate demo --out runs/demo")
 def demo(options: DemoOptions) -> None:
-    """Adapt a real model to text that is on this machine, and report whether it helped."""
+    """Adapt an included model to documentation that is on this machine, and report what changed.
+
+    For your own model, text and task see 'acclimate compare'.
+    """
     from acclimate.demo import demo as run
 
     run(**values(options))
     typer.echo(f"Report: {Path(options.out) / 'report.html'}")
-    own = ["--model", options.model or "MODEL", "--corpus", "TEXT", "--task", "TASK", "--out", "runs/own"]
+    own = ["--model", "MODEL", "--corpus", "TEXT", "--task", "TASK", "--out", "runs/own"]
     print_next(["acclimate", "compare", *own], "your own text and task")

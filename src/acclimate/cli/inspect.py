@@ -60,6 +60,7 @@ def inspect_importance(options: InspectImportanceOptions) -> None:
     inspection,
     InspectMasksOptions,
     name="masks",
+    plugins=True,
     example="acclimate inspect masks --model roberta-base --corpus reviews/ --masking whole-word --out masks/",
 )
 def inspect_masks(options: InspectMasksOptions) -> None:

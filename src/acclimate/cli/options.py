@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -15,7 +15,7 @@ from acclimate.cli.app import Quiet
 from acclimate.cli.commands import PAGES, Command, make_epilog
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.options import OptionField, explain, option_fields
-from acclimate.options.declaration import MISSING, PANELS, accepts
+from acclimate.options.declaration import METHOD, MISSING, PANELS, accepts
 from acclimate.registry import parse_number
 from acclimate.settings_file import read_settings
 
@@ -26,9 +26,35 @@ Config = Annotated[
     ),
 ]
 
+Plugin = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="<path>",
+        help="Python file that registers a method or a masking strategy. May be repeated.",
+        rich_help_panel=METHOD,
+        show_default=False,
+    ),
+]
+
+
+def import_plugins(files: Iterable[Path] | None) -> None:
+    """Import the files of ``--plugin``."""
+    if files:
+        from acclimate.registry import import_plugin
+
+        for file in files:
+            import_plugin(file)
+
 
 def command(
-    app: typer.Typer, options: Any, *, example: str, name: str | None = None, without: Collection[str] = ()
+    app: typer.Typer,
+    options: Any,
+    *,
+    example: str,
+    name: str | None = None,
+    without: Collection[str] = (),
+    plugins: bool = False,
 ) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
     """Make a command whose flags are the options of a class; the decorated function gets an instance of the class.
 
@@ -38,6 +64,7 @@ def command(
         example: A command line, shown at the end of ``--help``.
         name: Name of the command; by default that of the function.
         without: Options that the command sets itself.
+        plugins: Whether the command takes ``--plugin``.
     """
     declared = option_fields(options)
     fields = {key: field for key, field in declared.items() if field.option.cli and key not in without}
@@ -45,15 +72,19 @@ def command(
     def decorate(run: Callable[[Any], None]) -> Callable[[Any], None]:
         def call(**flags: Any) -> None:
             config, quiet = flags.pop("config_file"), flags.pop("quiet", None)
+            import_plugins(flags.pop("plugin", None))
             run(read_options(options, fields, flags, config, {} if quiet is None else {"progress": not quiet}))
 
         shown = sorted(fields.values(), key=lambda field: PANELS.index(field.option.panel))
         parameters = [
             _parameter("config_file", Config, None),
             *(_parameter(field.name, _annotation(field), None) for field in shown),
+            *([_parameter("plugin", Plugin, None)] if plugins else []),
             *([_parameter("quiet", Quiet, False)] if "progress" in declared else []),
         ]
-        call.__name__, call.__doc__ = run.__name__, run.__doc__
+        paragraphs = inspect.cleandoc(run.__doc__ or "").split("\n\n")
+        call.__name__ = run.__name__
+        call.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)  # wrapped by the terminal
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         app.command(name, cls=Command, epilog=make_epilog(example, PAGES.get(name or run.__name__, "")))(call)
@@ -78,6 +109,7 @@ def _annotation(field: OptionField) -> Any:
     kind = _flag_type(field)
     # The class of options reports what is not a number, and also reads 1e6 as a whole number.
     number = {"parser": parse_number, "metavar": f"<{kind.__name__}>"} if kind in (int, float) else {}
+    number |= {"metavar": "<str>"} if get_origin(kind) is list else {}
     shown: Any = {"help": text, "rich_help_panel": field.option.panel, "show_default": False, **number}
     if not field.flag.startswith("-"):
         return Annotated[kind | None, typer.Argument(**shown, metavar=field.flag)]

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BeforeValidator
 
-from acclimate.cli.app import app, describe_text, print_next
+from acclimate.cli.app import app, describe_plugins, describe_text, print_next
 from acclimate.cli.options import command
 from acclimate.errors import environment_integer
 from acclimate.options import AdaptOptions, Option, PretrainOptions, options, values
 from acclimate.options.declaration import MODEL, OUTPUT
+from acclimate.options.studies import read_listed
 
 
 @options
@@ -33,6 +35,7 @@ class AdaptCommand(AdaptOptions):
 @command(
     app,
     AdaptCommand,
+    plugins=True,
     example="acclimate adapt --model roberta-base --corpus reviews/ --method dga --epochs 1 --out adapted/",
 )
 def adapt(options: AdaptCommand) -> None:
@@ -53,8 +56,9 @@ def adapt(options: AdaptCommand) -> None:
     task = "TASK" if options.task is None else options.task
     text = [] if options.corpus is None else describe_text("--corpus", options.corpus)
     print_next(["acclimate", "finetune", "--model", result.out, "--task", task, "--out", "finetuned"], "an end task")
-    compared = [*(text or ["--corpus", "TEXT"]), "--task", task, "--methods", result.method, "--out", "runs/compare"]
-    print_next(["acclimate", "compare", "--model", options.model, *compared], "whether adaptation helps")
+    compared = [*(text or ["--corpus", "TEXT"]), "--task", task, "--methods", result.method, *describe_plugins()]
+    words = ["--model", options.model, *compared, "--out", "runs/compare"]
+    print_next(["acclimate", "compare", *words], "whether adaptation helps")
 
 
 @command(
@@ -138,12 +142,28 @@ class PushCommand:
     repo: Annotated[str, Option("Repository on the Hugging Face Hub, as USER/NAME.", MODEL, flag="REPO")]
     _: KW_ONLY
     public: Annotated[bool, Option("Make a new repository public.", OUTPUT)] = False
+    license: Annotated[
+        str | None,
+        Option("License in the card, such as apache-2.0.", OUTPUT, default="that of the base model, if known"),
+    ] = None
+    language: Annotated[
+        tuple[str, ...],
+        BeforeValidator(read_listed),
+        Option("Language in the card, such as en.", OUTPUT, default="those of the base model, if known"),
+    ] = ()
+    base_model_name: Annotated[
+        str | None, Option("Base model in the card, as its name on the Hub.", OUTPUT, default="as trained, if known")
+    ] = None
 
 
 @command(app, PushCommand, example="acclimate push adapted/ me/roberta-reviews")
 def push(options: PushCommand) -> None:
     """Upload a model with its card to the Hugging Face Hub."""
-    from acclimate.cards import push_to_hub
+    from acclimate.cards.hub import missing_metadata, push_to_hub
 
-    typer.echo(push_to_hub(options.folder, options.repo, private=not options.public))
+    given = {"license": options.license, "language": options.language, "base_model": options.base_model_name}
+    typer.echo(push_to_hub(options.folder, options.repo, private=not options.public, **given))
+    if missing := missing_metadata(options.folder):
+        flags = " ".join(f"--{name.replace('_model', '-model-name')} ..." for name in missing)
+        typer.echo(f"The card does not name {', '.join(missing).replace('_', ' ')}; push again with {flags}", err=True)
     print_next(["acclimate", "finetune", "--model", options.repo, "--task", "TASK"], "on any machine")

@@ -6,7 +6,8 @@ import copy
 import hashlib
 import heapq
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -16,7 +17,7 @@ from acclimate.corpus.csv_reader import DEFAULT_COLUMN, infer_column, missing_co
 from acclimate.corpus.opening import NOT_UTF8, explain_surrogates
 from acclimate.corpus.readers import TxtLayout
 from acclimate.corpus.sources import SPEC_KEYS, FileSource, ListSource, Source, is_source, resolve_sources
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.errors import UserError, unknown_name_error, warn_once
 from acclimate.files import cache_folder, write_text
 
 MAX_REPORTED_PROBLEMS = 20
@@ -344,6 +345,26 @@ def as_corpus(text: Any, text_column: str = DEFAULT_COLUMN, encoding: str | None
     if (texts := texts_in_memory(text, text_column)) is not None:
         return Corpus.of([one for one in texts if one is not None])
     return Corpus(text, text_column=text_column, encoding=encoding)
+
+
+def with_usual_column(corpus_of: Callable[[str], Corpus], text_column: str) -> Corpus:
+    """Return a text beside that of the domain: with the column of the latter, or else with the usual one.
+
+    Args:
+        corpus_of: Returns the corpus whose text is in a column.
+        text_column: The column of the domain text.
+    """
+    corpus = corpus_of(text_column)
+    if text_column != DEFAULT_COLUMN:
+        try:
+            next(iter(corpus), None)
+        except UserError:
+            with suppress(UserError):  # reading the corpus will say what is wrong with it
+                usual = corpus_of(DEFAULT_COLUMN)
+                next(iter(usual), None)
+                warn_once(f"{usual!r} has no column '{text_column}', so its usual text column is read.")
+                return usual
+    return corpus
 
 
 def store_texts(value: Any) -> Any:

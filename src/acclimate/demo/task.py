@@ -222,7 +222,7 @@ def _check_counts(counts: dict[tuple[str, str], int], sizes: dict[str, int]) -> 
             modules = ", ".join(TOPICS[label])
             raise UserError(
                 f"The documentation of {modules} has {missing} texts too few for the topic '{label}': "
-                "reinstall these packages, or give a task with --task."
+                "reinstall these packages."
             )
 
 

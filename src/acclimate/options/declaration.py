@@ -110,6 +110,8 @@ class OptionField:
         unset = self.default is MISSING or self.default is None or self.default is False or self.default == ()
         if self.option.default or unset:
             return self.option.default
+        if self.default is True:
+            return "on"
         number = f"{self.default:,}" if isinstance(self.default, int) else str(self.default).replace("e-0", "e-")
         return f"{number} {self.option.unit}".rstrip()
 

@@ -13,7 +13,6 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.numbers import (
     Count,
-    Duration,
     Fraction,
     Integer,
     NonNegative,
@@ -45,11 +44,6 @@ else:
     Strings = tuple[str, ...]
     Seeds = tuple[SeedNumber, ...]
     Tasks = tuple[Any, ...]
-
-Sources = str | Path | Sequence[str | Path]
-
-DEMO_MINUTES = 8.0
-"""Approximate duration of the demo with its default budgets on two cores, with the bundled model and three seeds."""
 
 
 def split_name(item: Any) -> tuple[str, str]:
@@ -151,21 +145,7 @@ class DemoOptions:
         "runs/demo"
     )
     _: KW_ONLY
-    model: Annotated[
-        Model | None, Option("Model folder or name on the Hugging Face Hub.", MODEL, default="included")
-    ] = None
-    corpus: Annotated[Sources | None, _text("Domain text", default="documentation on this machine")] = None
-    general: Annotated[Sources | None, _text("General text", default="documentation of Python's standard library")] = (
-        None
-    )
-    task: Annotated[str | Path | None, Option("Folder of a labelled task.", DATA, default="derived from the text")] = (
-        None
-    )
-    seeds: Annotated[SeedCount, Option("Number of seeds of fine-tuning.")] = 3
-    minutes: Annotated[
-        Duration,
-        Option("Approximate duration on two cores.", more="It sets the tokens of the adaptations.", unit="minutes"),
-    ] = DEMO_MINUTES
+    seeds: Annotated[SeedCount, Option("Number of seeds of adaptation and fine-tuning.")] = 3
     progress: Progress = True
 
 

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
 from acclimate.options.numbers import SeedCount, TokenCount
-from acclimate.options.reading import LabelOptions
+from acclimate.options.reading import Encoding, LabelOptions
 from acclimate.options.training import Progress
 
 if TYPE_CHECKING:
@@ -76,8 +76,17 @@ class StudyOptions:
         BeforeValidator(read_names),
         Option("Methods to compare with the base model, such as lm,dga.", METHOD, default="lm", many=True),
     ] = ()
+    encoding: Encoding = None
     tokens: Annotated[TokenCount | None, Option("Tokens per adaptation.", default="one pass over the corpus")] = None
     seeds: Annotated[SeedCount | None, Option("Number of seeds of fine-tuning.", default="5")] = None
+    advice: Annotated[
+        bool,
+        Option(
+            "Measure first how far the domain is from general text, as `acclimate advise` does.",
+            OUTPUT,
+            negated="--no-advice",
+        ),
+    ] = True
 
 
 @options

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.corpus import Corpus, tokenize
-from acclimate.corpus.documents import subsample_documents
+from acclimate.corpus.documents import subsample_documents, with_usual_column
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
@@ -37,6 +37,8 @@ HELD_OUT = 0.1
 """Fraction of the domain documents held out from the pilot."""
 MAX_COUNTED = 5000
 """Maximum documents for word counts, sampled from each corpus."""
+TOKENIZED, MEASURED = 200, 50
+"""Documents that are tokenized to estimate the tokens of a corpus, and texts of a quick measurement of the loss."""
 MEASUREMENTS = 10
 """Number of measurements of the held-out loss during the pilot."""
 RESAMPLES = 2000
@@ -69,7 +71,10 @@ def _advise(options: AdviseOptions) -> Measurements:
     report |= {"documents": documents, "seed": seed}
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-advise-")))
-        source, general_text = str(options.model), as_corpus(options.general, options.text_column, options.encoding)
+        source = str(options.model)
+        general_text = with_usual_column(
+            lambda column: as_corpus(options.general, column, options.encoding), options.text_column
+        )
         tokenizer = (loaded := load_language_model(source)).tokenizer
         if loaded.absent_head:
             head_text, general_text = general_text.split(0.5, 0)
@@ -110,6 +115,47 @@ def _advise(options: AdviseOptions) -> Measurements:
 advise = verb(AdviseOptions, _advise)
 
 
+def measure_distance(
+    model: str | Path, corpus: Corpus, held_out: Sequence[str], general: Sequence[str] | None, *, max_length: int
+) -> dict[str, Any]:
+    """Measure how far domain text is from general text for a base model, in seconds: :func:`advise` without a pilot.
+
+    Args:
+        model: Model folder, or name on the Hugging Face Hub.
+        corpus: The domain text; read once.
+        held_out: Held-out domain text.
+        general: General text; None measures the domain alone.
+        max_length: Maximum tokens per text.
+
+    Returns:
+        ``documents`` and estimated ``tokens`` of the corpus; ``vocabulary`` and ``fragmentation``; and ``loss``,
+        unless the model has no language-model head.
+
+    Raises:
+        UserError: If the model or the text cannot be read, or there is too little text.
+    """
+    loaded = load_language_model(str(model))
+    characters = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal characters
+        for text in corpus:
+            characters += len(text)
+            yield text
+
+    sample = subsample_documents(counted(), MAX_COUNTED)
+    found: dict[str, Any] = {"documents": corpus.report.documents}
+    counted_tokens = sum(map(len, loaded.tokenizer(sample[:TOKENIZED], add_special_tokens=False)["input_ids"]))
+    found["tokens"] = characters * counted_tokens / max(1, sum(map(len, sample[:TOKENIZED])))
+    samples = {"domain": sample, **({} if general is None else {"general": list(general)})}
+    found |= _word_statistics(samples, loaded.tokenizer, read_stop_words("english"))
+    if not loaded.absent_head:
+        texts = {"domain": held_out, **({} if general is None else {"general": general})}
+        losses = _losses(str(model), {name: list(some)[:MEASURED] for name, some in texts.items()}, max_length)
+        found["loss"] = _compare_losses(losses)
+    return found
+
+
 def _check_method(name: str, task: LabelledTask | None) -> None:
     """Raise UserError for a method that a pilot cannot run."""
     method = lookup(name)
@@ -135,13 +181,12 @@ def _sample(name: str, corpus: Corpus, count: int, progress: bool) -> list[str]:
 def _word_statistics(samples: dict[str, list[str]], tokenizer: Any, stops: frozenset[str]) -> dict[str, Any]:
     """Measure overlap on equal numbers of words, and fragmentation on all samples."""
     counts = {name: count_words(texts) for name, texts in samples.items()}
-    most = min(counts["domain"].words, counts["general"].words)
-    domain, general = (count_words(samples[name], most) for name in ("domain", "general"))
-    found: dict[str, Any] = {"domain, general": {**overlap(domain, general, stops), "words": most}}
-    if "task" in samples:
-        most = min(counts["task"].words, counts["domain"].words)
-        task, domain = (count_words(samples[name], most) for name in ("task", "domain"))
-        found["task, domain"] = {**overlap(task, domain, stops), "words": most}
+    found: dict[str, Any] = {}
+    for pair in (("domain", "general"), ("task", "domain")):
+        if all(name in samples for name in pair):
+            most = min(counts[name].words for name in pair)
+            one, other = (count_words(samples[name], most) for name in pair)
+            found[", ".join(pair)] = {**overlap(one, other, stops), "words": most}
     return {
         "vocabulary": found,
         "fragmentation": {name: fragmentation(tokenizer, count) for name, count in counts.items()},
@@ -166,9 +211,9 @@ def _compare_losses(losses: dict[str, Loss]) -> dict[str, Any]:
     """
     keys = ("kind", "nats", "bits_per_byte", "texts", "masked")
     found: dict[str, Any] = {name: {key: loss[key] for key in keys} for name, loss in losses.items()}
-    per_byte = not get_kind(losses["general"]["kind"]).uses_masking
+    per_byte = not get_kind(losses["domain"]["kind"]).uses_masking
     key, unit = ("bits_per_byte", "bits per byte") if per_byte else ("nats", "nats")
-    for name in found.keys() - {"general"}:
+    for name in found.keys() - {"general"} if "general" in losses else ():
         drawn = [_bootstrap(losses[text], seed, per_byte) for seed, text in enumerate((name, "general"))]
         low, high = np.percentile(drawn[0] - drawn[1], [2.5, 97.5]).tolist()
         difference = losses[name][key] - losses["general"][key]

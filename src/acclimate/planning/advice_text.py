@@ -12,6 +12,8 @@ NOT_ABOUT_TASKS = (
 )
 NEGLIGIBLE = 0.00005
 """Shares below this round to zero and are not mentioned."""
+LITTLE_TEXT, MUCH_TEXT = 1e6, 1e8
+"""Tokens of a corpus below which it is called little text, and from which on it is called much."""
 MAX_EXTRAPOLATION = 10
 """Multiple of the pilot beyond which a projection is called unreliable."""
 
@@ -30,6 +32,48 @@ def advice_text(report: dict[str, Any]) -> list[dict[str, str]]:
             }
         )
     return parts
+
+
+def verdict(found: dict[str, Any]) -> str:
+    """Return a few sentences on what a quick measurement says.
+
+    Args:
+        found: From :func:`acclimate.planning.advice.measure_distance`.
+    """
+    sizes = (("little text", LITTLE_TEXT), ("a moderate amount of text", MUCH_TEXT), ("much text", float("inf")))
+    size = next(words for words, most in sizes if found["tokens"] < most)
+    parts = [f"{found['documents']:,} documents with about {_two_digits(found['tokens']):,} tokens, {size}."]
+    above = found.get("loss", {}).get("domain", {}).get("above_general")
+    if above:
+        difference = f"{_signed(above['difference'])} {above['unit']}, 95 % interval {_interval(above)}"
+        parts.append(
+            _by_sign(
+                above,
+                f"The base model predicts the domain worse than general text ({difference}), so it has something to "
+                "learn.",
+                f"The base model predicts the domain better than general text ({difference}): the loss is no sign of "
+                "an unfamiliar domain.",
+                f"The base model predicts the domain about as well as general text ({difference}): the loss of these "
+                "texts is no sign of an unfamiliar domain.",
+            )
+        )
+    elif "loss" not in found:
+        parts.append("The base model has no language-model head, so its loss is not measured.")
+    pair, split = found["vocabulary"].get("domain, general"), found["fragmentation"]
+    if pair:
+        domain, general = (f"{split[name]['pieces']:.2f}" for name in ("domain", "general"))
+        parts.append(
+            f"In {pair['words']:,} words of each, the two share {pair['top']:.0%} of the most frequent ones; a word "
+            f"takes {domain} tokens in the domain and {general} in general text."
+        )
+    else:
+        parts.append("No general text is given, so the distance to it is not measured.")
+    return " ".join(parts)
+
+
+def _two_digits(number: float) -> int:
+    """Round to two significant digits."""
+    return int(float(f"{number:.1e}"))
 
 
 def _vocabulary(found: dict[str, Any]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from acclimate.display import RENDERERS, Renderer
 from acclimate.report.html import FIGURES, render, render_template
 from acclimate.report.masked_text import masked_examples
+from acclimate.report.summary import summarize
 from acclimate.report.tables import tables
 from acclimate.results import StudyResults
 
@@ -24,15 +25,22 @@ class HtmlRenderer(Renderer):
     """HTML with the style of the report."""
 
     def fragment(self, lines: Sequence[str], results: StudyResults) -> str:
-        """Return lines of text, the first figure and the first tables."""
+        """Return lines of text, the first figure and the first tables; for a study, its verdict and where it is."""
+        if _is_study(results):
+            place = [] if results.folder is None else [f"report: {results.folder / 'report.html'}"]
+            lines = [lines[0], summarize(results).headline, *place]
         return _render(lines, results, figures=1, most=MAX_TABLES)
 
     def page(self, lines: Sequence[str], results: StudyResults) -> str:
         """Return the report of a study; for other results, a page with the lines and all figures and tables."""
-        if results.scores or results.losses:
-            return render(results)
+        if _is_study(results):
+            return render(results, results.folder)
         masked = masked_examples(results)
         return _render(lines, results, figures=len(FIGURES), most=None, whole=True, masked=masked)
+
+
+def _is_study(results: StudyResults) -> bool:
+    return bool(results.scores or results.losses)
 
 
 def _render(lines: Sequence[str], results: StudyResults, *, figures: int, most: int | None, **values: Any) -> str:

@@ -31,6 +31,12 @@ def _merge(*args: Any, **options: Any) -> Any:
     return merge(*args, **options)
 
 
+def _advice(*args: Any, **options: Any) -> dict[str, Any]:
+    from acclimate.planning.advice import measure_distance
+
+    return measure_distance(*args, **options)
+
+
 def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
     from acclimate.evaluation import language_model_loss
 
@@ -76,6 +82,7 @@ class Backend:
         finetune: Same signature as :func:`acclimate.finetune`.
         distill: Same signature as :func:`acclimate.distill`.
         merge: Same signature as :func:`acclimate.merge`.
+        advice: Same signature as :func:`acclimate.planning.advice.measure_distance`.
         lm_loss: Same signature as :func:`acclimate.evaluation.language_model_loss`.
         likelihood: Same signature as :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
         instructions: Same signature as :func:`acclimate.evaluation.instructions.measure_instructions`.
@@ -89,6 +96,7 @@ class Backend:
     finetune: Callable[..., Any] = _finetune
     distill: Callable[..., Any] = _distill
     merge: Callable[..., Any] = _merge
+    advice: Callable[..., dict[str, Any]] = _advice
     lm_loss: Callable[..., dict[str, Any]] = _lm_loss
     likelihood: Callable[..., Any] = _likelihood
     instructions: Callable[..., dict[str, Any]] = _instructions

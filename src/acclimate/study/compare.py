@@ -11,19 +11,20 @@ from acclimate.cards import write_model_cards
 from acclimate.errors import UserError
 from acclimate.files import follow_link, read_json_object, write_json
 from acclimate.options import verb
-from acclimate.options.studies import CompareOptions
 from acclimate.results import StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.changes import load_study
 from acclimate.study.contamination import Contamination, check_contamination, remove_contamination
 from acclimate.study.executor import Executor, JobStore
 from acclimate.study.graph import Shard, read_study
+from acclimate.study.in_memory import CompareCall, find_study
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import Job, RunContext
 from acclimate.study.search import check_search, final_graph, run_search
 from acclimate.study.summary import summarize
 
 RESULTS, PAGE, REPORT = "results.json", "results.md", "report.html"
+CLEAN = "No dev or test text was found in the corpus or in a train split."
 NAMED = 5
 """Maximum number of missing jobs listed in the terminal."""
 
@@ -45,8 +46,11 @@ def check_study_folder(out: str | Path) -> Path:
     return out
 
 
-def _compare(options: CompareOptions) -> StudyResults:
-    """Compare a grid of models, methods, domains with their tasks, and seeds.
+def _compare(options: CompareCall) -> StudyResults:
+    """Compare a model with its adapted versions, or a grid of models, methods, domains with their tasks, and seeds.
+
+    In one line: ``compare(model="roberta-base", corpus=texts, task=frame, out="runs/reviews")``. Texts and the task
+    can be in memory; they are written to ``out/data``, and the study to ``out/study.yaml``, to change and go on with.
 
     The result of each job is stored in ``out/jobs`` under a hash of everything that determines it. After an
     interruption, or after methods are added, the same call computes only the missing jobs. At the end ``out`` contains
@@ -73,11 +77,14 @@ def _compare(options: CompareOptions) -> StudyResults:
     share = None if options.shard is None else Shard.parse(options.shard)
     if share and report_only:
         raise UserError("--shard and --report-only exclude each other; give one of them.")
+    if not options.out:
+        raise UserError("Give an output directory, such as out='runs/study'.")
     backend, out = options.backend or Backend(), check_study_folder(options.out)
-    read = read_study(load_study(options.config, options.settings, options.only), backend)
+    study, settings = find_study(options, out)
+    read = read_study(load_study(study, settings, options.only), backend)
     inputs, contamination = prepare(read, progress=progress, cached_only=report_only or share is not None)
     if progress:
-        _print(*contamination.warnings())
+        _print(*(contamination.warnings() or [CLEAN] * (inputs.config.evaluate.advice and bool(contamination.rows))))
     executor = Executor(JobStore(out), RunContext(backend, out, progress), share, report_only)
     search = run_search(inputs, executor.execute)
     graph = final_graph(inputs, search)
@@ -98,7 +105,7 @@ def _compare(options: CompareOptions) -> StudyResults:
     return results
 
 
-compare = verb(CompareOptions, _compare)
+compare = verb(CompareCall, _compare)
 
 
 def prepare(

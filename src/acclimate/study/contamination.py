@@ -44,19 +44,23 @@ class Contamination:
         """All findings."""
         return [*self.corpora, *self.train]
 
-    def warnings(self) -> Iterator[str]:
-        """Yield a warning for each corpus and train split that contains dev or test texts."""
+    def warnings(self) -> list[str]:
+        """Return a warning for each corpus and train split that contains dev or test texts."""
+        found = []
         for row in self.corpora:
             if row.flagged:
                 texts = sum(counts.found for counts in row.texts)
                 what = "are left out" if row.removed else "are kept: 'leakage: remove' leaves them out"
-                yield f"! {row.flagged:,} documents of {row.domain} hold {texts:,} dev or test texts; they {what}"
+                found.append(
+                    f"! {row.flagged:,} documents of {row.domain} hold {texts:,} dev or test texts; they {what}"
+                )
         for row in self.train:
             if texts := sum(counts.found for counts in row.texts):
-                yield (
+                found.append(
                     f"! the train split of {row.train_of} holds {texts:,} dev or test texts of {row.texts[0].task}, "
                     "with their labels"
                 )
+        return found
 
 
 def check_contamination(inputs: StudyInputs, *, progress: bool = False, cached_only: bool = False) -> Contamination:

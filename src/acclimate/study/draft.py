@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from acclimate.errors import UserError
+from acclimate.corpus.sources import is_hub_name, parse_hub_name, resolve_sources
+from acclimate.errors import Problems, UserError
 from acclimate.files import write_text
+from acclimate.models.checkpoints import check_folder
 from acclimate.options import build, defaults, option_fields
 from acclimate.options.reading import LabelOptions
 from acclimate.options.studies import InitOptions, StudyOptions
@@ -18,8 +20,13 @@ from acclimate.study.config import StudyConfig, read_study_file
 from acclimate.study.inputs import HELDOUT_SHARE
 from acclimate.study.paths import locate_model, locate_text
 from acclimate.study.settings import UNADAPTED
+from acclimate.training.inputs import find_task
 
+TEXTS = ("corpus", "heldout", "general")
+"""Options that name text."""
 ONE_PASS = "Each adaptation reads the corpus once."
+FOUND = (("adapt", "tokens"),)
+"""Settings that ``--minutes`` finds."""
 HEADER = "# Written by `acclimate init` or `acclimate compare`. docs/study.md describes all keys.\n"
 
 
@@ -48,11 +55,16 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
         if method != UNADAPTED:
             lookup(method)
     here = Path.cwd()
-    texts = {
-        name: [locate_text(source, here) for source in getattr(options, name)]
-        for name in ("corpus", "heldout", "general")
-    }
     read = {key: value for key, value in given(options).items() if key in option_fields(LabelOptions)}
+    encoding = {} if options.encoding is None else {"encoding": options.encoding}
+    texts = {
+        name: [
+            {"path": locate_text(source, here), **encoding} if encoding else locate_text(source, here)
+            for source in getattr(options, name)
+        ]
+        for name in TEXTS
+    }
+    read |= encoding
     name = _name_domain(options.corpus[0])
     models = [locate_model(model, here) for model in options.model]
     study: dict[str, Any] = {
@@ -74,6 +86,7 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
         "general": texts["general"],
         "adapt": {} if options.tokens is None else {"tokens": options.tokens},
         "seeds": options.seeds or 5,
+        "evaluate": {"advice": True} if options.advice else {},
     }
     study["domains"] = [{key: value for key, value in study["domains"][0].items() if value}]
     study = change_values({key: value for key, value in study.items() if value or key == "notes"}, settings or {})
@@ -81,9 +94,30 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
     return study
 
 
+def check_files(options: StudyOptions) -> None:
+    """Check that the models, texts and tasks of a study exist, as far as they are on this machine.
+
+    Raises:
+        UserError: If some do not; it lists all of them.
+    """
+    problems = Problems()
+    for model in options.model:
+        with problems.collect():
+            check_folder(model)
+    for name in TEXTS:
+        for source in getattr(options, name):
+            with problems.collect():
+                resolve_sources(source, encoding=options.encoding)
+    for task in options.task:
+        with problems.collect():
+            find_task(task)
+    problems.check()
+
+
 def _name_domain(source: str) -> str:
     """Return a name for the text of a source: that of the file, folder or dataset, without endings."""
-    name = Path(source.removeprefix("hf:").partition(":")[0]).name.partition(".")[0]
+    file = parse_hub_name(source)[0] if is_hub_name(source) else source.partition(":")[0]
+    name = Path(file).name.partition(".")[0]
     return "domain" if not name or any(mark in name for mark in "*?[") else name
 
 
@@ -113,16 +147,21 @@ def is_written(study: Mapping[str, Any], path: Path) -> bool:
     if not path.exists():
         return False
     found = read_study_file(path)
-    if _without_budget({"name": path.stem, **study}) != _without_budget(found):
+    if _comparable({"name": path.stem, **study}, *FOUND) != _comparable(found, *FOUND):
         raise _other_study_error(path)
     return True
 
 
-def _without_budget(study: Any) -> Any:
+def _comparable(study: Any, *without: tuple[str, str]) -> Any:
+    """Return the values of a study that make it another one: without notes, advice, and the settings ``without``."""
     if not isinstance(study, Mapping):
         return study
-    adapt = {key: value for key, value in (study.get("adapt") or {}).items() if key != "tokens"}
-    return {**{key: value for key, value in study.items() if key != "notes"}, "adapt": adapt}
+    kept = {key: value for key, value in study.items() if key != "notes"}
+    for section, name in (("evaluate", "advice"), *without):
+        values = kept.pop(section, None) or {}
+        if values := {key: value for key, value in values.items() if key != name}:
+            kept[section] = values
+    return kept
 
 
 def _other_study_error(path: Path) -> UserError:
@@ -144,7 +183,7 @@ def write_study(study: Mapping[str, Any], path: str | Path) -> Path:
     if path.suffix not in (".yaml", ".yml"):
         raise UserError(f"'{path}' is written as YAML; give it a name that ends in .yaml.")
     if path.exists():
-        if {"name": path.stem, **study} == read_study_file(path):
+        if _comparable({"name": path.stem, **study}) == _comparable(read_study_file(path)):
             return path
         raise _other_study_error(path)
     return write_text(path, HEADER + yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True, width=110))
@@ -164,4 +203,6 @@ def init(file: str | Path, **options: Any) -> Path:
         UserError: If an option is wrong, or the file describes another study already.
     """
     made = build(InitOptions, file, **options)
-    return write_study(draft_study(made), made.file)
+    study = draft_study(made)
+    check_files(made)
+    return write_study(study, made.file)

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from acclimate.corpus import Corpus
-from acclimate.corpus.documents import hash_document, subsample_documents
+from acclimate.corpus.documents import hash_document, subsample_documents, with_usual_column
 from acclimate.errors import Problems, UserError, unknown_name_error
 from acclimate.model_kinds import kind_of_checkpoint
 from acclimate.models.checkpoints import load_config, model_fingerprint
@@ -224,6 +224,7 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
     corpora: dict[str, Corpus] = {}
     heldout: dict[str, Texts] = {}
     tasks: dict[tuple[str, str], TaskInput] = {}
+    text: Corpus | None = None
     general, head_corpus, unmeasured = None, None, None
     with problems.collect():
         methods = read_methods(config)
@@ -241,7 +242,8 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
         with problems.collect():
             tasks[home, task.name] = _read_task(task, config)
     with problems.collect():
-        text = Corpus(config.general, text_column=column) if config.general else None
+        if sources := config.general:
+            text = with_usual_column(lambda name: Corpus(sources, text_column=name), column)
     problems.check()
     check_scopes(config, methods)
     if text is not None:

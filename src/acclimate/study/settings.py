@@ -259,6 +259,7 @@ class EvaluateSettings(Strict):
     """Settings of the measurements besides end-task scores.
 
     Attributes:
+        advice: Whether to measure first how far each domain is from general text.
         documents: Number of documents for the language-model loss.
         max_length: Maximum tokens per document that masked models read, or per window of causal models.
         instructions: Whether to measure how many instructions a causal model with a chat template follows.
@@ -266,6 +267,7 @@ class EvaluateSettings(Strict):
         masked_texts: Number of domain texts shown masked in the report; 0 shows none.
     """
 
+    advice: bool = False
     documents: Count = 200
     max_length: Count = 128
     instructions: bool = False

@@ -95,7 +95,7 @@ def read_tables(source: Any, name: str, options: ReadingOptions) -> Tables:
         path = Path(source)
         tables = _read_folder(path, options) if path.is_dir() else {"train": _read_files([path], options)}
     else:
-        tables = _read_object(source, name)
+        tables = read_object(source, name)
     if tables.keys() == {"train"}:
         tables = _divide(tables["train"], name)
     if not tables["train"].rows:
@@ -282,7 +282,7 @@ def match_splits(names: Iterable[str], where: str) -> dict[str, str]:
     return found
 
 
-def _read_object(value: Any, name: str) -> Tables:
+def read_object(value: Any, name: str) -> Tables:
     """Return the splits of objects by split, or of one object as train.
 
     Raises:

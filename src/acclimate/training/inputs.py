@@ -172,7 +172,7 @@ def load_task(
     if not isinstance(source, str | Path):
         kind = next(kind for kind in kinds if kind.matches_source(source))
         return kind.read_source(source, name or "task", options)
-    path, column = _split_column(Path(source).expanduser())
+    path, column = find_task(source)
     if column is not None:
         options = replace(options, text_column=column)
     name = name or default_task_name(path.resolve())
@@ -185,11 +185,18 @@ def load_task(
     return kind.read(path, name)
 
 
-def _split_column(path: Path) -> tuple[Path, str | None]:
-    """Return a path, and the column of the text if it follows after a colon and there is no file of the whole name."""
+def find_task(source: str | Path) -> tuple[Path, str | None]:
+    """Return the path of a task, and the column of its text if that follows after a colon, as in ``data.csv:body``.
+
+    Raises:
+        UserError: If there is no such file or folder; a dataset of the Hub is not looked for.
+    """
+    path = Path(source).expanduser()
     before, _, column = str(path).rpartition(":")
     if before and column and not path.exists() and Path(before).exists():
         return Path(before), column
+    if not is_hub_name(source) and not path.is_file():
+        check_task_folder(path)
     return path, None
 
 

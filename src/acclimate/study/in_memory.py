@@ -1,0 +1,129 @@
+"""A study that is described by the arguments of ``acclimate.compare``, whose texts and tasks may be in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated, Any
+
+from acclimate.errors import UserError
+from acclimate.files import write_text
+from acclimate.options import Option, build, defaults, options
+from acclimate.options.declaration import DATA, OUTPUT
+from acclimate.options.reading import LabelOptions
+from acclimate.options.studies import CompareOptions, InitOptions, StudyOptions
+from acclimate.study.draft import draft_study, write_study
+from acclimate.tasks.sources import read_object
+from acclimate.training.inputs import as_corpus
+
+DATA_FOLDER, STUDY_FILE = "data", "study.yaml"
+TEXTS = ("corpus", "heldout", "general")
+
+
+def _text_or_file(what: str, default: str = "") -> Option:
+    return Option(f"{what}: file, folder, glob or hf:NAME.", DATA, default=default, more="Or texts in memory.")
+
+
+@options
+class CompareCall(CompareOptions, LabelOptions, StudyOptions):
+    """Options of :func:`acclimate.compare`: a study, or what describes one."""
+
+    config: Annotated[
+        Any,
+        Option(
+            "YAML or TOML file that describes the study.",
+            DATA,
+            default="a study of model, corpus and task",
+            more="Or a study, as an object or a dictionary.",
+            flag="STUDY",
+        ),
+    ] = None
+    out: Annotated[str | Path, Option("Output directory.", OUTPUT, default="required")] = ""
+    _: KW_ONLY
+    corpus: Annotated[Any, _text_or_file("Domain text")] = ()
+    heldout: Annotated[Any, _text_or_file("Domain text to measure on", "2 % of the documents of the corpus")] = ()
+    general: Annotated[Any, _text_or_file("General text, to measure forgetting", "not measured")] = ()
+    task: Annotated[
+        Any,
+        Option(
+            "Labelled task: folder, file or hf:NAME.",
+            DATA,
+            default="only losses are compared",
+            more="Or one in memory: a Dataset, a data frame, a list of rows, or one of these by split.",
+        ),
+    ] = ()
+
+
+def find_study(given: CompareCall, out: Path) -> tuple[Any, Mapping[str, Any] | None]:
+    """Return the study to run and the settings to change in it.
+
+    A study that the arguments describe is written to ``out``, with the texts and the task that are in memory, so that
+    it can be changed and run again.
+
+    Raises:
+        UserError: If there is no study or there are two, an argument is wrong, or ``out`` holds another study.
+    """
+    names = {**defaults(StudyOptions), **defaults(LabelOptions)}
+    described = {name: value for name in names if not _is_default(value := getattr(given, name), names[name])}
+    if given.config is not None:
+        if described:
+            raise UserError(f"The study already describes the models and texts: remove {', '.join(described)}, or it.")
+        return given.config, given.settings
+    if missing := [name for name in ("model", "corpus") if name not in described]:
+        raise UserError(f"Give a study, or what describes one: {' and '.join(missing)} is missing.")
+    for name in TEXTS:
+        if name in described:
+            described[name] = _place_text(described[name], out / DATA_FOLDER / f"{name}.jsonl")
+    if "task" in described:
+        described["task"] = _place_task(described["task"], out / DATA_FOLDER)
+    drafted = build(InitOptions, file=out / STUDY_FILE, **described)
+    return write_study(draft_study(drafted, given.settings), drafted.file), None
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return value is None or (type(value) is type(default) and value == default)
+
+
+def _place_text(value: Any, file: Path) -> Any:
+    """Return names of files and datasets as they are; write texts in memory to a file."""
+    corpus = as_corpus(value)
+    if corpus.report.sources != ["memory"]:
+        return value
+    return _write_rows(({"text": text} for text in corpus), file)
+
+
+def _place_task(value: Any, folder: Path) -> Any:
+    """Return names of files and datasets as they are; write a task in memory to a file, or to a folder of splits."""
+    several = list(value) if isinstance(value, list | tuple) else [value]
+    if all(isinstance(one, str | Path) for one in several):
+        return value
+    if hasattr(value, "task_kind"):
+        raise UserError("A loaded task cannot be compared on: give the rows or the files that it was made from.")
+    tables = read_object(value, "task")
+    for split, table in tables.items():
+        rows = ({name: _plain(cell, table.class_names(name)) for name, cell in row.items()} for _, row in table.rows)
+        alone = tables.keys() == {"train"}
+        file = _write_rows(rows, folder / "task.jsonl" if alone else folder / "task" / f"{split}.jsonl")
+    return file if alone else file.parent
+
+
+def _plain(cell: Any, classes: list[str]) -> Any:
+    """Return a cell as JSON has it: names in place of class numbers, and None in place of NaN."""
+    if classes and isinstance(cell, int) and 0 <= cell < len(classes):
+        return classes[cell]
+    return None if isinstance(cell, float) and cell != cell else cell
+
+
+def _write_rows(rows: Iterable[Mapping[str, Any]], file: Path) -> Path:
+    """Write rows as JSON lines, or keep the file that has them.
+
+    Raises:
+        UserError: If the file has other rows.
+    """
+    text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    if file.exists() and file.read_text(encoding="utf-8") != text:
+        raise UserError(f"'{file}' holds other data than those given: choose another output directory, or delete it.")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return write_text(file, text)
