@@ -16,6 +16,7 @@ from acclimate.masking import resolve
 from acclimate.model_kinds import MASKED
 from acclimate.models import attach, encode
 from acclimate.models.batching import padding_policy, training_tokens
+from acclimate.models.families import kernels_of
 from acclimate.tasks import finetune
 from acclimate.training import adapt, names, trainer
 from acclimate.training.batches import Collator
@@ -134,3 +135,22 @@ def test_attention_without_padding_equals_padded_rows(family, bf16, monkeypatch)
             found = encode(model, ids.to("cuda"), text.to("cuda"), there, host=text).cpu()[text >= 0]
     assert set(ledger.attention) <= ({"varlen"} if bf16 or family != "modernbert" else {"varlen", "mask"})
     torch.testing.assert_close(found.float(), expected, atol=0.05 if bf16 else 1e-5, rtol=0.05 if bf16 else 1e-4)
+
+
+@each("family", ["llama", "gpt2", "qwen3", "mistral", "gemma2"])
+def test_decoders_are_read_without_padding(family):
+    """Grouped queries, windows and bounded scores included; the probe has to prove it for each architecture."""
+    text = torch.tensor([[0] * 3 + [1] * 15 + [-1] * 4, [2] * 12 + [3] * 9 + [-1]])
+    ids = torch.arange(10, 54).view(2, 22) * (text >= 0)
+    changes = {"sliding_window": 6} if family in ("mistral", "gemma2") else {}
+    model = tiny_model(family, **changes).eval()
+    attach(model)
+    expected = encode(model, ids, text)[text >= 0]
+    with counted() as ledger:
+        model = to_device(model)
+        attach(model)
+        assert kernels_of(model).varlen_attention
+        ledger.reset()
+        found = encode(model, ids.to("cuda"), text.to("cuda"), host=text).cpu()[text >= 0]
+    assert set(ledger.attention) == ({"varlen"} if family in ("llama", "gpt2", "qwen3") else set(ledger.attention))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)

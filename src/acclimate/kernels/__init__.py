@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,9 +22,9 @@ from acclimate.errors import UserError
 from acclimate.kernels.attention import FastDropout, eager_attention
 from acclimate.kernels.gradients import BF16Weights, deferred_vocabulary_grads, faster_layer
 from acclimate.kernels.unpadding import Unpadded, cut_last_layer
-from acclimate.kernels.varlen import kernel_name, varlen_attention, varlen_works
+from acclimate.kernels.varlen import varlen_attention, varlen_works
 
-__all__ = ["Kernels", "Unpadded", "choose", "cut_last_layer", "eager_attention", "kernel_name", "varlen_attention"]
+__all__ = ["Kernels", "Unpadded", "choose", "cut_last_layer", "eager_attention", "varlen_attention"]
 
 KNOWN_CODE = ("transformers.models.", "transformers.activations", "torch.nn.modules.", "acclimate.")
 """Prefixes of known Python modules. Models with other layers, such as remote code, read padding and all positions."""
@@ -140,6 +140,16 @@ class Kernels:
 
         return step
 
+    def without_padding(self, device: torch.device, dtype: torch.dtype) -> Kernels | None:
+        """Return these kernels with attention that reads texts without padding; None if the device has none.
+
+        Args:
+            device: The device of the model.
+            dtype: Type of its weights.
+        """
+        works = device.type == "cuda" and self.device == "cuda" and varlen_works(device, dtype)
+        return replace(self, unpadding=True, varlen_attention=True) if works else None
+
     def callbacks(self) -> list[TrainerCallback]:
         """Return the callbacks that a ``Trainer`` needs to run with these kernels."""
         return [MallocTrimCallback()] if self.keep_freed_memory else []
@@ -166,7 +176,11 @@ def choose(model: nn.Module, device: torch.device, *, tokenwise: bool, cuttable:
         return Kernels(device.type, keep_freed_memory=True)
     known = all(type(module).__module__.startswith(KNOWN_CODE) for module in model.modules())
     if device.type == "cuda":
-        varlen = tokenwise and known and varlen_works(device, has_fast_bf16(device.type))
+        varlen = (
+            tokenwise
+            and known
+            and varlen_works(device, torch.bfloat16 if has_fast_bf16(device.type) else torch.float32)
+        )
         return Kernels(
             device.type,
             unpadding=varlen,

@@ -21,7 +21,7 @@ TRIAL_TOLERANCE = 0.05
 """Relative error of a trial in bfloat16 above which the kernel is not used."""
 
 
-def kernel_name(dtype: torch.dtype, width: int, window: int | None) -> str | None:
+def _find_kernel(dtype: torch.dtype, width: int, window: int | None) -> str | None:
     """Return the kernel for queries of a type and head width: ``flash``, ``efficient``, or None if there is none."""
     if dtype in HALF and width % FLASH_MULTIPLE == 0 and width <= MAX_FLASH_WIDTH:
         return "flash"
@@ -37,11 +37,11 @@ def varlen_attention(
     dropout: float,
     causal: bool,
     window: int | None,
-) -> Tensor:
-    """Return the context vectors of all texts: (1, heads, kept, head width).
+) -> Tensor | None:
+    """Return the context vectors of all texts, (1, heads, kept, head width); None if no kernel can compute them.
 
     Args:
-        query: (1, heads, kept, head width), of a type and width for which :func:`kernel_name` names a kernel.
+        query: (1, heads, kept, head width).
         key: (1, key heads, kept, head width).
         value: Same shape as ``key``.
         unpadded: Where each text begins.
@@ -53,7 +53,10 @@ def varlen_attention(
     starts, longest = unpadded.starts, unpadded.longest
     if window is not None and window > longest:
         window = None
-    if kernel_name(query.dtype, query.shape[3], window) == "flash":
+    kernel = _find_kernel(query.dtype, query.shape[3], window)
+    if kernel is None:
+        return None
+    if kernel == "flash":
         q, k, v = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
         left = -1 if window is None else window - 1
         found = torch.ops.aten._flash_attention_forward(
@@ -72,14 +75,13 @@ def varlen_attention(
 
 
 @cache
-def varlen_works(device: torch.device, half: bool) -> bool:
+def varlen_works(device: torch.device, dtype: torch.dtype) -> bool:
     """Return whether the kernel of a device computes attention and its gradient correctly; log a warning if not.
 
     Args:
         device: The accelerator.
-        half: Whether to try the kernel for bfloat16, or that for float32.
+        dtype: Type of the queries, keys and values.
     """
-    dtype = torch.bfloat16 if half else torch.float32
     generator = torch.Generator().manual_seed(0)
     text = torch.full((len(TRIAL_LENGTHS), max(TRIAL_LENGTHS)), -1)
     for row, length in enumerate(TRIAL_LENGTHS):
@@ -91,7 +93,10 @@ def varlen_works(device: torch.device, half: bool) -> bool:
     real = sum(TRIAL_LENGTHS)
     try:
         with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            ours = varlen_attention(query, key, value, unpadded, TRIAL_WIDTH**-0.5, 0.0, False, None)[:, :, :real]
+            found = varlen_attention(query, key, value, unpadded, TRIAL_WIDTH**-0.5, 0.0, False, None)
+            if found is None:
+                raise NotImplementedError("there is no kernel for this type")
+            ours = found[:, :, :real]
             alone = [
                 nn.functional.scaled_dot_product_attention(*(part.float() for part in texts))
                 for texts in zip(*(part[:, :, :real].split(TRIAL_LENGTHS, 2) for part in parts), strict=True)

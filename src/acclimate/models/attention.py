@@ -19,7 +19,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.pytorch_utils import Conv1D
 
 from acclimate.errors import UserError
-from acclimate.kernels import Kernels, Unpadded, eager_attention, kernel_name, varlen_attention
+from acclimate.kernels import Kernels, Unpadded, eager_attention, varlen_attention
 from acclimate.models.families import FAMILIES, use_kernels
 
 ATTENTION_NAME, EAGER_ATTENTION_NAME = "acclimate", "acclimate_eager"
@@ -84,8 +84,8 @@ def _gated_attention(
     varlen = unpadded is not None and unpadded.varlen
     if unpadded is not None and varlen and context_vectors is _sdpa:
         query, key, value = _same_type(query, key, value)
-        if kernel_name(query.dtype, query.shape[3], sliding_window) is not None:
-            context = varlen_attention(query, key, value, unpadded, scaling, dropout, causal, sliding_window)
+        context = varlen_attention(query, key, value, unpadded, scaling, dropout, causal, sliding_window)
+        if context is not None:
             return _gated(context.transpose(1, 2), module, head_gates, unpadded), None
     if unpadded is not None:
         query, key, value = (_pad(part, unpadded) for part in (query, key, value))

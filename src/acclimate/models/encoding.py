@@ -136,8 +136,6 @@ def unpadded_inputs(model: PreTrainedModel, text: Tensor, unpadded: Unpadded, **
     inputs: dict[str, Any] = {name: unpadded.values(values) for name, values in padded.items()}
     if unpadded.varlen:  # attention ignores the mask; a model takes one of this shape for a finished one
         masks: Any = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=text.device)
-        if layer_types := getattr(model.config, "layer_types", None):
-            masks = dict.fromkeys(layer_types, masks)
     else:
         masks = _attention_masks(model, text >= 0)
     return {**inputs, "attention_mask": masks, "unpadded": unpadded}
