@@ -281,7 +281,7 @@ def generated_pages() -> dict[str, str]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add the pages of methods and functions to the navigation."""
+    """Add the pages of methods, studies and functions to the navigation."""
 
     def fill(entries: Any, title: str, children: list[dict[str, str]]) -> None:
         for entry in entries:
@@ -292,6 +292,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
                     fill(value, title, children)
 
     fill(config.nav, "By purpose", [{purpose: entries} for purpose, entries in methods_by_purpose().items()])
+    fill(config.nav, "Finished studies", [{folder: f"results/{folder}/README.md"} for folder in studies()])
     fill(config.nav, "Functions", [{name: f"reference/{name}.md"} for name in functions()])
     return config
 

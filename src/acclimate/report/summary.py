@@ -93,24 +93,49 @@ def _verdict(results: StudyResults, compared: list[ScoreRow]) -> str:
         by_word.setdefault(HEADLINE_VERDICTS[entry.verdict], []).append(
             method if entry.verdict == "tie" else f"{method} ({signed(100 * entry.difference)} points)"
         )
-    return f"{where}{joined([f'{joined(methods)} {word}' for word, methods in by_word.items()])}."
+    words = [f"{joined(methods)} {word}" for word, methods in by_word.items()]
+    return " ".join([f"{where}{joined(words)}.", *_loss_changes(results)])
+
+
+def _loss_changes(results: StudyResults) -> list[str]:
+    """Say on which texts the loss of which methods fell and rose, in a sentence each; none for several domains."""
+    if len(results.models) > 1 or len(results.domains) > 1:
+        return []
+    sentences = []
+    for word, verdict in (("fell", "loss"), ("rose", "win")):
+        parts = []
+        for text, place in (("domain", "held-out domain text"), ("general", "general text")):
+            rows = [row for row in results.losses if row.text == text and row.percent is not None]
+            changed = [
+                f"{row.method} {signed(row.percent or 0.0)} %"
+                for row in rows
+                if row.difference and row.difference.verdict == verdict
+            ]
+            parts += [f"on {place} ({', '.join(changed)})"] if changed else []
+        sentences += [f"The loss {word} {joined(parts)}."] if parts else []
+    return sentences
 
 
 def _loss_verdict(results: StudyResults) -> str:
     """Return how many methods predict text of the domain better, and how many forgot; empty without losses."""
     parts = []
-    for text, verdict, count_all, word in (
-        ("domain", "loss", all, "predict held-out text of the domain better"),
-        ("general", "win", any, "forgot some general text"),
+    for text, verdict, together, word in (
+        ("domain", "loss", all, "held-out text of the domain is predicted better"),
+        ("general", "win", any, "general text was partly forgotten"),
     ):
-        changed: dict[str, list[bool]] = {}
+        found: dict[str, list[bool]] = {}
         for row in results.losses:
             if row.text == text and (entry := row.difference or row.bits_per_byte_difference):
-                changed.setdefault(row.method, []).append(entry.verdict == verdict)
-        if changed:
-            count = sum(map(count_all, changed.values()))
-            parts.append(f"{count or 'none'} of {len(changed)} {'method' if len(changed) == 1 else 'methods'} {word}")
-    return f"{joined(parts)}."[0].upper() + f"{joined(parts)}."[1:] if parts else ""
+                found.setdefault(row.method, []).append(entry.verdict == verdict)
+        if found:
+            count, total = sum(map(together, found.values())), len(found)
+            share = f"all {total}" if count == total else f"{count} of {total}" if count else f"none of {total}"
+            who = (
+                f"{share} methods" if total > 1 else next(iter(found)) if count else f"no method ({next(iter(found))})"
+            )
+            parts.append(f"{word} with {who}")
+    text = f"{joined(parts)}."
+    return text[0].upper() + text[1:] if parts else ""
 
 
 def _nothing_to_compare(results: StudyResults) -> str:
@@ -155,9 +180,8 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
     sentences += missing if compared else []
     general = [row for row in results.losses if row.text == "general" and row.difference]
     loss = loss_name(results.losses)
-    if not compared:
-        domain = [row for row in results.losses if row.text == "domain" and row.difference]
-        sentences += _describe_losses(domain, methods, f"On held-out domain text the {loss} changed by")
+    domain = [row for row in results.losses if row.text == "domain" and row.difference]
+    sentences += _describe_losses(domain, methods, f"On held-out domain text the {loss} changed by")
     sentences += _describe_losses(general, methods, f"On general text the {loss} changed by")
     sentences += _describe_other_tasks(results, methods)
     return sentences + ([] if compared else missing)
