@@ -403,7 +403,9 @@ def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
     Raises:
         UserError: If there is no such column, or the value is several datasets by split.
     """
-    if isinstance(value, str | Path) or (isinstance(value, tuple) and all(isinstance(one, str) for one in value)):
+    if isinstance(value, str | bytes | Path):
+        return None
+    if isinstance(value, tuple) and all(isinstance(one, str) for one in value):
         return None
     if isinstance(value, Mapping):
         if value.keys() <= set(SPEC_KEYS):
@@ -414,6 +416,8 @@ def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
         )
     where = f"the {type(value).__name__} in memory"
     rows = table_rows(value)
+    if rows is None and not isinstance(value, Iterable):
+        return None
     items = [None if item != item else item for item in value] if rows is None else []  # NaN is missing
     if items and all(isinstance(item, Mapping) and "path" not in item for item in items):  # also an IterableDataset
         rows = items
