@@ -65,6 +65,13 @@ def test_each_outcome_has_steps(results):
     ]
     (longer,) = check(replace(results, scores=[], losses=higher))
     assert "Train longer" in longer
+    once = [
+        replace(row, difference=replace(row.difference, verdict="withheld"))
+        for row in results.losses
+        if row.difference
+    ]
+    (repeat,) = check(replace(results, scores=[], losses=once))
+    assert "variance" in repeat
     assert check(replace(results, scores=[], losses=[])) == []
     failed = replace(results, failures=[Failure(job="x", error="y", state="failed")])
     assert check(failed)[0].startswith("Some jobs have no result")

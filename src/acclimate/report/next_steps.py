@@ -14,6 +14,7 @@ from acclimate.report.formatting import joined
 from acclimate.results import StudyResults
 from acclimate.rows import NOT_LEARNED, WITHHELD, Comparison, ScoreRow
 
+REPEAT = "Repeat the training, so that its variance is known and there can be a verdict:"
 LEARNING_RATE = 1e-4
 """Learning rate of most methods, where the study does not set one."""
 
@@ -107,9 +108,7 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
     if WITHHELD in by_verdict:
         seeds = max((len(row.seeds) for row, _ in by_verdict[WITHHELD]), default=1)
         change = "adapt_seeds=3" if seeds > 1 else "seeds=3"
-        yield Step(
-            "Repeat the training, so that its variance is known and there can be a verdict:", (study.again(change),)
-        )
+        yield Step(REPEAT, (study.again(change),))
     if wins := by_verdict.get("win"):
         yield _use(study, *max(wins, key=lambda pair: pair[1].difference))
         yield from _forgetting(results, study, {row.method for row, _ in wins})
@@ -171,7 +170,10 @@ def _more_evidence(study: _Study, ties: list[tuple[ScoreRow, Comparison]]) -> It
 def _losses_only(results: StudyResults, study: _Study) -> Iterator[Step]:
     """Ask for an end task if the loss fell, and for more training if it did not."""
     domain = [row for row in results.losses if row.text == "domain" and row.difference]
-    if any(row.difference.difference < 0 and row.difference.verdict != "tie" for row in domain if row.difference):
+    verdicts = {row.difference.verdict for row in domain if row.difference}
+    if verdicts == {WITHHELD}:
+        yield Step(REPEAT, (study.again("adapt_seeds=3"),))
+    elif "loss" in verdicts:  # of the difference: the loss fell
         model = _model_path(study, domain[0].model)
         corpus = study.corpus(domain[0].domain)
         words = ["acclimate", "compare", "--model", model, "--corpus", corpus, "--task", "labelled.csv"]
