@@ -3,7 +3,8 @@
     python scripts/render_results.py                          # render every page
     python scripts/render_results.py --add runs/NAME          # copy the results of a run first
 
-A folder `docs/results/NAME` holds `study.yaml`, `results.json`, the template `page.md.j2` and the page, `README.md`.
+A folder `docs/results/NAME` holds `study.yaml` (the demo has none), `results.json`, the template `page.md.j2` and the
+page, `README.md`.
 Every number of a page comes from `results.json`: prose in a template has none of its own.
 """
 
@@ -87,7 +88,9 @@ def render_readme() -> str:
 def add(run: Path) -> None:
     """Copy the results of a run into the folder of the same name."""
     results = StudyResults.load(run / "results.json")
-    text = json.dumps(relative(results.to_dict()), ensure_ascii=False)
+    text = json.dumps(relative(results.to_dict()), ensure_ascii=False).replace(
+        f"{run.resolve()}/", f"runs/{run.name}/"
+    )
     (PAGES / run.name / "results.json").write_text(text + "\n", encoding="utf-8")
 
 

@@ -34,12 +34,27 @@ def test_the_verdict_is_one_short_sentence(results):
 
     def verdict(*verdicts, **changes):
         rows = [with_comparison(row, verdict=name) for row, name in zip(scores, verdicts, strict=True)]
-        return summarize(replace(one, scores=rows, **changes)).verdict
+        return summarize(replace(one, scores=rows, **{"losses": [], **changes})).verdict
 
     assert verdict("win", "tie") == (
         f"On intent, mlm ({points} points) helped and dga, no contrast made no difference that these data can show."
     )
     assert verdict("tie", "tie") == "On intent, mlm and dga, no contrast made no difference that these data can show."
+    lower, higher = (
+        replace(row, percent=percent, difference=replace(row.difference, verdict=name))
+        for row, percent, name in zip(
+            [row for row in results.losses if row.difference][:2], (-12.34, 3.0), ("loss", "win"), strict=True
+        )
+    )
+    both = [
+        replace(lower, text="domain"),
+        replace(lower, text="general"),
+        replace(higher, text="general", method="dga"),
+    ]
+    assert verdict("tie", "tie", losses=both).endswith(
+        f"can show. The loss fell on held-out domain text ({lower.method} −12.3 %) and on general text "
+        f"({lower.method} −12.3 %). The loss rose on general text (dga +3.0 %)."
+    )
     assert verdict("not_learned", "not_learned") == NOTHING_LEARNED
     assert verdict("withheld", "withheld").startswith("No verdict: ")
     assert verdict("withheld", "not_learned").startswith("No verdict: ")
@@ -49,16 +64,20 @@ def test_the_verdict_is_one_short_sentence(results):
         for row in results.losses
         if row.difference
     ]
-    better = "2 of 2 methods predict held-out text of the domain better and "
+    better = "All 2 methods predict held-out domain text better and "
     only = replace(results, scores=[], losses=losses)
-    assert summarize(only).verdict == f"{better}none of 2 methods forgot some general text."
+    assert summarize(only).verdict == f"{better}no forgetting of general text is shown."
     forgot = [
         replace(row, difference=replace(row.difference, verdict="win"))
         if (row.text, row.method, row.domain) == ("general", "mlm", "food")
         else row
         for row in losses
     ]
-    assert summarize(replace(only, losses=forgot)).verdict == f"{better}1 of 2 methods forgot some general text."
+    assert summarize(replace(only, losses=forgot)).verdict == f"{better}mlm forgot some general text."
+    one = replace(only, losses=[row for row in losses if row.method == "mlm"])
+    assert summarize(one).verdict.startswith("mlm predicts held-out domain text better and no forgetting")
+    withheld = [replace(row, difference=row.difference.without_verdict("withheld")) for row in losses]
+    assert summarize(replace(only, losses=withheld)).verdict.startswith("No verdict: ")
     empty = replace(results, scores=[], losses=[])
     assert summarize(empty).verdict == summarize(empty).headline == "No job of this study has a result."
 

@@ -14,6 +14,15 @@ from acclimate.version import __version__
 
 CARD_FILE = "README.md"
 USAGE = "## How to use it"
+SENTENCE_STEP = """Encode sentences:
+
+```python
+from sentence_transformers import SentenceTransformer
+
+encoder = SentenceTransformer('{name}')
+print(encoder.similarity(encoder.encode(["A sentence."]), encoder.encode(["Another sentence."])))
+```"""
+"""What to do with a sentence encoder, whatever the kind of its language model."""
 MARKDOWN_ESCAPES = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]#"})
 
 
@@ -76,11 +85,12 @@ class Card:
         """
         from huggingface_hub import EvalResult, ModelCardData
 
+        encodes = encodes_sentences(folder)
         data = ModelCardData(
             **self.origin.metadata(),
             datasets=list(dict.fromkeys(self.datasets)) or None,
-            library_name="sentence-transformers" if _is_sentence_encoder(folder) else "transformers",
-            pipeline_tag=self.pipeline,
+            library_name="sentence-transformers" if encodes else "transformers",
+            pipeline_tag="sentence-similarity" if encodes else self.pipeline,
             tags=["acclimate", "domain-adaptation", *self.tags],
             model_name=self.name if self.results else None,
             eval_results=[EvalResult(**result) for result in self.results] or None,
@@ -108,7 +118,7 @@ class Card:
             kind = (config.get("architectures") or ["model"])[0]
             text = instructions(kind, parts, source)
             return text.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
-        if _is_sentence_encoder(folder):
+        if encodes_sentences(folder):
             load = f"model = SentenceTransformer({source!r})\nvectors = model.encode(['first text', 'second text'])"
             return f"```python\nfrom sentence_transformers import SentenceTransformer\n\n{load}\n```"
         name = _auto_class(config.get("architectures") or [], self.pipeline)
@@ -117,10 +127,12 @@ class Card:
             f"tokenizer = AutoTokenizer.from_pretrained({source!r})\n"
             f"model = {name}.from_pretrained({source!r})\n```"
         )
-        return "\n\n".join(part for part in (load, self.next_step.replace("{name}", source)) if part)
+        step = (SENTENCE_STEP if encodes_sentences(folder) else self.next_step).replace("{name}", source)
+        return "\n\n".join(part for part in (load, step) if part)
 
 
-def _is_sentence_encoder(folder: Path) -> bool:
+def encodes_sentences(folder: Path) -> bool:
+    """Return whether a model folder is that of a sentence encoder."""
     return (folder / "modules.json").is_file()
 
 

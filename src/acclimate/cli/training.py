@@ -163,7 +163,8 @@ def push(options: PushCommand) -> None:
     """Upload a model with its card to the Hugging Face Hub."""
     from acclimate.cards.hub import missing_metadata, push_to_hub
 
-    given = {"license": options.license, "language": options.language, "base_model": options.base_model_name}
+    given: dict[str, Any] = {"license": options.license, "language": options.language}
+    given["base_model"] = options.base_model_name
     typer.echo(push_to_hub(options.folder, options.repo, private=not options.public, **given))
     if missing := missing_metadata(options.folder):
         flags = " ".join(f"--{name.replace('_model', '-model-name')} ..." for name in missing)
