@@ -67,7 +67,7 @@ STYLE = """
 .md-typeset [data-md-copying] .gp { display: none }
 .md-typeset td:first-child code { white-space: nowrap }
 .md-typeset thead:not(:has(th:not(:empty))) { display: none }
-.md-grid { max-width: 72rem }
+.md-grid { max-width: 68rem }
 """
 """Copied commands have no prompt, names in tables are not broken, and code has more room."""
 
@@ -115,8 +115,9 @@ def findings(name: str) -> list[str]:
 
 
 def cell(text: str) -> str:
-    """Return text for a cell of a Markdown table."""
-    return re.sub(r"``(.+?)``", r"`\1`", " ".join(text.split())).replace("|", "\\|")
+    """Return text of a docstring for a cell of a Markdown table, with links to the pages that it names."""
+    text = re.sub(r"``(.+?)``", r"`\1`", " ".join(text.split())).replace("|", "\\|")
+    return re.sub(r"\(docs/([\w/-]+)\.md\)", r"([more](../\1.md))", text)
 
 
 def facts(name: str) -> dict[str, str]:
@@ -281,7 +282,7 @@ def generated_pages() -> dict[str, str]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add the pages of methods and functions to the navigation."""
+    """Add the pages of methods, studies and functions to the navigation."""
 
     def fill(entries: Any, title: str, children: list[dict[str, str]]) -> None:
         for entry in entries:
@@ -292,6 +293,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
                     fill(value, title, children)
 
     fill(config.nav, "By purpose", [{purpose: entries} for purpose, entries in methods_by_purpose().items()])
+    fill(config.nav, "Finished studies", [{folder: f"results/{folder}/README.md"} for folder in studies()])
     fill(config.nav, "Functions", [{name: f"reference/{name}.md"} for name in functions()])
     return config
 

@@ -8,6 +8,8 @@ that would fail with "Expected all tensors to be on the same device". Kernels, m
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from acclimate import device as choices
+from acclimate.kernels.varlen import varlen_works
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.type_as)
@@ -35,12 +38,25 @@ class Accelerator(TorchFunctionMode):
 
     Attributes:
         used: Number of tensors that were created on the accelerator.
+        copied: Number of copies by direction, and whether the host waits for them.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._storages: dict[int, StorageWeakRef] = {}
+        self._pinned: dict[int, StorageWeakRef] = {}
         self.used = 0
+        self.uncounted = False
+        self.copied: Counter[tuple[str, bool]] = Counter()
+
+    @contextlib.contextmanager
+    def not_counted(self) -> Iterator[None]:
+        """Return a context whose operators are not counted, since a real accelerator would run others."""
+        before, self.uncounted = self.uncounted, True
+        try:
+            yield
+        finally:
+            self.uncounted = before
 
     def holds(self, tensor: Tensor) -> bool:
         """Return whether a tensor is on the accelerator."""
@@ -55,6 +71,14 @@ class Accelerator(TorchFunctionMode):
             return self._where(func, args[0])
         if func in MOVES:
             return self._move(func, args, kwargs)
+        if func is Tensor.tolist and self.holds(args[0]):
+            self.copied["to host", True] += 1
+            with self.not_counted():
+                return args[0].tolist()
+        if func is Tensor.pin_memory:
+            pinned = args[0].clone()
+            self._pinned[pinned.untyped_storage()._cdata] = StorageWeakRef(pinned.untyped_storage())
+            return pinned
         tensors = list(_tensors((args, kwargs)))
         held = [self.holds(tensor) for tensor in tensors]
         there = any(held)
@@ -88,10 +112,17 @@ class Accelerator(TorchFunctionMode):
                 rest[place] = CPU if after else value
         after = _uses_accelerator(kwargs, after)
         moved = tensor if func in (Tensor.cpu, Tensor.cuda) else func(tensor, *rest, **kwargs)
+        if before != after:
+            pinned = self._pinned.get(tensor.untyped_storage()._cdata)
+            is_pinned = pinned is not None and not pinned.expired()
+            waits = before or not (_non_blocking(args, kwargs) and is_pinned)
+            self.copied["to device" if after else "to host", waits] += 1
         if before != after and moved.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
             moved = moved.clone()
         if after:
             self._register(moved)
+        elif before:
+            self._storages.pop(moved.untyped_storage()._cdata, None)
         return moved
 
     def _register(self, result: Any) -> None:
@@ -110,6 +141,11 @@ def _uses_accelerator(kwargs: dict[str, Any], otherwise: bool) -> bool:
     there = torch.device(kwargs["device"]).type == "cuda"
     kwargs["device"] = CPU if there else kwargs["device"]
     return there
+
+
+def _non_blocking(args: Any, kwargs: Any) -> bool:
+    """Return whether ``Tensor.to`` was asked not to wait for the copy."""
+    return bool(kwargs.get("non_blocking", any(value is True for value in args[1:])))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -160,7 +196,7 @@ def emulated(bf16: bool = False) -> Iterator[Accelerator]:
         patch.setattr(torch, "autocast", autocast_here)
         _clear_caches()
         try:
-            with Accelerator() as accelerator:
+            with attention_kernels(), Accelerator() as accelerator:
                 yield accelerator
         finally:
             patch.undo()
@@ -175,6 +211,103 @@ def _clear_caches() -> None:
     """Clear all caches that depend on the available devices."""
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     choices.has_fast_bf16.cache_clear()
+    varlen_works.cache_clear()
     for name in ("is_torch_bf16_gpu_available", "is_torch_tf32_available"):
         clear = getattr(getattr(transformers.utils.import_utils, name, None), "cache_clear", _nothing)
         clear()
+
+
+def _attention_reference(
+    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, dropout: float, seed: int, scale: float | None,
+    causal: bool, left: int = -1, right: int = -1, gradient: Tensor | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Compute attention text by text, (tokens, heads, head width), or its gradients; dropout comes from a seed."""
+    generator, results = torch.Generator().manual_seed(seed), []
+    bounds, heads, groups = starts.tolist(), key.shape[1], query.shape[1] // key.shape[1]
+    scale = query.shape[2] ** -0.5 if scale is None else scale
+    for begin, end in itertools.pairwise(bounds):
+        q, k, v = (part[begin:end].transpose(0, 1).float() for part in (query, key, value))
+        k, v = k.repeat_interleave(groups, 0), v.repeat_interleave(groups, 0)
+        ahead = torch.arange(end - begin)[None, :] - torch.arange(end - begin)[:, None]
+        most, least = (0 if causal else right if right >= 0 else end), (-left if left >= 0 else -end)
+        allowed = (ahead <= most) & (ahead >= least)
+        weights = (q @ k.mT * scale).masked_fill(~allowed, -torch.inf).softmax(-1)
+        kept = torch.ones_like(weights)
+        if dropout:
+            kept = (torch.rand(weights.shape, generator=generator) >= dropout) / (1 - dropout)
+        if gradient is None:
+            found: tuple[Tensor, ...] = ((weights * kept) @ v,)
+        else:
+            above = gradient[begin:end].transpose(0, 1).float()
+            slopes = above @ v.mT * kept
+            scores = weights * (slopes - (slopes * weights).sum(-1, keepdim=True)) * scale
+            found = scores @ k, *((part.mT @ by).unflatten(0, (heads, groups)).sum(1)
+                                  for part, by in ((scores, q), (weights * kept, above)))  # fmt: skip
+        results.append([part.transpose(0, 1) for part in found])
+    return tuple(torch.cat(parts).to(query.dtype) for parts in zip(*results, strict=True))
+
+
+def _flash_forward(
+    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, starts_k: Tensor, longest: int, longest_k: int,
+    dropout: float, causal: bool, debug: bool, *, scale: float | None = None, window_size_left: int | None = None,
+    window_size_right: int | None = None, **_: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    assert query.dtype in (torch.float16, torch.bfloat16) and query.shape[2] % 8 == 0, "what the real kernel refuses"
+    assert int(starts[-1]) == len(query) and int(starts.diff().max()) == longest and starts.dtype == torch.int32
+    seed = torch.randint(2**31, (2,)) if dropout else torch.zeros(2, dtype=torch.int64)
+    left, right = (-1 if size is None else size for size in (window_size_left, window_size_right))
+    (found,) = _attention_reference(query, key, value, starts, dropout, int(seed[0]), scale, causal, left, right)
+    return found, query.new_zeros(query.shape[1], len(query)).float(), seed, seed[1:], query.new_zeros(0)
+
+
+def _flash_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, logsumexp: Tensor, starts: Tensor,
+    starts_k: Tensor, longest: int, longest_k: int, dropout: float, causal: bool, seed: Tensor, unused: Tensor, *,
+    scale: float | None = None, window_size_left: int | None = None, window_size_right: int | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    left, right = (-1 if size is None else size for size in (window_size_left, window_size_right))
+    return _attention_reference(
+        query, key, value, starts, dropout, int(seed[0]), scale, causal, left, right, gradient
+    )  # fmt: skip
+
+
+def _efficient_forward(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, starts: Tensor, starts_k: Tensor, longest: int,
+    longest_k: int, dropout: float, mask: int, logsumexp: bool = False, *, scale: float | None = None, **_: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    assert bias is None and query.shape[2] == key.shape[2], "grouped queries are not known to this kernel"
+    seed = torch.randint(2**31, ()) if dropout else torch.zeros((), dtype=torch.int64)
+    parts = (part[0] for part in (query, key, value))
+    (found,) = _attention_reference(*parts, starts, dropout, int(seed), scale, mask > 0)
+    return found[None], query.new_zeros(1).float(), seed, seed.clone(), longest, longest_k
+
+
+def _efficient_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, output: Tensor, starts: Tensor,
+    starts_k: Tensor, longest: int, longest_k: int, logsumexp: Tensor, dropout: float, seed: Tensor, offset: Tensor,
+    mask: int, bias_gradient: bool, *, scale: float | None = None, **_: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    parts = (part[0] for part in (query, key, value))
+    gradients = _attention_reference(*parts, starts, dropout, int(seed), scale, mask > 0, gradient=gradient[0])
+    return *(part[None] for part in gradients), query.new_zeros(0)
+
+
+ATTENTION_KERNELS = {
+    "_flash_attention_forward": _flash_forward,
+    "_flash_attention_backward": _flash_backward,
+    "_efficient_attention_forward": _efficient_forward,
+    "_efficient_attention_backward": _efficient_backward,
+}
+"""References on the CPU for kernels that torch has on accelerators only."""
+
+
+@contextlib.contextmanager
+def attention_kernels() -> Iterator[None]:
+    """Give torch the references until the end of the block."""
+    library = torch.library.Library("aten", "IMPL", "CPU")
+    try:
+        for name, kernel in ATTENTION_KERNELS.items():
+            library.impl(name, kernel)
+        yield
+    finally:
+        library._destroy()

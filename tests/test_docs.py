@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import tomllib
 from pathlib import Path
 
 import typer
@@ -85,6 +86,17 @@ def test_the_readme_is_short():
 
 def test_the_table_of_the_readme_is_printed_from_results():
     assert (ROOT / "README.md").read_text(encoding="utf-8") == render_readme(), "run `make docs`"
+
+
+def test_the_page_of_installation_has_every_extra_with_its_packages():
+    page = (DOCS / "install.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^\| `([\w-]+)` \|([^|]*)\|", page, flags=re.M))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert set(table) == set(extras)
+    for name in set(extras) - {"dev", "qlora"}:
+        required = {re.split(r"[\[>=]", package)[0] for package in extras[name]} - {"requests"}
+        assert required == set(re.findall(r"`([^`]+)`", table[name])), name
 
 
 def test_the_page_of_methods_says_how_often_each_reads_a_text():

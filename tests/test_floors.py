@@ -21,7 +21,7 @@ REGISTRIES = {
     "acclimate.display": "acclimate.report",
     "acclimate.masking.base": "acclimate.masking",
     "acclimate.study.config": "acclimate.study.jobs",
-    "acclimate.training.inputs": "acclimate.tasks",
+    "acclimate.training.task_kinds": "acclimate.tasks",
     "acclimate.training.method": "acclimate.methods",
 }
 """The package that the registry in a module imports."""

@@ -76,3 +76,13 @@ def test_the_reference_has_every_command_option_and_function():
 def test_links_that_leave_the_pages_lead_to_their_place_on_the_site(place, text, expected):
     known = {"examples/dga/paper.yaml", "dev/contributing.md", "dev/changelog.md", "study.md", "results/README.md"}
     assert relinked(place, text, known) == expected
+
+
+def test_pages_that_the_code_names_exist():
+    named = {
+        page: file
+        for file in (ROOT / "src").rglob("*.py")
+        for page in re.findall(r"docs/[\w/-]+\.md", file.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 10
+    assert {page: file for page, file in named.items() if not (ROOT / page).exists()} == {}

@@ -26,6 +26,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 ONEDNN_CACHE_SIZE, ONEDNN_CACHE_SIZE_AMX, TORCH_LRU_CACHE_SIZE = 512, 8_192, 16
 """Maximum compiled matrix products (0.2 to 0.6 MB each) that oneDNN caches without AMX and with AMX, and that torch
 caches per thread."""
+HOST_COPY = "acclimate_host_copy"
+"""Attribute of a tensor on an accelerator: the tensor that it was copied from."""
 KERNELS_VARIABLE = "ACCLIMATE_KERNELS"
 """Environment variable: ``auto`` (the default) picks the kernels that suit the device, ``torch`` turns all off."""
 TRUE_VALUES = ("y", "yes", "t", "true", "on", "1")
@@ -45,6 +47,25 @@ def default_device() -> torch.device:
 def to_device(model: ModuleT) -> ModuleT:
     """Move a model to the default device."""
     return nn.Module.to(model, default_device())
+
+
+def copy_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor on ``device``; the host does not wait for a copy from pinned memory to an accelerator."""
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def with_host_copy(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Store with a tensor the one on the CPU that it was copied from, for :func:`host_copy`."""
+    setattr(tensor, HOST_COPY, source)
+    return tensor
+
+
+def host_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the CPU: the one that it was copied from if it is known, else a copy, which has to wait."""
+    source: torch.Tensor | None = getattr(tensor, HOST_COPY, None)
+    return tensor.cpu() if source is None else source
 
 
 def preserve_rng_state() -> AbstractContextManager[None]:

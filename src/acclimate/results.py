@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 """Version of the layout of ``results.json``."""
+LOSS_CHANGES = {**VERDICTS, "win": "higher", "loss": "lower", "tie": "no change shown"}
+"""Words for the verdict on a change of a loss."""
 MAX_LINES = 16
 """Maximum lines of the ``repr``."""
 
@@ -270,9 +272,9 @@ def _describe_interval(entry: Interval | None, scale: float, digits: int = 1) ->
     return f", {difference} [{low}, {high}]"
 
 
-def _interval_entries(entry: Interval | None) -> dict[str, Any]:
-    names = ("difference", "low", "high", "p", "p_holm", "verdict")
-    return {name: getattr(entry, name, None) for name in names}
+def _interval_entries(entry: Interval | None, words: Mapping[str, str] = VERDICTS) -> dict[str, Any]:
+    names = ("difference", "low", "high", "p", "p_holm")
+    return {name: getattr(entry, name, None) for name in names} | {"verdict": words[entry.verdict] if entry else None}
 
 
 def _score_entries(row: TaskScores) -> dict[str, Any]:
@@ -287,7 +289,7 @@ def _score_entries(row: TaskScores) -> dict[str, Any]:
 def _loss_entries(row: LossRow) -> dict[str, Any]:
     place = {"model": row.model, "domain": row.domain, "text": row.text, "method": row.method}
     shown = {"before": row.before, "after": row.nats, "percent": row.percent, "bits_per_byte": row.bits_per_byte}
-    return {**place, **shown, **_interval_entries(row.difference)}
+    return {**place, **shown, **_interval_entries(row.difference, LOSS_CHANGES)}
 
 
 def table_results(title: str, tables: Mapping[str, Sequence[Mapping[str, Any]]], **more: Any) -> StudyResults:

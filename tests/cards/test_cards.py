@@ -234,6 +234,15 @@ def test_the_steps_of_a_card_run(tiny_bert, text_file, task, tmp_path, monkeypat
     assert "# out\n" in text and "-polarity-seed-1\n" in card(tmp_path / "seed-1").text
 
 
+def test_the_card_of_a_sentence_encoder_encodes(tiny_bert, text_file, tmp_path):
+    adapt(tiny_bert, text_file, "lm", tmp_path / "out", **OPTIONS)
+    (tmp_path / "out" / "modules.json").write_text("[]")
+    write_adapted_card(tmp_path / "out", "out")
+    made = card(tmp_path / "out")
+    assert (made.data.library_name, made.data.pipeline_tag) == ("sentence-transformers", "sentence-similarity")
+    assert "SentenceTransformer('out')" in made.text and "acclimate finetune" not in made.text
+
+
 def test_what_is_kept_of_sources():
     rows = [{"name": "/home/me/a.txt", "bytes": 3}, {"name": "hf:org/data:train", "bytes": None}]
     assert summarize_sources(rows) == {"files": 1, "bytes": 3, "datasets": ["org/data"]}

@@ -170,7 +170,7 @@ def in_memory(texts, column):
     yield rows
     yield iter(rows)
     yield texts
-    yield tuple(texts)
+    yield (*rows,)
     yield pandas.Series(texts)
     yield (text for text in texts)
 
@@ -194,6 +194,7 @@ def test_names_of_files_are_not_taken_for_texts(tmp_path, monkeypatch):
     for given_, message in (
         (["good", "bad"], "no file 'good'"),
         (["no file.txt"], "no file 'no file.txt'"),
+        (("The soup was cold.",), r"'The soup was cold.'. Give a text itself in a list"),
         (["my file.txt", "The soup was cold."], r"'The soup was cold.'. Give a text itself in a list"),
         ("The soup was cold.", r"'The soup was cold.'. Give a text itself in a list"),
         ("One line\nand another", "Give a text itself in a list"),
@@ -232,9 +233,8 @@ def test_a_saved_dataset_is_a_folder_of_text(tmp_path, caplog):
 
 def test_stored_texts_are_named_by_their_content(tmp_path, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path))
-    path = store_texts(["The soup", None, "größer\n"])
+    path = store_texts(pandas.Series(["The soup", None, "größer\n"]))
     assert path == store_texts(pandas.DataFrame({"review": ["The soup", None, "größer\n"]}))
     assert list(Corpus(path)) == ["The soup", "größer\n"]
-    assert (
-        store_texts(["The soup"]) != path and store_texts("a.txt") == "a.txt" and store_texts(["a.txt"]) == ["a.txt"]
-    )
+    assert store_texts(pandas.Series(["The soup"])) != path
+    assert store_texts("a.txt") == "a.txt" and store_texts(["a b"]) == ["a b"]

@@ -60,7 +60,7 @@ def test_less_memory_is_more_forwards(monkeypatch):
     whole, read = measure(TEXTS), []
     monkeypatch.setattr(
         "acclimate.evaluation.lm_loss.encode",
-        lambda model, ids, text: read.append(ids.shape) or encode(model, ids, text),
+        lambda model, ids, text, **known: read.append(ids.shape) or encode(model, ids, text, **known),
     )
     monkeypatch.setenv("ACCLIMATE_MEMORY_GB", "0.0005")
     assert measure(TEXTS)["per_text"] == pytest.approx(whole["per_text"], abs=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,7 @@ def test_each_outcome_has_steps(results):
     commands = "\n".join(command for step in next_steps(results, FOLDER) for command in step.commands)
     run = next(run for run in results.adaptations if run.method == "mlm")
     assert f"--model '{FOLDER / run.folder}'" in commands and "acclimate push" in commands
+    assert re.search(r"--task \S*/(intent|aspect) ", commands)
     helped = check(results)
     assert helped[0].startswith("Use the model adapted with mlm") and "forgot some general text" in helped[1]
     (learn,) = check(with_verdicts(results, "not_learned"))
@@ -63,6 +65,13 @@ def test_each_outcome_has_steps(results):
     ]
     (longer,) = check(replace(results, scores=[], losses=higher))
     assert "Train longer" in longer
+    once = [
+        replace(row, difference=replace(row.difference, verdict="withheld"))
+        for row in results.losses
+        if row.difference
+    ]
+    (repeat,) = check(replace(results, scores=[], losses=once))
+    assert "variance" in repeat
     assert check(replace(results, scores=[], losses=[])) == []
     failed = replace(results, failures=[Failure(job="x", error="y", state="failed")])
     assert check(failed)[0].startswith("Some jobs have no result")
@@ -71,7 +80,8 @@ def test_each_outcome_has_steps(results):
 def test_the_steps_are_in_the_page_and_in_markdown(results):
     command = next_steps(results, FOLDER)[0].commands[0]
     assert f"    {command}\n" in markdown(results, FOLDER)
-    assert "What now" in render(results, FOLDER) and "runs/small/" in render(results)
+    assert "What now" in render(results, FOLDER) and f"{results.folder}/models/" in render(results)
+    assert "runs/small/models/" in render(replace(results, folder=None))
     empty = replace(results, scores=[], losses=[])
     assert "What now" not in render(empty) + markdown(empty)
 

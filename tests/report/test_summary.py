@@ -64,16 +64,20 @@ def test_the_verdict_is_one_short_sentence(results):
         for row in results.losses
         if row.difference
     ]
-    better = "2 of 2 methods predict held-out text of the domain better and "
+    better = "All 2 methods predict held-out domain text better and "
     only = replace(results, scores=[], losses=losses)
-    assert summarize(only).verdict == f"{better}none of 2 methods forgot some general text."
+    assert summarize(only).verdict == f"{better}no forgetting of general text is shown."
     forgot = [
         replace(row, difference=replace(row.difference, verdict="win"))
         if (row.text, row.method, row.domain) == ("general", "mlm", "food")
         else row
         for row in losses
     ]
-    assert summarize(replace(only, losses=forgot)).verdict == f"{better}1 of 2 methods forgot some general text."
+    assert summarize(replace(only, losses=forgot)).verdict == f"{better}mlm forgot some general text."
+    one = replace(only, losses=[row for row in losses if row.method == "mlm"])
+    assert summarize(one).verdict.startswith("mlm predicts held-out domain text better and no forgetting")
+    withheld = [replace(row, difference=row.difference.without_verdict("withheld")) for row in losses]
+    assert summarize(replace(only, losses=withheld)).verdict.startswith("No verdict: ")
     empty = replace(results, scores=[], losses=[])
     assert summarize(empty).verdict == summarize(empty).headline == "No job of this study has a result."
 

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,6 +151,17 @@ def test_tasks_of_different_kinds_share_a_table(results):
     parse(render(found))
 
 
+def test_what_was_known_before_training_is_above_the_figures(results):
+    section = ReportTable(title="Before training", note="The domain is far.", columns=["words"], rows=[["12 %"]])
+    found = replace(results, tables=[section])
+    page, text = render(found), markdown(found)
+    assert (
+        page.index("<p>The domain is far.</p>") < page.index('class="figures"')
+        and page.count("The domain is far.") == 1
+    )
+    assert text.index("## Before training") < text.index(f"## {SCORES}")
+
+
 def test_a_kind_of_job_can_add_a_table(results):
     section = ReportTable(title="Perplexity", note="By hand.", columns=["model", "name", "value", "count"])
     section.rows = [["a", "x", 1.23456, 1200], ["b", "y", None, 3]]
@@ -260,7 +272,7 @@ def test_brackets_in_a_name_are_not_terminal_markup(results):
 
 
 def test_results_can_be_a_dictionary_from_json(results):
-    assert markdown(results.to_dict()) == markdown(results)
+    assert markdown(results.to_dict(), Path("runs/x")) == markdown(results, Path("runs/x"))
 
 
 def test_the_kind_of_the_model_names_the_loss(results, monkeypatch):

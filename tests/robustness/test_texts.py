@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.corpus import Corpus, readers, tokenize, tokenizing
+from acclimate.corpus import Corpus, opening, tokenize, tokenizing
 from acclimate.errors import UserError
 from acclimate.tasks import load_task
 from acclimate.training import adapt
@@ -43,7 +43,8 @@ def write_malformed_files(place: Path) -> dict[str, tuple[int, int, int]]:
 
     put("good.txt", "\n".join(GOOD).encode(), len(GOOD))
     put("latin.txt", "naïve\nplain latin\ncafé\n".encode("latin-1"), 1, 0, 2)
-    put("utf16.txt", "nothing of it is read\n".encode("utf-16") * 2, 0, 0, 1)
+    put("utf16.txt", "all of it is read\nand this\n".encode("utf-16"), 2)
+    put("unmarked.txt", "nothing of it is read\n".encode("utf-16-le") * 2, 0, 0, 1)
     put("nul.txt", b"a\x00b nul\n\x00\x00\n", 2)
     put("bom.txt", b"\xef\xbb\xbfafter the mark\r\nand a windows line end\r\n", 2)
     put("blank.txt", b"\n \n\t\r\nonly this one\n", 1, 3)
@@ -101,9 +102,9 @@ def test_a_model_adapts_to_a_folder_of_malformed_files(tiny_bert, tmp_path):
 def test_an_unusable_file_is_a_one_line_error(tmp_path):
     table = pyarrow.table([["a"], ["b"]], names=["text", "text"])
     pyarrow.parquet.write_table(table, tmp_path / "twice.parquet")
-    pyarrow.parquet.write_table(pyarrow.table({"body": ["a"]}), tmp_path / "other.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"blurb": ["a"]}), tmp_path / "other.parquet")
     (tmp_path / "twice.csv").write_text("text,id,text\na,1,b\n")
-    (tmp_path / "other.csv").write_text("body\na\n")
+    (tmp_path / "other.csv").write_text("blurb\na\n")
     (tmp_path / "folder.txt").mkdir()
     (tmp_path / "image.png").write_bytes(b"\x89PNG")
     for name, message in (
@@ -150,7 +151,7 @@ def test_files_that_may_not_be_opened(tmp_path, monkeypatch):
 
 def test_a_line_that_is_too_long_ends_the_file_and_memory_stays_bounded(tmp_path, monkeypatch):
     """A file of 64 MB in one line, with a limit of a quarter of a megabyte instead of 256."""
-    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1 << 18)
+    monkeypatch.setattr(opening, "MAX_LINE_BYTES", 1 << 18)
     path = tmp_path / "a.jsonl"
     with path.open("wb") as file:
         file.write(b'{"text": "before"}\n[')
@@ -214,7 +215,7 @@ def test_a_document_of_many_megabytes_takes_little_memory(tmp_path):
         ("test.jsonl", b'{"text": {"a": "x"}, "label": "pos"}\n', "'text' must be a non-empty string"),
         ("test.jsonl", b'{"text": "x", "label": NaN}\n', "label must be a string"),
         ("test.jsonl", "naïve\n".encode("latin-1"), "not UTF-8"),
-        ("test.tsv", "text\tlabel\nx\tpos\n".encode("utf-16"), "not UTF-8"),
+        ("test.tsv", "text\tlabel\nx\tpos\n".encode("utf-16-le"), "not UTF-8.*--encoding UTF-16LE"),
         ("test.jsonl", b"\x00\x00\n", "not JSON"),
     ],
 )

@@ -283,7 +283,7 @@ def test_texts_in_memory_are_the_text_of_a_study(tmp_path, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     folder = files(tmp_path / "data")
     texts = [f"cs document number {n} of many" for n in range(60)]
-    forms = [texts, pandas.DataFrame({"review": texts}), datasets.Dataset.from_dict({"text": texts})]
+    forms = [pandas.Series(texts), pandas.DataFrame({"review": texts}), datasets.Dataset.from_dict({"text": texts})]
     configs = [
         StudyConfig.of(study(folder, domains=[{"name": "cs", "corpus": form}], general=forms[0])) for form in forms
     ]

@@ -67,5 +67,7 @@ def test_unknown_kinds_are_reported(folder):
     object.__setattr__(task, "task_kind", "shooted")
     with pytest.raises(UserError, match=r"kind of task 'shooted'.*Did you mean 'shouted'"):
         find_task_kind(task)
-    with pytest.raises(UserError, match=r"kind 'tags' cannot be scored.*Known: multi_label, qa, single_label"):
+    with pytest.raises(
+        UserError, match=r"'tags' cannot be scored.*Known: multi_label, qa, regression, retrieval, single_label"
+    ):
         find_hub_task("tags")

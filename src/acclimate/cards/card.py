@@ -14,6 +14,15 @@ from acclimate.version import __version__
 
 CARD_FILE = "README.md"
 USAGE = "## How to use it"
+SENTENCE_STEP = """Encode sentences:
+
+```python
+from sentence_transformers import SentenceTransformer
+
+encoder = SentenceTransformer('{name}')
+print(encoder.similarity(encoder.encode(["A sentence."]), encoder.encode(["Another sentence."])))
+```"""
+"""What to do with a sentence encoder, whatever the kind of its language model."""
 MARKDOWN_ESCAPES = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]#"})
 
 
@@ -76,11 +85,12 @@ class Card:
         """
         from huggingface_hub import EvalResult, ModelCardData
 
+        encodes = encodes_sentences(folder)
         data = ModelCardData(
             **self.origin.metadata(),
             datasets=list(dict.fromkeys(self.datasets)) or None,
-            library_name="transformers",
-            pipeline_tag=self.pipeline,
+            library_name="sentence-transformers" if encodes else "transformers",
+            pipeline_tag="sentence-similarity" if encodes else self.pipeline,
             tags=["acclimate", "domain-adaptation", *self.tags],
             model_name=self.name if self.results else None,
             eval_results=[EvalResult(**result) for result in self.results] or None,
@@ -100,20 +110,30 @@ class Card:
 
         It needs only transformers, unless the model has modules of this package.
         """
-        from acclimate.models.checkpoints import describe_extensions, instructions
+        from acclimate.models.checkpoints import describe_extensions
+        from acclimate.models.saving import instructions
 
         config, source = read_json(folder / "config.json"), self.load_name or self.name
         if parts := describe_extensions(SimpleNamespace(**config)):
             kind = (config.get("architectures") or ["model"])[0]
             text = instructions(kind, parts, source)
             return text.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
+        if encodes_sentences(folder):
+            load = f"model = SentenceTransformer({source!r})\nvectors = model.encode(['first text', 'second text'])"
+            return f"```python\nfrom sentence_transformers import SentenceTransformer\n\n{load}\n```"
         name = _auto_class(config.get("architectures") or [], self.pipeline)
         load = (
             f"```python\nfrom transformers import AutoTokenizer, {name}\n\n"
             f"tokenizer = AutoTokenizer.from_pretrained({source!r})\n"
             f"model = {name}.from_pretrained({source!r})\n```"
         )
-        return "\n\n".join(part for part in (load, self.next_step.replace("{name}", source)) if part)
+        step = (SENTENCE_STEP if encodes_sentences(folder) else self.next_step).replace("{name}", source)
+        return "\n\n".join(part for part in (load, step) if part)
+
+
+def encodes_sentences(folder: Path) -> bool:
+    """Return whether a model folder is that of a sentence encoder."""
+    return (folder / "modules.json").is_file()
 
 
 def _auto_class(architectures: Sequence[str], pipeline: str) -> str:
@@ -218,3 +238,63 @@ def hub_name(model: str) -> str | None:
 def display_name(model: str) -> str:
     """Return the Hub name of a model, or the last part of a local path."""
     return hub_name(model) or Path(model).name
+
+
+def adapter_section(adapter: Mapping[str, Any] | None, staged: bool) -> list[tuple[str, str]]:
+    """Say what trained, and how far the merged model is from it; nothing if all weights trained."""
+    if not adapter:
+        return []
+    size = f"rank {adapter['settings']['r']}, alpha {adapter['settings']['alpha']:g}"
+    place = "" if staged else " The adapter itself is in the folder `adapter`, in the format of peft."
+    text = (
+        f"An adapter (`{adapter['kind']}`, {size}, {adapter['parameters']:,} parameters) was trained instead of the "
+        f"weights, and merged into them in fp32.{place} On training texts, the logits of this model differ by "
+        f"{_logit_difference(adapter['difference'])} from those of the base model with its "
+        f"adapter, which itself changes them by {_logit_difference(adapter['change'])}."
+    )
+    if "quantization" in adapter:
+        text += (
+            " The adapter was trained on weights in four bits and merged into the original ones, so the logits differ "
+            f"from those during training by {_logit_difference(adapter['quantization'])}."
+        )
+    return [("Adapter", text)]
+
+
+def _logit_difference(logits: Mapping[str, float]) -> str:
+    return f"{logits['relative']:.1g} of their norm ({logits['absolute']:.1g} at most)"
+
+
+def similarity_section(changes: Sequence[Mapping[str, Any]] | None) -> list[tuple[str, str]]:
+    """Say how far the embeddings of a sentence encoder show similarity; nothing for other models."""
+    if not changes:
+        return []
+    names = {"mrr": "mean reciprocal rank", "spearman": "Spearman correlation"}
+    rows = [
+        (
+            *(change["name"], f"{change['pairs']:,}", names[change["metric"]]),
+            *(f"{change[side]:.3f}" for side in ("before", "after")),
+            f"{change['difference']:+.3f}",
+            f"{change['low']:+.3f} to {change['high']:+.3f}",
+        )
+        for change in changes
+    ]
+    intro = (
+        "Sentence embeddings before and after, with the pooling of the base model; higher is better. With scores: "
+        "correlation of similarity and score. Without: the rank of the partner of each sentence among all others; the "
+        "partner of a neighbor pair is the next sentence of the document. Intervals of 95 % over pairs."
+    )
+    columns = ("pairs of", "pairs", "metric", "before", "after", "difference", "95 % interval")
+    return [("Sentence similarity", f"{intro}\n\n{markdown_table(columns, rows)}")]
+
+
+def describe_references(references: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return text and table of what a model is compared with, such as BM25, in percent; empty if there is nothing."""
+    if not references:
+        return []
+    names = [name for name in next(iter(references.values())) if name != "difference"]
+    rows = []
+    for other, found in references.items():
+        shown = [f"{100 * found['difference'][part]:.1f}" for part in ("difference", "low", "high")]
+        rows.append((other, *(f"{100 * found[name]:.1f}" for name in names), *shown))
+    intro = f"For comparison, and the difference of this model in {names[0]} with its interval over test items."
+    return [intro, markdown_table(("model", *names, "difference", "from", "to"), rows)]

@@ -11,12 +11,15 @@ from typing import Any
 from acclimate.adaptation_rows import AdaptationRow
 from acclimate.cards.card import (
     Card,
+    adapter_section,
+    describe_references,
     display_name,
     escape_markdown,
     find_origin,
     format_bytes,
     markdown_table,
     settings_table,
+    similarity_section,
 )
 from acclimate.cards.results import HUB_METRICS, eval_results, result_sections
 from acclimate.corpus.token_dataset import RowAccount
@@ -100,9 +103,10 @@ def write_adapted_card(
     card.sections = [
         *_warning(manifest["result"].get("warning")),
         *(result_sections(results, kind) if results else [("Results", NOT_MEASURED)]),
+        *similarity_section(manifest["result"].get("similarity")),
         ("Method", settings_table({"method": method + paper, **_method_settings(manifest.get("settings", {}))})),
         ("Training", settings_table(_training_settings(manifest, kind))),
-        *_adapter_section(manifest["result"].get("adapter"), bool(manifest.get("stages"))),
+        *adapter_section(manifest["result"].get("adapter"), bool(manifest.get("stages"))),
         ("Data", _data_section(manifest)),
         *_replay_section(manifest),
         ("Limits", LIMITS),
@@ -112,30 +116,6 @@ def write_adapted_card(
 
 def _warning(text: str | None) -> list[tuple[str, str]]:
     return [("Warning", escape_markdown(text))] if text else []
-
-
-def _adapter_section(adapter: Mapping[str, Any] | None, staged: bool) -> list[tuple[str, str]]:
-    """Say what trained, and how far the merged model is from it; nothing if all weights trained."""
-    if not adapter:
-        return []
-    size = f"rank {adapter['settings']['r']}, alpha {adapter['settings']['alpha']:g}"
-    place = "" if staged else " The adapter itself is in the folder `adapter`, in the format of peft."
-    text = (
-        f"An adapter (`{adapter['kind']}`, {size}, {adapter['parameters']:,} parameters) was trained instead of the "
-        f"weights, and merged into them in fp32.{place} On training texts, the logits of this model differ by "
-        f"{_logit_difference(adapter['difference'])} from those of the base model with its "
-        f"adapter, which itself changes them by {_logit_difference(adapter['change'])}."
-    )
-    if "quantization" in adapter:
-        text += (
-            " The adapter was trained on weights in four bits and merged into the original ones, so the logits differ "
-            f"from those during training by {_logit_difference(adapter['quantization'])}."
-        )
-    return [("Adapter", text)]
-
-
-def _logit_difference(logits: Mapping[str, float]) -> str:
-    return f"{logits['relative']:.1g} of their norm ({logits['absolute']:.1g} at most)"
 
 
 def write_model_cards(results: StudyResults, out: Path) -> list[Path]:
@@ -325,19 +305,19 @@ def write_task_model_card(
     summary = f"`{display_name(start)}`, {done} on the task `{task.name}`{teacher}."
     sizes = [(split, f"{len(getattr(task, split)):,}") for split in ("train", "dev", "test") if getattr(task, split)]
     scoring = make_scoring(result.kind, result.scoring)
-    metrics = [name for name in scoring.metrics if name in result.metrics]
+    metrics = [name for name in (*scoring.metrics, *scoring.errors) if name in result.metrics]
     intervals = bootstrap_intervals(scoring, result.gold, result.predicted, metrics)
-    values = [
-        (metric, *(f"{100 * value:.1f}" for value in (result.metrics[metric], *intervals[metric])))
-        for metric in metrics
-    ]
+    others = describe_references(result.metrics.get("references", {}))
+    values = [(name, *(scoring.show(name, x) for x in (result.metrics[name], *intervals[name]))) for name in metrics]
     intro = (
-        f"Scores in percent on the {len(task.test):,} items of the test split, for one model with seed {result.seed}. "
+        f"Scores in percent{', errors in the unit of the target,' * bool(scoring.errors)} on the {len(task.test):,} "
+        f"items of the test split, for one model with seed {result.seed}. "
         "The intervals are a bootstrap over test items and do not include the variance between training runs; "
         "`acclimate compare` runs several seeds and includes both."
     )
     hidden = "micro_f1" if "accuracy" in metrics else ""  # then the two are equal
     shown = [row for row in values if row[0] != hidden]
+    table = markdown_table(("metric", "value", "95 % interval: from", "to"), shown)
     card = Card(
         task_model_name(start, task.name, name),
         pipeline,
@@ -350,7 +330,8 @@ def write_task_model_card(
     )
     card.sections = [
         *_warning(result.warning),
-        ("Results", intro + "\n\n" + markdown_table(("metric", "value", "95 % interval: from", "to"), shown)),
+        ("Results", "\n\n".join([intro, table, *others])),
+        *similarity_section([result.metrics["similarity"]] if "similarity" in result.metrics else []),
         ("Training", settings_table({**options, "examples": f"{result.train_size:,}"})),
         ("Data", markdown_table(("split", "items"), sizes) + f"\n\nHash of the task: `{task.fingerprint()}`."),
         ("Limits", LIMITS),

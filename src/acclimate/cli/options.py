@@ -152,6 +152,8 @@ def read_options(
             if accepts(field.type, dict) and isinstance(base := given.get(name) or {}, dict):
                 flag = {**base, **named_values(flag, field.flag)}
             given[name] = flag
+    # A list of strings can also be texts in Python, but flags and files name sources.
+    given |= {name: tuple(value) for name, value in given.items() if fields[name].option.many and type(value) is list}
 
     def label(name: str) -> str:
         if config is not None and flags.get(name) is None and name in given:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import KW_ONLY
 from pathlib import Path
@@ -67,9 +68,11 @@ def finetune(options: FinetuneCommand) -> None:
         scores.append(result.metrics)
         if environment_integer("RANK"):
             continue
-        names = (*make_scoring(result.kind, result.scoring).metrics, *(["ece"] if "ece" in result.metrics else []))
+        scoring = make_scoring(result.kind, result.scoring)
+        names = (*scoring.metrics, *scoring.errors, *(["ece"] if "ece" in result.metrics else []))
         if options.seeds > 1:
             typer.echo(f"seed {seed}: " + "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names))
+        _print_references(result.metrics, names)
     leave_process_group()
     if environment_integer("RANK"):
         return
@@ -145,6 +148,16 @@ def distill(options: DistillCommand) -> None:
         print_next(["acclimate", *sys.argv[1:], "--out", "distilled"], "to keep them")
     else:
         print_next(["acclimate", "push", _inside(out, "seed-0"), "USER/NAME"], "to share a student")
+
+
+def _print_references(metrics: dict[str, Any], names: Collection[str]) -> None:
+    """Print the scores of what is measured beside the model that was fine-tuned, such as BM25."""
+    for other, found in metrics.get("references", {}).items():
+        typer.echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names))
+    if "similarity" in metrics:
+        from acclimate.evaluation.embeddings import SimilarityChange
+
+        typer.echo(f"  similarity, {SimilarityChange.from_dict(metrics['similarity']).describe()}")
 
 
 def _inside(out: str | Path | None, name: str) -> Path | None:

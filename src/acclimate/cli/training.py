@@ -92,6 +92,8 @@ def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
     typer.echo(f"{result.out}: {steps}, {result.tokens:,} tokens{speed}")
     for line in _describe_losses(result):
         typer.echo(line)
+    for change in getattr(result, "similarity", ()):
+        typer.echo(f"Similarity, {change.describe()}")
     for step in kept:
         folder = result.out / f"step-{step:06d}"
         typer.echo(
@@ -161,7 +163,8 @@ def push(options: PushCommand) -> None:
     """Upload a model with its card to the Hugging Face Hub."""
     from acclimate.cards.hub import missing_metadata, push_to_hub
 
-    given = {"license": options.license, "language": options.language, "base_model": options.base_model_name}
+    given: dict[str, Any] = {"license": options.license, "language": options.language}
+    given["base_model"] = options.base_model_name
     typer.echo(push_to_hub(options.folder, options.repo, private=not options.public, **given))
     if missing := missing_metadata(options.folder):
         flags = " ".join(f"--{name.replace('_model', '-model-name')} ..." for name in missing)

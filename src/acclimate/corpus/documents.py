@@ -370,13 +370,19 @@ def with_usual_column(corpus_of: Callable[[str], Corpus], text_column: str) -> C
 def store_texts(value: Any) -> Any:
     """Write texts in memory to a file of the cache that is named by their content.
 
+    Args:
+        value: A ``Dataset``, a data frame or the like. Lists are sources, as those of a study file are.
+
     Returns:
         The path of the file; a value that names files or datasets as it is.
 
     Raises:
         UserError: If the texts are in no known column.
     """
-    if isinstance(value, str | Path | Mapping) or (texts := texts_in_memory(value, DEFAULT_COLUMN)) is None:
+    texts = None
+    if not isinstance(value, str | Path | Mapping | list | tuple):
+        texts = texts_in_memory(value, DEFAULT_COLUMN)
+    if texts is None:
         return value
     name = ListSource(tuple(texts)).fingerprint().split()[-1]
     path = cache_folder() / "texts" / f"{name}.jsonl"
@@ -391,12 +397,15 @@ def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
     Args:
         value: A ``Dataset``, ``IterableDataset``, data frame or table of pyarrow; rows as dictionaries; or texts. A
             list of strings holds texts if one has a blank or a line end, and none is or looks like a file or dataset.
+            A tuple of strings always names sources.
         text_column: The column of the text, see :func:`acclimate.corpus.csv_reader.infer_column`.
 
     Raises:
         UserError: If there is no such column, or the value is several datasets by split.
     """
-    if isinstance(value, str | Path):
+    if isinstance(value, str | bytes | Path):
+        return None
+    if isinstance(value, tuple) and all(isinstance(one, str) for one in value):
         return None
     if isinstance(value, Mapping):
         if value.keys() <= set(SPEC_KEYS):
@@ -407,7 +416,9 @@ def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
         )
     where = f"the {type(value).__name__} in memory"
     rows = table_rows(value)
-    items = list(value) if rows is None else []
+    if rows is None and not isinstance(value, Iterable):
+        return None
+    items = [None if item != item else item for item in value] if rows is None else []  # NaN is missing
     if items and all(isinstance(item, Mapping) and "path" not in item for item in items):  # also an IterableDataset
         rows = items
     if rows is not None:

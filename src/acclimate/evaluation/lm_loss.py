@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.corpus.tokenizing import read_as_text
-from acclimate.device import to_device
+from acclimate.device import copy_to, to_device
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, MASK_RATE
 from acclimate.models import ModelKind, attach, encode, kind_of, language_head, load_language_model, longest_text
@@ -299,10 +299,11 @@ def _group_losses(
     for row, example in enumerate(examples):
         tokens = len(example.ids)
         ids[row, :tokens], labels[row, :tokens], text[row, :tokens] = example.ids, example.labels, row
-    targets = torch.from_numpy(labels).to(model.device)
-    hidden = encode(model, torch.from_numpy(ids).to(model.device), torch.from_numpy(text).to(model.device))
+    device, host, targets = model.device, torch.from_numpy(text), torch.from_numpy(labels)
+    hidden = encode(model, copy_to(torch.from_numpy(ids), device), copy_to(host, device), host=host)
     chosen = targets >= 0
-    places, counts = chosen_positions(chosen), chosen.sum(1).tolist()
-    states, wanted = hidden.flatten(0, 1)[places], targets.flatten()[places]
+    places, counts = chosen_positions(chosen, device.type), chosen.sum(1).tolist()
+    states, wanted = hidden.flatten(0, 1)[copy_to(places, device)], copy_to(targets.flatten()[places], device)
     loss = map_logits(cross_entropy, [language_head(model)], [states], wanted, rows=logit_rows(model))[: sum(counts)]
-    return [(float(part.double().sum()), count) for part, count in zip(loss.split(counts), counts, strict=True)]
+    parts = loss.double().cpu().split(counts)  # the host waits once, not for each text
+    return [(float(part.sum()), count) for part, count in zip(parts, counts, strict=True)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -51,7 +51,7 @@ def find_collapse(gold: Sequence[Any], predicted: Sequence[Any]) -> Collapse | N
 
 
 class Scoring(ABC):
-    """The metrics of one kind of task, each in [0, 1]; higher is better.
+    """The metrics of one kind of task, each in [0, 1], or [-1, 1] for correlations; higher is better.
 
     A new kind of task needs a subclass, a frozen dataclass, and an entry in :data:`SCORINGS`. The fields are plain
     values: they are stored with the predictions, so that a study can score these again.
@@ -60,6 +60,8 @@ class Scoring(ABC):
     kind: ClassVar[str]
     hub_task: ClassVar[tuple[str, str]]
     """Pipeline tag and title of such tasks on the Hugging Face Hub."""
+    errors: ClassVar[tuple[str, ...]] = ()
+    """Further measures, in the unit of the target; lower is better, and no weights are selected by them."""
 
     @property
     @abstractmethod
@@ -78,6 +80,13 @@ class Scoring(ABC):
     def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
         """Return the scores (...) of sums of counts (..., k)."""
 
+    def resampler(
+        self, gold: Sequence[Any], predicted: Sequence[Any], metric: str
+    ) -> tuple[int, Callable[[np.ndarray], np.ndarray]]:
+        """Return the number of items, and a function from their weights (..., items) to scores (...)."""
+        table = self.counts(gold, predicted, metric)
+        return len(table), lambda weights: self.value(weights @ table, metric)
+
     def equivalent_metric(self, metric: str) -> str:
         """Return the first metric that always has the same value as this one, possibly itself."""
         return metric
@@ -89,6 +98,10 @@ class Scoring(ABC):
     def score(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> float:
         """Score predictions."""
         return float(self.value(self.counts(gold, predicted, metric).sum(0), metric))
+
+    def show(self, metric: str, value: float) -> str:
+        """Format a score in percent, or an error in the unit of the target."""
+        return f"{value:.4g}" if metric in self.errors else f"{100 * value:.1f}"
 
     def details(self) -> dict[str, Any]:
         """Return the fields as plain values, from which :func:`make_scoring` makes an equal scoring."""

@@ -92,13 +92,13 @@ def bootstrap_intervals(
         n: Number of resamples.
         seed: Random seed of the resampling.
     """
-    counts = {metric: scoring.counts(gold, predicted, metric) for metric in metrics}
+    made = {metric: scoring.resampler(gold, predicted, metric) for metric in metrics}
     scores: dict[str, list[np.ndarray]] = {metric: [] for metric in metrics}
-    for items in {len(table) for table in counts.values()}:  # the items are rows or documents, depending on the metric
+    for items in {count for count, _ in made.values()}:  # the items are rows or documents, depending on the metric
         for weights in bootstrap_weights(items, n, seed):
-            for metric, table in counts.items():
-                if len(table) == items:
-                    scores[metric].append(scoring.value(weights @ table, metric))
+            for metric, (count, score) in made.items():
+                if count == items:
+                    scores[metric].append(score(weights))
     ends = {metric: np.percentile(np.concatenate(values), [2.5, 97.5]) for metric, values in scores.items()}
     return {metric: (float(low), float(high)) for metric, (low, high) in ends.items()}
 
@@ -350,13 +350,21 @@ def weighted_difference(
     gold: Any, a: Sequence[Any], b: Sequence[Any], metric: str, scoring: Scoring
 ) -> tuple[int, WeightedDifference]:
     """Return the number of items, and a function from weights of the items to the difference of each seed."""
-    tables = _count_tables(gold, a, b, metric, scoring)
+    _check_predictions(gold, a, b)
+    made = [[scoring.resampler(gold, predicted, metric) for predicted in pair] for pair in zip(a, b, strict=True)]
 
     def score(weights: np.ndarray) -> np.ndarray:
-        pairs = [(scoring.value(weights @ x, metric), scoring.value(weights @ y, metric)) for x, y in tables]
-        return np.stack([first - second for first, second in pairs], axis=1)
+        return np.stack([first(weights) - second(weights) for (_, first), (_, second) in made], axis=1)
 
-    return len(tables[0][0]), score
+    return made[0][0][0], score
+
+
+def _check_predictions(gold: Any, a: Sequence[Any], b: Sequence[Any]) -> None:
+    """Raise ValueError if the shapes do not match, or there are no items or seeds."""
+    if not len(a) or len(a) != len(b) or not hasattr(gold, "__len__") or not len(gold):
+        raise ValueError("Give at least one test item, and as many seeds for one method as for the other.")
+    if any(not hasattr(row, "__len__") or len(row) != len(gold) for row in (*a, *b)):
+        raise ValueError("Every seed needs one prediction for each test item.")
 
 
 def _count_tables(
@@ -369,10 +377,7 @@ def _count_tables(
     Raises:
         ValueError: If the metric is unknown, the shapes do not match, or there are no items or seeds.
     """
-    if not len(a) or len(a) != len(b) or not hasattr(gold, "__len__") or not len(gold):
-        raise ValueError("Give at least one test item, and as many seeds for one method as for the other.")
-    if any(not hasattr(row, "__len__") or len(row) != len(gold) for row in (*a, *b)):
-        raise ValueError("Every seed needs one prediction for each test item.")
+    _check_predictions(gold, a, b)
     pairs = []
     for x, y in zip(a, b, strict=True):
         tables = [scoring.counts(gold, predicted, metric) for predicted in (x, y)]

@@ -12,7 +12,8 @@ from acclimate.options import verb
 from acclimate.options.inspection import InspectLeakageOptions
 from acclimate.results import Measurements
 from acclimate.tasks.kinds import evaluation_texts, item_texts
-from acclimate.training.inputs import as_corpus, open_task
+from acclimate.training.inputs import as_corpus
+from acclimate.training.task_kinds import open_task
 from acclimate.version import __version__
 
 

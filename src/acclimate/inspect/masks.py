@@ -25,9 +25,10 @@ from acclimate.models import MASKED, attach, load_language_model, load_tokenizer
 from acclimate.options import verb
 from acclimate.options.inspection import InspectMasksOptions
 from acclimate.training.batches import Collator
-from acclimate.training.inputs import as_corpus, open_task
+from acclimate.training.inputs import as_corpus
 from acclimate.training.method import AdaptContext, Method
 from acclimate.training.method import get as get_method
+from acclimate.training.task_kinds import open_task
 from acclimate.version import __version__
 
 REPORT, PAGE = "masks.json", "masks.html"

@@ -10,20 +10,21 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import TrainerCallback
 
-from acclimate.device import KERNELS_VARIABLE, Precision, call_libc, malloc_trim
+from acclimate.device import KERNELS_VARIABLE, Precision, call_libc, has_fast_bf16, malloc_trim
 from acclimate.errors import UserError
 from acclimate.kernels.attention import FastDropout, eager_attention
 from acclimate.kernels.gradients import BF16Weights, deferred_vocabulary_grads, faster_layer
 from acclimate.kernels.unpadding import Unpadded, cut_last_layer
+from acclimate.kernels.varlen import varlen_attention, varlen_works
 
-__all__ = ["Kernels", "Unpadded", "choose", "cut_last_layer", "eager_attention"]
+__all__ = ["Kernels", "Unpadded", "choose", "cut_last_layer", "eager_attention", "varlen_attention"]
 
 KNOWN_CODE = ("transformers.models.", "transformers.activations", "torch.nn.modules.", "acclimate.")
 """Prefixes of known Python modules. Models with other layers, such as remote code, read padding and all positions."""
@@ -80,6 +81,7 @@ class Kernels:
         unpadding: Run all but attention without padding tokens.
         last_layer_cut: Compute the end of the last layer only at positions that something reads.
         eager_attention: Compute attention operation by operation, with a custom backward.
+        varlen_attention: Let attention read texts without padding (:mod:`acclimate.kernels.varlen`).
         fast_dropout: Draw dropout masks with a counter-based generator.
         vocabulary_grads: Add gradients of embeddings and of the vocabulary projection straight to ``weight.grad``.
         bf16_weights: In bf16, run on bfloat16 copies of the weights instead of autocast's casts per micro-batch.
@@ -90,6 +92,7 @@ class Kernels:
     unpadding: bool = False
     last_layer_cut: bool = False
     eager_attention: bool = False
+    varlen_attention: bool = False
     fast_dropout: bool = False
     vocabulary_grads: bool = False
     bf16_weights: bool = False
@@ -137,13 +140,23 @@ class Kernels:
 
         return step
 
+    def without_padding(self, device: torch.device, dtype: torch.dtype) -> Kernels | None:
+        """Return these kernels with attention that reads texts without padding; None if the device has none.
+
+        Args:
+            device: The device of the model.
+            dtype: Type of its weights.
+        """
+        works = device.type == "cuda" and self.device == "cuda" and varlen_works(device, dtype)
+        return replace(self, unpadding=True, varlen_attention=True) if works else None
+
     def callbacks(self) -> list[TrainerCallback]:
         """Return the callbacks that a ``Trainer`` needs to run with these kernels."""
         return [MallocTrimCallback()] if self.keep_freed_memory else []
 
 
 def choose(model: nn.Module, device: torch.device, *, tokenwise: bool, cuttable: bool) -> Kernels:
-    """Choose the kernels for a model: on accelerators only ``keep_freed_memory``, since no other was measured there.
+    """Choose the kernels for a model on a device.
 
     Args:
         model: The model.
@@ -159,9 +172,22 @@ def choose(model: nn.Module, device: torch.device, *, tokenwise: bool, cuttable:
         raise UserError(f"{KERNELS_VARIABLE} is '{wanted}'; set it to auto or torch.")
     if wanted == "torch":
         return Kernels(device.type)
-    if device.type != "cpu":
+    if device.type not in ("cpu", "cuda"):
         return Kernels(device.type, keep_freed_memory=True)
     known = all(type(module).__module__.startswith(KNOWN_CODE) for module in model.modules())
+    if device.type == "cuda":
+        varlen = (
+            tokenwise
+            and known
+            and varlen_works(device, torch.bfloat16 if has_fast_bf16(device.type) else torch.float32)
+        )
+        return Kernels(
+            device.type,
+            unpadding=varlen,
+            last_layer_cut=cuttable and known,
+            varlen_attention=varlen,
+            keep_freed_memory=True,
+        )
     return Kernels(
         device.type,
         unpadding=tokenwise and known,

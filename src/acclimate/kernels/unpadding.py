@@ -1,7 +1,8 @@
 """Skip work on tokens whose states nothing reads: padding, and most positions of the last layer.
 
 In an encoder, all operations except attention process each token separately. All texts of a batch are therefore
-concatenated into one row without padding, and padded only for attention. States and gradients stay the same.
+concatenated into one row without padding. Attention pads them again, or reads them as they are where the device has a
+kernel for it (:mod:`acclimate.kernels.varlen`). States and gradients stay the same.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from acclimate.device import copy_to
 
 TOKEN_MULTIPLE = 16
 """The number of tokens is rounded up to a multiple of this: oneDNN compiles a kernel for each new shape."""
@@ -54,27 +57,34 @@ class Unpadded:
         kept_indices: Index of each kept token in the flattened padded rows (kept,). One or more copies of a padding
             token follow, up to the next multiple of :data:`TOKEN_MULTIPLE`.
         inverse: Index, among the kept tokens, of each position of the flattened padded rows (rows x tokens,).
+        varlen: Whether attention reads the kept tokens as they are.
     """
 
-    def __init__(self, text: Tensor) -> None:
+    def __init__(self, text: Tensor, device: torch.device | None = None, varlen: bool = False) -> None:
         """Compute the maps.
 
         Args:
-            text: Index of the text of each token (rows, tokens); -1 at padding, of which there must be some.
+            text: Index of the text of each token (rows, tokens), -1 at padding; on the CPU.
+            device: The device of the maps, by default the CPU.
+            varlen: See above.
         """
-        self.shape = text.shape
+        self.shape, self.text, self.varlen = text.shape, text, varlen
+        self.device = device or text.device
         real = (text >= 0).flatten()
         places, padding = real.nonzero()[:, 0], (~real).nonzero()[:1, 0]
-        self.kept_indices = torch.cat([places, padding.expand(TOKEN_MULTIPLE - len(places) % TOKEN_MULTIPLE)])
-        self.inverse = real.cumsum(0).sub_(1).masked_fill_(~real, len(places))
+        self._real = len(places)
+        self._masks: dict[tuple[bool, int | None], Tensor] = {}
+        added = TOKEN_MULTIPLE - len(places) % TOKEN_MULTIPLE if len(padding) else 0
+        self.kept_indices = copy_to(torch.cat([places, padding.expand(added)]), self.device)
+        self.inverse = copy_to(real.cumsum(0).sub_(1).masked_fill_(~real, len(places)), self.device)
 
     @classmethod
-    def if_worthwhile(cls, text: Tensor) -> Unpadded | None:
-        """Return the maps if there is enough padding to remove, otherwise None."""
-        if bool((text >= 0).all()):
+    def if_worthwhile(cls, text: Tensor, device: torch.device, varlen: bool = False) -> Unpadded | None:
+        """Return the maps if there is enough padding to remove, or attention would need a mask; otherwise None."""
+        if bool((text >= 0).all()) and not (varlen and bool((text[:, 1:] != text[:, :-1]).any())):
             return None
-        unpadded = cls(text)
-        return unpadded if len(unpadded) <= (1 - MIN_PADDING_SHARE) * text.numel() else None
+        unpadded = cls(text, device, varlen)
+        return unpadded if varlen or len(unpadded) <= (1 - MIN_PADDING_SHARE) * text.numel() else None
 
     def __len__(self) -> int:
         """Return the number of kept tokens."""
@@ -84,6 +94,42 @@ class Unpadded:
     def rows(self) -> Tensor:
         """The padded row of each kept token (kept,)."""
         return self.kept_indices // self.shape[1]
+
+    @cached_property
+    def _bounds(self) -> Tensor:
+        """Where texts begin among the kept tokens, and their number; padding is a text of its own. On the CPU."""
+        begins = torch.ones_like(self.text, dtype=torch.bool)
+        begins[:, 1:] = self.text[:, 1:] != self.text[:, :-1]
+        begins = begins.flatten()[(self.text >= 0).flatten()].nonzero()[:, 0]
+        return torch.cat([begins, torch.tensor([self._real, len(self)])[: 1 + (len(self) > self._real)]])
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Index, among the kept tokens, where each text begins, and the number of kept tokens: (texts + 1,), int32."""
+        return copy_to(self._bounds.int(), self.device)
+
+    @cached_property
+    def longest(self) -> int:
+        """Number of tokens of the longest text."""
+        return int(self._bounds.diff().max())
+
+    def attention_mask(self, causal: bool, window: int | None) -> Tensor:
+        """Return where a query may attend to a key in padded rows (rows, 1, tokens, tokens), boolean.
+
+        Args:
+            causal: Whether a token attends to earlier ones only.
+            window: A token attends to others that are less than this away; None for all of its text.
+        """
+        if (causal, window) not in self._masks:
+            text, place = copy_to(self.text, self.device), torch.arange(self.shape[1], device=self.device)
+            allowed = text[:, :, None] == text[:, None, :]
+            ahead = place[None, :] - place[:, None]
+            if causal:
+                allowed = allowed & (ahead <= 0)
+            if window is not None:
+                allowed = allowed & (ahead.abs() < window)
+            self._masks[causal, window] = allowed[:, None]
+        return self._masks[causal, window]
 
     def values(self, padded: Tensor) -> Tensor:
         """Return the values of the kept tokens: (1, kept) from (rows, tokens)."""

@@ -32,12 +32,12 @@ from acclimate.merging.weights import Checkpoint, match, write_weights
 from acclimate.models.checkpoints import (
     UNREADABLE,
     check_folder,
-    copy_sentence_encoder_files,
     load_error,
     local_folder,
     model_fingerprint,
 )
 from acclimate.models.loading import load_tokenizer
+from acclimate.models.saving import copy_sentence_encoder_files
 from acclimate.options import recorded, verb
 from acclimate.options.merging import DENSITY, PATH, SPARSE, MergeOptions, check_options
 from acclimate.progress import Progress

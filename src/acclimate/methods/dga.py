@@ -77,7 +77,7 @@ class DGA(Method):
         Published(
             {"paper": 0.0, "released-code": 0.0},
             "Reads a fifth to an eighth of the text, with an error that is small beside the range of 0 to 1 "
-            "(docs/analyses.md).",
+            "(docs/dev/importance.md).",
         ),
     ] = 0.03
     importance_reads: Literal["hidden", "logits"] = "hidden"

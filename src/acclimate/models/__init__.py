@@ -11,7 +11,6 @@ from acclimate.model_kinds import (
     register_kind,
 )
 from acclimate.models.attention import HeadLayer, Projection, head_rows
-from acclimate.models.checkpoints import save_model
 from acclimate.models.encoding import encode
 from acclimate.models.extensions import adapter_size, add_adapters, keep_original
 from acclimate.models.families import (
@@ -27,6 +26,7 @@ from acclimate.models.families import (
 from acclimate.models.gates import PARTS, Part, UnitGroup, gate_units
 from acclimate.models.loading import LanguageModel, dropout_rates, head_parameters, load_language_model, load_tokenizer
 from acclimate.models.probe import attach
+from acclimate.models.saving import save_model
 
 __all__ = [
     "CAUSAL",

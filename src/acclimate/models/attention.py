@@ -19,7 +19,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.pytorch_utils import Conv1D
 
 from acclimate.errors import UserError
-from acclimate.kernels import Kernels, Unpadded, eager_attention
+from acclimate.kernels import Kernels, Unpadded, eager_attention, varlen_attention
 from acclimate.models.families import FAMILIES, use_kernels
 
 ATTENTION_NAME, EAGER_ATTENTION_NAME = "acclimate", "acclimate_eager"
@@ -41,6 +41,7 @@ def _gated_attention(
     block_mask: Tensor | None = None,
     unpadded: Unpadded | None = None,
     attention_calls: list[tuple[nn.Module, int, int]] | None = None,
+    sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **_: Any,
@@ -63,8 +64,11 @@ def _gated_attention(
         scaling: Factor on the scores; 1 / sqrt(head width) by default.
         head_gates: (layers, rows, heads); 1 leaves a head unchanged, 0 silences it.
         block_mask: Boolean (rows, 1, tokens, tokens), true where two tokens belong to the same text.
-        unpadded: Maps between padded and unpadded rows, if the model runs without padding.
+        unpadded: Maps between padded and unpadded rows, if the model runs without padding. If attention reads them
+            without padding, masks are ignored.
         attention_calls: If given, ``(module, heads, head width)`` of each call is appended to it.
+        sliding_window: A token attends to others that are less than this away. Only attention without padding reads
+            it, since masks contain it.
         softcap: Bound on the scores (Gemma 2).
         s_aux: Attention sinks (heads,): the score of an additional key that has no value (gpt-oss).
 
@@ -75,23 +79,43 @@ def _gated_attention(
         attention_calls.append((module, query.shape[1], value.shape[3]))
     if softcap is not None or s_aux is not None:
         context_vectors = partial(_capped, softcap, s_aux)
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    causal, mask = bool(getattr(module, "is_causal", False)), attention_mask
+    varlen = unpadded is not None and unpadded.varlen
+    if unpadded is not None and varlen and context_vectors is _sdpa:
+        query, key, value = _same_type(query, key, value)
+        context = varlen_attention(query, key, value, unpadded, scaling, dropout, causal, sliding_window)
+        if context is not None:
+            return _gated(context.transpose(1, 2), module, head_gates, unpadded), None
     if unpadded is not None:
         query, key, value = (_pad(part, unpadded) for part in (query, key, value))
-    mask, tokens = attention_mask, query.shape[2]
-    causal = mask is None and getattr(module, "is_causal", False)  # transformers leaves such a mask to the kernel
+        if varlen:
+            mask = unpadded.attention_mask(causal, sliding_window)
+    causal = mask is None and causal  # transformers leaves such a mask to the kernel
     if causal and (block_mask is not None or context_vectors is not _sdpa):
-        mask, causal = _causal_mask(tokens, query.device), False
+        mask, causal = _causal_mask(query.shape[2], query.device), False
     if block_mask is not None:
         mask = block_mask if mask is None else _combined_mask(mask, block_mask)
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     context = context_vectors(query, key, value, mask, scaling, dropout, causal).transpose(1, 2)
     if unpadded is not None:
         context = unpadded.remove_padding(context.flatten(2)).unflatten(2, context.shape[2:])
+    return _gated(context, module, head_gates, unpadded), None
+
+
+def _gated(context: Tensor, module: nn.Module, head_gates: Tensor | None, unpadded: Unpadded | None) -> Tensor:
+    """Multiply the context vectors (rows, tokens, heads, head width) by the gates of their heads."""
     if head_gates is not None:
         gates = head_gates[getattr(module, LAYER_INDEX)].to(context.dtype)  # (rows, heads)
         gates = gates[:, None] if unpadded is None else gates.index_select(0, unpadded.rows)[None]
         context = context * gates[..., None]
-    return context.contiguous(), None
+    return context.contiguous()
+
+
+def _same_type(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return all three in the type that products have: autocast does not cast arguments of the kernels."""
+    kind = query.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else value.dtype
+    return query.to(dtype), key.to(dtype), value.to(dtype)
 
 
 def _sdpa(
@@ -204,7 +228,8 @@ def prepare_for_device(model: PreTrainedModel, device: torch.device) -> None:
     An architecture without a row in the table of families keeps its own attention.
     """
     kernels = use_kernels(model, device)
-    if (kernels.eager_attention and model.config.model_type in FAMILIES) or uses_gated_attention(model):
+    faster = (kernels.eager_attention or kernels.varlen_attention) and model.config.model_type in FAMILIES
+    if faster or uses_gated_attention(model):
         use_attention(model, kernels)
 
 

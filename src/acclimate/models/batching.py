@@ -52,14 +52,12 @@ class PaddingPolicy(NamedTuple):
 
     def batch_cost(self, text: torch.Tensor) -> float:
         """Return the cost of a micro-batch in tokens; ``text`` is -1 at padding (rows, tokens)."""
-        if self.padding_cost == 1:
-            return text.numel()  # counting would synchronise with an accelerator
         return float(self.cost(int((text >= 0).sum()), text.numel()))
 
 
 MINIMAL_PADDING = PaddingPolicy()
 """Pad to the longest row, and make as few batches as possible."""
-POLICIES = {"cpu": PaddingPolicy(8, 256), "cuda": PaddingPolicy(batch_overhead=512)}
+POLICIES = {"cpu": PaddingPolicy(8, 256), "cuda": PaddingPolicy(batch_overhead=8_192)}
 ATTENTION_SHARE = 0.2
 """Share of attention in the time per token (MiniLM shape, bf16): the relative cost of padding in unpadded models."""
 POSITION_MULTIPLE = {"cpu": 32}
@@ -74,7 +72,10 @@ def round_up(number: int, multiple: int) -> int:
 def padding_policy(model: PreTrainedModel) -> PaddingPolicy:
     """Return the padding policy of a model on its device."""
     policy = POLICIES.get(model.device.type, POLICIES["cuda"])._replace(max_width=longest_text(model))
-    return policy._replace(padding_cost=ATTENTION_SHARE) if kernels_of(model).unpadding else policy
+    kernels = kernels_of(model)
+    if kernels.varlen_attention:  # padding is never read, so the fewest micro-batches are the fastest
+        return policy._replace(padding_cost=0.0, batch_overhead=FEWEST_BATCHES)
+    return policy._replace(padding_cost=ATTENTION_SHARE) if kernels.unpadding else policy
 
 
 def padding_multiple(model: PreTrainedModel) -> int:
@@ -83,17 +84,18 @@ def padding_multiple(model: PreTrainedModel) -> int:
     return policy.multiple if policy.max_width is None or policy.max_width % policy.multiple == 0 else 1
 
 
-def chosen_positions(chosen: torch.Tensor) -> torch.Tensor:
+def chosen_positions(chosen: torch.Tensor, device: str | None = None) -> torch.Tensor:
     """Return the indices of true entries in order, then copies of the first until their number suits the device.
 
     Args:
         chosen: Boolean, of any shape. Indices refer to its flattened form.
+        device: Type of the device that uses them; by default that of ``chosen``.
 
     Returns:
         Indices, at least as many as there are true entries; none if there are none.
     """
     places = chosen.flatten().nonzero()[:, 0]
-    missing = round_up(len(places), POSITION_MULTIPLE.get(places.device.type, 1)) - len(places)
+    missing = round_up(len(places), POSITION_MULTIPLE.get(device or places.device.type, 1)) - len(places)
     return torch.cat([places, places[:1].expand(missing)]) if missing else places
 
 

@@ -1,8 +1,6 @@
-"""Load, save and fingerprint model folders, including models with modules that ``transformers`` does not know.
+"""Load and fingerprint model folders, including models with modules that ``transformers`` does not know.
 
-A model without such modules is saved as an ordinary folder. With adapters or an original encoder, ``from_pretrained``
-of ``transformers`` would drop them with a warning. Their weights are therefore saved under a name that it does not
-look for, so that it fails instead; the README in the folder says how to load the model.
+See :mod:`acclimate.models.saving` for how they are saved.
 """
 
 from __future__ import annotations
@@ -10,10 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
-import shutil
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from types import SimpleNamespace
@@ -22,11 +17,10 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from transformers import AutoConfig, PreTrainedModel
-from transformers.utils import cached_file
+from transformers import AutoConfig
 
 from acclimate.errors import UserError, first_line
-from acclimate.files import check_regular_file, hash_file, read_json, read_json_object, write_text
+from acclimate.files import check_regular_file, hash_file, read_json, read_json_object
 from acclimate.model_kinds import class_names, find_kind
 from acclimate.models.extensions import ADAPTER_SIZE_KEY, ENSEMBLE_KEY, ORIGINAL, add_adapters, average_with_original
 from acclimate.models.probe import attach
@@ -176,30 +170,9 @@ def model_fingerprint(path: str) -> str:
 
 log = logging.getLogger(__name__)
 WEIGHTS = "adapted.safetensors"
-MODULE_FOLDER = re.compile(r"\w+")
-"""Pattern of the folders of modules, such as ``1_Pooling``, that cannot lead out of a folder."""
 ADAPTER_KEY, ORIGINAL_PREFIX = ".adapter.", f"{ORIGINAL}."
 IGNORED_WEIGHTS = (".pooler.", "position_ids")
 """Parts of the names of weights that an encoder does not need: poolers, and constant buffers."""
-
-README = """# A model that needs acclimate
-
-The weights in `{weights}` are those of a {kind} with {parts}, which that architecture does not have, so
-`from_pretrained` of transformers does not load them. Load this folder with
-
-{how}
-
-or pass it to `acclimate finetune --model`.
-"""
-LOAD_LANGUAGE_MODEL = """    from acclimate.models import load_language_model
-    model = load_language_model("{folder}").model"""
-LOAD_TASK_MODEL = """    import torch
-    import transformers
-    from acclimate.tasks.loading import load_with_head
-    auto = transformers.AutoModel{head}
-    model, tokenizer, length = load_with_head(auto, "{folder}", {{}}, 128, torch.device("cpu"), "model")"""
-"""How to load such a model, with the head of a language model or of an end task."""
-
 
 UNREADABLE = (
     *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ImportError),
@@ -347,79 +320,3 @@ def _load_ensemble(model: Any, original: dict[str, Any], path: str | Path) -> No
         average_with_original(model, original)
     except (ValueError, RuntimeError) as error:
         raise UserError(f"The original encoder in '{path}' cannot be loaded: {first_line(error)}") from error
-
-
-def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | None = None) -> None:
-    """Save a model into an existing folder.
-
-    Args:
-        model: The model.
-        folder: The folder.
-        name: Final name of the folder, for its README.
-
-    Raises:
-        UserError: If a weight is not finite.
-    """
-    folder = Path(folder)
-    if bad := find_non_finite(model):
-        raise UserError(
-            f"{len(bad)} of {len([*model.parameters()])} tensors of the model are not finite, such as '{bad[0]}', so "
-            "it is not saved. Start from another checkpoint, or lower the learning rate."
-        )
-    parts = describe_extensions(model.config)
-    if model.get_output_embeddings() is not None:  # a language model, not one of an end task
-        copy_sentence_encoder_files(model.name_or_path, folder)
-    if not parts:
-        model.save_pretrained(folder)
-        return
-    model.save_pretrained(folder, max_shard_size="1000GB")
-    os.replace(folder / "model.safetensors", folder / WEIGHTS)
-    write_text(folder / "README.md", instructions(type(model).__name__, parts, str(name or folder)))
-
-
-def find_non_finite(model: PreTrainedModel) -> list[str]:
-    """Return the names of the weights with a value that is NaN or infinite."""
-    return [name for name, value in model.named_parameters() if not bool(value.isfinite().all())]
-
-
-SENTENCE_ENCODER_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
-MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
-
-
-def copy_sentence_encoder_files(source: str | None, folder: Path) -> None:
-    """Copy what makes a model a sentence encoder for ``sentence-transformers``: its modules, such as the pooling.
-
-    Without these files, that library would load the adapted model with another pooling.
-    """
-    if not source or (found := _find_file(source, "modules.json")) is None:
-        return
-    names = [*SENTENCE_ENCODER_FILES]
-    with suppress(OSError, ValueError, TypeError, KeyError):  # a damaged list has no modules
-        paths = [str(module["path"]) for module in read_json(found)]
-        names += [f"{path}/{name}" for path in paths if MODULE_FOLDER.fullmatch(path) for name in MODULE_FILES]
-    for name in names:
-        if (file := _find_file(source, name)) is not None:
-            (folder / name).parent.mkdir(exist_ok=True)
-            shutil.copy(file, folder / name)
-
-
-def _find_file(source: str, name: str) -> Path | None:
-    """Return a file of a model folder or of a model on the Hub; None if there is none."""
-    if (folder := local_folder(source)) is not None:
-        return folder / name if (folder / name).is_file() else None
-    errors = ("missing_entries", "gated_repo", "connection_errors")
-    found = cached_file(source, name, **{f"_raise_exceptions_for_{error}": False for error in errors})
-    return Path(found) if found else None
-
-
-def instructions(kind: str, parts: str, folder: str) -> str:
-    """Return loading instructions for a model with modules beyond its architecture.
-
-    Args:
-        kind: Name of its class.
-        parts: The result of :func:`describe_extensions`.
-        folder: Folder of the model.
-    """
-    how = LOAD_LANGUAGE_MODEL if find_kind(kind) else LOAD_TASK_MODEL
-    head = kind[kind.index("For") :] if "For" in kind else ""
-    return README.format(weights=WEIGHTS, kind=kind, parts=parts, how=how.format(folder=folder, head=head))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask, create_bidirectional_sliding_window_mask
 
+from acclimate.device import copy_to, host_copy
 from acclimate.errors import UserError
 from acclimate.kernels import Unpadded, cut_last_layer
 from acclimate.models.attention import uses_gated_attention
@@ -24,7 +25,13 @@ from acclimate.models.families import first_position, kernels_of, last_layer_end
 from acclimate.models.gates import use_gates
 
 
-def encode(model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str, Tensor] | None = None) -> Tensor:
+def encode(
+    model: PreTrainedModel,
+    ids: Tensor,
+    text: Tensor,
+    gates: Mapping[str, Tensor] | None = None,
+    host: Tensor | None = None,
+) -> Tensor:
     """Return the last hidden states of the encoder.
 
     Texts that share a row do not attend to each other, and each starts at position zero.
@@ -35,14 +42,17 @@ def encode(model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str
         text: Index of the text of each token (rows, tokens); -1 at padding.
         gates: Gates (layers, rows, units) by part (see :data:`acclimate.models.PARTS`), or None for ones. Parts other
             than the heads need :func:`acclimate.models.gate_units` first.
+        host: ``text`` on the CPU, if it is known there; otherwise it is copied, for which the CPU has to wait.
 
     Returns:
         (rows, tokens, width). States at padding are undefined.
     """
-    return _forward_padded(model, ids, text, gates).last_hidden_state
+    return _forward_padded(model, ids, text, gates, host).last_hidden_state
 
 
-def encode_positions(model: PreTrainedModel, ids: Tensor, text: Tensor, places: Tensor) -> Tensor:
+def encode_positions(
+    model: PreTrainedModel, ids: Tensor, text: Tensor, places: Tensor, host: Tensor | None = None
+) -> Tensor:
     """Return the last hidden states (places, width) at some positions only, which costs less than all of them.
 
     Args:
@@ -50,22 +60,28 @@ def encode_positions(model: PreTrainedModel, ids: Tensor, text: Tensor, places: 
         ids: As for :func:`encode`.
         text: As for :func:`encode`.
         places: Indices into the flattened rows; repetitions are allowed.
+        host: As for :func:`encode`.
     """
-    unpadded = _unpadding(model, text)
+    host = text.cpu() if host is None else host
+    unpadded = _unpadding(model, host)
     here = places if unpadded is None else unpadded.map_indices(places)
     with cut_last_layer(last_layer_ends(model), lambda states: states.flatten(0, 1)[here][None]):
-        return _forward(model, ids, text, None, unpadded).last_hidden_state[0]
+        return _forward(model, ids, text, None, unpadded, host).last_hidden_state[0]
 
 
 def encode_with_embeddings(
-    model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str, Tensor] | None = None
+    model: PreTrainedModel,
+    ids: Tensor,
+    text: Tensor,
+    gates: Mapping[str, Tensor] | None = None,
+    host: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the last hidden states and the input of the first layer, both (rows, tokens, width).
 
     The latter is the output of the embedding layer after its normalization and dropout, projected to the width of the
     layers where the embeddings are narrower (ELECTRA, ALBERT).
     """
-    output = _forward_padded(model, ids, text, gates, output_hidden_states=True)
+    output = _forward_padded(model, ids, text, gates, host, output_hidden_states=True)
     return output.last_hidden_state, output.hidden_states[0]
 
 
@@ -75,16 +91,22 @@ def encode_layers(model: PreTrainedModel, ids: Tensor, text: Tensor) -> list[Ten
     The first is the input of the first layer, the last what :func:`encode` returns, after a final normalization if the
     model has one.
     """
-    output = _forward_padded(model, ids, text, None, output_hidden_states=True)
+    output = _forward_padded(model, ids, text, None, None, output_hidden_states=True)
     return [*output.hidden_states[:-1], output.last_hidden_state]
 
 
 def _forward_padded(
-    model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str, Tensor] | None, **outputs: bool
+    model: PreTrainedModel,
+    ids: Tensor,
+    text: Tensor,
+    gates: Mapping[str, Tensor] | None,
+    host: Tensor | None,
+    **outputs: bool,
 ) -> Any:
     """Run the encoder and return its output with states (rows, tokens, width), padded again if need be."""
-    unpadded = _unpadding(model, text, gates)
-    output = _forward(model, ids, text, gates, unpadded, **outputs)
+    host = text.cpu() if host is None else host
+    unpadded = _unpadding(model, host, gates)
+    output = _forward(model, ids, text, gates, unpadded, host, **outputs)
     if unpadded is not None:
         if output.hidden_states is not None:
             output.hidden_states = tuple(map(unpadded.add_padding, output.hidden_states))
@@ -92,11 +114,13 @@ def _forward_padded(
     return output
 
 
-def _unpadding(model: PreTrainedModel, text: Tensor, gates: Mapping[str, Tensor] | None = None) -> Unpadded | None:
+def _unpadding(model: PreTrainedModel, host: Tensor, gates: Mapping[str, Tensor] | None = None) -> Unpadded | None:
     """Return the maps that remove padding; None where that is impossible or not worthwhile."""
     gated_by_row = any(part != "H" for part in gates or ())  # these gates multiply padded rows
-    wanted = kernels_of(model).unpadding and uses_gated_attention(model)
-    return None if gated_by_row or not wanted else Unpadded.if_worthwhile(text)
+    kernels = kernels_of(model)
+    if gated_by_row or not kernels.unpadding or not uses_gated_attention(model):
+        return None
+    return Unpadded.if_worthwhile(host, model.device, kernels.varlen_attention)
 
 
 def unpadded_inputs(model: PreTrainedModel, text: Tensor, unpadded: Unpadded, **padded: Tensor) -> dict[str, Any]:
@@ -110,7 +134,11 @@ def unpadded_inputs(model: PreTrainedModel, text: Tensor, unpadded: Unpadded, **
     """
     padded = {**padded, "position_ids": _position_ids(model, padded["input_ids"], text)}
     inputs: dict[str, Any] = {name: unpadded.values(values) for name, values in padded.items()}
-    return {**inputs, "attention_mask": _attention_masks(model, text >= 0), "unpadded": unpadded}
+    if unpadded.varlen:  # attention ignores the mask; a model takes one of this shape for a finished one
+        masks: Any = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=text.device)
+    else:
+        masks = _attention_masks(model, text >= 0)
+    return {**inputs, "attention_mask": masks, "unpadded": unpadded}
 
 
 def _attention_masks(model: PreTrainedModel, real: Tensor) -> Any:
@@ -131,22 +159,27 @@ def _forward(
     text: Tensor,
     gates: Mapping[str, Tensor] | None,
     unpadded: Unpadded | None,
+    host: Tensor,
     **outputs: bool,
 ) -> Any:
     """Run the encoder; ``outputs`` are flags such as ``output_hidden_states``. Padding is not added again."""
-    real = text >= 0
-    probe = probe_of(model)
-    if probe is not None and not probe.pads and not real.all():
-        return _forward_unpadded_rows(model, ids, text, **outputs)
-    packed = bool(((text[:, 1:] != text[:, :-1]) & real[:, 1:]).any())
-    options: dict[str, Any] = {"block_mask": (text[:, :, None] == text[:, None, :]).unsqueeze(1)} if packed else {}
+    probe, full = probe_of(model), bool((host >= 0).all())
+    if probe is not None and not probe.pads and not full:
+        return _forward_unpadded_rows(model, ids, text, host, **outputs)
+    packed = bool(((host[:, 1:] != host[:, :-1]) & (host[:, 1:] >= 0)).any())
+    needs_block_mask = packed and (unpadded is None or not unpadded.varlen)
+    options: dict[str, Any] = {}
+    if needs_block_mask:
+        options["block_mask"] = (text[:, :, None] == text[:, None, :]).unsqueeze(1)
     if unpadded is not None:
         options |= unpadded_inputs(model, text, unpadded, input_ids=ids)
     else:
         # The block mask alone separates padding from texts, and lets padding attend to itself. With both masks, a
         # query at padding would attend to nothing, and some accelerator kernels then return NaN, also for the
         # gradients of its row.
-        options |= {"input_ids": ids, "attention_mask": torch.ones_like(ids) if packed else real.long()}
+        options |= {"input_ids": ids, "attention_mask": torch.ones_like(ids) if packed else (text >= 0).long()}
+        if full and not packed and kernels_of(model).varlen_attention:
+            options["attention_mask"] = None  # a model would look into a mask of ones
         if packed:
             options["position_ids"] = _position_ids(model, ids, text)
     others = dict(gates or {})
@@ -161,15 +194,18 @@ def _without_cache(model: PreTrainedModel) -> dict[str, bool]:
     return {"use_cache": False} if "use_cache" in inspect.signature(model.base_model.forward).parameters else {}
 
 
-def _forward_unpadded_rows(model: PreTrainedModel, ids: Tensor, text: Tensor, **outputs: bool) -> Any:
+def _forward_unpadded_rows(model: PreTrainedModel, ids: Tensor, text: Tensor, host: Tensor, **outputs: bool) -> Any:
     """Run the base model once per length of the rows, for a model whose outputs depend on padding."""
-    lengths = (text >= 0).sum(1)
+    lengths = (host >= 0).sum(1)
     order, parts = [], []
     for length in lengths.unique().tolist():
         rows = (lengths == length).nonzero()[:, 0]
         order.append(rows)
-        parts.append(_forward(model, ids[rows, :length], text[rows, :length], None, None, **outputs))
-    back = torch.cat(order).argsort()
+        here = copy_to(rows, ids.device)
+        parts.append(
+            _forward(model, ids[here, :length], text[here, :length], None, None, host[rows, :length], **outputs)
+        )
+    back = copy_to(torch.cat(order).argsort(), ids.device)
 
     def joined(states: Iterable[Tensor]) -> Tensor:
         padded = [nn.functional.pad(part, (0, 0, 0, ids.shape[1] - part.shape[1])) for part in states]
@@ -271,14 +307,17 @@ class _SkipUnreadTokens:
         given = {name for name, value in options.items() if value is not None} - LOSS_ARGUMENTS
         if len(inputs) > 1 or not REQUIRED_INPUTS <= given <= SUPPORTED_INPUTS:
             return None
-        text = options["attention_mask"] - 1
-        if bool((text[:, 1:] > text[:, :-1]).any()):  # padding on the left
+        # Real tokens of a row are one text; its number is that of the row.
+        mask = options["attention_mask"]
+        host = host_copy(mask) - 1
+        if bool((host[:, 1:] > host[:, :-1]).any()):  # padding on the left
             return None
-        self.unpadded = Unpadded.if_worthwhile(text)
+        kernels = kernels_of(self.model)
+        self.unpadded = Unpadded.if_worthwhile(host, mask.device, kernels.varlen_attention)
         if self.unpadded is None:
             return None
         padded = {name: options[name] for name in given - {"attention_mask"}}
-        return (), {**options, **unpadded_inputs(self.model, text, self.unpadded, **padded)}
+        return (), {**options, **unpadded_inputs(self.model, mask - 1, self.unpadded, **padded)}
 
     def first_tokens(self, states: Tensor) -> Tensor:
         """Return the first token of each row (rows, 1, width)."""

@@ -93,12 +93,15 @@ class Probe:
         checks: What was measured, in order.
         obstacles: Reasons why something is not possible, by name: ``attention`` (the gated attention function),
             ``gates`` (factors on heads), ``packing`` (several texts in a row), ``padding`` (rows of several lengths).
+        varlen: Whether its texts can be read without padding by the kernel of an accelerator, which an architecture
+            that is not in the table of families has to prove.
     """
 
     attention: str
     own_attention: str
     checks: tuple[Check, ...]
     obstacles: Mapping[str, str]
+    varlen: bool = False
 
     @property
     def packs(self) -> bool:
@@ -235,7 +238,10 @@ def training_callbacks(model: PreTrainedModel) -> list[TrainerCallback]:
 
 def describe_computation(model: PreTrainedModel) -> dict[str, Any]:
     """Return what distinguishes results of this model on this device from those of plain torch, for cache keys."""
-    return asdict(kernels_of(model))
+    found = asdict(kernels_of(model))
+    if not found["varlen_attention"]:  # keys of earlier versions had no such entry
+        del found["varlen_attention"]
+    return found
 
 
 def reads_positions(model: PreTrainedModel) -> bool:

@@ -25,11 +25,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
 from acclimate.errors import UserError, check_positive
-from acclimate.models.checkpoints import load_config, save_model
+from acclimate.models.checkpoints import load_config
 from acclimate.models.encoding import encode
 from acclimate.models.families import language_head
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
+from acclimate.models.saving import save_model
 
 log = logging.getLogger(__name__)
 ADAPTER_FOLDER = "adapter"

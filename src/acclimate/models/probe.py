@@ -7,6 +7,7 @@ a list of architectures cannot cover future ones. So a few dozen tokens are read
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,14 +15,26 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from acclimate.device import KERNELS_VARIABLE
 from acclimate.errors import UserError, first_line, warn_once
 from acclimate.model_kinds import find_kind
 from acclimate.models.attention import ALTERNATIVES, HeadLayer, split_heads, use_attention, uses_gated_attention
 from acclimate.models.encoding import encode
-from acclimate.models.families import PROBE_ATTRIBUTE, Check, Probe, kernels_of, language_head, use_kernels
+from acclimate.models.families import (
+    KERNELS_ATTRIBUTE,
+    PROBE_ATTRIBUTE,
+    Check,
+    Probe,
+    kernels_of,
+    language_head,
+    longest_text,
+    use_kernels,
+)
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 5e-5, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """Bounds of the relative difference between two readings that are equal up to rounding, by type of the weights."""
+MAX_WINDOW = 8_192
+"""Largest window of attention with which reading without padding is tried."""
 FIRST, SECOND, PREFIX = 9, 6, 5
 """Tokens of the two texts that are read, and of the beginning of the first, which a causal model reads by itself."""
 Calls = tuple[tuple[str, int, int], ...]
@@ -58,6 +71,8 @@ def attach(model: PreTrainedModel) -> list[HeadLayer]:
             model.train(training)
     probe, calls = _FOUND[key]
     setattr(model, PROBE_ATTRIBUTE, probe)
+    if probe.varlen:
+        setattr(model, KERNELS_ATTRIBUTE, kernels.without_padding(model.device, model.dtype))
     if probe.attention != own:
         use_attention(model, kernels)
     elif uses_gated_attention(model):
@@ -92,6 +107,7 @@ class _Reader:
         self.first, self.second = self.ids[:FIRST], self.ids[FIRST:]
         self.checks: list[Check] = []
         self.obstacles: dict[str, str] = {}
+        self.varlen = False
         self.outputs: Callable[[Tensor], Tensor] = lambda hidden: hidden
         self.expected: list[Tensor] = []
 
@@ -121,7 +137,7 @@ class _Reader:
         except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, NotImplementedError) as error:
             raise UserError(f"{name} is not supported: {first_line(error)}. {ALTERNATIVES}") from error
         attention = model.config._attn_implementation
-        return Probe(attention, self.own, tuple(self.checks), dict(self.obstacles)), calls
+        return Probe(attention, self.own, tuple(self.checks), dict(self.obstacles), self.varlen), calls
 
     def _read_alone(self) -> None:
         """Store the outputs of the model for each text by itself, and compare its head with :func:`language_head`.
@@ -174,6 +190,8 @@ class _Reader:
             self.obstacles["packing"] = "it has convolutions over tokens"  # whose effect may be small
         elif not self._packing():
             self.obstacles["packing"] = "they influence each other outside attention"
+        else:
+            self.varlen = self._without_padding()
         return calls
 
     def _attention(self) -> bool:
@@ -201,6 +219,37 @@ class _Reader:
         text = torch.tensor([[0] * FIRST + [1] * SECOND], device=self.ids.device)
         found = self.outputs(encode(self.model, self.ids[None], text))[0]
         return self._same("texts that share a row", found, torch.cat(self.expected))
+
+    def _without_padding(self) -> bool:
+        """Compare texts in one row that the kernel of an accelerator reads without padding with each by itself.
+
+        The text of a model with a window is longer than it. A window of more than :data:`MAX_WINDOW` tokens is not
+        tried.
+        """
+        model, before = self.model, kernels_of(self.model)
+        config = model.config.get_text_config()
+        windows = [getattr(config, name, None) or 0 for name in ("sliding_window", "attention_chunk_size")]
+        length = max(windows) + SECOND
+        possible = os.environ.get(KERNELS_VARIABLE) != "torch" and max(windows) <= MAX_WINDOW
+        if not possible or before.varlen_attention or length > (longest_text(model) or length):
+            return False
+        kernels = before.without_padding(model.device, model.dtype)
+        if kernels is None:
+            return False
+        texts, expected = [self.first, self.second], list(self.expected)
+        if max(windows):
+            texts.append(self.ids.repeat(-(-length // len(self.ids)))[:length])
+            expected.append(self._encode(texts[-1])[0])
+        text = torch.cat([torch.full_like(ids, number) for number, ids in enumerate(texts)])[None]
+        setattr(model, KERNELS_ATTRIBUTE, kernels)
+        try:
+            found = self.outputs(encode(model, torch.cat(texts)[None], text))[0]
+            return self._same("texts without padding", found, torch.cat(expected))
+        except (TypeError, ValueError, AttributeError, RuntimeError, LookupError) as error:
+            warn_once(f"{type(model).__name__} reads padded rows, since without padding: {first_line(error)}.")
+            return False
+        finally:
+            setattr(model, KERNELS_ATTRIBUTE, before)
 
     def _gates(self, layers: list[HeadLayer]) -> None:
         """Check that gates of one change nothing, and that gates of zero change the outputs."""

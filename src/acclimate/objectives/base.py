@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from acclimate.device import copy_to
 from acclimate.masking import Rewriting
 from acclimate.model_kinds import ModelKind
 from acclimate.models.batching import chosen_positions
@@ -62,6 +63,10 @@ class ViewInput(NamedTuple):
     ids: Tensor
     text: Tensor
 
+    def to(self, device: torch.device) -> ViewInput:
+        """Return the input on ``device``."""
+        return ViewInput(copy_to(self.ids, device), copy_to(self.text, device))
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -74,6 +79,8 @@ class Batch:
         text: Index of the text of each token, from 0; -1 at padding (rows, tokens).
         texts: Number of texts.
         rewritten: The texts rewritten in the other ways that views ask for.
+        source: The batch on the CPU that this one was copied from. What depends on values, such as the number of
+            labels, is read there: the host would have to wait for an accelerator.
     """
 
     original: Tensor
@@ -82,12 +89,26 @@ class Batch:
     text: Tensor
     texts: int
     rewritten: dict[Rewriting, ViewInput] = field(default_factory=dict)
+    source: Batch | None = None
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on ``device``."""
-        moved = {name: getattr(self, name).to(device) for name in ("original", "masked", "labels", "text")}
-        rewritten = {how: ViewInput(ids.to(device), text.to(device)) for how, (ids, text) in self.rewritten.items()}
-        return replace(self, **moved, rewritten=rewritten)
+        moved: dict[str, Any] = {
+            name: copy_to(getattr(self, name), device) for name in ("original", "masked", "labels", "text")
+        }
+        rewritten = {how: found.to(device) for how, found in self.rewritten.items()}
+        return replace(self, **moved, rewritten=rewritten, source=self.host)
+
+    @property
+    def host(self) -> Batch:
+        """The same batch on the CPU."""
+        if self.source is not None:
+            return self.source
+        return self if self.text.device.type == "cpu" else self.to(torch.device("cpu"))
+
+    def on_device(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that was computed on the CPU on the device of the batch."""
+        return copy_to(tensor, self.text.device)
 
     def view_input(self, tokens: Literal["masked", "original"] | Rewriting) -> ViewInput:
         """Return the input of a view with those ``tokens``.
@@ -101,15 +122,29 @@ class Batch:
             return self.rewritten[tokens]
         return ViewInput(self.masked if tokens == "masked" else self.original, self.text)
 
-    @property
+    @cached_property
     def chosen(self) -> Tensor:
         """Indices of labelled positions in the flattened rows, from :func:`chosen_positions`."""
-        return chosen_positions(self.labels >= 0)
+        return self.on_device(chosen_positions(self.host.labels >= 0, self.text.device.type))
+
+    @cached_property
+    def labelled(self) -> int:
+        """Number of labelled positions."""
+        return int((self.host.labels >= 0).sum())
 
     @property
+    def targets(self) -> Tensor:
+        """The labels of labelled positions, in row order (positions,)."""
+        return self.labels.flatten()[self.chosen[: self.labelled]]
+
+    @cached_property
     def tokens(self) -> int:
         """Number of real tokens."""
-        return int((self.text >= 0).sum())
+        return int((self.host.text >= 0).sum())
+
+    def positions(self, tokens: Literal["masked", "original"] | Rewriting = "original") -> Tensor:
+        """Indices of the real tokens of a view's input in its flattened rows (real tokens,)."""
+        return self.on_device((self.host.view_input(tokens).text.flatten() >= 0).nonzero()[:, 0])
 
 
 def mean_pool(hidden: Tensor, text: Tensor, texts: int) -> Tensor:
@@ -117,17 +152,20 @@ def mean_pool(hidden: Tensor, text: Tensor, texts: int) -> Tensor:
 
     Args:
         hidden: (rows, tokens, width).
-        text: Index of the text of each token, -1 at padding (rows, tokens).
+        text: Index of the text of each token, -1 at padding (rows, tokens); on any device.
         texts: Number of texts.
 
     Returns:
         (texts, width) in float32.
     """
-    real = text >= 0
-    index = text[real]
+    flat = text.flatten()
+    real = (flat >= 0).nonzero()[:, 0]
+    index = flat[real]
+    sizes = torch.bincount(index, minlength=texts).clamp(min=1)[:, None]
+    real, index, sizes = (copy_to(part, hidden.device) for part in (real, index, sizes))
     total = hidden.new_zeros(texts, hidden.shape[-1], dtype=torch.float32)
-    total = total.index_add(0, index, hidden[real].float())
-    return total / torch.bincount(index, minlength=texts).clamp(min=1)[:, None]
+    total = total.index_add(0, index, hidden.flatten(0, 1).index_select(0, real).float())
+    return total / sizes
 
 
 def mark_text_starts(text: Tensor) -> Tensor:
@@ -178,10 +216,14 @@ class Outputs:
         """Return the input of the first layer (rows, tokens, width), for terms whose ``embeddings`` is true."""
         return self._embedded[view]
 
+    def real(self, view: View) -> Tensor:
+        """Return the hidden states of the real tokens, in row order: (real tokens, width)."""
+        return self.hidden(view).flatten(0, 1).index_select(0, self.batch.positions(view.tokens))
+
     def pooled(self, view: View) -> Tensor:
         """Return the mean over the real tokens of each text: (texts, width), float32."""
         if view not in self._pooled:
-            text = self.batch.view_input(view.tokens).text
+            text = self.batch.host.view_input(view.tokens).text
             self._pooled[view] = mean_pool(self._hidden[view], text, self.batch.texts)
         return self._pooled[view]
 
@@ -192,7 +234,7 @@ class Outputs:
         """
         if view not in self._logits:
             self._logits[view] = self._head(view)(self._labelled_states(view))
-        return self._logits[view][: self._labelled]
+        return self._logits[view][: self.batch.labelled]
 
     def map_logits(self, function: Callable[..., Tensor], views: Sequence[View], *values: Tensor) -> Tensor:
         """Apply a function of vocabulary logits at the labelled positions, some positions at a time.
@@ -205,15 +247,11 @@ class Outputs:
         Returns:
             The results, in row order: (positions, ...).
         """
-        if self._logit_rows is None or self._labelled <= self._logit_rows:
+        labelled = self.batch.labelled
+        if self._logit_rows is None or labelled <= self._logit_rows:
             return function(*(self.masked_logits(view).float() for view in views), *values)
-        states = [self._labelled_states(view)[: self._labelled] for view in views]
+        states = [self._labelled_states(view)[:labelled] for view in views]
         return map_logits(function, [self._head(view) for view in views], states, *values, rows=self._logit_rows)
-
-    @cached_property
-    def _labelled(self) -> int:
-        """Number of labelled positions."""
-        return int((self.batch.labels >= 0).sum())
 
     def _labelled_states(self, view: View) -> Tensor:
         """Return the states at :attr:`Batch.chosen`: (positions, width)."""
@@ -282,12 +320,11 @@ class LanguageModelling(Objective):
 
     def count(self, batch: Batch) -> int:
         """Return the number of labelled positions."""
-        return int((batch.labels >= 0).sum())
+        return batch.labelled
 
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed cross-entropy."""
-        labels = outputs.batch.labels
-        return outputs.map_logits(cross_entropy, (self.view,), labels[labels >= 0]).sum()
+        return outputs.map_logits(cross_entropy, (self.view,), outputs.batch.targets).sum()
 
 
 class BatchObjective(LossTerm):

@@ -52,10 +52,8 @@ class Distillation(Objective):
 
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed divergences."""
-        real = outputs.batch.text >= 0
         student, teacher = (
-            nn.functional.log_softmax(outputs.hidden(view)[real].float() / self.temperature, dim=-1)
-            for view in self.views
+            nn.functional.log_softmax(outputs.real(view).float() / self.temperature, dim=-1) for view in self.views
         )
         if self.divergence == "reverse":
             student, teacher = teacher, student
@@ -94,9 +92,10 @@ class TokenDistillation(Objective):
 
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed distances."""
-        place = outputs.batch.original == self.token
-        learned = outputs.hidden(self.student)[place].float()
-        target = outputs.pooled(self.teacher)[outputs.batch.text[place]]
+        batch = outputs.batch
+        place = batch.on_device((batch.host.original.flatten() == self.token).nonzero()[:, 0])
+        learned = outputs.hidden(self.student).flatten(0, 1)[place].float()
+        target = outputs.pooled(self.teacher)[batch.text.flatten()[place]]
         if self.distance == "cosine":
             return (1 - nn.functional.cosine_similarity(learned, target, dim=-1)).sum()
         if self.distance == "squared":

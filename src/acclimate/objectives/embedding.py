@@ -48,13 +48,13 @@ class EmbeddingRegularizer(Objective):
             weight: Factor of the term; the paper has none.
         """
         self.table, self.projection, self.weight = table, projection, weight
-        self.vectors, self.regularized = vectors.to(table), regularized.to(table.device)
+        self.vectors, self.regularized = vectors.to(table), regularized.cpu()
         # E and f stay in float32 even when a step runs on bfloat16 copies of the weights.
         self._exact: dict[str, Tensor] = dict(projection.named_parameters())
 
     def _occurrences(self, batch: Batch) -> Tensor:
-        """Return the ids of R(X)."""
-        ids = batch.original[batch.text >= 0]
+        """Return the ids of R(X), on the CPU."""
+        ids = batch.host.original[batch.host.text >= 0]
         return ids[self.regularized[ids]]
 
     def count(self, batch: Batch) -> int:
@@ -63,7 +63,8 @@ class EmbeddingRegularizer(Objective):
 
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed squared distances; each distinct token of a micro-batch is projected once."""
-        ids, counts = self._occurrences(outputs.batch).unique(return_counts=True)
+        found = self._occurrences(outputs.batch).unique(return_counts=True)
+        ids, counts = (outputs.batch.on_device(part) for part in found)
         with torch.autocast(self.table.device.type, enabled=False):
             projected: Tensor = functional_call(self.projection, self._exact, (self.table[ids],))
             return ((projected - self.vectors[ids]).square().sum(-1) * counts).sum()

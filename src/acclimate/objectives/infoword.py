@@ -75,7 +75,8 @@ class SpanContrast(BatchObjective):
         self.views = (self.text, self.local)
 
     def _hidden_tokens(self, batch: Batch) -> Tensor:
-        """Return where the global view lacks a token (rows, tokens)."""
+        """Return where the global view lacks a token (rows, tokens), on the CPU."""
+        batch = batch.host
         if self.span == "masked":
             return batch.labels >= 0
         return batch.view_input(self.text.tokens).ids != batch.original
@@ -84,7 +85,8 @@ class SpanContrast(BatchObjective):
         """Return the representation of each sequence of a view: (texts, width)."""
         if self.pooling == "mean":
             return outputs.pooled(view)
-        return outputs.hidden(view)[mark_text_starts(outputs.batch.view_input(view.tokens).text)].float()
+        starts = mark_text_starts(outputs.batch.host.view_input(view.tokens).text).flatten().nonzero()[:, 0]
+        return outputs.hidden(view).flatten(0, 1)[outputs.batch.on_device(starts)].float()
 
     def represent(self, outputs: Outputs) -> Tensor:
         """Return the global and the local vector of each text that is not skipped: (such texts, 2, width)."""
@@ -94,10 +96,10 @@ class SpanContrast(BatchObjective):
         if self.span == "ngram":
             local = self._sequence(outputs, self.local)
         else:
-            places = torch.where(hidden, batch.text, -1)
+            places = torch.where(hidden, batch.host.text, -1)
             local = mean_pool(outputs.hidden(self.local), places, batch.texts)
-        takes_part = torch.bincount(batch.text[hidden], minlength=batch.texts) > 0
-        return torch.stack([whole, local], dim=1)[takes_part]
+        takes_part = torch.bincount(batch.host.text[hidden], minlength=batch.texts).nonzero()[:, 0]
+        return torch.stack([whole, local], dim=1)[batch.on_device(takes_part)]
 
     def loss(self, representations: Tensor) -> Tensor:
         """Return InfoNCE over all texts that are not skipped."""

@@ -46,6 +46,8 @@ class TokenAwareContrast(Objective):
         self.views = (self.student, self.teacher)
 
     def _chosen(self, batch: Batch) -> Tensor:
+        """Return the positions that the mean is over (rows, tokens), on the CPU."""
+        batch = batch.host
         masked = batch.labels >= 0
         return masked if self.positions == "masked" else (batch.text >= 0) & ~masked
 
@@ -55,10 +57,10 @@ class TokenAwareContrast(Objective):
 
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed losses of those tokens."""
-        text = outputs.batch.text
-        chosen = self._chosen(outputs.batch)
-        rows, places = chosen.nonzero(as_tuple=True)
-        scores = similarities(outputs.hidden(self.student), outputs.hidden(self.teacher), self.similarity)[chosen]
-        same = text[rows] == text[chosen][:, None]
+        batch = outputs.batch
+        rows, places = map(batch.on_device, self._chosen(batch).nonzero(as_tuple=True))
+        scores = similarities(outputs.hidden(self.student), outputs.hidden(self.teacher), self.similarity)
+        scores, text = scores[rows, places], batch.text
+        same = text[rows] == text[rows, places][:, None]
         scores = (scores / self.temperature).masked_fill(~same, -torch.inf)
         return nn.functional.cross_entropy(scores, places, reduction="sum")

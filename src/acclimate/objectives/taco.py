@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from acclimate.device import copy_to
 from acclimate.objectives.base import BatchObjective, Outputs, View, mark_text_starts
 from acclimate.objectives.contrast import similarities
 
@@ -67,7 +68,7 @@ def context_contrastive_loss(
 
     Args:
         context: (tokens, width), the concatenation of all texts.
-        lengths: Tokens of each text (texts,).
+        lengths: Tokens of each text (texts,), on the CPU, as are the other indices.
         positive: Index of the positive of each token (tokens,).
         negative: Indices of the negatives that the tokens of a text share (texts, negatives); None for none.
         temperature: T.
@@ -75,17 +76,21 @@ def context_contrastive_loss(
     Returns:
         A scalar.
     """
+    device, longest = context.device, int(lengths.max())
     text, place = _token_positions(lengths)
+    has_positive = lengths[text] > 1
+    count = max(1, int(has_positive.sum()))
+    text, place, positive, has_positive = (copy_to(part, device) for part in (text, place, positive, has_positive))
     unit = nn.functional.normalize(context, dim=-1)
     fixed = unit.detach()
     logits = (unit * fixed[positive]).sum(-1, keepdim=True)
     if negative is not None:
-        by_text = unit.new_zeros(len(lengths), int(lengths.max()), unit.shape[1])
+        by_text = unit.new_zeros(len(lengths), longest, unit.shape[1])
         by_text = by_text.index_put((text, place), unit)
-        logits = torch.cat([logits, similarities(by_text, fixed[negative], "dot")[text, place]], dim=1)
+        shared = fixed[copy_to(negative, device)]
+        logits = torch.cat([logits, similarities(by_text, shared, "dot")[text, place]], dim=1)
     losses = torch.logsumexp(logits / temperature, dim=1) - logits[:, 0] / temperature
-    has_positive = lengths[text] > 1
-    return (losses * has_positive).sum() / has_positive.sum().clamp(min=1)
+    return (losses * has_positive).sum() / count
 
 
 class ContextContrast(BatchObjective):
@@ -127,15 +132,17 @@ class ContextContrast(BatchObjective):
 
     def represent(self, outputs: Outputs) -> Tensor:
         """Return the context of each real token, after a 1 if it starts a text, else 0: (tokens, 1 + width)."""
-        text = outputs.batch.text
-        real = text >= 0
-        context = outputs.hidden(self.view)[real].float() - outputs.embedded(self.view)[real].float()
-        return torch.cat([mark_text_starts(text)[real][:, None].to(context.dtype), context], dim=1)
+        batch = outputs.batch
+        text, real = batch.host.text, batch.positions()
+        states = (outputs.hidden(self.view), outputs.embedded(self.view))
+        last, first = (part.flatten(0, 1).index_select(0, real).float() for part in states)
+        starts = batch.on_device(mark_text_starts(text)[text >= 0].to(last.dtype))
+        return torch.cat([starts[:, None], last - first], dim=1)
 
     def loss(self, representations: Tensor) -> Tensor:
         """Draw positives and negatives among all tokens and return the loss."""
         first, context = representations[:, 0], representations[:, 1:]
-        lengths = torch.bincount(first.detach().long().cumsum(0) - 1)
+        lengths = torch.bincount(first.detach().cpu().long().cumsum(0) - 1)
         positive = draw_positives(lengths, self.window)
         negative = draw_negatives(lengths, self.negatives) if len(lengths) > 1 else None
         return context_contrastive_loss(context, lengths, positive, negative, self.temperature)

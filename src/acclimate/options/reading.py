@@ -43,6 +43,16 @@ class LabelOptions:
             recorded=False,
         ),
     ] = 0
+    task_kind: Annotated[
+        str | None,
+        Option(
+            "Kind of the task, such as regression for whole numbers that are not classes.",
+            DATA,
+            default="that of its files and columns",
+            study=False,
+            recorded=False,
+        ),
+    ] = None
 
 
 def _check_encoding(value: str | None) -> str | None:

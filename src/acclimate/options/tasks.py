@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import ArgsKwargs
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.options.numbers import Count, Integer, NonNegative, Number, Positive, SeedNumber, Size
+from acclimate.options.numbers import MAX_SIZE, Count, Integer, NonNegative, Number, Positive, SeedNumber, Size
 from acclimate.options.reading import ReadingOptions
 from acclimate.options.training import LearningRate, MaxGradientNorm, MaxLength, Precision, Progress, ReportTo, Seed
 from acclimate.registry import Published, fill_from_preset, preset_names
@@ -55,7 +55,10 @@ class SupervisedOptions:
             study=False,
         ),
     ] = 0
-    epochs: Annotated[Size, Option("Passes over the train split.")] = 5
+    epochs: Annotated[
+        Annotated[Integer, Field(ge=0, le=MAX_SIZE)],
+        Option("Passes over the train split; 0 evaluates a retrieval model as it is."),
+    ] = 5
     learning_rate: LearningRate = 3e-5
     batch_size: Annotated[Size, Option("Examples per optimizer step.")] = 16
     max_length: Annotated[
@@ -161,6 +164,17 @@ class FinetuneOptions(SupervisedOptions, ReadingOptions):
     first_learning_rate: Annotated[
         Positive | None,
         Option("Peak learning rate on the first task.", default="the same as on the task", study=False),
+    ] = None
+    similarity: Annotated[
+        Any,
+        Option(
+            "Pairs of sentences, with or without scores, on which a retrieval model is measured before and after.",
+            DATA,
+            default="not measured",
+            more="A file, a folder, rows in memory or a loaded task of similarity or retrieval, to see whether the "
+            "embeddings still show similarity in general. A drop whose interval excludes zero is a warning.",
+            study=False,
+        ),
     ] = None
     report_to: ReportTo = None
 

@@ -18,7 +18,7 @@ from acclimate.report.masked_text import masked_examples
 from acclimate.report.next_steps import next_steps
 from acclimate.report.score_figures import forest_plot, reliability_diagram, reliability_table, tradeoff_plot
 from acclimate.report.summary import summarize
-from acclimate.report.tables import overview, tables
+from acclimate.report.tables import BEFORE_TRAINING, overview, tables
 from acclimate.report.training_figures import (
     importance_heat_map,
     importance_table,
@@ -131,6 +131,7 @@ def render(results: StudyResults, folder: Path | None = None) -> str:
         folder: Folder of the study, for the commands that the report proposes; by default ``runs/NAME``.
     """
     results = StudyResults.from_dict(results)
+    found = tables(results)
     figures = [
         {
             "name": figure.name,
@@ -152,7 +153,8 @@ def render(results: StudyResults, folder: Path | None = None) -> str:
         docs_page=docs_page,
         colours=colour_index(results),
         figures=figures,
-        tables=tables(results),
+        before=next((table for table in found if table.title == BEFORE_TRAINING), None),
+        tables=[table for table in found if table.title != BEFORE_TRAINING],
         masked=masked_examples(results),
         settings=yaml.safe_dump(results.config, sort_keys=False, allow_unicode=True, width=100),
         parameters={

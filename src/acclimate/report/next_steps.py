@@ -14,6 +14,7 @@ from acclimate.report.formatting import joined
 from acclimate.results import StudyResults
 from acclimate.rows import NOT_LEARNED, WITHHELD, Comparison, ScoreRow
 
+REPEAT = "Repeat the training, so that its variance is known and there can be a verdict:"
 LEARNING_RATE = 1e-4
 """Learning rate of most methods, where the study does not set one."""
 
@@ -41,7 +42,7 @@ def next_steps(results: StudyResults, folder: Path | None = None) -> list[Step]:
         folder: Folder of the study, for the commands; by default ``runs/NAME``.
     """
     results = StudyResults.from_dict(results)
-    return list(_steps(results, _Study(results, folder or Path("runs") / results.name)))
+    return list(_steps(results, _Study(results, folder or results.folder or Path("runs") / results.name)))
 
 
 @dataclass
@@ -63,13 +64,22 @@ class _Study:
         value = (self.results.config.get(section) or {}).get(name)
         return default if value is None else value
 
-    def path(self, domain: str, key: str, default: str) -> str:
-        """Return the first path under a key of a domain."""
-        for entry in self.results.config.get("domains") or []:
-            found = entry.get(key) if entry.get("name") == domain else None
-            if found:
-                return str(found[0].get("path", default) if isinstance(found[0], dict) else found[0])
-        return default
+    def corpus(self, domain: str) -> str:
+        """Return the first source of the text of a domain."""
+        found = [entry["corpus"][0] for entry in self._domains(domain) if entry.get("corpus")]
+        return str(found[0]) if found else "CORPUS"
+
+    def task(self, row: ScoreRow) -> str:
+        """Return the path of the task of a score."""
+        for entry in self._domains(row.domain):
+            for task in entry.get("tasks") or []:
+                path = task["path"]
+                if row.task in (task.get("name"), Path(path).name, Path(path).stem):
+                    return str(path)
+        return "TASK"
+
+    def _domains(self, name: str) -> list[dict[str, Any]]:
+        return [entry for entry in self.results.config.get("domains") or [] if entry.get("name") == name]
 
     def model(self, row: ScoreRow) -> str:
         """Return the folder of the adapted model behind a score; empty if the study has none."""
@@ -98,9 +108,7 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
     if WITHHELD in by_verdict:
         seeds = max((len(row.seeds) for row, _ in by_verdict[WITHHELD]), default=1)
         change = "adapt_seeds=3" if seeds > 1 else "seeds=3"
-        yield Step(
-            "Repeat the training, so that its variance is known and there can be a verdict:", (study.again(change),)
-        )
+        yield Step(REPEAT, (study.again(change),))
     if wins := by_verdict.get("win"):
         yield _use(study, *max(wins, key=lambda pair: pair[1].difference))
         yield from _forgetting(results, study, {row.method for row, _ in wins})
@@ -124,7 +132,7 @@ def _use(study: _Study, row: ScoreRow, entry: Comparison) -> Step:
     text = f"Use the model adapted with {row.method}: fine-tune it on all your labels, or share it.{doubt}"
     if not model:
         return Step(text)
-    tuned, task = str(study.folder / "tuned"), study.path(row.domain, "tasks", "TASK")
+    tuned, task = str(study.folder / "tuned"), study.task(row)
     tune = ["acclimate", "finetune", "--model", model, "--task", task, "--out", tuned]
     return Step(text, (shlex.join(tune), shlex.join(["acclimate", "push", model, "USER/NAME"])))
 
@@ -155,16 +163,19 @@ def _more_evidence(study: _Study, ties: list[tuple[ScoreRow, Comparison]]) -> It
         (study.again(f"seeds={max(5, 2 * len(row.seeds))}"),),
     )
     advise = ["acclimate", "advise", "--model", _model_path(study, row.model)]
-    advise += ["--corpus", study.path(row.domain, "corpus", "CORPUS")]
+    advise += ["--corpus", study.corpus(row.domain)]
     yield Step("Find out how far the text is from what the model knows:", (shlex.join(advise),))
 
 
 def _losses_only(results: StudyResults, study: _Study) -> Iterator[Step]:
     """Ask for an end task if the loss fell, and for more training if it did not."""
     domain = [row for row in results.losses if row.text == "domain" and row.difference]
-    if any(row.difference.difference < 0 and row.difference.verdict != "tie" for row in domain if row.difference):
+    verdicts = {row.difference.verdict for row in domain if row.difference}
+    if verdicts == {WITHHELD}:
+        yield Step(REPEAT, (study.again("adapt_seeds=3"),))
+    elif "loss" in verdicts:  # of the difference: the loss fell
         model = _model_path(study, domain[0].model)
-        corpus = study.path(domain[0].domain, "corpus", "CORPUS")
+        corpus = study.corpus(domain[0].domain)
         words = ["acclimate", "compare", "--model", model, "--corpus", corpus, "--task", "labelled.csv"]
         out = str(study.folder.with_name(f"{study.folder.name}-task"))
         yield Step(

@@ -29,6 +29,7 @@ from acclimate.rows import (
 
 NO_DIFFERENCE = "made no difference that these data can show"
 HEADLINE_VERDICTS = {**VERDICTS, "tie": NO_DIFFERENCE, WITHHELD: "got no verdict"}
+NO_VERDICT = "No verdict: one training run cannot tell an effect from chance."
 NO_RESULT = "No job of this study has a result."
 MAX_METHODS = 5
 """Maximum number of methods that the headline describes one by one; of more, it names the best and the worst."""
@@ -73,7 +74,7 @@ def _verdict(results: StudyResults, compared: list[ScoreRow]) -> str:
     if verdicts == {NOT_LEARNED}:
         return NOTHING_LEARNED
     if verdicts <= {WITHHELD, NOT_LEARNED}:
-        return "No verdict: one training run cannot tell an effect from chance."
+        return NO_VERDICT
     answered = [row for row in compared if _comparison(row).is_answered]
     places = list(dict.fromkeys(row_place(results, row) for row in answered))
     where = f"On {places[0]}, " if len(places) == 1 else ""
@@ -117,20 +118,33 @@ def _loss_changes(results: StudyResults) -> list[str]:
 
 
 def _loss_verdict(results: StudyResults) -> str:
-    """Return how many methods predict text of the domain better, and how many forgot; empty without losses."""
+    """Return which methods predict text of the domain better, and which forgot; empty without losses."""
+    verdicts: dict[str, dict[str, list[str]]] = {"domain": {}, "general": {}}
+    for row in results.losses:
+        if entry := row.difference or row.bits_per_byte_difference:
+            verdicts[row.text].setdefault(row.method, []).append(entry.verdict)
+    found = {verdict for methods in verdicts.values() for own in methods.values() for verdict in own}
+    if found == {WITHHELD}:
+        return NO_VERDICT
+    better = [all(verdict == "loss" for verdict in own) for own in verdicts["domain"].values()]  # a lower loss
+    forgot = [any(verdict == "win" for verdict in own) for own in verdicts["general"].values()]
     parts = []
-    for text, verdict, count_all, word in (
-        ("domain", "loss", all, "predict held-out text of the domain better"),
-        ("general", "win", any, "forgot some general text"),
-    ):
-        changed: dict[str, list[bool]] = {}
-        for row in results.losses:
-            if row.text == text and (entry := row.difference or row.bits_per_byte_difference):
-                changed.setdefault(row.method, []).append(entry.verdict == verdict)
-        if changed:
-            count = sum(map(count_all, changed.values()))
-            parts.append(f"{count or 'none'} of {len(changed)} {'method' if len(changed) == 1 else 'methods'} {word}")
-    return f"{joined(parts)}."[0].upper() + f"{joined(parts)}."[1:] if parts else ""
+    if len(better) == 1:
+        (name,) = verdicts["domain"]
+        word = "predicts" if better[0] else "is not shown to predict"
+        parts.append(f"{name} {word} held-out domain text better")
+    elif better:
+        some = "all" if all(better) else f"{sum(better)} of" if any(better) else "none of"
+        parts.append(f"{some} {len(better)} methods predict held-out domain text better")
+    if any(forgot):
+        who = joined([name for name, lost in zip(verdicts["general"], forgot, strict=True) if lost])
+        who = who if sum(forgot) <= 2 else f"{sum(forgot)} of {len(forgot)} methods"
+        parts.append(f"{who} forgot some general text")
+    elif forgot:
+        parts.append("no forgetting of general text is shown")
+    text = f"{joined(parts)}."
+    starts_with_name = len(better) == 1 or (not better and any(forgot))
+    return "" if not parts else text if starts_with_name else text[0].upper() + text[1:]
 
 
 def _nothing_to_compare(results: StudyResults) -> str:

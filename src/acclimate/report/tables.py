@@ -43,6 +43,8 @@ from acclimate.rows import (
 )
 
 LOSS_WORDS = {"win": "lower", "loss": "higher", "tie": "no change shown", WITHHELD: VERDICTS[WITHHELD]}
+BEFORE_TRAINING = "Before training"
+"""Title of the table of what was known before training; the report shows it above the figures."""
 MATCHES = ("exact", "near", "contained")
 
 
@@ -213,7 +215,7 @@ def losses(results: StudyResults) -> Table:
     table = Table("Held-out loss and forgetting", note, names, numeric, minor=["change", *names[7:]])
     for row in results.losses:
         cells = [Entry(row.model), Entry(row.domain)]
-        cells += [Entry("domain, held out" if row.text == "domain" else "general"), Entry(method_name(row))]
+        cells += [Entry(row.text), Entry(method_name(row))]
         entry = row.difference
         shown = entry or row.bits_per_byte_difference
         mark = LOSS_VERDICTS[shown.verdict] if shown else ""

@@ -61,6 +61,13 @@ def _drift(base: str, adapted: str, texts: list[str], *, max_length: int) -> dic
     return measure_drift(base, adapted, texts, max_length=max_length)
 
 
+def _similarity(model: str, pairs: Any) -> list[float]:
+    from acclimate.evaluation.embeddings import load_encoder
+
+    measured: list[float] = pairs.measure(load_encoder(model))
+    return measured
+
+
 def _has_head(model: str, max_length: int, methods: Iterable[str] = ()) -> bool:
     from acclimate.methods import lookup
     from acclimate.models import load_language_model
@@ -87,6 +94,8 @@ class Backend:
         likelihood: Same signature as :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
         instructions: Same signature as :func:`acclimate.evaluation.instructions.measure_instructions`.
         drift: Same signature as :func:`acclimate.inspect.drift.measure_drift`.
+        similarity: Takes a model and :class:`acclimate.evaluation.embeddings.SentencePairs`; returns what their
+            ``measure`` returns.
         has_head: Takes a model, a sequence length in tokens and names of methods; returns whether the model has a
             language-model head. Raises UserError if the model cannot read sequences of that length, or a method does
             not support it.
@@ -101,4 +110,5 @@ class Backend:
     likelihood: Callable[..., Any] = _likelihood
     instructions: Callable[..., dict[str, Any]] = _instructions
     drift: Callable[..., dict[str, Any]] = _drift
+    similarity: Callable[..., list[float]] = _similarity
     has_head: Callable[..., bool] = _has_head

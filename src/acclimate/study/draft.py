@@ -20,7 +20,7 @@ from acclimate.study.config import StudyConfig, read_study_file
 from acclimate.study.inputs import HELDOUT_SHARE
 from acclimate.study.paths import locate_model, locate_text
 from acclimate.study.settings import UNADAPTED
-from acclimate.training.inputs import find_task
+from acclimate.training.task_kinds import find_task
 
 TEXTS = ("corpus", "heldout", "general")
 """Options that name text."""

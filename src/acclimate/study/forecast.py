@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from acclimate.errors import UserError
 from acclimate.methods import lookup
 from acclimate.options.training import BUDGETS
 from acclimate.study.backend import Backend
@@ -102,7 +103,7 @@ def forecast(
         clock: Returns the current time in seconds.
 
     Raises:
-        UserError: If the study cannot be run, or ``minutes`` are too few.
+        UserError: If the study cannot be run.
     """
     config, backend = config if isinstance(config, StudyConfig) else StudyConfig.load(config), backend or Backend()
     out = check_study_folder(out)
@@ -177,4 +178,7 @@ def _describe_budget(
         )
         fixed, per_token = fixed + loading, per_token + (more - loading) / FEWEST_TOKENS
         corpus_tokens = max(corpus_tokens, job.corpus_tokens(pilot[0]))
-    return divide_time(minutes, fixed, len(others), per_token, len(adaptations), corpus_tokens)[1]
+    try:
+        return divide_time(minutes, fixed, len(others), per_token, len(adaptations), corpus_tokens)[1]
+    except UserError as error:  # the estimates are of use nevertheless
+        return str(error)

@@ -176,6 +176,7 @@ if TYPE_CHECKING:
         label_column: str | None
         split_seed: int | None
         encoding: str | None
+        task_kind: str | None
 
     class DistillSection(Section):
         """Options of ``acclimate.distill``."""

@@ -240,9 +240,9 @@ def summarize_scores(runs: TaskRuns, metric: str, kind: type[Any], **values: Any
         **values: Further fields of the row.
     """
     place, first, results = runs[0].job.place, runs[0].result, [run.result for run in runs]
-    names = _scoring(first).metrics
+    names, errors = _scoring(first).metrics, _scoring(first).errors
     summaries = {}
-    for name in (*names, *calibration.NAMES):
+    for name in (*names, *errors, *calibration.NAMES):
         found = [float(result.metrics[name]) for result in results if name in result.metrics]
         if found:
             spread = float(np.std(found, ddof=1)) if len(found) > 1 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from transformers import set_seed
 
 from acclimate.device import choose_precision, default_device
 from acclimate.errors import UserError
+from acclimate.evaluation.embeddings import SentencePairs, SimilarityChange, similarity_warning
 from acclimate.files import RECORD_FILE, check_replaceable, check_writable, follow_link
 from acclimate.locks import with_output_lock
 from acclimate.options import FinetuneOptions, recorded, verb
@@ -20,6 +21,7 @@ from acclimate.tasks.trainer import train
 from acclimate.tasks.training_cache import load_or_train
 from acclimate.training.callbacks import check_trackers, tensorboard_folder
 from acclimate.training.distributed import join_process_group
+from acclimate.training.heldout import open_pairs
 from acclimate.training.result import warn_of_explosion
 
 
@@ -46,6 +48,8 @@ def plan_first_stage(task: LabelledTask, resolved: ResolvedOptions, given: Finet
         return None
     first = open_task(given.first)
     check_first_task(first, task)
+    if find_task_kind(task).own_training:
+        raise UserError(f"'first' does not apply to the task '{task.name}'; fine-tune on one task, then on the other.")
     epochs, rate = given.first_epochs, given.first_learning_rate
     own = replace(
         resolved,
@@ -75,8 +79,21 @@ def check_first_task(first: LabelledTask, task: LabelledTask) -> None:
         )
 
 
-IN_IDENTITY = ("model", "task", "first", "first_epochs", "first_learning_rate")
+IN_IDENTITY = ("model", "task", "first", "first_epochs", "first_learning_rate", "similarity")
 """Options that the identity of a run contains under other names, or as hashes."""
+
+
+def _open_similarity(options: FinetuneOptions, task: LabelledTask) -> SentencePairs | None:
+    """Return the pairs on which embeddings are measured before and after; None if there are none.
+
+    Raises:
+        UserError: If pairs are given for a kind of task whose models have no embeddings of sentences.
+    """
+    if options.similarity is None:
+        return None
+    if not find_task_kind(task).own_training:
+        raise UserError(f"'similarity' measures retrieval models, which '{task.name}' does not train; remove it.")
+    return open_pairs(options.similarity)
 
 
 @with_output_lock
@@ -120,11 +137,13 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
             "The first stage of fine-tuning runs in one process. Start the command without torchrun or accelerate, or "
             "fine-tune on the first task by itself and start from its result."
         )
+    pairs = _open_similarity(options, data)
     target = None if options.out is None else follow_link(options.out)
     seed, device = resolved.seed, default_device()
     chosen = choose_precision(resolved.precision, device)
     tasks = {"task": data, "first": before.task if before else None}
     used = recorded(options, IN_IDENTITY, **recorded(resolved, precision=chosen))
+    used |= {} if pairs is None else {"similarity": pairs.fingerprint()}
     stages = {"options": used, **({"first": recorded(before.options, precision=chosen)} if before else {})}
     identity = run_identity("finetune", {"model": options.model}, tasks, chosen, stages) if target else {}
     run = RunFolder(target, identity, group)
@@ -136,6 +155,7 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
 
     set_seed(seed)  # before the new weights are initialized
     learner: Learner = find_task_kind(data).learner(options.model, data, resolved, device)
+    learner.general = pairs
     if before:
         load_or_train(learner, learner.rows(before.task.train), before.options, chosen)
         set_seed(seed)  # the same state whether the first stage was trained or found in the cache
@@ -145,9 +165,11 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
         return float(learner.measure("dev", chosen).metrics[resolved.metric])
 
     with tensorboard_folder(trackers, target):
-        trained = train(
-            learner.head,
-            learner.rows(examples),
+        own = find_task_kind(data).own_training
+        run_training: Callable[..., Any] = learner.train if own else train
+        what = (examples,) if own else (learner.head, learner.rows(examples))
+        trained = run_training(
+            *what,
             resolved,
             chosen,
             work=run.steps,
@@ -167,7 +189,9 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
         train_size=len(examples),
         started=started,
     )
-    warning = warn_of_explosion(trained.log, resolved.learning_rate)
+    change = fields["metrics"].get("similarity")
+    dropped = similarity_warning([SimilarityChange.from_dict(change)]) if change else ""
+    warning = " ".join(filter(None, (warn_of_explosion(trained.log, resolved.learning_rate), dropped)))
     result = FinetuneResult(**fields, first=before.task.name if before else None, warning=warning)
     used["first"] = result.first
     run.write(learner, trained, result, verb="finetune", models={"model": options.model}, task=data, options=used)

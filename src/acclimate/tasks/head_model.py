@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.device import Precision, autocast
+from acclimate.device import Precision, autocast, copy_to, with_host_copy
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX
 from acclimate.models.batching import micro_batch_tokens, padding_multiple, round_up
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.models.loading import reads_segments
+from acclimate.models.saving import save_model
 
 
 @dataclass
@@ -97,16 +98,20 @@ class HeadModel:
         with fp32_last_layer(self.model), skip_unread_tokens(self.model):
             for batch in self.batches([rows[place]["input_ids"] for place in range(len(rows))]):
                 inputs = self.collate([rows[place] for place in batch])
-                inputs = {name: value.to(self.device) for name, value in inputs.items() if name not in self.targets}
+                inputs = {
+                    name: with_host_copy(copy_to(value, self.device), value)
+                    for name, value in inputs.items()
+                    if name not in self.targets
+                }
                 with autocast(precision, self.device):
                     output = self.model(**inputs)
                 for place, values in zip(batch, self.read_output(output).float().cpu(), strict=True):
                     result[place] = values
         return result
 
-    def save(self, folder: Path) -> None:
-        """Write model and tokenizer as a Hugging Face folder."""
-        self.model.save_pretrained(folder)
+    def save(self, folder: Path, name: Path | None = None) -> None:
+        """Write model and tokenizer as a Hugging Face folder, whose final name is ``name``."""
+        save_model(self.model, folder, name)
         self.tokenizer.save_pretrained(folder)
 
 

@@ -12,12 +12,12 @@ from typing import Annotated, Any, ClassVar, Protocol
 
 from acclimate.device import Precision
 from acclimate.errors import UserError, unknown_name_error
+from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.scoring import Scoring
 from acclimate.options import Option, SupervisedOptions, options, values
 from acclimate.options.numbers import Count
-from acclimate.tasks.head_model import HeadModel
 from acclimate.tasks.readers import SPLITS
-from acclimate.training.inputs import TASK_KINDS, TaskKind, find_task_kind, load_task, open_task, task_texts
+from acclimate.training.task_kinds import TASK_KINDS, TaskKind, find_task_kind, load_task, open_task, task_texts
 
 __all__ = [
     "TASK_KINDS",
@@ -86,9 +86,11 @@ class EvaluationResult:
 class Learner(ABC):
     """A model with the head of a task, and the task that it learns."""
 
-    def __init__(self, head: HeadModel, task: Any) -> None:
+    def __init__(self, head: Any, task: Any) -> None:
         """Set the model and its task."""
         self.head, self.task = head, task
+        self.general: SentencePairs | None = None
+        """Pairs on which a model with embeddings of sentences is measured before and after training."""
 
     @abstractmethod
     def rows(self, examples: Sequence[Any]) -> Sequence[dict[str, Any]]:
@@ -97,6 +99,17 @@ class Learner(ABC):
     @abstractmethod
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
         """Predict the ``"dev"`` or ``"test"`` split of the task and score the predictions."""
+
+    def train(self, *args: Any, **options: Any) -> Any:
+        """Train the model, if the kind has ``own_training``.
+
+        The arguments are train examples, the resolved options and precision, and the keyword arguments of
+        :func:`acclimate.tasks.trainer.train`; the result is that of this function.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is trained by acclimate.tasks.trainer.train")
+
+    def finish(self) -> None:  # noqa: B027 (most kinds have nothing to do)
+        """Bring the trained model into the form in which it is evaluated and saved."""
 
     def readable(self, value: Any) -> Any:
         """Return an entry of ``gold`` or ``predicted`` in a readable form, such as the name of a class."""
@@ -195,6 +208,8 @@ def resolve_options(given: SupervisedOptions, task: Any) -> tuple[ResolvedOption
     metrics = (task.scoring("dev", negative) if given.select == "dev" else scoring).metrics
     if resolved.metric not in metrics:
         raise unknown_name_error("metric", resolved.metric, metrics)
+    if not given.epochs and not find_task_kind(task).own_training:
+        raise UserError(f"'epochs' must be at least 1 for the task '{task.name}', whose head needs training.")
     if given.confidence_penalty and not task.labels:
         raise UserError(f"'confidence_penalty' does not apply to the task '{task.name}', which has no classes.")
     return resolved, scoring

@@ -32,7 +32,6 @@ from acclimate.files import (
     write_json,
     write_text,
 )
-from acclimate.models import save_model
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.progress import format_duration
 from acclimate.results import StudyResults, table_results
@@ -237,8 +236,7 @@ class RunFolder:
         sources = {role: str(model) for role, model in models.items()}
         if self.out is not None and self.group.first:
             with postpone_stop(), atomic_folder(self.out) as folder:
-                save_model(learner.head.model, folder, self.out)
-                learner.head.tokenizer.save_pretrained(folder)
+                learner.head.save(folder, self.out)
                 _write_result(folder, result, learner.readable, trained.log)
                 write_task_model_card(folder, self.out.name, verb, sources, task, shown, result)
                 write_json(folder / RECORD_FILE, {"identity": self.identity, "result": asdict(result)})
@@ -270,6 +268,7 @@ def evaluate_splits(
         train_size: Number of training examples.
         started: Start of the run, as returned by ``time.perf_counter``.
     """
+    learner.finish()
     # In fp32, so that the predictions are those of any program that loads the saved folder.
     dev_metrics = learner.measure("dev", "fp32").metrics if task.dev else None
     test = learner.measure("test", "fp32")

@@ -1,4 +1,4 @@
-"""The rows of a classification task in every form that people have, and the columns that hold text and labels.
+"""The rows of a labelled task in every form that people have, and the columns that hold text and labels.
 
 The forms are a folder with a file per split, one file, a dataset of the Hugging Face Hub (``hf:NAME``), and objects
 in memory. Nothing is guessed silently: a column or a split that is found by its name, and a split that is not used,
@@ -42,6 +42,8 @@ LABEL_NAMES = (
     *("rating", "stars", "gold", "gold_label", "emotion"),
 )
 """Usual names of columns, in lower case, in order of how common they are; the order has no other meaning."""
+SCORE_NAMES = ("score", "similarity", "similarity_score", "relatedness", "value")
+"""Usual names of columns of numbers; other kinds of tasks ignore these columns."""
 TEST_SHARE, DEV_SHARE = 0.2, 0.1
 """Approximate shares of the rows that are drawn for test and dev, if a task has only train."""
 ENDINGS = (*FORMATS, EXCEL)
@@ -60,24 +62,6 @@ class Table:
 
 Tables = dict[str, Table]
 """A table per split that exists."""
-
-
-def read_source(source: Any, name: str, options: ReadingOptions) -> Tables:
-    """Return the rows of each split, with the columns ``text``, ``label`` and perhaps ``text_pair``.
-
-    Args:
-        source: A folder, a file, or an object (see :func:`acclimate.tasks.load_task`).
-        name: Name of the task, for messages.
-        options: The columns, where they are not to be inferred.
-
-    Raises:
-        UserError: If the source cannot be read, has no train split, or the columns cannot be determined.
-    """
-    tables = read_tables(source, name, options)
-    rows = tables["train"].rows
-    names = dict.fromkeys(column for _, row in rows for column in row)
-    chosen = choose_columns(names, options, name, rows[0][0])
-    return {split: Table(_rename(table, chosen)) for split, table in tables.items()}
 
 
 def read_tables(source: Any, name: str, options: ReadingOptions) -> Tables:
@@ -101,6 +85,26 @@ def read_tables(source: Any, name: str, options: ReadingOptions) -> Tables:
     if not tables["train"].rows:
         raise UserError(f"The task '{name}' has no train rows.")
     return tables
+
+
+def select_columns(
+    tables: Tables, name: str, options: ReadingOptions, labels: Collection[str] = LABEL_NAMES
+) -> dict[str, list[Row]]:
+    """Return the rows of all splits, with the columns ``text``, ``label`` and perhaps ``text_pair``.
+
+    Args:
+        tables: The rows as they were read.
+        name: Name of the task, for messages.
+        options: The columns, where they are not to be inferred.
+        labels: Usual names of the column of the labels.
+
+    Raises:
+        UserError: If the columns cannot be determined.
+    """
+    rows = tables["train"].rows
+    names = dict.fromkeys(column for _, row in rows for column in row)
+    chosen = choose_columns(names, options, name, rows[0][0], labels)
+    return {split: _rename(tables[split], chosen) if split in tables else [] for split in SPLITS}
 
 
 def _divide(table: Table, name: str) -> Tables:
@@ -130,7 +134,9 @@ def _divide(table: Table, name: str) -> Tables:
     return {split: Table(rows, table.class_names) for split, rows in found.items()}
 
 
-def choose_columns(names: Collection[str], options: ReadingOptions, task: str, where: str) -> dict[str, str]:
+def choose_columns(
+    names: Collection[str], options: ReadingOptions, task: str, where: str, label_names: Collection[str] = LABEL_NAMES
+) -> dict[str, str]:
     """Return the names of the columns ``text``, ``label`` and perhaps ``text_pair``; report those that are guessed.
 
     Columns with these very names are used. Otherwise a column with one of the usual names is, if there is exactly one.
@@ -140,6 +146,7 @@ def choose_columns(names: Collection[str], options: ReadingOptions, task: str, w
         options: The columns that the user named.
         task: Name of the task, for messages.
         where: The location of the first row, for messages.
+        label_names: Usual names of the column of the labels.
 
     Raises:
         UserError: If a named column does not exist, or the choice is not clear.
@@ -166,7 +173,7 @@ def choose_columns(names: Collection[str], options: ReadingOptions, task: str, w
         alone = [{"text": name} for name in lower if lower[name] in TEXT_NAMES and name not in in_pairs]
         guessed |= _only([*pairs, *alone], "text", names, where)
     if "label" not in chosen:
-        labels = [{"label": name} for name in lower if lower[name] in LABEL_NAMES]
+        labels = [{"label": name} for name in lower if lower[name] in label_names]
         guessed |= _only(labels, "label", names, where)
     if guessed:
         found = ", ".join(f"{column.replace('_', ' ')} in '{name}'" for column, name in guessed.items())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -19,6 +20,7 @@ from transformers import PreTrainedModel, TrainerState, TrainingArguments
 from acclimate.corpus.tokenizing import check_known
 from acclimate.device import Precision, to_device
 from acclimate.files import read_json, write_json
+from acclimate.models.batching import machine_memory
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.objectives.distillation import confidence_penalty
 from acclimate.tasks.head_model import HeadModel
@@ -258,6 +260,10 @@ class LengthGroupedBatches:
         return batches
 
 
+BEST_SHARE = 0.1
+"""Share of the memory of a device that the copy of the best weights may take; a larger one is kept on the CPU."""
+
+
 class BestWeightsCallback(ResumableCallback):
     """Measures the model after each epoch and keeps a copy of the best weights in memory and in checkpoints."""
 
@@ -276,7 +282,10 @@ class BestWeightsCallback(ResumableCallback):
         if score > self.score:
             self.epoch, self.score = round(state.epoch or 0), score
             weights = self._model.state_dict()
-            self.weights = {name: value.detach().to("cpu", copy=True) for name, value in weights.items()}
+            size = sum(value.nbytes for value in weights.values())
+            device = self._model.device
+            place = device if size <= BEST_SHARE * machine_memory(device) else torch.device("cpu")
+            self.weights = {name: value.detach().to(place, copy=True) for name, value in weights.items()}
 
     def save(self, checkpoint: Path) -> None:
         """Write the best weights so far, with their epoch and score."""

@@ -46,7 +46,7 @@ from acclimate.training.callbacks import (
 )
 from acclimate.training.distributed import join_process_group
 from acclimate.training.engine import Engine, check_dropout, make_reference
-from acclimate.training.heldout import HeldOutText
+from acclimate.training.heldout import NO_SIMILARITY, HeldOutText, SimilarityCheck
 from acclimate.training.inputs import (
     TASK_EPOCHS,
     Budget,
@@ -54,7 +54,6 @@ from acclimate.training.inputs import (
     add_method_virtual_tokens,
     check_length,
     document_framing,
-    open_task,
     resolve_texts,
     usable_layout,
     with_kind_defaults,
@@ -66,7 +65,7 @@ from acclimate.training.memory import (
     with_memory_limit,
 )
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
-from acclimate.training.mixture import open_replay, read_mixture
+from acclimate.training.mixture import Replay, open_replay, read_mixture
 from acclimate.training.mlm_head import warm_up_head
 from acclimate.training.result import (
     AdaptResult,
@@ -80,6 +79,7 @@ from acclimate.training.result import (
     warn_of_explosion,
 )
 from acclimate.training.stages import adapt_in_stages, stages_folder
+from acclimate.training.task_kinds import open_task
 from acclimate.training.trainer import LOG_FILE, StepTrainer, train
 from acclimate.version import __version__
 
@@ -126,6 +126,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     replays = open_replay(values(options), options.text_column)
     if replays and not method.trains:
         raise UserError(f"Method '{method.name}' does not train, so nothing can be replayed; remove replay and chat.")
+    similarity = _open_similarity(options, method, text, heldout, replays)
     seed, max_length, batch_size = options.seed, options.max_length, options.batch_size
     adapter = resolve_adapter(method, options.adapter, options.adapter_settings, options.quantize)
     learning_rate = choose_learning_rate(options, method)
@@ -138,7 +139,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     precision = choose_precision(options.precision, default_device())
     config = recorded(
         options,
-        (*BUDGETS, *REPLAY_OPTIONS, "masking_settings", "text_column", "heldout_every", "keep_steps"),
+        (*BUDGETS, *REPLAY_OPTIONS, "masking_settings", "text_column", "heldout_every", "keep_steps", "similarity"),
         acclimate=__version__,
         model=method.starts_from or str(options.model),
         model_files=None if method.starts_from else model_fingerprint(str(options.model)),
@@ -157,6 +158,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         precision=precision,
         heldout=None if heldout is None else heldout.identity(),
         replay=[replay.identity() for replay in replays] or None,
+        similarity=similarity and similarity.pairs and similarity.pairs.fingerprint(),
     )
     config.update(check_keep_steps(options.keep_steps, method, budget.steps))
     work = out.parent / f".{out.name}.work"
@@ -170,8 +172,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     if method.stages():
         own_options = ("model", "corpus", "method", "out", "task", "settings", "overwrite", "progress")
         shared = {name: value for name, value in values(options).items() if name not in own_options}
-        shared["progress"] = progress
-        return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
+        shared |= {"progress": progress, "similarity": NO_SIMILARITY}  # only the last model is measured
+        return adapt_in_stages(adapt, method, texts, model, out, config, shared, group, similarity)
     loaded = load_language_model(model, options.dropout, options.quantize)
     kind = loaded.kind
     method.check_kind(kind, model)
@@ -281,7 +283,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     if group.first:
         cache_masked_texts(config, result.masked)
         with postpone_stop():  # writing takes seconds, and the last checkpoint may be minutes old
-            _write_result_folder(out, work, loaded, config, text, result)
+            _write_result_folder(out, work, loaded, config, text, result, similarity)
     group.wait()
     return result
 
@@ -314,6 +316,18 @@ def _open_heldout(options: AdaptOptions) -> HeldOutText | None:
     return HeldOutText.of(options.heldout, options.heldout_every, options.text_column, options.encoding)
 
 
+def _open_similarity(
+    options: AdaptOptions, method: Method, text: Corpus, heldout: HeldOutText | None, replays: list[Replay]
+) -> SimilarityCheck | None:
+    """Return what the embeddings of a sentence encoder are measured on; None if nothing is trained or measured."""
+    if callable(options.model) or not (method.trains or method.stages()):
+        return None
+    texts = {"domain text (read in training)": text} if heldout is None else {"held-out text": heldout.corpus}
+    replayed = [replay.text for replay in replays if isinstance(replay.text, Corpus)]
+    texts |= {f"replayed text {number}": corpus for number, corpus in enumerate(replayed, 1)}
+    return SimilarityCheck.of(str(options.model), options.similarity, texts)
+
+
 def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -> Method:
     if isinstance(method, str):
         return get(method, **(settings or {}))
@@ -323,11 +337,17 @@ def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -
 
 
 def _write_result_folder(
-    out: Path, work: Path, loaded: LanguageModel, config: dict[str, Any], text: Corpus, result: AdaptResult
+    out: Path,
+    work: Path,
+    loaded: LanguageModel,
+    config: dict[str, Any],
+    text: Corpus,
+    result: AdaptResult,
+    similarity: SimilarityCheck | None,
 ) -> None:
     """Write the model folder, then remove the working folder."""
     with atomic_folder(out) as folder:
-        _write_model_files(folder, out, loaded, config, text, result)
+        _write_model_files(folder, out, loaded, config, text, result, similarity)
         if (work / "steps" / LOG_FILE).is_file():
             shutil.copy(work / "steps" / LOG_FILE, folder / LOG_FILE)
         copy_kept_models(work, folder)
@@ -351,7 +371,13 @@ def _write_step_model(
 
 
 def _write_model_files(
-    folder: Path, out: Path, loaded: LanguageModel, config: dict[str, Any], text: Corpus, result: AdaptResult
+    folder: Path,
+    out: Path,
+    loaded: LanguageModel,
+    config: dict[str, Any],
+    text: Corpus,
+    result: AdaptResult,
+    similarity: SimilarityCheck | None = None,
 ) -> None:
     """Write model, tokenizer, manifest and card into an existing folder."""
     if loaded.adapter is None:
@@ -360,6 +386,8 @@ def _write_model_files(
     else:
         result.adapter = loaded.adapter.export(folder, loaded.tokenizer, out, config["model"])
         result.warning = " ".join(filter(None, (result.warning, warn_of_export(result.adapter))))
+    if similarity is not None:
+        result.add_similarity(similarity.measure(folder))
     # The folder contains a numeric summary of the text, so that the model can be traced back to it.
     text_report = {**text.report.as_dict(), "files": summarize_sources(text.contents())}
     del text_report["sources"]  # names of files can be private

@@ -73,6 +73,13 @@ class ProcessGroup:
         parts = flat.split([value.numel() for value in values])
         return [part.view_as(value) for part, value in zip(parts, values, strict=True)]
 
+    def add_numbers(self, numbers: Sequence[int], device: torch.device) -> list[int]:
+        """Return the sum of each number over the processes; with one process, nothing waits for the device."""
+        if self.size == 1 or not numbers:
+            return list(numbers)
+        total: list[int] = self.add([torch.tensor(list(numbers), device=device)])[0].tolist()
+        return total
+
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Sum the gradients over the processes, in place; a gradient that this process lacks counts as zero."""
         if self.size == 1:

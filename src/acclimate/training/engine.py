@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from acclimate.device import Precision, autocast
+from acclimate.device import Precision, autocast, copy_to, host_copy, with_host_copy
 from acclimate.errors import UserError
 from acclimate.masking import Rewriting
 from acclimate.models import dropout_rates, kind_of, language_head, reads_positions, step_context
@@ -115,16 +115,17 @@ class Engine:
         for (name, (rows, _)), mine in groups.items():
             inputs = [batch.view_input(view.tokens) for view in mine]
             ids, text = torch.cat([part.ids for part in inputs]), torch.cat([part.text for part in inputs])
+            host = torch.cat([batch.host.view_input(view.tokens).text for view in mine])
             with torch.no_grad() if name == "reference" else nullcontext():
                 if len(mine) == 1 and mine[0] in self.chosen_only and not all_tokens:
-                    chosen[mine[0]] = encode_positions(self.readers[name], ids, text, batch.chosen)
+                    chosen[mine[0]] = encode_positions(self.readers[name], ids, text, batch.chosen, host)
                     continue
                 gates = _stack_gates(mine, rows)
                 if self.embeddings:
-                    states, first = encode_with_embeddings(self.readers[name], ids, text, gates)
+                    states, first = encode_with_embeddings(self.readers[name], ids, text, gates, host)
                     embedded.update(zip(mine, first.chunk(len(mine)), strict=True))
                 else:
-                    states = encode(self.readers[name], ids, text, gates)
+                    states = encode(self.readers[name], ids, text, gates, host)
             hidden.update(zip(mine, states.chunk(len(mine)), strict=True))
         for found in (hidden, embedded, chosen):
             found.update({view: found[same] for view, same in self.duplicates.items() if same in found})
@@ -203,10 +204,9 @@ class Engine:
 
     def _counts(self, batches: Sequence[Batch]) -> dict[str, int]:
         """Return the number of items in the step over which each additive term is a mean."""
-        device = batches[0].masked.device
-        mine = [torch.tensor(sum(term.count(batch) for batch in batches), device=device) for term in self.additive]
-        every = self.group.add(mine)
-        return {term.name: max(1, int(count)) for term, count in zip(self.additive, every, strict=True)}
+        mine = [sum(term.count(batch) for batch in batches) for term in self.additive]
+        every = self.group.add_numbers(mine, batches[0].masked.device)
+        return {term.name: max(1, count) for term, count in zip(self.additive, every, strict=True)}
 
     def _kept(self, batches: Sequence[Batch], backward: bool) -> int:
         """Return how many micro-batches keep their graphs while the terms over all texts are computed."""
@@ -214,7 +214,7 @@ class Engine:
             return 0
         if not backward or len(batches) == 1:
             return len(batches)
-        read = accumulate(self.policy.batch_cost(batch.text) * self.student_views for batch in batches)
+        read = accumulate(self.policy.batch_cost(batch.host.text) * self.student_views for batch in batches)
         return sum(tokens <= self.graph_tokens for tokens in read)
 
     def _read(self, batch: Batch, grad: bool) -> tuple[Outputs, dict[str, Tensor]]:
@@ -285,7 +285,8 @@ class TaskBatch:
 
     def to(self, device: torch.device) -> TaskBatch:
         """Return the batch on ``device``."""
-        return replace(self, inputs={name: value.to(device) for name, value in self.inputs.items()})
+        moved = {name: with_host_copy(copy_to(value, device), value) for name, value in self.inputs.items()}
+        return replace(self, inputs=moved)
 
     @property
     def texts(self) -> int:
@@ -295,7 +296,7 @@ class TaskBatch:
     @property
     def tokens(self) -> int:
         """Number of real tokens."""
-        return int(self.inputs["attention_mask"].sum())
+        return int(host_copy(self.inputs["attention_mask"]).sum())
 
 
 class TaskEngine:
@@ -318,8 +319,7 @@ class TaskEngine:
     def step(self, batches: Sequence[TaskBatch]) -> Terms:
         """Add the gradients of a step; return its loss in nats, as the term ``"task"`` and as the sum ``"loss"``."""
         device = self.model.device
-        mine = torch.tensor(sum(batch.texts for batch in batches), device=device)
-        rows = int(self.group.add([mine])[0])
+        rows = self.group.add_numbers([sum(batch.texts for batch in batches)], device)[0]
         loss = torch.zeros((), device=device)
         with self.step_context():
             for batch in batches:

@@ -1,11 +1,13 @@
-"""The loss terms on held-out text, measured during training."""
+"""Loss terms on held-out text, measured during training, and the similarity that sentence encoders show after it."""
 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,18 @@ import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from acclimate.corpus import Corpus, tokenize
+from acclimate.corpus.documents import subsample_documents
 from acclimate.corpus.tokenizing import Framing
 from acclimate.device import preserve_rng_state
 from acclimate.errors import UserError, check_positive
+from acclimate.evaluation.embeddings import (
+    SentencePairs,
+    SimilarityChange,
+    compare_encoders,
+    import_sentence_transformers,
+    is_sentence_encoder,
+    neighbor_pairs,
+)
 from acclimate.objectives import Batch
 from acclimate.options.training import HELDOUT_EVERY
 from acclimate.training.batches import Collator
@@ -23,6 +34,7 @@ from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
 from acclimate.training.inputs import TextInput, as_corpus
 from acclimate.training.method import cache_folder
+from acclimate.training.task_kinds import find_task_kind, open_task
 from acclimate.training.trainer import StepTrainer
 
 
@@ -147,3 +159,90 @@ class _HeldOutCallback(TrainerCallback):
                 file.write(json.dumps(line) + "\n")
         # Measuring does not count as training time, neither in a time budget nor in the reported speed.
         trainer.clock.earlier -= time.monotonic() - started
+
+
+NO_SIMILARITY = "none"
+"""Value of the option ``similarity`` with which nothing is measured."""
+NEIGHBOR_DOCUMENTS = 2_000
+"""Maximum number of documents that neighboring sentences are taken from."""
+
+log = logging.getLogger(__name__)
+
+
+def open_pairs(given: Any) -> SentencePairs:
+    """Return the pairs of sentences of a task, in any of its forms.
+
+    Raises:
+        UserError: If the task cannot be read or has no pairs, or ``sentence-transformers`` is not installed.
+    """
+    import_sentence_transformers()
+    task = open_task(given)
+    pairs: SentencePairs | None = find_task_kind(task).sentence_pairs(task)
+    if pairs is None:
+        raise UserError(f"'{task.name}' has no pairs of sentences; give pairs, with or without scores.")
+    return pairs
+
+
+@dataclass(frozen=True)
+class SimilarityCheck:
+    """The pairs on which a sentence encoder is measured before and after its adaptation.
+
+    Attributes:
+        base: The base model.
+        pairs: Given pairs; None for neighboring sentences.
+        texts: Text with neighboring sentences, by name.
+    """
+
+    base: str
+    pairs: SentencePairs | None
+    texts: dict[str, Corpus]
+
+    @classmethod
+    def of(cls, model: str, given: Any, texts: dict[str, Corpus]) -> SimilarityCheck | None:
+        """Create it from the user's options; None if nothing is measured.
+
+        Args:
+            model: The base model.
+            given: A task with pairs, :data:`NO_SIMILARITY`, or None.
+            texts: Text with neighboring sentences, by name, for the case that no pairs are given.
+
+        Raises:
+            UserError: If pairs are given for a model that is no sentence encoder, ``sentence-transformers`` is
+                missing, or the task has no pairs.
+        """
+        if isinstance(given, str) and given == NO_SIMILARITY:
+            return None
+        if not is_sentence_encoder(model):
+            if given is None:
+                return None
+            raise UserError(
+                f"'similarity' measures sentence encoders, and '{model}' has no modules.json of "
+                "sentence-transformers; remove it, or give such a model."
+            )
+        if given is not None:
+            return cls(model, open_pairs(given), {})
+        try:
+            import_sentence_transformers()
+        except UserError as error:
+            log.warning("The similarity that the embeddings show is not measured. %s", error)
+            return None
+        return cls(model, None, texts)
+
+    def measure(self, folder: Path) -> list[SimilarityChange]:
+        """Measure the base model and the one in a folder; a failure is a warning, since the model is made."""
+        sets = [self.pairs] if self.pairs else []
+        for name, corpus in self.texts.items():
+            found = neighbor_pairs(name, subsample_documents(corpus, NEIGHBOR_DOCUMENTS))
+            if found is None:
+                log.warning(
+                    "Too few documents of the %s have several sentences, so similarity is not measured on it; give "
+                    "pairs with --similarity.",
+                    name,
+                )
+            else:
+                sets.append(found)
+        try:
+            return compare_encoders(self.base, folder, sets) if sets else []
+        except UserError as error:
+            log.warning("The similarity that the embeddings show was not measured. %s", error)
+            return []

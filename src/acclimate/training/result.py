@@ -17,6 +17,7 @@ from acclimate.adaptation_rows import AdaptationRow, MaskedSample, MaskedTexts, 
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.display import Reported, data_frame
 from acclimate.errors import UserError
+from acclimate.evaluation.embeddings import SimilarityChange, similarity_warning
 from acclimate.files import (
     MANIFEST_FILE,
     cache_folder,
@@ -68,6 +69,7 @@ class AdaptResult(Reported):
         warning: What is wrong with the result; empty if nothing is.
         adapter: Size of the adapter, and how far the merged model is from the trained one, see
             :meth:`acclimate.models.lora.LowRankAdapter.export`; None if all weights were trained.
+        similarity: Of a sentence encoder, how far its embeddings show similarity, before and after.
     """
 
     out: Path
@@ -84,6 +86,7 @@ class AdaptResult(Reported):
     mix: list[dict[str, Any]] = field(default_factory=list)
     warning: str = ""
     adapter: dict[str, Any] | None = None
+    similarity: list[SimilarityChange] = field(default_factory=list)
 
     def describe(self) -> list[str]:
         """Return the budget, the losses and the folder, in a few lines."""
@@ -153,6 +156,11 @@ class AdaptResult(Reported):
         self.seconds, self.losses = round(trainer.clock.seconds, 1), trainer.last_terms
         self.mix = trainer.data.mix(self.steps)
 
+    def add_similarity(self, changes: list[SimilarityChange]) -> None:
+        """Add how far a sentence encoder shows similarity, and a warning if that dropped."""
+        self.similarity = changes
+        self.warning = " ".join(filter(None, (self.warning, similarity_warning(changes))))
+
     def measured(self) -> dict[str, Any]:
         """Return what was measured, as the manifest contains it."""
         numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
@@ -162,6 +170,8 @@ class AdaptResult(Reported):
             numbers["warning"] = self.warning
         if self.adapter:
             numbers["adapter"] = self.adapter
+        if self.similarity:
+            numbers["similarity"] = [change.to_dict() for change in self.similarity]
         return {**numbers, "preparation": sorted(self.preparation)} if self.preparation else numbers
 
 
@@ -223,6 +233,7 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
         mix=mix,
         warning=warning,
         adapter=adapter,
+        similarity=[SimilarityChange.from_dict(entry) for entry in measured.get("similarity") or []],
     )
 
 

@@ -14,6 +14,7 @@ from acclimate.files import MANIFEST_FILE, atomic_folder, record_files, write_js
 from acclimate.models.lora import ADAPTER_FOLDER
 from acclimate.progress import print_message
 from acclimate.training.distributed import ProcessGroup
+from acclimate.training.heldout import SimilarityCheck
 from acclimate.training.method import Method
 from acclimate.training.result import AdaptResult, cache_masked_texts, open_work_folder, read_manifest
 from acclimate.training.trainer import LOG_FILE
@@ -33,6 +34,7 @@ def adapt_in_stages(
     config: dict[str, Any],
     options: Mapping[str, Any],
     group: ProcessGroup,
+    similarity: SimilarityCheck | None,
 ) -> AdaptResult:
     """Run the stages of a method one after the other, and join their results.
 
@@ -48,6 +50,7 @@ def adapt_in_stages(
         config: Configuration of the whole run, for the manifest.
         options: Other options of ``adapt``, which a stage can override.
         group: The processes of the run.
+        similarity: What the last model is measured on, if it is a sentence encoder.
 
     Returns:
         Steps, tokens and seconds of all stages together, and the losses at the end of the last.
@@ -81,6 +84,8 @@ def adapt_in_stages(
         with atomic_folder(out) as folder:
             # An adapter fits the model of the stage before, which is not kept.
             shutil.copytree(places[-1], folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(ADAPTER_FOLDER))
+            if similarity is not None:
+                total.add_similarity(similarity.measure(folder))
             (folder / LOG_FILE).write_text("".join(_join_logs(places)), encoding="utf-8")
             cards = [read_manifest(place) for place in places]
             about = {name: str(getattr(method, name)) for name in ("paper", "summary")}

@@ -24,8 +24,8 @@ from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError, postpone_stop
 from acclimate.files import read_json, translate_disk_errors, write_json
 from acclimate.models import training_callbacks
-from acclimate.models.checkpoints import find_non_finite
 from acclimate.models.lora import adapter_weights
+from acclimate.models.saving import find_non_finite
 from acclimate.options.memory import OptimizerName
 from acclimate.progress import Progress
 from acclimate.training.callbacks import (
@@ -83,9 +83,9 @@ class StepTrainer(Trainer):
         self.rule = rule or UpdateRule()  # the base class does nothing
         self._appended, self._optimizer_name = appended, optimizer
         self.tokens = 0
-        self.loss_sum: Tensor | float = 0.0
+        self.loss_sum = 0.0
         self._terms: dict[str, Tensor] = {}
-        self._recent: list[dict[str, Tensor]] = []
+        self._recent: list[dict[str, float]] = []
         self.last_terms: dict[str, float] = {}
         self.lines: list[dict[str, Any]] = []
         super().__init__(model=engine.model, args=args, train_dataset=steps, data_collator=_unwrap_batch)
@@ -125,33 +125,32 @@ class StepTrainer(Trainer):
         return self.lr_scheduler
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """Run the engine on the micro-batches of a step.
-
-        Raises:
-            UserError: If the loss is not finite; it names the step, the term and the texts.
-        """
+        """Run the engine on the micro-batches of a step."""
         model.train()
-        batches: list[Any] = [batch.to(self.args.device) for batch in inputs]
+        device = self.args.device
+        batches: list[Any] = [batch.to(device) for batch in inputs]
         terms = self.engine.step(batches)
-        if not math.isfinite(terms["loss"].item()):
-            raise self._divergence_error(terms)
         self.rule.after_backward()
         self._terms = terms
         tokens = sum(batch.tokens - self._appended * batch.texts for batch in batches)
-        self.tokens += int(self.engine.group.add([torch.tensor(tokens, device=self.args.device)])[0])
-        self.loss_sum = self.loss_sum + terms["loss"]
-        self._recent.append(terms)
+        self.tokens += self.engine.group.add_numbers([tokens], device)[0]
         return terms["loss"]
 
     def _get_grad_norm(self, *args: Any, **options: Any) -> Any:
-        """Return the norm of the gradients, checked before they reach the weights.
+        """Return the norm of the gradients; it and the loss are checked before they reach the weights.
+
+        Nothing else of a step makes the host wait for the device.
 
         Raises:
-            UserError: If it is not finite.
+            UserError: If one is not finite; it names the step, the term and the texts.
         """
-        norm = super()._get_grad_norm(*args, **options)
-        if not math.isfinite(norm):
+        measured = torch.as_tensor(super()._get_grad_norm(*args, **options), device=self.args.device)
+        norm, *values = torch.stack([measured.float(), *(value.float() for value in self._terms.values())]).tolist()
+        terms = dict(zip(self._terms, values, strict=True))
+        if not (math.isfinite(norm) and math.isfinite(terms["loss"])):
             raise self._divergence_error(self._terms)
+        self.loss_sum += terms["loss"]
+        self._recent.append(terms)
         return norm
 
     def _divergence_error(self, terms: dict[str, Tensor], taken: int = 0) -> UserError:
@@ -203,8 +202,8 @@ class StepTrainer(Trainer):
                 "seconds": self.clock.seconds,
                 "tokens": self.tokens,
                 "processes": self.engine.group.size,
-                "loss_sum": float(self.loss_sum),
-                "recent": [{name: float(value) for name, value in terms.items()} for terms in self._recent],
+                "loss_sum": self.loss_sum,
+                "recent": self._recent,
             },
         )
         for callback in self.callback_handler.callbacks:
@@ -218,18 +217,15 @@ class StepTrainer(Trainer):
             UserError: If it was written by another number of processes: each has its own dropout state and share of
                 a step.
         """
-        state, group, device = read_json(checkpoint / CLOCK_FILE), self.engine.group, self.args.device
+        state, group = read_json(checkpoint / CLOCK_FILE), self.engine.group
         if state["processes"] != group.size:
             raise UserError(
                 f"This run was started with {state['processes']} processes and cannot resume with {group.size}; start "
                 f"as many as before, or remove '{checkpoint.parent.parent}' to start over."
             )
         self.clock.earlier, self.tokens = state["seconds"], state["tokens"]
-        self.loss_sum = torch.tensor(state["loss_sum"], device=device)
-        self._recent = [
-            {name: torch.tensor(value, device=device) for name, value in terms.items()} for terms in state["recent"]
-        ]
-        self.clock.synchronize(device)
+        self.loss_sum, self._recent = state["loss_sum"], state["recent"]
+        self.clock.synchronize(self.args.device)
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ResumableCallback):
                 callback.load(checkpoint)
@@ -254,8 +250,7 @@ class StepTrainer(Trainer):
         """Append the mean of each term since the last line to ``log.jsonl``, and pass all of it to the trackers."""
         if self._recent:
             self.last_terms = {
-                name: float(torch.stack([terms[name].float() for terms in self._recent]).mean())
-                for name in self._recent[0]
+                name: sum(terms[name] for terms in self._recent) / len(self._recent) for name in self._recent[0]
             }
             self._recent = []
             terms = {name: value for name, value in self.last_terms.items() if name != "loss"}

@@ -48,7 +48,7 @@ def dropout_divergence(
         token_kl = map_logits(_divergence, heads, states, rows=logit_rows(model)).view_as(batch.text)
     else:
         token_kl = _divergence(first, second)
-    return mean_pool(token_kl[..., None], batch.text, batch.texts).squeeze(-1)
+    return mean_pool(token_kl[..., None], batch.host.text, batch.texts).squeeze(-1)
 
 
 def _divergence(first: Tensor, second: Tensor) -> Tensor:

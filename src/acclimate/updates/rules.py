@@ -113,8 +113,9 @@ class FreezeOtherRows(UpdateRule):
             rows: Indices of the rows that train.
         """
         self.weight = weight
-        self.others = torch.ones(len(weight), dtype=torch.bool, device=weight.device)
-        self.others[list(rows)] = False
+        others = torch.ones(len(weight), dtype=torch.bool)
+        others[list(rows)] = False
+        self.others = others.nonzero()[:, 0].to(weight.device)  # a mask would make the host wait for the device
         self.values: Tensor = weight.detach()[self.others].clone()
 
     @torch.no_grad()
@@ -124,9 +125,9 @@ class FreezeOtherRows(UpdateRule):
         A gradient hook on the weight would not see them all: kernels add to ``grad`` directly.
         """
         if self.weight.grad is not None:
-            self.weight.grad[self.others] = 0
+            self.weight.grad.index_fill_(0, self.others, 0)
 
     @torch.no_grad()
     def after_step(self) -> None:
         """Restore the other rows."""
-        self.weight[self.others] = self.values
+        self.weight.index_copy_(0, self.others, self.values)

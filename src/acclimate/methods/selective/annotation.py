@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from acclimate.device import choose_precision, default_device
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_replaceable, check_writable, record_files, write_json, write_text
 from acclimate.locks import with_output_lock
+from acclimate.masking.words import split_sentences
 from acclimate.methods.selective.annotator import (
     ClassifierConfidence,
     SpecialTokenFrame,
@@ -38,10 +38,6 @@ from acclimate.tasks.classification.data import Example
 from acclimate.tasks.kinds import open_task
 from acclimate.tasks.loading import is_classifier_of
 
-# A sentence ends with a punctuation mark and a space; in Chinese and Japanese, the mark alone ends it.
-_SENTENCE_END = re.compile(r"""(?:[.!?…]+["'”’)\]]*\s+|[。！？｡][.!?…。！？｡]*["'”’)\]」』）】》]*\s*)+|\n\s*""")
-_ABBREVIATION = re.compile(r"""(?:^|[\s("'“‘\[])(?:mrs?|ms|dr|prof|sr|jr|st|vs|e\.g|i\.e)\.\s+$""", re.IGNORECASE)
-
 
 @dataclass(frozen=True)
 class TaskUnits:
@@ -57,17 +53,6 @@ class TaskUnits:
     units: list[Unit]
     truncated: int
     empty: int
-
-
-def split_sentences(text: str) -> list[str]:
-    """Split a text after full stops, question marks and exclamation marks, and at line ends."""
-    parts, start = [], 0
-    for found in _SENTENCE_END.finditer(text):
-        if _ABBREVIATION.search(text[start : found.end()]):
-            continue
-        parts.append(text[start : found.end()])
-        start = found.end()
-    return [part.strip() for part in [*parts, text[start:]] if part.strip()]
 
 
 def make_units(

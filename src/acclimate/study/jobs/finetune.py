@@ -11,7 +11,7 @@ import numpy as np
 
 from acclimate.options import FinetuneOptions
 from acclimate.records import Record
-from acclimate.results import StageName
+from acclimate.results import ReportTable, StageName
 from acclimate.rows import ForgettingRow, MeanRow, ScoreRow
 from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs, TaskInput
@@ -153,6 +153,7 @@ class FinetuneJob(Job):
         return {
             **{"scores": scores, "means": _mean_rows(view, runs)},
             **{"win_counts": count_wins(scores), "forgetting": _forgetting_rows(view)},
+            "tables": _reference_tables(view, runs),
         }
 
 
@@ -216,6 +217,28 @@ def _score_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns
                     rows.append(row)
     correct_for_multiple_comparisons(rows)
     return rows
+
+
+REFERENCES = (
+    "Scores in percent of what every fine-tuned model is measured beside: BM25, or the same model before it was "
+    "trained on the task. Means over seeds; the interval of the difference is over test items, for the first seed."
+)
+
+
+def _reference_tables(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns]) -> list[ReportTable]:
+    """Return a table of what the models are measured beside; none if their kinds have no such reference."""
+    columns = ["model", "domain", "task", "method", "beside", "metric", "theirs", "ours", "difference", "from", "to"]
+    table = ReportTable(title="Beside other rankings", note=REFERENCES, columns=columns, digits=1)
+    for (model, domain, task, method), runs in found.items():
+        metric = view.inputs.tasks[str(domain), str(task)].metric
+        results = [run.result.metrics for run in runs]
+        for name, first in results[0].get("references", {}).items():
+            theirs = float(np.mean([result["references"][name][metric] for result in results]))
+            ours = float(np.mean([result[metric] for result in results]))
+            interval = [first["difference"][end] for end in ("low", "high")]
+            numbers = [100 * value for value in (theirs, ours, ours - theirs, *interval)]
+            table.rows.append([model, domain, task, method, name, metric, *numbers])
+    return [table] if table.rows else []
 
 
 def mean_stage_seconds(runs: TaskRuns, view: StudyView) -> dict[str, float]:

@@ -15,10 +15,11 @@ from acclimate.errors import UserError
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.scoring import classification_metrics, multi_label_metrics
 from acclimate.options.reading import ReadingOptions
-from acclimate.tasks.classification.data import Example, Task, read_task
+from acclimate.tasks.classification.data import Example, Task, build_task
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import load_with_head
+from acclimate.tasks.sources import Tables, read_tables, select_columns
 
 
 class Classifier(HeadModel):
@@ -29,7 +30,7 @@ class Classifier(HeadModel):
         """Whether an example can have any number of labels."""
         return self.model.config.problem_type == "multi_label_classification"
 
-    def features(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+    def features(self, examples: Sequence[Any]) -> list[dict[str, Any]]:
         """Return the model inputs of each example, unpadded, with its label.
 
         In a multi-label task the label is a list of floats, one per class: 1 where it applies, else 0.
@@ -57,7 +58,7 @@ class Classifier(HeadModel):
             for place, example in enumerate(examples)
         ]
 
-    def _target(self, example: Example) -> int | list[float]:
+    def _target(self, example: Any) -> Any:
         if not self.multi_label:
             return example.places[0]
         return [float(number in example.places) for number in range(self.model.config.num_labels or 0)]
@@ -113,25 +114,17 @@ THRESHOLD = 0.5
 
 @TASK_KINDS.register("classification", summary="one label per text or pair of texts, or any number of labels")
 class Classification(TaskKind):
-    """The kind of every folder that no other kind claims; if train rows have lists of labels, it is multi-label."""
+    """The kind of every table that no other kind claims; if train rows have lists of labels, it is multi-label."""
 
     fallback: ClassVar[bool] = True
 
-    def matches(self, folder: Path) -> bool:
-        """Accept every folder: reading it reports what is wrong with it."""
-        return True
+    def open_tables(self, source: Any, name: str, options: ReadingOptions) -> Tables:
+        """Return the rows of a source in any form, with columns of any name."""
+        return read_tables(source, name, options)
 
-    def matches_source(self, source: Any) -> bool:
-        """Accept every file and object: reading it reports what is wrong with it."""
-        return True
-
-    def read(self, folder: Path, name: str) -> Task:
+    def read_tables(self, tables: Tables, name: str, options: ReadingOptions, path: Path | None) -> Task:
         """Read the task."""
-        return read_task(folder, name)
-
-    def read_source(self, source: Any, name: str, options: ReadingOptions) -> Task:
-        """Read the task in any form, with columns of any name."""
-        return read_task(source, name, options)
+        return build_task(name, select_columns(tables, name, options), path, options.split_seed)
 
     def texts(self, example: Example) -> tuple[str | None, ...]:
         """Return the text, and the second text of a pair."""

@@ -15,10 +15,9 @@ from typing import Any, ClassVar
 
 from acclimate.errors import UserError, unknown_name_error, warn_once
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
-from acclimate.options.reading import DEFAULT_READING, ReadingOptions
 from acclimate.tasks.classification.labels import label_name, read_labels, similar_labels
 from acclimate.tasks.readers import SPLITS, Row
-from acclimate.tasks.sources import COLUMNS, draw_rows, read_source, shares_to_draw
+from acclimate.tasks.sources import COLUMNS, draw_rows, shares_to_draw
 
 log = logging.getLogger(__name__)
 SENTENCE_ID = re.compile(r"(.+)_s\d+")
@@ -28,16 +27,8 @@ MIN_CLASSES_TO_WARN = 20
 YAML_WORDS = ("no", "yes", "on", "off", "n", "y")
 
 
-def read_task(source: Any, name: str, options: ReadingOptions = DEFAULT_READING) -> Task:
-    """Read a classification task in any of its forms: see :func:`acclimate.tasks.load_task`."""
-    tables = read_source(source, name, options)
-    rows = {split: tables[split].rows if split in tables else [] for split in SPLITS}
-    path = Path(source) if isinstance(source, str | Path) else None
-    return build_task(name, rows, path, options.split_seed)
-
-
 @dataclass(frozen=True, slots=True)
-class _ParsedRow:
+class ParsedRow:
     """A row without its labels."""
 
     where: str
@@ -65,7 +56,7 @@ def build_task(
         if not rows[split]:
             raise UserError(f"The task '{name}' has no {split} rows.")
     pair = any(row.get("text_pair") not in (None, "") for _, row in rows["train"])
-    read = {split: [_parse_row(where, row, pair) for where, row in rows[split]] for split in SPLITS}
+    read = {split: [parse_row(where, row, pair) for where, row in rows[split]] for split in SPLITS}
     found, multi_label = read_labels(
         {split: [(where, row["label"]) for where, row in rows[split]] for split in SPLITS}
     )
@@ -132,15 +123,25 @@ def _warn_about_labels(name: str, labels: Sequence[str], rows: int) -> None:
         )
     if len(labels) > max(MIN_CLASSES_TO_WARN, rows / 2):
         log.warning(
-            "The task '%s' has %d classes in %d train rows. If the labels are numbers to predict, that is regression, "
-            "which is not supported.",
+            "The task '%s' has %d classes in %d train rows. If the labels are numbers to predict, "
+            "give --task-kind regression.",
             name,
             len(labels),
             rows,
         )
 
 
-def _parse_row(where: str, row: dict[str, Any], pair: bool) -> _ParsedRow:
+def parse_row(where: str, row: dict[str, Any], pair: bool) -> ParsedRow:
+    """Check the texts of a row.
+
+    Args:
+        where: The location of the row, for messages.
+        row: Its values by column.
+        pair: Whether the rows of the task have two texts.
+
+    Raises:
+        UserError: If a column is missing, or a text cannot be used.
+    """
     for column in COLUMNS:
         if column not in row:
             raise UserError(
@@ -161,7 +162,7 @@ def _parse_row(where: str, row: dict[str, Any], pair: bool) -> _ParsedRow:
             "has no 'text_pair', but other rows have one" if pair else "has a 'text_pair', but other rows have none"
         )
         raise UserError(f"{where}: {state}; give one to every row or to none.")
-    return _ParsedRow(where, text, second, _document_id(row))
+    return ParsedRow(where, text, second, _document_id(row))
 
 
 def _document_id(row: Mapping[str, Any]) -> str | None:

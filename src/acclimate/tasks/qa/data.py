@@ -21,7 +21,7 @@ from acclimate.evaluation.qa import QAScoring
 from acclimate.options.reading import DEFAULT_READING, default_task_name
 from acclimate.tasks.readers import SPLITS, find_split_files, read_rows
 from acclimate.tasks.sources import ENDINGS, draw_rows, read_tables, shares_to_draw
-from acclimate.training.inputs import check_task_folder
+from acclimate.training.task_kinds import check_task_folder
 
 COLUMNS = frozenset(("context", "question", "answers"))
 """The columns of rows of questions, as ``datasets`` names those of SQuAD."""

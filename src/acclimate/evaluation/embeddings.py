@@ -1,0 +1,250 @@
+"""How well sentence embeddings show similarity: a measure for sentence encoders, before and after adaptation.
+
+The embeddings are those of ``sentence-transformers``, with the pooling, prompts and similarity function of the model.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acclimate.device import default_device
+from acclimate.errors import UserError, first_line
+from acclimate.evaluation.regression import RegressionScoring
+from acclimate.evaluation.statistics import Interval, paired_bootstrap, paired_difference
+from acclimate.masking.words import split_sentences
+from acclimate.models.checkpoints import trusts_remote_code
+from acclimate.models.saving import find_file
+from acclimate.progress import silence_transformers
+from acclimate.records import Record, fingerprint, optional
+
+MAX_PAIRS = 500
+"""Maximum number of neighbor pairs."""
+PAIRS_PER_DOCUMENT = 5
+MIN_WORDS = 4
+"""Shorter sentences are not used as neighbors: many of them (headings, "Thank you!") have no meaning of their own."""
+MIN_PAIRS = 20
+"""Minimum number of neighbor pairs: with fewer, their ranks say little."""
+
+log = logging.getLogger(__name__)
+
+
+def is_sentence_encoder(model: str | Path) -> bool:
+    """Return whether a model folder or a model on the Hub is one of ``sentence-transformers``."""
+    return find_file(str(model), "modules.json") is not None
+
+
+def import_sentence_transformers() -> Any:
+    """Return the library.
+
+    Raises:
+        UserError: If it is not installed.
+    """
+    try:
+        import sentence_transformers
+    except ImportError as error:
+        raise UserError(
+            "Sentence embeddings need sentence-transformers: pip install 'acclimate[embeddings]'."
+        ) from error
+    return sentence_transformers
+
+
+def load_encoder(model: str | Path) -> Any:
+    """Load a model as a ``SentenceTransformer`` in fp32; one without pooling gets the mean over tokens.
+
+    Raises:
+        UserError: If it cannot be loaded, or ``sentence-transformers`` is not installed.
+    """
+    library = import_sentence_transformers()
+    try:
+        with silence_transformers():
+            encoder = library.SentenceTransformer(
+                str(model), device=str(default_device()), trust_remote_code=trusts_remote_code()
+            )
+    except Exception as error:  # each kind of module has its own exceptions
+        raise UserError(f"'{model}' cannot be loaded as a sentence encoder: {first_line(error)}") from error
+    return encoder.float().eval()
+
+
+@dataclass(frozen=True)
+class SentencePairs:
+    """Pairs of texts with the same meaning, or pairs with scores of similarity.
+
+    Attributes:
+        name: Name of the pairs, for tables.
+        first: The first texts.
+        second: The second texts.
+        scores: Similarity of each pair, in any unit; None if the texts of each pair belong together.
+    """
+
+    name: str
+    first: Sequence[str]
+    second: Sequence[str]
+    scores: Sequence[float] | None = None
+
+    def fingerprint(self) -> str:
+        """Return a hash of texts and scores."""
+        return fingerprint([list(self.first), list(self.second), self.scores and list(self.scores)])
+
+    @property
+    def metric(self) -> str:
+        """``"spearman"`` with scores, else ``"mrr"``."""
+        return "mrr" if self.scores is None else "spearman"
+
+    def measure(self, encoder: Any) -> list[float]:
+        """Return the similarity of each pair, or the rank of each second text among all second texts.
+
+        Ties count as worse ranks, so that an encoder that returns one vector for all texts has the worst.
+
+        Args:
+            encoder: A ``SentenceTransformer``.
+        """
+        first, second = (
+            encoder.encode(list(texts), convert_to_tensor=True, show_progress_bar=False)
+            for texts in (self.first, self.second)
+        )
+        if self.scores is not None:
+            return encoder.similarity_pairwise(first, second).float().cpu().tolist()
+        similarity = encoder.similarity(first, second)
+        return (similarity >= similarity.diagonal()[:, None]).sum(1).cpu().tolist()
+
+    def score(self, values: Sequence[float]) -> dict[str, float]:
+        """Return the scores of measured values: ``spearman``, or ``mrr`` and ``recall@1``; all in [-1, 1]."""
+        if self.scores is not None:
+            return {"spearman": RegressionScoring().score(self.scores, values, "spearman")}
+        ranks = np.asarray(values)
+        return {"mrr": float((1 / ranks).mean()), "recall@1": float((ranks == 1).mean())}
+
+    def compare(self, before: Sequence[float], after: Sequence[Sequence[float]]) -> Interval:
+        """Return the difference in the metric, with an interval over pairs and over adaptations.
+
+        Args:
+            before: Measured values of the base model.
+            after: Measured values of each adapted model.
+        """
+        if self.scores is None:
+            return paired_difference(1 / np.asarray(after, dtype=float), 1 / np.asarray(before, dtype=float))
+        scoring = RegressionScoring()
+        return paired_bootstrap(self.scores, after, [before] * len(after), "spearman", scoring=scoring)
+
+
+def neighbor_pairs(name: str, texts: Iterable[str], limit: int = MAX_PAIRS, seed: int = 0) -> SentencePairs | None:
+    """Return pairs of neighboring sentences of documents, which belong together more than others do.
+
+    A sentence is in at most one pair, and equal sentences are used once.
+
+    Args:
+        name: Name of the text.
+        texts: Documents.
+        limit: Maximum number of pairs, a few per document.
+        seed: Random seed of the choice.
+
+    Returns:
+        The pairs; None if there are fewer than :data:`MIN_PAIRS`.
+    """
+    rng, pairs, seen = random.Random(f"{seed}/neighbors"), [], set[str]()
+    documents = [[s for s in split_sentences(text) if len(s.split()) >= MIN_WORDS] for text in texts]
+    documents = [sentences for sentences in documents if len(sentences) > 1]
+    rng.shuffle(documents)
+    for sentences in documents:
+        starts = list(range(0, len(sentences) - 1, 2))
+        for start in rng.sample(starts, min(PAIRS_PER_DOCUMENT, len(starts))):
+            pair = sentences[start : start + 2]
+            if len({*pair} - seen) == 2:
+                seen.update(pair)
+                pairs.append(pair)
+        if len(pairs) >= limit:
+            break
+    if len(pairs) < MIN_PAIRS:
+        return None
+    first, second = ([pair[side] for pair in pairs[:limit]] for side in (0, 1))
+    return SentencePairs(name, first, second)
+
+
+@dataclass(kw_only=True, eq=False)
+class SimilarityChange(Record):
+    """How far adaptation changed the similarity that an encoder shows.
+
+    Attributes:
+        pairs: Number of pairs.
+        metric: ``"spearman"`` (of similarity and score) or ``"mrr"`` (of the partner among all second texts).
+        recall_before: Share of partners at rank 1 before adaptation; only with ``mrr``.
+        recall_after: The same after adaptation.
+        low: Lower end of the 95 % interval of after minus before, over pairs.
+        verdict: ``"win"``, ``"loss"`` or ``"tie"``.
+    """
+
+    name: str
+    pairs: int
+    metric: str
+    before: float
+    after: float
+    recall_before: float | None = optional()
+    recall_after: float | None = optional()
+    difference: float
+    low: float
+    high: float
+    p: float
+    verdict: str
+
+    def describe(self) -> str:
+        """Return the change in one line."""
+        return (
+            f"{self.name}: {'MRR' if self.metric == 'mrr' else 'Spearman'} {self.before:.3f} before, {self.after:.3f} "
+            f"after (difference {self.difference:+.3f}, 95 % interval {self.low:+.3f} to {self.high:+.3f}; "
+            f"{self.pairs:,} pairs)"
+        )
+
+
+def compare_encoders(before: str | Path, after: str | Path, sets: Sequence[SentencePairs]) -> list[SimilarityChange]:
+    """Measure the similarity that two encoders show.
+
+    Args:
+        before: The base model.
+        after: The adapted model.
+        sets: The pairs to measure on.
+
+    Raises:
+        UserError: If a model cannot be loaded as a sentence encoder.
+    """
+    measured = []
+    for model in (before, after):
+        encoder = load_encoder(model)
+        measured.append([pairs.measure(encoder) for pairs in sets])
+    return [describe_change(pairs, *values) for pairs, *values in zip(sets, *measured, strict=True)]
+
+
+def describe_change(pairs: SentencePairs, before: Sequence[float], *after: Sequence[float]) -> SimilarityChange:
+    """Return the change from measured values, those of one or several adapted models."""
+    scores = [pairs.score(values) for values in after]
+    means = {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
+    old = pairs.score(before)
+    return SimilarityChange(
+        name=pairs.name,
+        pairs=len(pairs.first),
+        metric=pairs.metric,
+        before=old[pairs.metric],
+        after=means[pairs.metric],
+        recall_before=old.get("recall@1"),
+        recall_after=means.get("recall@1"),
+        **pairs.compare(before, after).as_dict(),
+    )
+
+
+def similarity_warning(changes: Iterable[SimilarityChange]) -> str:
+    """Return a warning about the sets on which similarity dropped; empty if there are none."""
+    words = [change.describe() for change in changes if change.verdict == "loss"]
+    if not words:
+        return ""
+    warning = (
+        f"The embeddings show similarity worse than those of the base model ({'; '.join(words)}). Train fewer steps, "
+        "with a lower learning rate or an adapter; or fine-tune the embeddings on pairs afterwards."
+    )
+    log.warning("%s", warning)
+    return warning

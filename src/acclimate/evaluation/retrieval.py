@@ -1,0 +1,124 @@
+"""Metrics of ranked documents, and the ranking of BM25, the line that a model has to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from acclimate.errors import UserError
+from acclimate.evaluation.scoring import SCORINGS, Scoring
+from acclimate.evaluation.statistics import paired_bootstrap
+
+NAMES = ("ndcg@10", "mrr@10", "recall@100")
+DEPTH = 100
+"""Number of documents that are ranked."""
+
+
+def ranking_scores(relevant: Mapping[str, float], ranked: Sequence[str]) -> dict[str, float]:
+    """Score the ranking of one query.
+
+    The gain of nDCG is the grade of a document, as in trec_eval and BEIR.
+
+    Args:
+        relevant: Grade of each relevant document, above zero.
+        ranked: Ids of documents, the best first.
+
+    Returns:
+        The scores for each of :data:`NAMES`, in [0, 1].
+    """
+    gains = [relevant.get(document, 0.0) for document in ranked[:10]]
+    ideal = sorted(relevant.values(), reverse=True)[:10]
+    first = next((rank for rank, gain in enumerate(gains, 1) if gain), None)
+    found = sum(document in relevant for document in ranked[:DEPTH])
+    return {
+        "ndcg@10": _discounted(gains) / _discounted(ideal),
+        "mrr@10": 1 / first if first else 0.0,
+        "recall@100": found / len(relevant),
+    }
+
+
+def _discounted(gains: Sequence[float]) -> float:
+    return float(sum(gain / np.log2(rank + 1) for rank, gain in enumerate(gains, 1)))
+
+
+@dataclass(frozen=True)
+class RetrievalScoring(Scoring):
+    """Retrieval: gold is the grade of each relevant document by id, predicted a list of ids, the best first.
+
+    All metrics are means over queries; nDCG@10 is the primary one.
+    """
+
+    kind: ClassVar[str] = "retrieval"
+    hub_task: ClassVar[tuple[str, str]] = ("sentence-similarity", "Information Retrieval")
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return NAMES
+
+    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+        """Return the score of each query and a one (queries, 2)."""
+        if metric not in NAMES:
+            raise ValueError(f"Unknown metric '{metric}'. Available: {', '.join(NAMES)}.")
+        values = [
+            ranking_scores(relevant, list(ranked))[metric] for relevant, ranked in zip(gold, predicted, strict=True)
+        ]
+        return np.stack([np.asarray(values, dtype=float), np.ones(len(values))], -1)
+
+    def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
+        """Return the mean."""
+        return np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1e-12))
+
+
+SCORINGS[RetrievalScoring.kind] = RetrievalScoring
+
+
+def retrieval_metrics(gold: Sequence[Mapping[str, float]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Return the means of :func:`ranking_scores` over queries.
+
+    Raises:
+        ValueError: If there are no queries, or the lengths differ.
+    """
+    if not gold or len(gold) != len(predicted):
+        raise ValueError(f"{len(gold)} queries do not match {len(predicted)} rankings.")
+    scoring = RetrievalScoring()
+    return {name: scoring.score(gold, predicted, name) for name in NAMES}
+
+
+def compare_rankings(
+    gold: Sequence[Mapping[str, float]], predicted: Sequence[Sequence[str]], other: Sequence[Sequence[str]]
+) -> dict[str, Any]:
+    """Return the metrics of other rankings, and ``difference``: the interval of nDCG@10 minus theirs over queries."""
+    interval = paired_bootstrap(gold, [predicted], [other], "ndcg@10", scoring=RetrievalScoring())
+    return {**retrieval_metrics(gold, other), "difference": interval.as_dict()}
+
+
+def rank_with_bm25(documents: Mapping[str, str], queries: Sequence[str], depth: int = DEPTH) -> list[list[str]]:
+    """Rank documents with BM25 (k1 = 1.5, b = 0.75, the variant of Lucene; English stop words are left out).
+
+    Args:
+        documents: Texts by id.
+        queries: The queries.
+        depth: Number of documents to rank.
+
+    Returns:
+        For each query the ids of documents that share a word with it, the best first.
+
+    Raises:
+        UserError: If ``bm25s`` is not installed.
+    """
+    try:
+        import bm25s
+    except ImportError as error:
+        raise UserError("BM25 needs bm25s: pip install 'acclimate[embeddings]'.") from error
+    quiet, ids = {"show_progress": False}, list(documents)
+    index = bm25s.BM25()
+    index.index(bm25s.tokenize(list(documents.values()), **quiet), **quiet)
+    places, scores = index.retrieve(bm25s.tokenize(list(queries), **quiet), k=min(depth, len(ids)), **quiet)
+    return [
+        [ids[place] for place, score in zip(row, own, strict=True) if score > 0]
+        for row, own in zip(places.tolist(), scores.tolist(), strict=True)
+    ]

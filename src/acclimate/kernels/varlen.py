@@ -1,0 +1,124 @@
+"""Attention over texts of different lengths without padding, in the fused kernels of an accelerator.
+
+The kernels read all texts as one row and the index at which each text begins. They need neither padding nor a mask.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.errors import first_line, warn_once
+from acclimate.kernels.unpadding import Unpadded
+
+HALF = (torch.float16, torch.bfloat16)
+MAX_FLASH_WIDTH, FLASH_MULTIPLE = 256, 8
+"""The flash kernel has heads of at most this width, which is a multiple of this."""
+TRIAL_LENGTHS, TRIAL_HEADS, TRIAL_WIDTH = (7, 1, 12), 4, 32
+TRIAL_TOLERANCE = 0.05
+"""Relative error of a trial in bfloat16 above which the kernel is not used."""
+
+
+def _find_kernel(dtype: torch.dtype, width: int, window: int | None) -> str | None:
+    """Return the kernel for queries of a type and head width: ``flash``, ``efficient``, or None if there is none."""
+    if dtype in HALF and width % FLASH_MULTIPLE == 0 and width <= MAX_FLASH_WIDTH:
+        return "flash"
+    return "efficient" if dtype == torch.float32 and window is None else None
+
+
+def varlen_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    unpadded: Unpadded,
+    scaling: float,
+    dropout: float,
+    causal: bool,
+    window: int | None,
+) -> Tensor | None:
+    """Return the context vectors of all texts, (1, heads, kept, head width); None if no kernel can compute them.
+
+    Args:
+        query: (1, heads, kept, head width).
+        key: (1, key heads, kept, head width).
+        value: Same shape as ``key``.
+        unpadded: Where each text begins.
+        scaling: Factor on the scores.
+        dropout: Probability that an attention weight is dropped.
+        causal: Whether a token attends to earlier ones only.
+        window: A token attends to others that are less than this away; None for all of its text.
+    """
+    starts, longest = unpadded.starts, unpadded.longest
+    if window is not None and window > longest:
+        window = None
+    kernel = _find_kernel(query.dtype, query.shape[3], window)
+    if kernel is None:
+        return None
+    if kernel == "flash":
+        q, k, v = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
+        left = -1 if window is None else window - 1
+        found = torch.ops.aten._flash_attention_forward(
+            q, k, v, starts, starts, longest, longest, dropout, causal, False,
+            scale=scaling, window_size_left=left, window_size_right=0 if causal and window is not None else left,
+        )  # fmt: skip
+        return found[0].transpose(0, 1).unsqueeze(0)
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    q, k, v = (part.transpose(1, 2) for part in (query, key, value))
+    found = torch.ops.aten._efficient_attention_forward(
+        q, k, v, None, starts, starts, longest, longest, dropout, int(causal), True, scale=scaling
+    )
+    return found[0].transpose(1, 2)
+
+
+@cache
+def varlen_works(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether the kernel of a device computes attention and its gradient correctly; log a warning if not.
+
+    Args:
+        device: The accelerator.
+        dtype: Type of the queries, keys and values.
+    """
+    generator = torch.Generator().manual_seed(0)
+    text = torch.full((len(TRIAL_LENGTHS), max(TRIAL_LENGTHS)), -1)
+    for row, length in enumerate(TRIAL_LENGTHS):
+        text[row, :length] = row
+    unpadded = Unpadded(text, device)
+    shape = (1, TRIAL_HEADS, len(unpadded), TRIAL_WIDTH)
+    parts = [torch.randn(shape, generator=generator).to(device, dtype).requires_grad_() for _ in range(3)]
+    query, key, value = parts
+    real = sum(TRIAL_LENGTHS)
+    try:
+        with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+            found = varlen_attention(query, key, value, unpadded, TRIAL_WIDTH**-0.5, 0.0, False, None)
+            if found is None:
+                raise NotImplementedError("there is no kernel for this type")
+            ours = found[:, :, :real]
+            alone = [
+                nn.functional.scaled_dot_product_attention(*(part.float() for part in texts))
+                for texts in zip(*(part[:, :, :real].split(TRIAL_LENGTHS, 2) for part in parts), strict=True)
+            ]
+            expected = torch.cat(alone, 2)
+            errors = [_relative_error(ours, expected)]
+            for mine, theirs in zip(_gradients(ours, parts), _gradients(expected, parts), strict=True):
+                errors.append(_relative_error(mine, theirs))
+        reason = f"its results are off by {max(errors):.2g}" if not max(errors) < TRIAL_TOLERANCE else ""
+    except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
+        reason = first_line(error)
+    if reason:
+        warn_once(
+            f"Attention without padding does not work on this device in {str(dtype).removeprefix('torch.')}, since "
+            f"{reason}; rows are padded, which takes longer."
+        )
+    return not reason
+
+
+def _relative_error(found: Tensor, expected: Tensor) -> float:
+    return float((found.float() - expected.float()).norm() / expected.float().norm())
+
+
+def _gradients(output: Tensor, parts: list[Tensor]) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(output.float().square().sum(), parts)

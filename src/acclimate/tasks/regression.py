@@ -1,0 +1,318 @@
+"""Regression and similarity: a number for each text or pair of texts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import AutoModelForSequenceClassification
+
+from acclimate.device import Precision
+from acclimate.errors import UserError, warn_once
+from acclimate.evaluation.embeddings import SentencePairs
+from acclimate.evaluation.regression import RegressionScoring, regression_metrics
+from acclimate.models.checkpoints import load_config
+from acclimate.options.reading import ReadingOptions
+from acclimate.tasks.classification.classifier import Classifier
+from acclimate.tasks.classification.data import parse_row
+from acclimate.tasks.classification.labels import NUMBER
+from acclimate.tasks.head_model import check_finite
+from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
+from acclimate.tasks.loading import load_with_head
+from acclimate.tasks.readers import SPLITS, Row
+from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, draw_rows, select_columns, shares_to_draw
+
+STRATA, MIN_STRATUM = 10, 20
+"""Splits are drawn from groups of rows with similar targets: at most this many, and about this many rows at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A text, or a pair of texts, with a number."""
+
+    text: str
+    text_pair: str | None
+    target: float
+
+    @property
+    def item(self) -> str:
+        """Its text or texts, without differences of case and blanks."""
+        return "\n".join(" ".join(text.casefold().split()) for text in (self.text, self.text_pair) if text is not None)
+
+
+@dataclass(frozen=True)
+class RegressionTask:
+    """A regression task: three splits of texts, or pairs of texts, with a number each."""
+
+    task_kind: ClassVar[str] = "regression"
+    default_length: ClassVar[int] = 128
+    """Default maximum tokens per example."""
+    labels: ClassVar[list[str]] = []
+    """Empty: every number can be an answer."""
+
+    name: str
+    train: list[Example]
+    test: list[Example]
+    dev: list[Example] = field(default_factory=list)
+    path: Path | None = None
+    drawn: str = ""
+    """A sentence on the splits that were drawn from train; empty if none were."""
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of everything in the task that can change a result: the examples of each split."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(b"regression")
+        for split in SPLITS:
+            digest.update(f"\n{split}\n".encode())
+            for example in getattr(self, split):
+                digest.update(json.dumps([example.text, example.text_pair, example.target]).encode() + b"\n")
+        return digest.hexdigest()
+
+    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> RegressionScoring:
+        """Return how predictions are scored.
+
+        Raises:
+            UserError: If ``negative`` is given, since there are no labels.
+        """
+        if negative:
+            raise UserError(f"'{self.name}' has numbers as labels, so 'negative' does not apply; remove it.")
+        return RegressionScoring()
+
+    def few_shot(self, count: int, seed: int) -> list[Example]:
+        """Draw ``count`` train examples, or all if there are fewer, in the order of the file.
+
+        Raises:
+            UserError: If ``count`` is below two: the targets are scaled by their spread.
+        """
+        if count < 2:
+            raise UserError(f"few_shot={count} is too few for regression; it must be at least 2.")
+        drawn = random.Random(f"{seed}").sample(range(len(self.train)), min(count, len(self.train)))
+        return [self.train[place] for place in sorted(drawn)]
+
+
+def read_number(value: Any) -> float | None:
+    """Return a finite number, which may be text as in CSV; None for anything else, true and false included."""
+    if isinstance(value, str):
+        return float(value) if NUMBER.fullmatch(value.strip()) and "," not in value else None
+    try:
+        found = float(value) if not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def holds_numbers(rows: Sequence[Row], options: ReadingOptions) -> bool:
+    """Return whether the labels of rows are numbers, at least one of them with a fraction.
+
+    The column of the labels is the named one, ``label``, or the only one with a usual name.
+    """
+    names = dict.fromkeys(column for _, row in rows for column in row)
+    usual = [[name for name in names if name.lower() in known] for known in (LABEL_NAMES, SCORE_NAMES)]
+    columns = (
+        [options.label_column] if options.label_column else ["label"] if "label" in names else usual[0] or usual[1]
+    )
+    if len(columns) != 1:
+        return False
+    numbers = [read_number(row.get(columns[0])) for _, row in rows]
+    found = [number for number in numbers if number is not None]
+    return len(found) == len(numbers) > 0 and not all(number.is_integer() for number in found)
+
+
+def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None, split_seed: int) -> RegressionTask:
+    """Check the rows of all splits, and draw missing splits from train.
+
+    Args:
+        name: Name of the task.
+        rows: The rows of each split, with the columns ``text``, ``label`` and perhaps ``text_pair``.
+        path: Where the task is, if it is a file or folder.
+        split_seed: Random seed of splits that are drawn.
+
+    Raises:
+        UserError: If a row cannot be used, which the message names, or all targets of train are equal.
+    """
+    pair = any(row.get("text_pair") not in (None, "") for _, row in rows["train"])
+    examples = {split: [_read_example(where, row, pair) for where, row in rows[split]] for split in SPLITS}
+    if len({example.target for example in examples["train"]}) < 2:
+        raise UserError(f"All train rows of the task '{name}' have the same number, so there is nothing to learn.")
+    drawn = ""
+    if not examples["test"]:
+        warn_once(drawn := _draw_splits(examples, name, split_seed))
+    return RegressionTask(name, examples["train"], examples["test"], examples["dev"], path, drawn)
+
+
+def _read_example(where: str, row: dict[str, Any], pair: bool) -> Example:
+    parsed, target = parse_row(where, row, pair), read_number(row["label"])
+    if target is None:
+        raise UserError(
+            f"{where}: the label must be a number, not {row['label']!r:.40}; fix or remove the row, or give "
+            "--task-kind classification if the labels are classes."
+        )
+    return Example(parsed.text, parsed.second, target)
+
+
+def _draw_splits(examples: dict[str, list[Example]], name: str, seed: int) -> str:
+    """Move train rows to test, and to dev if that is empty, too; return a sentence about it.
+
+    Raises:
+        UserError: If there are too few rows.
+    """
+    rows = examples["train"]
+    count = max(1, min(STRATA, len(rows) // MIN_STRATUM))
+    ends = np.quantile([example.target for example in rows], np.linspace(0, 1, count + 1)[1:-1])
+    strata = [[int(np.searchsorted(ends, example.target))] for example in rows]
+    shares = shares_to_draw(bool(examples["dev"]))
+    drawn = draw_rows([example.item for example in rows], strata, shares, seed)
+    if not drawn["test"]:
+        raise UserError(
+            f"The task '{name}' has no test split, and too few train rows ({len(rows)}) to draw one from; add a test "
+            "split."
+        )
+    moved = {place for places in drawn.values() for place in places}
+    examples["train"] = [example for place, example in enumerate(rows) if place not in moved]
+    for split, places in drawn.items():
+        examples[split] = [rows[place] for place in places]
+    counts = " and ".join(f"{len(places):,} {split} rows" for split, places in drawn.items())
+    return (
+        f"The task '{name}' has no test split, so {counts} were drawn from its {len(rows):,} train rows with the seed "
+        f"{seed}: low and high numbers in proportion, equal texts in one split."
+    )
+
+
+class Regressor(Classifier):
+    """A sequence classification model with a single output, and its tokenizer.
+
+    Attributes:
+        scale: Unit of the output; the target is ``scale * output + shift``.
+        shift: The target at an output of zero.
+    """
+
+    scale: float = 1.0
+    shift: float = 0.0
+
+    @property
+    def head(self) -> nn.Linear:
+        """The last layer."""
+        inside = {id(module) for module in self.model.base_model.modules()}
+        layers = [m for m in self.model.modules() if isinstance(m, nn.Linear) and m.out_features == 1]
+        return [layer for layer in layers if id(layer) not in inside][-1]
+
+    def _target(self, example: Any) -> float:
+        return (example.target - self.shift) / self.scale
+
+    def rescale(self, scale: float, shift: float) -> None:
+        """Change the unit of the output, so that the predictions of the model stay the same.
+
+        Args:
+            scale: The new scale.
+            shift: The new shift; it must be the current one if the last layer has no bias.
+        """
+        with torch.no_grad():
+            self.head.weight.mul_(self.scale / scale)
+            if self.head.bias is not None:
+                self.head.bias.mul_(self.scale).add_(self.shift - shift).div_(scale)
+        self.scale, self.shift = scale, shift
+
+    def values(self, examples: Sequence[Example], precision: Precision) -> list[float]:
+        """Return the predicted number for each example.
+
+        Raises:
+            UserError: If the model returns NaN or infinity.
+        """
+        outputs = self.predict(self.features(examples), precision)
+        check_finite(outputs)
+        return [float(f"{float(output) * self.scale + self.shift:.7g}") for output in outputs]
+
+
+@TASK_KINDS.register("regression", summary="a number per text or pair of texts, such as a similarity")
+class Regression(TaskKind):
+    """The kind of tables whose labels are numbers, at least one of them with a fraction."""
+
+    def matches_table(self, rows: Sequence[Row], options: ReadingOptions) -> bool:
+        """Return whether the labels are such numbers."""
+        return holds_numbers(rows, options)
+
+    def read_tables(
+        self, tables: dict[str, Table], name: str, options: ReadingOptions, path: Path | None
+    ) -> RegressionTask:
+        """Read the task."""
+        selected = select_columns(tables, name, options, (*LABEL_NAMES, *SCORE_NAMES))
+        return build_task(name, selected, path, options.split_seed)
+
+    def texts(self, example: Example) -> tuple[str | None, ...]:
+        """Return the text, and the second text of a pair."""
+        return example.text, example.text_pair
+
+    def item_text(self, example: Example) -> str:
+        """Return the text; for a pair, both texts joined by a line break."""
+        return example.text if example.text_pair is None else f"{example.text}\n{example.text_pair}"
+
+    def answer(self, example: Example, task: RegressionTask) -> str:
+        """Return the number."""
+        return f"{example.target:g}"
+
+    def sentence_pairs(self, task: RegressionTask) -> SentencePairs | None:
+        """Return the pairs of the test split with their scores; those of all splits if the file had only one."""
+        examples = [*task.train, *task.dev, *task.test] if task.drawn else task.test
+        if examples[0].text_pair is None:
+            return None
+        texts = ([example.text for example in examples], [str(example.text_pair) for example in examples])
+        return SentencePairs(task.name, *texts, [example.target for example in examples])
+
+    def learner(
+        self, model: str | Path, task: RegressionTask, options: ResolvedOptions, device: torch.device
+    ) -> RegressionLearner:
+        """Load a checkpoint as a model of one number.
+
+        The targets are scaled to mean 0 and standard deviation 1 of the train split, so that the learning rate does
+        not depend on their unit; a last layer without bias, as in most decoders, is scaled only.
+        """
+        known = load_config(model)
+        settings = {"num_labels": 1, "problem_type": "regression"}
+        regressor = Regressor(
+            *load_with_head(
+                AutoModelForSequenceClassification, model, settings, options.max_length, device, "regressor"
+            )
+        )
+        targets = np.asarray([example.target for example in task.train])
+        shift = float(targets.mean()) if regressor.head.bias is not None else 0.0
+        scale = float(np.sqrt(np.mean((targets - shift) ** 2))) or 1.0
+        has_head = known.num_labels == 1 and any("ForSequenceClass" in name for name in known.architectures or ())
+        if has_head:  # a trained head, whose output is in the unit of the target
+            regressor.rescale(scale, shift)
+        else:
+            regressor.scale, regressor.shift = scale, shift
+        return RegressionLearner(regressor, task)
+
+
+class RegressionLearner(Learner):
+    """A model of one number that learns a task."""
+
+    head: Regressor
+    task: RegressionTask
+
+    def rows(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """Return the model inputs of each example with its scaled target."""
+        return self.head.features(examples)
+
+    def measure(self, split: str, precision: Precision) -> EvaluationResult:
+        """Predict a split; return correlations, and errors in the unit of the target."""
+        examples: list[Example] = getattr(self.task, split)
+        gold, predicted = [example.target for example in examples], self.head.values(examples, precision)
+        return EvaluationResult(regression_metrics(gold, predicted), gold, predicted, [None] * len(gold))
+
+    def finish(self) -> None:
+        """Move scale and shift of the targets into the last layer, so that the saved model returns targets."""
+        self.head.rescale(1.0, self.head.shift if self.head.head.bias is None else 0.0)

@@ -1,0 +1,310 @@
+"""Retrieval tasks: folders in the layout of BEIR, and tables of pairs or triplets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from acclimate.errors import UserError, warn_once
+from acclimate.evaluation.retrieval import RetrievalScoring
+from acclimate.options.reading import ReadingOptions
+from acclimate.tasks.readers import SPLITS, Row, read_rows
+from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, draw_rows, shares_to_draw
+
+QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")
+PASSAGE_NAMES = (
+    *("positive", "pos", "passage", "document", "answer", "text_pair", "sentence2", "text2", "sentence_b", "text_b"),
+)
+NEGATIVE_NAMES = ("negative", "neg", "hard_negative")
+"""Usual names of the columns of pairs and triplets, in lower case."""
+NOT_OF_PAIRS = (*LABEL_NAMES, *SCORE_NAMES, "context", "answers", "choices", "options", "tokens", "spans", "entities")
+"""Columns that show that rows are of another kind."""
+CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
+ENDINGS = ("", ".gz", ".zst", ".bz2", ".xz")
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A relevant document, with its grade."""
+
+    id: str
+    text: str
+    grade: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query, its relevant documents, and texts that are not relevant, to learn from."""
+
+    id: str
+    text: str
+    relevant: tuple[Passage, ...]
+    negatives: tuple[str, ...] = ()
+
+    @property
+    def item(self) -> str:
+        """Its text, without differences of case and blanks."""
+        return " ".join(self.text.casefold().split())
+
+
+@dataclass(frozen=True)
+class RetrievalTask:
+    """A retrieval task: documents, and three splits of queries."""
+
+    task_kind: ClassVar[str] = "retrieval"
+    default_length: ClassVar[int] = 256
+    """Default maximum tokens per query or document."""
+    labels: ClassVar[list[str]] = []
+    """Empty: every document can be an answer."""
+
+    name: str
+    train: list[Query]
+    test: list[Query]
+    documents: Mapping[str, str]
+    """The texts to search, by id."""
+    dev: list[Query] = field(default_factory=list)
+    path: Path | None = None
+    drawn: str = ""
+    """A sentence on the splits that were drawn from train; empty if none were."""
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of everything in the task that can change a result: documents and queries."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(b"retrieval")
+        digest.update(json.dumps(sorted(self.documents.items())).encode())
+        for split in SPLITS:
+            digest.update(f"\n{split}\n".encode())
+            for query in getattr(self, split):
+                relevant = [[passage.id, passage.text, passage.grade] for passage in query.relevant]
+                digest.update(json.dumps([query.text, relevant, query.negatives]).encode() + b"\n")
+        return digest.hexdigest()
+
+    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> RetrievalScoring:
+        """Return how rankings are scored.
+
+        Raises:
+            UserError: If ``negative`` is given, since there are no labels.
+        """
+        if negative:
+            raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
+        return RetrievalScoring()
+
+    def few_shot(self, count: int, seed: int) -> list[Query]:
+        """Draw ``count`` train queries, or all if there are fewer, in the order of the file.
+
+        Raises:
+            UserError: If ``count`` is below two: queries learn from the documents of others.
+        """
+        if count < 2:
+            raise UserError(f"few_shot={count} is too few for retrieval; it must be at least 2.")
+        drawn = random.Random(f"{seed}").sample(range(len(self.train)), min(count, len(self.train)))
+        return [self.train[place] for place in sorted(drawn)]
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    return next((folder / f"{name}{end}" for end in ENDINGS if (folder / f"{name}{end}").is_file()), None)
+
+
+def is_beir_folder(folder: Path) -> bool:
+    """Return whether a folder has the layout of BEIR."""
+    return all(_find(folder, name) for name in (CORPUS, QUERIES)) and (folder / "qrels").is_dir()
+
+
+def read_beir(folder: Path, name: str) -> RetrievalTask:
+    """Read a folder of ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/train.tsv``, ``dev.tsv`` and ``test.tsv``.
+
+    Documents with grade 0 are not relevant. Train and dev may be missing; a model is then evaluated as it is.
+
+    Raises:
+        UserError: If a file is missing, a row cannot be used, or an id is duplicated or unknown.
+    """
+    documents = _read_texts(_find(folder, CORPUS))
+    queries = _read_texts(_find(folder, QUERIES))
+    splits: dict[str, list[Query]] = {}
+    for split, names in SPLITS.items():
+        files = [file for one in names if (file := _find(folder / "qrels", f"{one}.tsv"))]
+        if len(files) > 1:
+            raise UserError(f"'{folder / 'qrels'}' has several {split} files; keep one.")
+        splits[split] = _read_judgements(files[0], queries, documents) if files else []
+    if not splits["test"]:
+        raise UserError(f"'{folder / 'qrels'}' has no test.tsv with a relevant document; add the test split.")
+    return RetrievalTask(name, splits["train"], splits["test"], documents, splits["dev"], folder)
+
+
+def _read_texts(file: Path | None) -> dict[str, str]:
+    """Return texts by id, each after its title if it has one."""
+    assert file is not None
+    texts: dict[str, str] = {}
+    for where, row in read_rows(file):
+        found, text, title = row.get("_id", row.get("id")), row.get("text"), row.get("title") or ""
+        if found in (None, "") or not isinstance(text, str) or not isinstance(title, str):
+            raise UserError(f"{where}: a row needs '_id' and 'text' (and perhaps 'title'), as in BEIR.")
+        if str(found) in texts:
+            raise UserError(f"{where}: the id '{found}' is duplicated; give each row its own.")
+        texts[str(found)] = check_text(where, f"{title}\n{text}".strip())
+    return texts
+
+
+def check_text(where: str, text: Any) -> str:
+    """Return a text that can be read.
+
+    Raises:
+        UserError: If it is empty, no string, or not valid Unicode.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise UserError(f"{where}: a text must be a non-empty string; fix or remove the row.")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UserError(f"{where}: the text contains half of a surrogate pair, which is not a character; fix the row.")
+    return text
+
+
+def _read_judgements(file: Path, queries: Mapping[str, str], documents: Mapping[str, str]) -> list[Query]:
+    """Return the queries of a split with their relevant documents, in the order of the file."""
+    found: dict[str, dict[str, float]] = {}
+    for where, row in read_rows(file, ("query-id", "corpus-id", "score")):
+        try:
+            query, document, grade = str(row["query-id"]), str(row["corpus-id"]), float(row.get("score") or 1)
+        except (KeyError, ValueError) as error:
+            raise UserError(
+                f"{where}: a row needs 'query-id', 'corpus-id' and a number 'score', as in BEIR."
+            ) from error
+        for kind, key, known in (("query", query, queries), ("document", document, documents)):
+            if key not in known:
+                raise UserError(f"{where}: there is no {kind} with the id '{key}'; add it, or remove the row.")
+        found.setdefault(query, {})[document] = grade
+    made = []
+    for query, grades in found.items():
+        relevant = [Passage(key, documents[key], grade) for key, grade in grades.items() if grade > 0]
+        negatives = [documents[key] for key, grade in grades.items() if grade <= 0]
+        if relevant:
+            made.append(Query(query, queries[query], tuple(relevant), tuple(negatives)))
+    if len(made) < len(found):
+        warn_once(f"'{file}': {len(found) - len(made):,} queries without a relevant document are left out.")
+    return made
+
+
+def pair_columns(names: Collection[str], options: ReadingOptions) -> dict[str, str] | None:
+    """Return the columns of query, passage and perhaps negative; None if they are not clear.
+
+    Args:
+        names: The columns.
+        options: The columns that the user named: those of text and pair.
+    """
+    usual = {"query": QUERY_NAMES, "passage": PASSAGE_NAMES, "negative": NEGATIVE_NAMES}
+    given = {"query": options.text_column, "passage": options.pair_column, "negative": None}
+    found = {}
+    for part, known in usual.items():
+        columns = [name for name in names if name.lower() in known and name not in given.values()]
+        if given[part] is not None:
+            columns = [str(given[part])]
+        if len(columns) == 1:
+            found[part] = columns[0]
+        elif part != "negative":
+            return None
+    return found if {found["query"], found["passage"]} <= set(names) else None
+
+
+def holds_pairs(rows: Sequence[Row], options: ReadingOptions) -> bool:
+    """Return whether rows are pairs or triplets: a query, a passage and perhaps a negative, and nothing to predict."""
+    names = dict.fromkeys(column for _, row in rows for column in row)
+    other = options.label_column or any(name.lower() in NOT_OF_PAIRS for name in names)
+    return not other and pair_columns(names, options) is not None
+
+
+def read_pairs(
+    tables: Mapping[str, Table], name: str, options: ReadingOptions, path: Path | None = None
+) -> RetrievalTask:
+    """Read pairs or triplets; the documents are all passages and negatives.
+
+    Rows with the same query are one query with several relevant documents.
+
+    Raises:
+        UserError: If the columns are not clear, or a text cannot be used.
+    """
+    first, *_ = tables["train"].rows
+    names = dict.fromkeys(column for _, row in tables["train"].rows for column in row)
+    columns = pair_columns(names, options)
+    if columns is None:
+        raise UserError(
+            f"{first[0]}: pairs need a column of queries ({', '.join(QUERY_NAMES[:4])} ...) and one of passages "
+            f"({', '.join(PASSAGE_NAMES[:4])} ...); name them with --text-column and --pair-column."
+        )
+    if set(columns.values()) != {"query", "passage"}:
+        warn_once(
+            f"The task '{name}' is retrieval: "
+            + ", ".join(f"{part} in '{one}'" for part, one in columns.items())
+            + "."
+        )
+    texts: dict[str, str] = {}  # id by text
+    splits = {}
+    for split in SPLITS:
+        found: dict[str, tuple[dict[str, Passage], list[str]]] = {}
+        for where, row in tables[split].rows if split in tables else ():
+            parts = {part: check_text(f"{where}: '{column}'", row.get(column)) for part, column in columns.items()}
+            for part in ("passage", "negative"):
+                if part in parts:
+                    texts.setdefault(parts[part], f"d{len(texts)}")
+            relevant, negatives = found.setdefault(parts["query"], ({}, []))
+            key = texts[parts["passage"]]
+            relevant[key] = Passage(key, parts["passage"])
+            negatives += [parts["negative"]] if "negative" in parts else []
+        splits[split] = [
+            Query(f"{split}-{number}", query, tuple(relevant.values()), tuple(dict.fromkeys(negatives)))
+            for number, (query, (relevant, negatives)) in enumerate(found.items())
+        ]
+    drawn = "" if splits["test"] else _draw_splits(splits, name, options.split_seed)
+    documents = {key: text for text, key in texts.items()}
+    return RetrievalTask(name, splits["train"], splits["test"], documents, splits["dev"], path, drawn)
+
+
+def _draw_splits(splits: dict[str, list[Query]], name: str, seed: int) -> str:
+    """Move train queries to test, and to dev if that is empty, too; return a sentence about it.
+
+    Raises:
+        UserError: If there are too few queries.
+    """
+    queries = splits["train"]
+    groups = [query.relevant[0].id for query in queries]
+    shares = shares_to_draw(bool(splits["dev"]))
+    drawn = draw_rows(groups, [[0]] * len(queries), shares, seed)
+    if not drawn["test"]:
+        raise UserError(
+            f"The task '{name}' has no test split, and too few train queries ({len(queries)}) to draw one from; add a "
+            "test split."
+        )
+    moved = {place for places in drawn.values() for place in places}
+    splits["train"] = [query for place, query in enumerate(queries) if place not in moved]
+    for split, places in drawn.items():
+        splits[split] = [queries[place] for place in places]
+    counts = " and ".join(f"{len(places):,} {split} queries" for split, places in drawn.items())
+    warn_once(
+        sentence := f"The task '{name}' has no test split, so {counts} were drawn from its {len(queries):,} train "
+        f"queries with the seed {seed}: queries with the same passage in one split."
+    )
+    return sentence
+
+
+def training_rows(queries: Iterable[Query], every_negative: bool) -> list[dict[str, str]]:
+    """Return rows for losses with in-batch negatives: ``anchor``, ``positive`` and perhaps ``negative``.
+
+    Args:
+        queries: Queries with relevant documents.
+        every_negative: Whether each row has a negative.
+    """
+    rows = []
+    for query in queries:
+        for place, passage in enumerate(query.relevant):
+            row = {"anchor": query.text, "positive": passage.text}
+            if every_negative:
+                row["negative"] = query.negatives[place % len(query.negatives)]
+            rows.append(row)
+    return rows

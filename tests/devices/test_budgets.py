@@ -1,0 +1,156 @@
+"""What a training step costs on an accelerator, counted on the emulated one: launches, waits, padding, kernels."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.inputs import draw_lengths
+
+from acclimate.corpus import Corpus
+from acclimate.device import to_device
+from acclimate.masking import resolve
+from acclimate.model_kinds import MASKED
+from acclimate.models import attach, encode
+from acclimate.models.batching import padding_policy, training_tokens
+from acclimate.models.families import kernels_of
+from acclimate.tasks import finetune
+from acclimate.training import adapt, names, trainer
+from acclimate.training.batches import Collator
+from acclimate.training.method import lookup
+from acclimate.training.trainer import StepTrainer
+from tests.accelerator import emulated
+from tests.cases import each
+from tests.counting import counted
+from tests.methods.test_contract import TASK, run
+from tests.tiny import ENCODERS, WORDS, save_tiny, tiny_model, tiny_tokenizer
+
+MAX_WAITS = 2
+PLAIN = [word for word in WORDS if word.isalpha() and len(word) > 1]
+
+
+@dataclass
+class Step:
+    """What one step cost, from its start to the start of the next."""
+
+    launches: int
+    waits: int
+    micro_batches: int
+    tokens: int
+    read: int
+    attention: dict
+
+
+@contextmanager
+def steps_of(ledger):
+    """Yield a list that gets the cost of each step but the last."""
+    found, before, step = [], [], StepTrainer.training_step
+
+    def spied(self, model, inputs, *args, **kwargs):
+        if before:
+            launches, waits, batches, tokens = before.pop()
+            read, attention = sum(ledger.read), dict(ledger.attention)
+            found.append(Step(ledger.launched - launches, ledger.waits - waits, batches, tokens, read, attention))
+        ledger.read.clear()
+        ledger.attention.clear()
+        before.append((ledger.launched, ledger.waits, len(inputs), sum(batch.tokens for batch in inputs)))
+        return step(self, model, inputs, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "log_interval", lambda steps: 50)  # as in a training of thousands of steps
+        patch.setattr(StepTrainer, "training_step", spied)
+        yield found
+
+
+def texts(count):
+    rng = np.random.default_rng(0)
+    return [" ".join(rng.choice(PLAIN, int(length) - 2)) for length in draw_lengths(count, rng)]
+
+
+def cost_of(method, folder, *, count=6, steps=3, layers=12, **options):
+    """Adapt a model of 12 layers to texts with lengths as in the benchmark; return the cost of its last full step."""
+    model = save_tiny("bert", folder / "model", num_hidden_layers=layers, max_position_embeddings=512)
+    options = {"steps": steps, "batch_size": count, "max_length": 164, "progress": False, **options}
+    with counted() as ledger, steps_of(ledger) as found:
+        adapt(model, Corpus.of(texts(2 * count)), method, folder / "out", **options)
+    return found[-1]
+
+
+@each(("method", "most"), [("lm", 1_250), ("dga", 1_800)])
+def test_launches_of_a_step(method, most, tmp_path):
+    """The number of launches does not depend on the number of texts, as long as they are one micro-batch."""
+    step = cost_of(method, tmp_path, settings={"importance_tokens": 500} if method == "dga" else None)
+    assert step.launches <= most and step.micro_batches == 1 and step.waits <= MAX_WAITS
+    assert step.read <= step.tokens * (3 if method == "dga" else 1) + 16
+    assert step.attention == {"varlen": 12}
+
+
+def test_a_step_of_256_texts_is_one_micro_batch():
+    lengths = draw_lengths(256, np.random.default_rng(1))
+    with emulated(bf16=True):
+        model = to_device(tiny_model("bert", max_position_embeddings=512))
+        limit, policy = training_tokens(model, 3, 164), padding_policy(model)
+    collator = Collator.of(tiny_tokenizer(), resolve(None, 0.15), MASKED, limit, policy=policy)
+    batches = collator([np.full(length, 7) for length in lengths], np.random.default_rng(2))
+    assert len(batches) == 1 and batches[0].tokens == lengths.sum()
+
+
+@pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains])
+def test_a_step_of_any_method_waits_at_most_twice(tiny_bert, tmp_path, method):
+    with counted() as ledger, steps_of(ledger) as found:
+        run(tiny_bert, method, tmp_path / "out", precision="auto")
+    # Where a method has several stages, models are measured and written between them.
+    usual = sorted(found, key=lambda step: step.waits)[len(found) // 2]
+    assert usual.waits <= MAX_WAITS and "mask" not in usual.attention
+
+
+def test_a_step_of_fine_tuning_waits_once(tiny_bert):
+    with counted() as ledger, steps_of(ledger) as found:
+        finetune(tiny_bert, TASK, epochs=4, batch_size=8, progress=False)
+    assert {step.waits for step in found} == {1}
+    assert all(step.read < step.tokens + 17 and "mask" not in step.attention for step in found)
+
+
+@each("family", sorted(ENCODERS))
+@each("bf16", [False, True])
+def test_attention_without_padding_equals_padded_rows(family, bf16, monkeypatch):
+    """Also for packed rows and head gates; in bf16 to its precision."""
+    text = torch.tensor([[0] * 3 + [1] * 5 + [-1] * 4, [2] * 6 + [3] * 5 + [-1], [4] * 12])
+    ids = torch.arange(10, 46).view(3, 12) * (text >= 0)
+    model = tiny_model(family).eval()
+    if family == "modernbert":
+        model.config.sliding_window = model.config.local_attention // 2
+    layers = attach(model)
+    gates = {"H": torch.rand(len(layers), 3, 4)}
+    expected = encode(model, ids, text, gates)[text >= 0]
+    with counted(bf16=bf16) as ledger:
+        model = to_device(model)
+        attach(model)
+        ledger.reset()
+        with torch.autocast("cuda", enabled=bf16, dtype=torch.bfloat16):
+            there = {"H": gates["H"].to("cuda")}
+            found = encode(model, ids.to("cuda"), text.to("cuda"), there, host=text).cpu()[text >= 0]
+    assert set(ledger.attention) <= ({"varlen"} if bf16 or family != "modernbert" else {"varlen", "mask"})
+    torch.testing.assert_close(found.float(), expected, atol=0.05 if bf16 else 1e-5, rtol=0.05 if bf16 else 1e-4)
+
+
+@each("family", ["llama", "gpt2", "qwen3", "mistral", "gemma2"])
+def test_decoders_are_read_without_padding(family):
+    """Grouped queries, windows and bounded scores included; the probe has to prove it for each architecture."""
+    text = torch.tensor([[0] * 3 + [1] * 15 + [-1] * 4, [2] * 12 + [3] * 9 + [-1]])
+    ids = torch.arange(10, 54).view(2, 22) * (text >= 0)
+    changes = {"sliding_window": 6} if family in ("mistral", "gemma2") else {}
+    model = tiny_model(family, **changes).eval()
+    attach(model)
+    expected = encode(model, ids, text)[text >= 0]
+    with counted() as ledger:
+        model = to_device(model)
+        attach(model)
+        assert kernels_of(model).varlen_attention
+        ledger.reset()
+        found = encode(model, ids.to("cuda"), text.to("cuda"), host=text).cpu()[text >= 0]
+    assert set(ledger.attention) == ({"varlen"} if family in ("llama", "gpt2", "qwen3") else set(ledger.attention))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)

@@ -1,0 +1,306 @@
+"""Retrieval: reading BEIR folders, pairs and triplets; metrics against a library; training, saving and reloading."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import ndcg_score
+from typer.testing import CliRunner
+
+from acclimate.cli import app
+from acclimate.errors import UserError
+from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, ranking_scores, retrieval_metrics
+from acclimate.files import read_json
+from acclimate.study import compare
+from acclimate.tasks import distill, finetune, load_task
+from acclimate.tasks.kinds import find_task_kind, item_texts, task_text
+from acclimate.tasks.retrieval import RetrievalTask
+from acclimate.tasks.splits import limit_splits
+from tests.cases import each
+from tests.tiny import WORDS, save_tiny
+
+sentence_transformers = pytest.importorskip("sentence_transformers")
+QUICK = {"progress": False, "precision": "fp32", "max_length": 24}
+TOPICS = [word for word in WORDS if len(word) > 3][:30]
+
+
+def query_of(topic, chance):
+    return f"which {topic} was {chance.choice(['good', 'bad', 'fresh'])} ?"
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory):
+    """Each query names the topic of its document, and BM25 finds most of them."""
+    folder, chance = tmp_path_factory.mktemp("beir"), random.Random(0)
+    documents = {f"p{n}": f"the {topic} and a {TOPICS[n - 1]} of it ." for n, topic in enumerate(TOPICS)}
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": key, "title": "", "text": text}) + "\n" for key, text in documents.items())
+    )
+    queries, qrels = [], {"train": [], "dev": [], "test": []}
+    for number in range(60):
+        split = ("train", "train", "train", "dev", "test")[number % 5]
+        queries.append({"_id": f"q{number}", "text": query_of(TOPICS[number % 30], chance)})
+        qrels[split].append(f"q{number}\tp{number % 30}\t1")
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    (folder / "qrels").mkdir()
+    for split, lines in qrels.items():
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    return folder
+
+
+def test_a_folder_in_the_layout_of_beir(beir):
+    task = load_task(beir)
+    assert isinstance(task, RetrievalTask)
+    assert (len(task.train), len(task.dev), len(task.test), len(task.documents)) == (36, 12, 12, 30)
+    assert task.test[0].relevant[0].text == task.documents[task.test[0].relevant[0].id]
+    assert find_task_kind(task).answer(task.test[0], task) == task.test[0].relevant[0].text
+    assert task.train[0].text in task_text(task) and item_texts(task)["test"][0] == task.test[0].text
+    assert len(limit_splits(task, test=5).test) == 5 and len(task.few_shot(4, 0)) == 4
+    assert task.fingerprint() == load_task(beir).fingerprint()
+    pairs = find_task_kind(task).sentence_pairs(task)
+    assert len(set(pairs.second)) == len(pairs.second) and pairs.scores is None
+    with pytest.raises(UserError, match="cannot be named"):
+        load_task(beir, text_column="text")
+    for wrong in (lambda: task.few_shot(1, 0), lambda: task.scoring(negative=["a"])):
+        with pytest.raises(UserError):
+            wrong()
+
+
+@each(("file", "text", "words"), [
+    ("corpus.jsonl", '{"text": "a"}', "needs '_id' and 'text'"),
+    ("corpus.jsonl", '{"_id": "p1", "text": "a"}\n{"_id": "p1", "text": "b"}', "'p1' is duplicated"),
+    ("corpus.jsonl", '{"_id": "p1", "text": " "}', "non-empty string"),
+    ("queries.jsonl", '{"_id": "q1", "text": "\\ud800"}', "surrogate"),
+    ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq4\tp99\t1", "no document with the id 'p99'"),
+    ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nx\tp4\t1", "no query with the id 'x'"),
+    ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq4\tp4\tyes", "a number 'score'"),
+    ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq4\tp4\t0", "no test.tsv with a relevant document"),
+])  # fmt: skip
+def test_files_that_cannot_be_used_are_named(file, text, words, beir, tmp_path):
+    folder = tmp_path / "task"
+    folder.mkdir()
+    (folder / "qrels").mkdir()
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        (folder / name).write_text((beir / name).read_text())
+    (folder / file).write_text(text)
+    with pytest.raises(UserError, match=words):
+        load_task(folder)
+
+
+def test_grades_and_documents_that_are_not_relevant(beir, tmp_path, caplog):
+    (tmp_path / "qrels").mkdir()
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (tmp_path / name).write_text((beir / name).read_text())
+    lines = ["query-id\tcorpus-id\tscore", "q1\tp1\t2", "q1\tp2\t1", "q1\tp3\t0", "q2\tp3\t0"]
+    (tmp_path / "qrels" / "test.tsv").write_text("\n".join(lines))
+    task = load_task(tmp_path)
+    (query,) = task.test
+    assert [(passage.id, passage.grade) for passage in query.relevant] == [("p1", 2.0), ("p2", 1.0)]
+    assert query.negatives == (task.documents["p3"],) and "1 queries without a relevant document" in caplog.text
+
+
+def test_pairs_and_triplets(caplog):
+    chance = random.Random(1)
+    rows = [{"question": query_of(topic, chance), "answer": f"the {topic} of it", "negative": f"no {topic}"}
+            for topic in TOPICS for _ in range(2)]  # fmt: skip
+    task = load_task(rows)
+    assert task.task_kind == "retrieval" and task.drawn in caplog.text and "query in 'question'" in caplog.text
+    passages = [{query.relevant[0].id for query in split} for split in (task.train, task.dev, task.test)]
+    assert not passages[0] & passages[1] and not passages[0] & passages[2] and not passages[1] & passages[2]
+    assert all(query.negatives for query in task.train) and len(task.documents) == 60
+    same = load_task([{"anchor": "a", "positive": text} for text in "bcd"] * 2 + [{"anchor": "e", "positive": "f"}] * 9
+                     + [{"anchor": f"g{n}", "positive": f"h{n}"} for n in range(20)])  # fmt: skip
+    queries = [*same.train, *same.dev, *same.test]
+    assert len(queries) == 22 and max(len(query.relevant) for query in queries) == 3
+    own = load_task(rows, text_column="answer", pair_column="question")
+    assert own.test[0].text.startswith("the ")
+    with pytest.raises(UserError, match=r"'answer'.*non-empty"):
+        load_task([*rows, {"question": "a", "answer": ""}])
+    with pytest.raises(UserError, match="pairs need a column"):
+        load_task([{"a": "b", "c": "d"}], task_kind="retrieval")
+
+
+@each(("row", "kind"), [
+    ({"text": "a {}", "text_pair": "b {}"}, "retrieval"),
+    ({"sentence1": "a {}", "sentence2": "b {}"}, "retrieval"),
+    ({"query": "a {}", "positive": "b {}", "negative": "c {}"}, "retrieval"),
+    ({"text": "a {}", "text_pair": "b {}", "label": "yes"}, "classification"),
+])  # fmt: skip
+def test_pairs_are_found_by_their_columns(row, kind):
+    rows = [{name: value.format(n) for name, value in row.items()} for n in range(40)]
+    if "label" in row:
+        rows[::2] = [{**entry, "label": "no"} for entry in rows[::2]]
+    assert load_task(rows).task_kind == kind
+
+
+@settings(deadline=None, max_examples=60, database=None)
+@given(st.lists(st.integers(0, 2), min_size=3, max_size=25).filter(any), st.integers(0, 999))
+def test_metrics_are_those_of_slow_computations(grades, seed):
+    scores = np.random.default_rng(seed).permutation(len(grades)).astype(float)
+    relevant = {f"d{n}": float(grade) for n, grade in enumerate(grades) if grade}
+    ranked = [f"d{n}" for n in np.argsort(-scores)]
+    found = ranking_scores(relevant, ranked)
+    assert found["ndcg@10"] == pytest.approx(ndcg_score([grades], [scores], k=10))
+    first = min(ranked.index(document) for document in relevant) + 1
+    assert found["mrr@10"] == (1 / first if first <= 10 else 0) and found["recall@100"] == 1.0
+    assert ranking_scores(relevant, ranked[:1])["recall@100"] == (ranked[0] in relevant) / len(relevant)
+
+
+def test_metrics_are_those_of_sentence_transformers(beir, tmp_path):
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+    task, out = load_task(beir), tmp_path / "out"
+    result = finetune(save_tiny("bert", tmp_path / "model"), task, out=out, epochs=0, **QUICK)
+    model = sentence_transformers.SentenceTransformer(str(out))
+    relevant = {query.id: {passage.id for passage in query.relevant} for query in task.test}
+    queries = {query.id: query.text for query in task.test}
+    theirs = InformationRetrievalEvaluator(queries, dict(task.documents), relevant, precision_recall_at_k=[100])(model)
+    assert result.steps == 0 and set(result.metrics["references"]) == {"bm25"}
+    for ours, name in (("ndcg@10", "ndcg@10"), ("mrr@10", "mrr@10"), ("recall@100", "recall@100")):
+        assert result.metrics[ours] == pytest.approx(theirs[f"cosine_{name}"])
+
+
+def test_bm25_finds_rare_words():
+    documents = {"a": "the soup was cold", "b": "the waiter was rude", "c": "soup soup and soup"}
+    ranked = rank_with_bm25(documents, ["rude waiter", "cold soup", "zebra"])
+    assert ranked[0] == ["b"] and ranked[1][0] == "a" and ranked[2] == []
+    gold = [{"b": 1.0}, {"a": 1.0}, {"c": 1.0}] * 10
+    found = compare_rankings(gold, [["b"], ["a"], ["c"]] * 10, ranked * 10)
+    assert found["recall@100"] == pytest.approx(2 / 3) and found["difference"]["verdict"] == "win"
+    with pytest.raises(ValueError, match="do not match"):
+        retrieval_metrics([], [])
+
+
+@each(("kind", "select", "gain"), [("bert", "last", 0.1), ("llama", "dev", 0.1)])
+def test_training_improves_the_ranking_and_the_folder_gives_the_same(kind, select, gain, beir, tmp_path):
+    out, task = tmp_path / "out", load_task(beir)
+    task = dataclasses.replace(task, test=task.train)  # what a tiny model can learn
+    model = save_tiny(kind, tmp_path / "model")
+    pairs = [{"sentence1": f"the {a} of it", "sentence2": f"a {b} in it", "score": n % 7 / 2}
+             for n, (a, b) in enumerate(zip(TOPICS, WORDS, strict=False))]  # fmt: skip
+    options = {
+        **QUICK,
+        "epochs": 4,
+        "learning_rate": 3e-3,
+        "batch_size": 8,
+        "select": select,
+        "similarity": pairs,
+        "max_length": 20,
+    }
+    result = finetune(model, task, out=out, **options)
+    before = result.metrics["references"]["before training"]
+    assert result.metrics["ndcg@10"] > before["ndcg@10"] + gain
+    assert before["difference"]["difference"] == pytest.approx(result.metrics["ndcg@10"] - before["ndcg@10"])
+    assert result.kind == "retrieval" and result.steps and result.metrics["references"]["bm25"]["ndcg@10"] > 0.3
+    loaded, kept = sentence_transformers.SentenceTransformer(str(out)), result.metrics["similarity"]
+    general = find_task_kind(load_task(pairs)).sentence_pairs(load_task(pairs))
+    assert (kept["metric"], kept["pairs"]) == ("spearman", 30)
+    assert kept["after"] == pytest.approx(general.score(general.measure(loaded))["spearman"], abs=1e-6)
+    assert f"{kept['before']:.3f}" in (out / "README.md").read_text()
+    assert "SentenceTransformer('out')" in (out / "README.md").read_text()
+    assert ("show similarity worse" in result.warning) == (kept["verdict"] == "loss")
+    assert loaded.max_seq_length == 20
+    vectors = [loaded.encode(texts) for texts in ([query.text for query in task.test], list(task.documents.values()))]
+    best = (vectors[0] @ vectors[1].T).argmax(1)
+    assert [list(task.documents)[place] for place in best] == [ranked[0] for ranked in result.predicted]
+    assert np.allclose(np.linalg.norm(vectors[0], axis=1), 1, atol=1e-5)
+    assert read_json(out / "metrics.json")["metrics"]["ndcg@10"] == result.metrics["ndcg@10"]
+    assert "ndcg@10" in (out / "README.md").read_text() and "bm25" in (out / "README.md").read_text()
+    assert finetune(model, task, out=out, **options).predicted == result.predicted
+    again = finetune(out, task, **{**QUICK, "epochs": 0, "max_length": 20})
+    assert again.metrics["ndcg@10"] == pytest.approx(result.metrics["ndcg@10"])
+
+
+def test_an_interrupted_training_resumes(beir, tiny_bert, tmp_path, monkeypatch):
+    from acclimate.tasks.retrieval import model as module
+
+    options = {**QUICK, "epochs": 2, "learning_rate": 1e-3, "batch_size": 8, "select": "dev"}
+    whole = finetune(tiny_bert, beir, out=tmp_path / "whole", **options)
+    steps, on_step_end = [], module._EpochCallback.on_step_end
+
+    def stop(self, args, state, control, **kwargs):
+        steps.append(state.global_step)
+        if len(steps) == 7:
+            raise KeyboardInterrupt
+        on_step_end(self, args, state, control, **kwargs)
+
+    monkeypatch.setattr(module._EpochCallback, "on_step_end", stop)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(tiny_bert, beir, out=tmp_path / "out", **options)
+    resumed = finetune(tiny_bert, beir, out=tmp_path / "out", **options)
+    assert steps[7] == 6 and steps[-1] == whole.steps
+    assert resumed.predicted == whole.predicted and resumed.epoch == whole.epoch
+    ours, theirs = read_weights(tmp_path / "out"), read_weights(tmp_path / "whole")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert not (tmp_path / ".out.work").exists()
+
+
+def read_weights(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def test_what_does_not_apply_is_an_error(beir, tiny_bert, tmp_path, monkeypatch):
+    cases = [
+        ({"first": beir}, "'first' does not apply"),
+        ({"confidence_penalty": 0.1}, "no classes"),
+        ({"metric": "f1", "select": "dev"}, "metric"),
+    ]
+    for options, words in cases:
+        with pytest.raises(UserError, match=words):
+            finetune(tiny_bert, beir, **QUICK, **options)
+    with pytest.raises(UserError, match="only those can be distilled"):
+        distill(tiny_bert, tiny_bert, beir, progress=False)
+    classes = [{"text": f"a {n}", "label": n % 2} for n in range(40)]
+    with pytest.raises(UserError, match="'similarity' measures retrieval models"):
+        finetune(tiny_bert, classes, similarity=beir, **QUICK)
+    with pytest.raises(UserError, match="'epochs' must be at least 1"):
+        finetune(tiny_bert, classes, epochs=0, **QUICK)
+    task = load_task(beir)
+    object.__setattr__(task, "train", [])
+    with pytest.raises(UserError, match="epochs=0"):
+        finetune(tiny_bert, task, **QUICK)
+    for library in ("bm25s", "sentence_transformers"):
+        monkeypatch.setitem(__import__("sys").modules, library, None)
+        with pytest.raises(UserError, match="acclimate\\[embeddings\\]"):
+            finetune(tiny_bert, beir, epochs=0, **QUICK)
+
+
+def test_on_the_command_line(beir, tiny_bert):
+    options = ["--model", str(tiny_bert), "--task", str(beir), "--epochs", "0", "--max-length", "24", "--seeds", "1"]
+    run = CliRunner().invoke(app, ["finetune", *options])
+    assert run.exit_code == 0, run.output
+    assert "ndcg@10" in run.output and "bm25" in run.output
+
+
+def test_in_a_study(beir, tiny_bert, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(
+        "\n".join(f"the {topic} was {n} . it is a {topic} for the table" for n in "123456" for topic in TOPICS)
+    )
+    study = {
+        "name": "search", "models": [str(tiny_bert)], "methods": ["none", "lm"], "seeds": 1,
+        "domains": [{"name": "d", "corpus": str(corpus), "tasks": [str(beir)]}],
+        "adapt": {"steps": 2, "batch_size": 4, "max_length": 16}, "evaluate": {"max_length": 16},
+        "finetune": {"max_length": 16, "epochs": 0},
+    }  # fmt: skip
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    results = compare(tmp_path / "study.json", tmp_path / "out", progress=False)
+    assert not results.failures
+    base, adapted = results.scores
+    assert (base.metric, base.kind, base.test_items) == ("ndcg@10", "retrieval", 12)
+    assert set(adapted.summaries) == {"ndcg@10", "mrr@10", "recall@100"} and adapted.comparison is not None
+    assert "ndcg@10" in (tmp_path / "out" / "report.html").read_text().lower()
+    (table,) = [table for table in results.tables if table.title == "Beside other rankings"]
+    assert [(row[3], row[4]) for row in table.rows] == [("none", "bm25"), ("lm", "bm25")]
+    assert table.rows[0][7] == pytest.approx(100 * base.summaries["ndcg@10"].mean)
+    leak = CliRunner().invoke(app, ["inspect", "leakage", "--corpus", str(corpus), "--task", str(beir)])
+    assert leak.exit_code == 0, leak.output
