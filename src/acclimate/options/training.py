@@ -62,7 +62,7 @@ SAMPLE_CHARACTERS = 50_000_000
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 """Options that limit the training; at most one of them may be given."""
 
-PrecisionName = Literal["fp32", "bf16", "auto"]
+PrecisionName = Literal["fp32", "bf16", "fp16", "auto"]
 
 
 @runtime_checkable
@@ -146,7 +146,7 @@ TextColumn = Annotated[
 Precision = Annotated[
     PrecisionName,
     Option(
-        "Precision of the forward pass; auto is bf16 where the hardware supports it, else fp32.",
+        "Precision of the forward pass; auto is bf16 where the hardware supports it, fp16 on older GPUs, else fp32.",
         more="Weights stay in fp32.",
     ),
 ]

@@ -1,9 +1,10 @@
-"""Training with less memory: gradient checkpointing, 8-bit optimizer states, and bfloat16 weights."""
+"""Training with less memory: gradient checkpointing, 8-bit optimizer states, bfloat16 weights, and float16."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from acclimate.updates import UpdateRule
 
 if TYPE_CHECKING:
     from acclimate.options import TrainingOptions
+    from acclimate.training.diagnosis import StepEngine
     from acclimate.training.engine import Engine
 
     OptionsT = TypeVar("OptionsT", bound=TrainingOptions)
@@ -30,6 +32,8 @@ LOST_UPDATES = (
     "moved 48 % as far as fp32 weights at a learning rate of 1e-4, and 11 % at 1e-5"
 )
 """Measured; see docs/dev/log.md."""
+FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2_000
+"""First factor on the loss in fp16, and after how many steps without an overflow it is doubled."""
 
 
 def with_memory_limit(run: Callable[[OptionsT], R]) -> Callable[[OptionsT], R]:
@@ -133,3 +137,45 @@ def _checkpointing_obstacle(engine: Engine) -> str | None:
     if parts - {"H"}:  # gates on heads are arguments of the layers, others are set for the forward pass only
         return "the method gates parts of layers other than attention heads"
     return None
+
+
+class LossScaler:
+    """Scales the loss of a training in fp16 so that small gradients are not rounded to zero (Micikevicius et al., 2018).
+
+    A step whose gradients overflow is skipped and halves the scale; :data:`GROWTH_STEPS` steps without one double it.
+    The norm of the gradients is on the host anyway, so that nothing else has to wait for the device.
+    """
+
+    def __init__(self, engine: StepEngine) -> None:
+        """Start with :data:`FIRST_SCALE`."""
+        self.engine, self.finite_steps, self.skipped = engine, 0, 0
+        engine.loss_scale = FIRST_SCALE
+
+    def unscale(self, model: nn.Module) -> None:
+        """Divide the gradients by the scale."""
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        torch._foreach_mul_(gradients, 1 / self.engine.loss_scale)
+
+    def skips_step(self, model: nn.Module, norm: float) -> bool:
+        """Return whether gradients with this norm have overflowed; then remove them, so that no weight changes."""
+        if math.isfinite(norm):
+            self.finite_steps += 1
+            if self.finite_steps % GROWTH_STEPS == 0:
+                self.engine.loss_scale *= 2
+            return False
+        if self.engine.loss_scale <= 1:  # no overflow of scaled values
+            return False
+        self.engine.loss_scale /= 2
+        self.finite_steps, self.skipped = 0, self.skipped + 1
+        for parameter in model.parameters():
+            parameter.grad = None
+        return True
+
+    def state(self) -> dict[str, float]:
+        """Return what a resumed training needs."""
+        return {"scale": self.engine.loss_scale, "finite_steps": self.finite_steps, "skipped": self.skipped}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state` returned."""
+        self.engine.loss_scale, self.finite_steps = float(state["scale"]), int(state["finite_steps"])
+        self.skipped = int(state["skipped"])

@@ -36,7 +36,7 @@ from acclimate.training.callbacks import (
     remove_incomplete_checkpoints,
 )
 from acclimate.training.diagnosis import StepData, StepEngine, make_divergence_error
-from acclimate.training.memory import make_optimizer
+from acclimate.training.memory import LossScaler, make_optimizer
 from acclimate.updates import UpdateRule
 
 CLOCK_FILE = "clock.json"
@@ -82,6 +82,7 @@ class StepTrainer(Trainer):
         self.engine, self.data, self.clock, self.log_file, self.schedule = engine, steps, clock, log_file, schedule
         self.rule = rule or UpdateRule()  # the base class does nothing
         self._appended, self._optimizer_name = appended, optimizer
+        self.scaler = LossScaler(engine) if engine.precision == "fp16" else None
         self.tokens = 0
         self.loss_sum = 0.0
         self._terms: dict[str, Tensor] = {}
@@ -130,6 +131,8 @@ class StepTrainer(Trainer):
         device = self.args.device
         batches: list[Any] = [batch.to(device) for batch in inputs]
         terms = self.engine.step(batches)
+        if self.scaler is not None:
+            self.scaler.unscale(model)
         self.rule.after_backward()
         self._terms = terms
         tokens = sum(batch.tokens - self._appended * batch.texts for batch in batches)
@@ -147,7 +150,11 @@ class StepTrainer(Trainer):
         measured = torch.as_tensor(super()._get_grad_norm(*args, **options), device=self.args.device)
         norm, *values = torch.stack([measured.float(), *(value.float() for value in self._terms.values())]).tolist()
         terms = dict(zip(self._terms, values, strict=True))
-        if not (math.isfinite(norm) and math.isfinite(terms["loss"])):
+        if not math.isfinite(terms["loss"]):
+            raise self._divergence_error(self._terms)
+        if self.scaler is not None and self.scaler.skips_step(self.engine.model, norm):
+            norm = 0.0
+        elif not math.isfinite(norm):
             raise self._divergence_error(self._terms)
         self.loss_sum += terms["loss"]
         self._recent.append(terms)
@@ -204,6 +211,7 @@ class StepTrainer(Trainer):
                 "processes": self.engine.group.size,
                 "loss_sum": self.loss_sum,
                 "recent": self._recent,
+                **({} if self.scaler is None else {"scaler": self.scaler.state()}),
             },
         )
         for callback in self.callback_handler.callbacks:
@@ -225,6 +233,8 @@ class StepTrainer(Trainer):
             )
         self.clock.earlier, self.tokens = state["seconds"], state["tokens"]
         self.loss_sum, self._recent = state["loss_sum"], state["recent"]
+        if self.scaler is not None:
+            self.scaler.load(state["scaler"])
         self.clock.synchronize(self.args.device)
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ResumableCallback):
