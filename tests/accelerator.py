@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from acclimate import device as choices
 from acclimate.kernels.varlen import _has_flash, varlen_works
+from acclimate.training.trainer import LOADER_WORKERS
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.type_as)
@@ -195,6 +196,7 @@ def emulated(bf16: bool = False, capability: tuple[int, int] | None = None) -> I
         for name in ("get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all"):
             patch.setattr(torch.cuda.random, name, fakes[name])
         patch.setattr(torch, "load", load_here)
+        patch.setitem(LOADER_WORKERS, "cuda", 0)  # the emulation does not reach other processes
         patch.setattr(torch, "autocast", autocast_here)
         _clear_caches()
         try:

@@ -247,6 +247,14 @@ class TrainingOptions:
         Count | None,
         Option("Optimizer steps between checkpoints.", OUTPUT, default="every 5 minutes", recorded=False),
     ] = None
+    loader_workers: Annotated[
+        Annotated[Integer, Field(ge=0, le=64)] | None,
+        Option(
+            "Processes that prepare batches ahead.",
+            default="2 on a GPU, 0 on a CPU",
+            recorded=False,
+        ),
+    ] = None
     keep_steps: KeepSteps = ()
     overwrite: Overwrite = False
     progress: Progress = True

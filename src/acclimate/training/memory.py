@@ -140,7 +140,7 @@ def _checkpointing_obstacle(engine: Engine) -> str | None:
 
 
 class LossScaler:
-    """Scales the loss of a training in fp16 so that small gradients are not rounded to zero (Micikevicius et al., 2018).
+    """Scales the loss in fp16 so that small gradients are not rounded to zero (Micikevicius et al., 2018).
 
     A step whose gradients overflow is skipped and halves the scale; :data:`GROWTH_STEPS` steps without one double it.
     The norm of the gradients is on the host anyway, so that nothing else has to wait for the device.

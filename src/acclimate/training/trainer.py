@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -43,6 +45,9 @@ CLOCK_FILE = "clock.json"
 LOG_FILE = "log.jsonl"
 ADAPTATION_EPSILON = 1e-6
 """AdamW's epsilon in adaptation, as in BERT and RoBERTa pre-training."""
+LOADER_WORKERS, PREFETCHED_STEPS = {"cuda": 2}, 2
+"""Processes that prepare batches, by type of device, and the steps that each prepares ahead. A step of a GPU takes as
+long as its preparation; on a CPU they would take each other's time."""
 CallbackFactory = Callable[["StepTrainer"], TrainerCallback]
 
 
@@ -63,6 +68,7 @@ class StepTrainer(Trainer):
         save_every: int | None = None,
         appended: int = 0,
         optimizer: OptimizerName = "adamw",
+        loader_workers: int = 0,
     ) -> None:
         """Set up training.
 
@@ -78,10 +84,12 @@ class StepTrainer(Trainer):
             save_every: Steps between checkpoints: None for one every five minutes, 0 for none.
             appended: Virtual tokens per text, which do not count as tokens read.
             optimizer: See :func:`acclimate.training.memory.make_optimizer`.
+            loader_workers: Processes that prepare the micro-batches of the next steps; 0 for none.
         """
         self.engine, self.data, self.clock, self.log_file, self.schedule = engine, steps, clock, log_file, schedule
         self.rule = rule or UpdateRule()  # the base class does nothing
         self._appended, self._optimizer_name = appended, optimizer
+        self._workers = loader_workers if sys.platform == "linux" else 0
         self.scaler = LossScaler(engine) if engine.precision == "fp16" else None
         self.tokens = 0
         self.loss_sum = 0.0
@@ -96,11 +104,21 @@ class StepTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Return the loader of one epoch's steps, in order; the data itself shuffles the texts."""
+        ahead: dict[str, Any] = {}
+        if self._workers:
+            ahead = {
+                "num_workers": self._workers,
+                "prefetch_factor": PREFETCHED_STEPS,
+                "persistent_workers": True,
+                "multiprocessing_context": "fork",  # the data is shared, and nothing is pickled
+                "worker_init_fn": _leave_signals_to_parent,
+            }
         loader: DataLoader = DataLoader(
             self.data,  # type: ignore[arg-type]
             batch_size=1,
             sampler=_EpochSteps(self),
             collate_fn=_unwrap_batch,
+            **ahead,
         )
         return loader
 
@@ -305,6 +323,12 @@ class _EpochSteps(Sampler[int]):
         return iter(range(first, first + self._steps))
 
 
+def _leave_signals_to_parent(_: int) -> None:
+    """Let a process of the loader end with its parent, which decides what a signal means."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _unwrap_batch(items: Any) -> Any:
     """Collate a batch of one: return the item itself."""
     return items[0]
@@ -350,6 +374,7 @@ def train(
     save_every: int | None = None,
     appended: int = 0,
     optimizer: OptimizerName = "adamw",
+    loader_workers: int | None = 0,
     callbacks: Sequence[CallbackFactory] = (),
     report_to: Sequence[str] = (),
     run_name: str | None = None,
@@ -374,6 +399,7 @@ def train(
         save_every: Steps between checkpoints; None for one every five minutes.
         appended: Virtual tokens per text, which do not count as tokens read.
         optimizer: See :func:`acclimate.training.memory.make_optimizer`.
+        loader_workers: Processes that prepare batches ahead; None for the number that suits the device.
         callbacks: Functions that each make a callback for the trainer.
         report_to: Experiment trackers.
         run_name: Name of the run in the trackers.
@@ -427,6 +453,7 @@ def train(
             save_every=save_every,
             appended=appended,
             optimizer=optimizer,
+            loader_workers=LOADER_WORKERS.get(args.device.type, 0) if loader_workers is None else loader_workers,
         )
         for callback in (*training_callbacks(engine.model), *(make(trainer) for make in callbacks)):
             trainer.add_callback(callback)
