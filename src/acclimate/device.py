@@ -120,7 +120,7 @@ def choose_precision(precision: str = "auto", device: torch.device | None = None
         raise UserError("Precision fp16 is for GPUs; use auto, bf16 or fp32 on a CPU.")
     for known in get_args(Precision):
         if precision == known:
-            return known  # type: ignore[no-any-return]
+            return known
     raise UserError(f"Unknown precision '{precision}'. Available: auto, bf16, fp16, fp32.")
 
 

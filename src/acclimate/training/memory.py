@@ -11,10 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from acclimate.device import Precision, autocast, copy_to, preserve_rng_state
 from acclimate.errors import UserError
-from acclimate.models.batching import fits_in_one_pass, limit_memory
+from acclimate.models.batching import GRAPH_BYTES, fits_in_one_pass, limit_memory
+from acclimate.models.encoding import encode
 from acclimate.options.memory import OptimizerName, WeightsName
 from acclimate.progress import print_message
 from acclimate.updates import UpdateRule
@@ -32,6 +35,8 @@ LOST_UPDATES = (
     "moved 48 % as far as fp32 weights at a learning rate of 1e-4, and 11 % at 1e-5"
 )
 """Measured; see docs/dev/log.md."""
+MEASURED_TOKENS = 32, 64
+"""Lengths of the two texts from which the memory of a token is measured."""
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2_000
 """First factor on the loss in fp16, and after how many steps without an overflow it is doubled."""
 
@@ -114,6 +119,8 @@ def set_gradient_checkpointing(engine: Engine, wanted: bool | None, length: int,
         UserError: If it is wanted and does not work with the model or the method.
     """
     model, obstacle = engine.model, _checkpointing_obstacle(engine)
+    if model.device.type == "cuda":  # on a CPU, the cache decides how much is read at once
+        measure_graph(model, engine.precision)
     if wanted is None:
         wanted = obstacle is None and not fits_in_one_pass(model, engine.student_views, length)
     if not wanted:
@@ -127,6 +134,41 @@ def set_gradient_checkpointing(engine: Engine, wanted: bool | None, length: int,
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
     engine.chosen_only = set()  # a recomputed last layer would run at all positions
+
+
+def measure_graph(model: PreTrainedModel, precision: Precision) -> float:
+    """Return the bytes per token that a forward pass keeps for its backward pass; store them with the model.
+
+    They depend on the architecture, the precision, the kernels and the weights that train, so two short texts are read
+    instead of a formula. The weights and their copies in half precision, which do not depend on the text, cancel out.
+    """
+    training, (few, many) = model.training, MEASURED_TOKENS
+    model.train()
+    try:
+        with preserve_rng_state():
+            size = max(1.0, (_kept_bytes(model, precision, many) - _kept_bytes(model, precision, few)) / (many - few))
+    finally:
+        model.train(training)
+    setattr(model, GRAPH_BYTES, size)
+    return size
+
+
+def _kept_bytes(model: PreTrainedModel, precision: Precision, tokens: int) -> int:
+    """Return the bytes that the forward pass of a text keeps."""
+    text = torch.zeros(1, tokens, dtype=torch.long)
+    ids = torch.arange(tokens)[None] % model.config.get_text_config().vocab_size
+    kept: dict[int, Tensor] = {}  # holds the tensors, so that no address occurs twice
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    device = model.device
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with torch.enable_grad(), hooks, autocast(precision, device):
+        encode(model, copy_to(ids, device), copy_to(text, device), host=text)
+    own = {value.untyped_storage().data_ptr() for value in model.state_dict(keep_vars=True).values()}
+    return sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in own)
 
 
 def _checkpointing_obstacle(engine: Engine) -> str | None:
