@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from acclimate.device import Precision, autocast, copy_to, preserve_rng_state
+from acclimate.device import Precision, autocast, copy_to, preserve_rng_state, to_device
 from acclimate.errors import UserError
 from acclimate.models.batching import GRAPH_BYTES, fits_in_one_pass, limit_memory
 from acclimate.models.encoding import encode
+from acclimate.models.families import kernels_of
 from acclimate.options.memory import OptimizerName, WeightsName
 from acclimate.progress import print_message
 from acclimate.updates import UpdateRule
@@ -143,7 +144,7 @@ def measure_graph(model: PreTrainedModel, precision: Precision) -> float:
     instead of a formula. The weights and their copies in half precision, which do not depend on the text, cancel out.
     """
     training, (few, many) = model.training, MEASURED_TOKENS
-    model.train()
+    to_device(model).train()  # a method may have added modules
     try:
         with preserve_rng_state():
             size = max(1.0, (_kept_bytes(model, precision, many) - _kept_bytes(model, precision, few)) / (many - few))
@@ -156,6 +157,8 @@ def measure_graph(model: PreTrainedModel, precision: Precision) -> float:
 def _kept_bytes(model: PreTrainedModel, precision: Precision, tokens: int) -> int:
     """Return the bytes that the forward pass of a text keeps."""
     text = torch.zeros(1, tokens, dtype=torch.long)
+    if kernels_of(model).varlen_attention:
+        text[:, tokens // 2 :] = 1  # two texts, so that attention runs as in training
     ids = torch.arange(tokens)[None] % model.config.get_text_config().vocab_size
     kept: dict[int, Tensor] = {}  # holds the tensors, so that no address occurs twice
 
