@@ -276,6 +276,7 @@ class RetrievalLearner(Learner):
                 adam_epsilon=ADAM_EPSILON,
                 seed=options.seed,
                 bf16=precision == "bf16",
+                fp16=precision == "fp16",
                 use_cpu=default_device().type == "cpu",
                 batch_sampler="no_duplicates",
                 prompts=columns or None,
