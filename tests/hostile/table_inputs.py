@@ -114,8 +114,11 @@ TASKS = [
     Case("scores in CSV", TUNE, 0, r"^mae: \d", task("text,label\ngood,4.5\nbad,1.25\n", ending=".csv")),
     Case("scores in JSON lines", TUNE, 0, r"^mae: \d", task(SCORES)),
     Case("one score", TUNE, 2, r"have the same number", task([{**row, "label": 4.5} for row in SCORES])),
-    Case("scores and words", TUNE, 2, r"x", task([*SCORES, {"text": "a", "label": "good"}])),
-    Case("scores that are not finite", TUNE, 2, r"x", task("text,label\ngood,4.5\nbad,inf\n", ending=".csv")),
+    Case("scores and words", TUNE, 2, r"train\.jsonl:3: .*'good'", task([*SCORES, {"text": "a", "label": "good"}])),
+    Case(
+        "scores that are not finite", TUNE, 2, r"train\.csv:3: .*'inf'",
+        task("text,label\ngood,4.5\nbad,inf\n", ending=".csv"),
+    ),
     Case("1.0 in CSV and 1 in JSON", TUNE, 0, TUNED, mixed_numbers),
     Case("True in CSV and true in Parquet", TUNE, 0, TUNED, parquet_labels),
     Case(
