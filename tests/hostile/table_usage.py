@@ -243,7 +243,7 @@ VERBS = [
     Case("advise: a negative number", f"{ADVISE} --pilot-steps -1", 2, r"pilot", put("none.txt", "good\n")),
     Case("annotate: an unknown parameter", f"{ANNOTATE} --set dleta=1", 2, r"Did you mean 'delta'"),
     Case(
-        "annotate: scores as labels", ANNOTATE, 2, r"Selective masking needs a task with one label per text", task(SCORES),
+        "annotate: scores as labels", ANNOTATE, 2, r"needs a task with one label per text", task(SCORES),
     ),
     Case(
         "doctor: an unknown kind of kernels", "doctor", 0, r".", env={"ACCLIMATE_KERNELS": "fst"},
