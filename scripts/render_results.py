@@ -3,8 +3,7 @@
     python scripts/render_results.py                          # render every page
     python scripts/render_results.py --add runs/NAME          # copy the results of a run first
 
-A folder `docs/results/NAME` holds `study.yaml` (the demo has none), `results.json`, the template `page.md.j2` and the
-page, `README.md`.
+A folder `docs/results/NAME` holds `study.yaml`, `results.json`, the template `page.md.j2` and the page, `README.md`.
 Every number of a page comes from `results.json`: prose in a template has none of its own.
 """
 

@@ -26,7 +26,7 @@ from acclimate.results import StudyResults  # noqa: E402
 
 VIEWS = {"desktop": (1400, False), "phone": (390, False), "dark": (1400, True)}
 """Width in pixels, and whether the reader prefers a dark page, of each picture."""
-TOP, MARGIN = 1280, 24
+TOP, MARGIN = 1280, 12
 """Width of the picture of the top, and the space below the result, in pixels."""
 
 

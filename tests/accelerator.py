@@ -23,7 +23,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from acclimate import device as choices
-from acclimate.kernels.varlen import varlen_works
+from acclimate.kernels.varlen import _has_flash, varlen_works
+from acclimate.models.attention import _causal_mask
+from acclimate.training.trainer import LOADER_WORKERS
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.type_as)
@@ -159,11 +161,13 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 @contextlib.contextmanager
-def emulated(bf16: bool = False) -> Iterator[Accelerator]:
+def emulated(bf16: bool = False, capability: tuple[int, int] | None = None) -> Iterator[Accelerator]:
     """Emulate one accelerator for torch, ``accelerate`` and this package, until the end of the block.
 
     Args:
         bf16: Whether the accelerator reports support for bfloat16; autocast behaves as on the CPU.
+        capability: Its compute capability; by default that of a new GPU, or of one before tensor cores without
+            ``bf16``.
     """
     load, autocast = torch.load, torch.autocast
 
@@ -177,7 +181,7 @@ def emulated(bf16: bool = False) -> Iterator[Accelerator]:
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "get_device_capability": lambda *_: (9, 0),
+        "get_device_capability": lambda *_: capability or ((9, 0) if bf16 else (6, 1)),
         "get_device_name": lambda *_: "emulated",
         "get_device_properties": lambda *_: SimpleNamespace(total_memory=8 * 2**30, name="emulated", major=9, minor=0),
         "is_bf16_supported": lambda *_, **__: bf16,
@@ -193,6 +197,7 @@ def emulated(bf16: bool = False) -> Iterator[Accelerator]:
         for name in ("get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all"):
             patch.setattr(torch.cuda.random, name, fakes[name])
         patch.setattr(torch, "load", load_here)
+        patch.setitem(LOADER_WORKERS, "cuda", 0)  # the emulation does not reach other processes
         patch.setattr(torch, "autocast", autocast_here)
         _clear_caches()
         try:
@@ -211,7 +216,8 @@ def _clear_caches() -> None:
     """Clear all caches that depend on the available devices."""
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     choices.has_fast_bf16.cache_clear()
-    varlen_works.cache_clear()
+    for cached in (varlen_works, _has_flash, _causal_mask):
+        cached.cache_clear()
     for name in ("is_torch_bf16_gpu_available", "is_torch_tf32_available"):
         clear = getattr(getattr(transformers.utils.import_utils, name, None), "cache_clear", _nothing)
         clear()

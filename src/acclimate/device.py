@@ -8,9 +8,10 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 import torch
 from torch import nn
@@ -20,7 +21,10 @@ from acclimate.errors import UserError, environment_integer
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "fp16"]
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+FP16_CAPABILITY, TF32_CAPABILITY = (7, 0), (8, 0)
+"""Compute capabilities from which a GPU multiplies float16, and float32 rounded to TF32, in its tensor cores."""
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 ONEDNN_CACHE_SIZE, ONEDNN_CACHE_SIZE_AMX, TORCH_LRU_CACHE_SIZE = 512, 8_192, 16
@@ -94,26 +98,49 @@ def _cpu_supports(instructions: str) -> bool:
     return bool(getattr(torch.cpu, f"_is_{instructions}_supported", lambda: False)())
 
 
+def has_capability(least: tuple[int, int]) -> bool:
+    """Return whether the default device is an NVIDIA GPU of at least this compute capability."""
+    if default_device().type != "cuda" or torch.version.hip:
+        return False
+    return torch.cuda.get_device_capability() >= least
+
+
 def choose_precision(precision: str = "auto", device: torch.device | None = None) -> Precision:
-    """Resolve ``"auto"`` to bf16 where the hardware multiplies it, else to fp32.
+    """Resolve ``"auto"``: bf16 where the hardware multiplies it, fp16 on older GPUs with tensor cores, else fp32.
 
     Raises:
-        UserError: If ``precision`` is not one of auto, fp32 and bf16.
+        UserError: If ``precision`` is not one of auto, fp32, bf16 and fp16, or fp16 on a CPU.
     """
+    kind = (device or default_device()).type
     if precision == "auto":
-        return "bf16" if has_fast_bf16((device or default_device()).type) else "fp32"
-    if precision == "fp32":
-        return "fp32"
-    if precision == "bf16":
-        return "bf16"
-    raise UserError(f"Unknown precision '{precision}'. Available: auto, bf16, fp32.")
+        if has_fast_bf16(kind):
+            return "bf16"
+        return "fp16" if kind == "cuda" and has_capability(FP16_CAPABILITY) else "fp32"
+    if precision == "fp16" and kind == "cpu":
+        raise UserError("Precision fp16 is for GPUs; use auto, bf16 or fp32 on a CPU.")
+    for known in get_args(Precision):
+        if precision == known:
+            return known
+    raise UserError(f"Unknown precision '{precision}'. Available: auto, bf16, fp16, fp32.")
+
+
+@contextmanager
+def tf32_products(enabled: bool) -> Iterator[None]:
+    """Return a context in which a newer GPU rounds the inputs of float32 products to TF32, which is much faster."""
+    before = torch.get_float32_matmul_precision()
+    if enabled and has_capability(TF32_CAPABILITY):
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager:
     """Return the context in which a forward pass of that precision runs; the weights stay in fp32."""
     if precision == "fp32":
         return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
+    return torch.autocast(device.type, dtype=TYPES[precision])
 
 
 def use_single_device(arguments: TrainingArguments) -> TrainingArguments:

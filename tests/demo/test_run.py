@@ -43,6 +43,14 @@ def test_the_study_is_valid_and_measures_both_texts_and_the_task(data):
     assert [sample.label for sample in config.samples] in (["a", "b"], ["b", "a"])
 
 
+def test_the_committed_results_are_those_of_the_demo(data):
+    folder = Path(__file__).parents[2] / "docs" / "results" / "demo"
+    written = StudyConfig.load(folder / "study.yaml").resolved()
+    made = StudyConfig.of(make_study(Path("model"), data, seeds=3)).resolved()
+    for key in ("title", "methods", "adapt", "finetune", "seeds", "adapt_seeds", "evaluate", "leakage"):
+        assert written[key] == made[key], key
+
+
 def test_the_notes_contain_the_sizes(data):
     notes = " ".join(make_notes(data))
     for size in ("9 documents (12.0 MB)", "numpy 2", "3 more", "2 topics", "2 test examples", "5 documents were kept"):

@@ -81,10 +81,28 @@ def write_tasks(folder: Path) -> None:
     pandas.DataFrame(rows("review", "sentiment")).to_csv(folder / "reviews.csv", index=False)
     pandas.DataFrame(rows("description", "queue")).assign(other="food").to_csv(folder / "tickets.csv", index=False)
     write_lines(folder / "pairs.jsonl", [{**row, "other": "food"} for row in rows("one", "same")])
+    scored = [
+        {"text": text, "text_pair": text[::-1], "score": 0.25 + number} for number, text in enumerate(lines("pair"))
+    ]
+    pandas.DataFrame(scored).to_csv(folder / "pairs.csv", index=False)
+    write_retrieval(folder / "retrieval")
     for split in ("train", "dev", "test"):
         write_lines(folder / "tasks" / "restaurant" / f"{split}.jsonl", rows("text", "label"))
     for split in ("train", "test"):
         write_questions(folder / "squad" / f"{split}.json")
+
+
+def write_retrieval(folder: Path) -> None:
+    """Write queries and documents in the layout of BEIR."""
+    texts = lines("passage", 20)
+    write_lines(folder / "corpus.jsonl", [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(texts)])
+    write_lines(
+        folder / "queries.jsonl", [{"_id": f"q{n}", "text": f"where is {text}"} for n, text in enumerate(texts)]
+    )
+    (folder / "qrels").mkdir()
+    for split, numbers in (("train", range(12)), ("test", range(12, 20))):
+        answers = [f"q{n}\td{n}\t1" for n in numbers]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *answers, ""]))
 
 
 def write_questions(file: Path) -> None:

@@ -241,7 +241,10 @@ VERBS = [
     Case("advise: empty text", f"{ADVISE} --pilot-steps 0", 2, r"^Error: ", put("none.txt", "")),
     Case("advise: a negative number", f"{ADVISE} --pilot-steps -1", 2, r"pilot", put("none.txt", "good\n")),
     Case("annotate: an unknown parameter", f"{ANNOTATE} --set dleta=1", 2, r"Did you mean 'delta'"),
-    Case("annotate: scores as labels", ANNOTATE, 2, r"4\.5", task([{"text": "a", "label": 4.5}])),
+    Case(
+        "annotate: scores as labels", ANNOTATE, 2, r"one label per text",
+        task([{"text": "a", "label": 4.5}, {"text": "b", "label": 1}]),
+    ),
     Case("merge: works", MERGE, 0, r"^out: interpolation", check=made),
     Case("merge: onto itself", f"{MERGE} --out bert --overwrite", 2, r"'bert' is one of the models"),
     Case("merge: no base", MERGE.replace("base bert", "base ./no"), 2, r"\./no"),

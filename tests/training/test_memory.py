@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from acclimate.corpus import Corpus
+from acclimate.device import to_device
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
 from acclimate.methods import get
@@ -21,10 +22,12 @@ from acclimate.models import attach, batching, gate_units, kind_of, load_languag
 from acclimate.models.batching import limit_memory
 from acclimate.models.families import kernels_of
 from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling
-from acclimate.training import adapt
+from acclimate.training import adapt, memory
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
 from acclimate.training.memory import make_optimizer, set_gradient_checkpointing
+from tests.accelerator import emulated
+from tests.cases import each
 from tests.kills import counted, killed
 from tests.tiny import DECODERS, TEXTS, decoder_tokenizer, save_tiny, tiny_model, tiny_tokenizer
 
@@ -220,3 +223,41 @@ def test_update_rules_and_adapters_need_fp32_weights(tiny_bert, tmp_path):
         adapt(
             tiny_bert, Corpus.of(TEXTS), get("dga", importance_tokens=100), tmp_path / "no", weights="bf16", **OPTIONS
         )
+
+
+@each(
+    ("family", "precision"),
+    [
+        ("bert", "fp32"),
+        ("bert", "bf16"),
+        ("modernbert", "bf16"),
+        ("llama", "fp32"),
+        ("llama", "bf16"),
+        ("gpt2", "fp16"),
+    ],
+)
+def test_the_measured_graph_of_a_token_predicts_that_of_long_texts(family, precision):
+    """Within 15 % of what a text of several times the length keeps on an accelerator."""
+    length = 80 if family == "bert" else 120
+    with emulated(bf16=precision != "fp16", capability=(7, 5) if precision == "fp16" else None):
+        model = to_device(tiny_model(family))
+        attach(model)
+        per_token = memory.measure_graph(model, precision)
+        model.train()
+        kept = memory._kept_bytes(model, precision, length) - memory._kept_bytes(model, precision, 16)
+        assert per_token * (length - 16) == pytest.approx(kept, rel=0.15)
+        tokens = batching.training_tokens(model, 1, length)
+        assert tokens * per_token <= batching.SHARE * 8 * 2**30 or tokens == 1
+
+
+def test_half_precision_and_frozen_weights_keep_less():
+    with emulated(bf16=True):
+        model = to_device(tiny_model("llama"))
+        attach(model)
+        full, half = (memory.measure_graph(model, precision) for precision in ("fp32", "bf16"))
+        state = torch.get_rng_state()
+        for parameter in model.parameters():
+            parameter.requires_grad = parameter.dim() == 1
+        frozen = memory.measure_graph(model, "bf16")
+    assert frozen < half < full
+    assert torch.equal(torch.get_rng_state(), state)

@@ -61,7 +61,8 @@ def finetune(options: FinetuneCommand) -> None:
         task = enlarge_test(task, options.repartition)
     first = open_task(options.first)
     scores: list[dict[str, Any]] = []
-    for seed in range(options.seeds):
+    seeds = options.seeds if options.epochs else 1  # without training there is nothing random
+    for seed in range(seeds):
         own = {"task": task, "first": first, "seed": seed, "out": _inside(options.out, f"seed-{seed}")}
         own |= values(DEFAULT_READING)  # the task is read
         result = run(**{**values(options, FinetuneOptions), **own})
@@ -70,7 +71,7 @@ def finetune(options: FinetuneCommand) -> None:
             continue
         scoring = make_scoring(result.kind, result.scoring)
         names = (*scoring.metrics, *scoring.errors, *(["ece"] if "ece" in result.metrics else []))
-        if options.seeds > 1:
+        if seeds > 1:
             typer.echo(f"seed {seed}: " + "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names))
         _print_references(result.metrics, names)
     leave_process_group()
@@ -81,7 +82,7 @@ def finetune(options: FinetuneCommand) -> None:
     for label, row in scores[-1].get("per_class", {}).items():
         mean = statistics.mean(score["per_class"][label]["f1"] for score in scores)
         typer.echo(f"  F1 {label}: {mean:.4f} ({row['support']} in test)")
-    if options.seeds == 1:
+    if seeds == 1 and options.epochs:
         typer.echo("One seed says little about a model; --seeds 5 is the default.")
     if options.out is None:
         typer.echo("The models are not kept.")

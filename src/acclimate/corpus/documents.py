@@ -418,7 +418,7 @@ def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
     rows = table_rows(value)
     if rows is None and not isinstance(value, Iterable):
         return None
-    items = [None if item != item else item for item in value] if rows is None else []  # NaN is missing
+    items: list[Any] = [None if item != item else item for item in value] if rows is None else []  # NaN is missing
     if items and all(isinstance(item, Mapping) and "path" not in item for item in items):  # also an IterableDataset
         rows = items
     if rows is not None:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
-from acclimate.device import KERNELS_VARIABLE, Precision, call_libc, has_fast_bf16, malloc_trim
+from acclimate.device import KERNELS_VARIABLE, Precision, call_libc, malloc_trim, tf32_products
 from acclimate.errors import UserError
 from acclimate.kernels.attention import FastDropout, eager_attention
 from acclimate.kernels.gradients import BF16Weights, deferred_vocabulary_grads, faster_layer
@@ -135,19 +135,14 @@ class Kernels:
 
         @contextmanager
         def step() -> Iterator[None]:
-            with weights(), deferred_vocabulary_grads():
+            with tf32_products(precision == "fp32"), weights(), deferred_vocabulary_grads():
                 yield
 
         return step
 
-    def without_padding(self, device: torch.device, dtype: torch.dtype) -> Kernels | None:
-        """Return these kernels with attention that reads texts without padding; None if the device has none.
-
-        Args:
-            device: The device of the model.
-            dtype: Type of its weights.
-        """
-        works = device.type == "cuda" and self.device == "cuda" and varlen_works(device, dtype)
+    def without_padding(self, device: torch.device) -> Kernels | None:
+        """Return these kernels with attention that reads texts without padding; None if the device has none."""
+        works = device.type == "cuda" and self.device == "cuda" and varlen_works(device)
         return replace(self, unpadding=True, varlen_attention=True) if works else None
 
     def callbacks(self) -> list[TrainerCallback]:
@@ -176,11 +171,7 @@ def choose(model: nn.Module, device: torch.device, *, tokenwise: bool, cuttable:
         return Kernels(device.type, keep_freed_memory=True)
     known = all(type(module).__module__.startswith(KNOWN_CODE) for module in model.modules())
     if device.type == "cuda":
-        varlen = (
-            tokenwise
-            and known
-            and varlen_works(device, torch.bfloat16 if has_fast_bf16(device.type) else torch.float32)
-        )
+        varlen = tokenwise and known and varlen_works(device)
         return Kernels(
             device.type,
             unpadding=varlen,

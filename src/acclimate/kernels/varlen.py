@@ -10,10 +10,13 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from acclimate.device import choose_precision, has_capability
 from acclimate.errors import first_line, warn_once
 from acclimate.kernels.unpadding import Unpadded
 
 HALF = (torch.float16, torch.bfloat16)
+FLASH_CAPABILITY = (8, 0)
+"""Compute capability from which a GPU has the flash kernel."""
 MAX_FLASH_WIDTH, FLASH_MULTIPLE = 256, 8
 """The flash kernel has heads of at most this width, which is a multiple of this."""
 TRIAL_LENGTHS, TRIAL_HEADS, TRIAL_WIDTH = (7, 1, 12), 4, 32
@@ -23,9 +26,14 @@ TRIAL_TOLERANCE = 0.05
 
 def _find_kernel(dtype: torch.dtype, width: int, window: int | None) -> str | None:
     """Return the kernel for queries of a type and head width: ``flash``, ``efficient``, or None if there is none."""
-    if dtype in HALF and width % FLASH_MULTIPLE == 0 and width <= MAX_FLASH_WIDTH:
+    if dtype in HALF and width % FLASH_MULTIPLE == 0 and width <= MAX_FLASH_WIDTH and _has_flash():
         return "flash"
-    return "efficient" if dtype == torch.float32 and window is None else None
+    return "efficient" if window is None and dtype in (*HALF, torch.float32) else None
+
+
+@cache
+def _has_flash() -> bool:
+    return bool(torch.version.hip) or has_capability(FLASH_CAPABILITY)
 
 
 def varlen_attention(
@@ -75,45 +83,46 @@ def varlen_attention(
 
 
 @cache
-def varlen_works(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether the kernel of a device computes attention and its gradient correctly; log a warning if not.
+def varlen_works(device: torch.device) -> bool:
+    """Return whether the kernels of a device compute attention and its gradient correctly; log a warning if not."""
+    half = torch.float16 if choose_precision("auto", device) == "fp16" else torch.bfloat16
+    for dtype in (half, torch.float32):
+        try:
+            error = _trial_error(device, dtype)
+            reason = f"its results are off by {error:.2g}" if not error < TRIAL_TOLERANCE else ""
+        except (RuntimeError, NotImplementedError, AttributeError, TypeError) as failure:
+            reason = first_line(failure)
+        if reason:
+            name = str(dtype).removeprefix("torch.")
+            warn_once(
+                f"Attention without padding does not work on this device in {name}, so rows are padded: {reason}"
+            )
+            return False
+    return True
 
-    Args:
-        device: The accelerator.
-        dtype: Type of the queries, keys and values.
-    """
+
+def _trial_error(device: torch.device, dtype: torch.dtype) -> float:
+    """Return the largest relative error of attention over a few texts, and of its gradients."""
     generator = torch.Generator().manual_seed(0)
     text = torch.full((len(TRIAL_LENGTHS), max(TRIAL_LENGTHS)), -1)
     for row, length in enumerate(TRIAL_LENGTHS):
         text[row, :length] = row
     unpadded = Unpadded(text, device)
-    shape = (1, TRIAL_HEADS, len(unpadded), TRIAL_WIDTH)
+    shape, real = (1, TRIAL_HEADS, len(unpadded), TRIAL_WIDTH), sum(TRIAL_LENGTHS)
     parts = [torch.randn(shape, generator=generator).to(device, dtype).requires_grad_() for _ in range(3)]
     query, key, value = parts
-    real = sum(TRIAL_LENGTHS)
-    try:
-        with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            found = varlen_attention(query, key, value, unpadded, TRIAL_WIDTH**-0.5, 0.0, False, None)
-            if found is None:
-                raise NotImplementedError("there is no kernel for this type")
-            ours = found[:, :, :real]
-            alone = [
-                nn.functional.scaled_dot_product_attention(*(part.float() for part in texts))
-                for texts in zip(*(part[:, :, :real].split(TRIAL_LENGTHS, 2) for part in parts), strict=True)
-            ]
-            expected = torch.cat(alone, 2)
-            errors = [_relative_error(ours, expected)]
-            for mine, theirs in zip(_gradients(ours, parts), _gradients(expected, parts), strict=True):
-                errors.append(_relative_error(mine, theirs))
-        reason = f"its results are off by {max(errors):.2g}" if not max(errors) < TRIAL_TOLERANCE else ""
-    except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
-        reason = first_line(error)
-    if reason:
-        warn_once(
-            f"Attention without padding does not work on this device in {str(dtype).removeprefix('torch.')}, since "
-            f"{reason}; rows are padded, which takes longer."
-        )
-    return not reason
+    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        found = varlen_attention(query, key, value, unpadded, TRIAL_WIDTH**-0.5, 0.0, False, None)
+        if found is None:
+            raise NotImplementedError("there is no kernel for this type")
+        ours = found[:, :, :real]
+        alone = [
+            nn.functional.scaled_dot_product_attention(*(part.float() for part in texts))
+            for texts in zip(*(part[:, :, :real].split(TRIAL_LENGTHS, 2) for part in parts), strict=True)
+        ]
+        expected = torch.cat(alone, 2)
+        pairs = zip(_gradients(ours, parts), _gradients(expected, parts), strict=True)
+        return max(_relative_error(ours, expected), *(_relative_error(mine, theirs) for mine, theirs in pairs))
 
 
 def _relative_error(found: Tensor, expected: Tensor) -> float:

@@ -112,6 +112,8 @@ MAX_GRAPH_TOKENS = {"cpu": 16_384, "cuda": 131_072}
 """Maximum tokens, over all views, whose graphs are kept at once: on a CPU, 64 texts of 85 tokens in three views."""
 INFERENCE_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 """Tokens (with padding) per forward pass without a graph. On a CPU they fit into the cache."""
+GRAPH_BYTES = "acclimate_graph_bytes"
+"""Attribute of a model: bytes of the graph of a token, if :func:`acclimate.training.memory.measure_graph` has run."""
 INFERENCE_BYTES, LOGIT_BYTES = 44, 16
 """Bytes of one token: per unit of width in a forward pass without a graph (measured: 40 to 43 in fp32), and per entry
 of the vocabulary when two distributions over it are compared with a graph (measured: 13 to 14)."""
@@ -242,5 +244,7 @@ def _physical_memory(device: torch.device) -> int:
 
 
 def _tokens_that_fit(model: PreTrainedModel, share: float, length: int) -> int:
-    size = token_bytes(model.config, length, kernels_of(model).eager_attention, recomputes_layers(model))
+    size: float | None = None if recomputes_layers(model) else getattr(model, GRAPH_BYTES, None)
+    if size is None:
+        size = token_bytes(model.config, length, kernels_of(model).eager_attention, recomputes_layers(model))
     return int(share * machine_memory(model.device) / size)

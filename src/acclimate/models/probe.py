@@ -72,7 +72,7 @@ def attach(model: PreTrainedModel) -> list[HeadLayer]:
     probe, calls = _FOUND[key]
     setattr(model, PROBE_ATTRIBUTE, probe)
     if probe.varlen:
-        setattr(model, KERNELS_ATTRIBUTE, kernels.without_padding(model.device, model.dtype))
+        setattr(model, KERNELS_ATTRIBUTE, kernels.without_padding(model.device))
     if probe.attention != own:
         use_attention(model, kernels)
     elif uses_gated_attention(model):
@@ -233,7 +233,7 @@ class _Reader:
         possible = os.environ.get(KERNELS_VARIABLE) != "torch" and max(windows) <= MAX_WINDOW
         if not possible or before.varlen_attention or length > (longest_text(model) or length):
             return False
-        kernels = before.without_padding(model.device, model.dtype)
+        kernels = before.without_padding(model.device)
         if kernels is None:
             return False
         texts, expected = [self.first, self.second], list(self.expected)

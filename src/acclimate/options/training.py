@@ -62,7 +62,7 @@ SAMPLE_CHARACTERS = 50_000_000
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 """Options that limit the training; at most one of them may be given."""
 
-PrecisionName = Literal["fp32", "bf16", "auto"]
+PrecisionName = Literal["fp32", "bf16", "fp16", "auto"]
 
 
 @runtime_checkable
@@ -146,7 +146,7 @@ TextColumn = Annotated[
 Precision = Annotated[
     PrecisionName,
     Option(
-        "Precision of the forward pass; auto is bf16 where the hardware supports it, else fp32.",
+        "Precision of the forward pass; auto is bf16 where the hardware supports it, fp16 on older GPUs, else fp32.",
         more="Weights stay in fp32.",
     ),
 ]
@@ -246,6 +246,14 @@ class TrainingOptions:
     save_every: Annotated[
         Count | None,
         Option("Optimizer steps between checkpoints.", OUTPUT, default="every 5 minutes", recorded=False),
+    ] = None
+    loader_workers: Annotated[
+        Annotated[Integer, Field(ge=0, le=64)] | None,
+        Option(
+            "Processes that prepare batches ahead.",
+            default="2 on a GPU, 0 on a CPU",
+            recorded=False,
+        ),
     ] = None
     keep_steps: KeepSteps = ()
     overwrite: Overwrite = False

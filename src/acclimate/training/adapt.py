@@ -264,6 +264,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 seed=seed,
                 learning_rate=learning_rate,
                 optimizer=options.optimizer,
+                loader_workers=options.loader_workers,
                 weight_decay=options.weight_decay,
                 max_gradient_norm=options.max_gradient_norm,
                 warmup=options.warmup,

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from acclimate.device import Precision
 from acclimate.errors import UserError
 from acclimate.training.distributed import ProcessGroup
 
@@ -24,6 +25,9 @@ class StepEngine(Protocol):
     """Computes loss and gradients of one optimizer step."""
 
     group: ProcessGroup
+    precision: Precision
+    loss_scale: float
+    """Factor on the loss before its gradients are computed, which the gradients of a step keep."""
 
     @property
     def model(self) -> PreTrainedModel:

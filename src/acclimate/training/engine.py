@@ -68,6 +68,7 @@ class Engine:
         self.over_batch = [term for term in objectives if isinstance(term, BatchObjective)]
         self.step_context = step_context(model, precision, reuse_grad_buffer=not self.over_batch)
         self.precision = precision
+        self.loss_scale = 1.0
         # Without masking, the masked tokens are the original ones, and both views are one.
         views = {view: view if kind.uses_masking else view.unmasked for term in objectives for view in term.views}
         self.views = tuple(dict.fromkeys(views.values()))
@@ -198,7 +199,9 @@ class Engine:
                 loss = self._loss(read, counts, {name: parts[number] for name, parts in gradients.items()}, terms)
             del read  # frees what the graph does not need, above all the logits
             if backward:
-                loss.backward()  # per micro-batch: bf16 weights would accumulate gradients in bf16
+                (
+                    loss if self.loss_scale == 1 else loss * self.loss_scale
+                ).backward()  # per micro-batch: bf16 weights would accumulate gradients in bf16
         if after:
             after.restore()  # otherwise the next step would repeat the random numbers of the terms over all texts
 
@@ -314,6 +317,7 @@ class TaskEngine:
             group: The processes that share each step.
         """
         self.model, self.loss, self.precision, self.group = model, loss, precision, group or ProcessGroup()
+        self.loss_scale = 1.0
         self.step_context = step_context(model, precision)
 
     def step(self, batches: Sequence[TaskBatch]) -> Terms:
@@ -326,7 +330,7 @@ class TaskEngine:
                 with autocast(self.precision, device):
                     value = self.loss(self.model, dict(batch.inputs), batch.step)
                 part = value if batch.texts == rows else value * (batch.texts / rows)
-                part.backward()
+                (part if self.loss_scale == 1 else part * self.loss_scale).backward()
                 loss = loss + part.detach()
         self.group.sum_gradients(self.model.parameters())
         (loss,) = self.group.add([loss])

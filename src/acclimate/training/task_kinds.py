@@ -81,6 +81,14 @@ class TaskKind(ABC):
         """
         raise UserError(f"'{name}' is a table, which cannot be read as a task of the kind '{self.name}'.")
 
+    def shrink(self, task: Any) -> Any:
+        """Return a task without what its splits do not need, for timing; usually the task itself."""
+        return task
+
+    def shared_items(self, task: Any) -> int:
+        """Return how many items each evaluation reads besides those of its split, such as documents to search."""
+        return 0
+
     def sentence_pairs(self, task: Any) -> Any:
         """Return the pairs of a task that measure sentence embeddings, none of which was trained on.
 

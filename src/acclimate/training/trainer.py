@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -36,13 +38,16 @@ from acclimate.training.callbacks import (
     remove_incomplete_checkpoints,
 )
 from acclimate.training.diagnosis import StepData, StepEngine, make_divergence_error
-from acclimate.training.memory import make_optimizer
+from acclimate.training.memory import LossScaler, make_optimizer
 from acclimate.updates import UpdateRule
 
 CLOCK_FILE = "clock.json"
 LOG_FILE = "log.jsonl"
 ADAPTATION_EPSILON = 1e-6
 """AdamW's epsilon in adaptation, as in BERT and RoBERTa pre-training."""
+LOADER_WORKERS, PREFETCHED_STEPS = {"cuda": 2}, 2
+"""Processes that prepare batches, by type of device, and the steps that each prepares ahead. A step of a GPU takes as
+long as its preparation; on a CPU they would take each other's time."""
 CallbackFactory = Callable[["StepTrainer"], TrainerCallback]
 
 
@@ -63,6 +68,7 @@ class StepTrainer(Trainer):
         save_every: int | None = None,
         appended: int = 0,
         optimizer: OptimizerName = "adamw",
+        loader_workers: int = 0,
     ) -> None:
         """Set up training.
 
@@ -78,10 +84,13 @@ class StepTrainer(Trainer):
             save_every: Steps between checkpoints: None for one every five minutes, 0 for none.
             appended: Virtual tokens per text, which do not count as tokens read.
             optimizer: See :func:`acclimate.training.memory.make_optimizer`.
+            loader_workers: Processes that prepare the micro-batches of the next steps; 0 for none.
         """
         self.engine, self.data, self.clock, self.log_file, self.schedule = engine, steps, clock, log_file, schedule
         self.rule = rule or UpdateRule()  # the base class does nothing
         self._appended, self._optimizer_name = appended, optimizer
+        self._workers = loader_workers if sys.platform == "linux" else 0
+        self.scaler = LossScaler(engine) if engine.precision == "fp16" else None
         self.tokens = 0
         self.loss_sum = 0.0
         self._terms: dict[str, Tensor] = {}
@@ -95,11 +104,21 @@ class StepTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Return the loader of one epoch's steps, in order; the data itself shuffles the texts."""
+        ahead: dict[str, Any] = {}
+        if self._workers:
+            ahead = {
+                "num_workers": self._workers,
+                "prefetch_factor": PREFETCHED_STEPS,
+                "persistent_workers": True,
+                "multiprocessing_context": "fork",  # the data is shared, and nothing is pickled
+                "worker_init_fn": _leave_signals_to_parent,
+            }
         loader: DataLoader = DataLoader(
             self.data,  # type: ignore[arg-type]
             batch_size=1,
             sampler=_EpochSteps(self),
             collate_fn=_unwrap_batch,
+            **ahead,
         )
         return loader
 
@@ -130,6 +149,8 @@ class StepTrainer(Trainer):
         device = self.args.device
         batches: list[Any] = [batch.to(device) for batch in inputs]
         terms = self.engine.step(batches)
+        if self.scaler is not None:
+            self.scaler.unscale(model)
         self.rule.after_backward()
         self._terms = terms
         tokens = sum(batch.tokens - self._appended * batch.texts for batch in batches)
@@ -147,7 +168,11 @@ class StepTrainer(Trainer):
         measured = torch.as_tensor(super()._get_grad_norm(*args, **options), device=self.args.device)
         norm, *values = torch.stack([measured.float(), *(value.float() for value in self._terms.values())]).tolist()
         terms = dict(zip(self._terms, values, strict=True))
-        if not (math.isfinite(norm) and math.isfinite(terms["loss"])):
+        if not math.isfinite(terms["loss"]):
+            raise self._divergence_error(self._terms)
+        if self.scaler is not None and self.scaler.skips_step(self.engine.model, norm):
+            norm = 0.0
+        elif not math.isfinite(norm):
             raise self._divergence_error(self._terms)
         self.loss_sum += terms["loss"]
         self._recent.append(terms)
@@ -204,6 +229,7 @@ class StepTrainer(Trainer):
                 "processes": self.engine.group.size,
                 "loss_sum": self.loss_sum,
                 "recent": self._recent,
+                **({} if self.scaler is None else {"scaler": self.scaler.state()}),
             },
         )
         for callback in self.callback_handler.callbacks:
@@ -225,6 +251,8 @@ class StepTrainer(Trainer):
             )
         self.clock.earlier, self.tokens = state["seconds"], state["tokens"]
         self.loss_sum, self._recent = state["loss_sum"], state["recent"]
+        if self.scaler is not None:
+            self.scaler.load(state["scaler"])
         self.clock.synchronize(self.args.device)
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ResumableCallback):
@@ -295,6 +323,12 @@ class _EpochSteps(Sampler[int]):
         return iter(range(first, first + self._steps))
 
 
+def _leave_signals_to_parent(_: int) -> None:
+    """Let a process of the loader end with its parent, which decides what a signal means."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _unwrap_batch(items: Any) -> Any:
     """Collate a batch of one: return the item itself."""
     return items[0]
@@ -340,6 +374,7 @@ def train(
     save_every: int | None = None,
     appended: int = 0,
     optimizer: OptimizerName = "adamw",
+    loader_workers: int | None = 0,
     callbacks: Sequence[CallbackFactory] = (),
     report_to: Sequence[str] = (),
     run_name: str | None = None,
@@ -364,6 +399,7 @@ def train(
         save_every: Steps between checkpoints; None for one every five minutes.
         appended: Virtual tokens per text, which do not count as tokens read.
         optimizer: See :func:`acclimate.training.memory.make_optimizer`.
+        loader_workers: Processes that prepare batches ahead; None for the number that suits the device.
         callbacks: Functions that each make a callback for the trainer.
         report_to: Experiment trackers.
         run_name: Name of the run in the trackers.
@@ -417,6 +453,7 @@ def train(
             save_every=save_every,
             appended=appended,
             optimizer=optimizer,
+            loader_workers=LOADER_WORKERS.get(args.device.type, 0) if loader_workers is None else loader_workers,
         )
         for callback in (*training_callbacks(engine.model), *(make(trainer) for make in callbacks)):
             trainer.add_callback(callback)

@@ -87,6 +87,8 @@ def summed_importance(
     """
     if representation not in ("hidden", "logits"):
         raise UserError(f"Importance is measured on 'hidden' or 'logits', not on '{representation}'.")
+    if precision == "fp16":  # gradients of gates are small, and nothing scales them
+        precision = "fp32"
     device = next(model.parameters()).device
     shapes = {part: (len(layers), layers[0].units) for part, layers in units.items()}
     total = {part: torch.zeros(shape, device=device) for part, shape in shapes.items()}

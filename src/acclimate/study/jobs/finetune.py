@@ -92,13 +92,15 @@ class FinetuneJob(Job):
 
     def pilots(self, model: Checkpoint, seconds: float) -> list[FinetuneJob]:
         """Return two fine-tunings on a few rows, for one epoch; libraries compile for new shapes during the first."""
+        from acclimate.tasks.kinds import find_task_kind
         from acclimate.tasks.splits import limit_splits
 
+        kind, epochs = find_task_kind(self.task), min(1, int(self.settings.get("epochs", 1)))
         options = {name: value for name, value in self.options.items() if name not in ("few_shot", *FIRST_STAGE)}
-        settings = {**self.settings, "epochs": 1, "few_shot": None}
-        plain = replace(self, model=model, first=None, settings=settings, options={**options, "epochs": 1})
+        settings = {**self.settings, "epochs": epochs, "few_shot": None}
+        plain = replace(self, model=model, first=None, settings=settings, options={**options, "epochs": epochs})
         return [
-            replace(plain, task=limit_splits(self.task, train=count, dev=count // 4, test=count // 4))
+            replace(plain, task=kind.shrink(limit_splits(self.task, train=count, dev=count // 4, test=count // 4)))
             for count in PILOT_ROWS
         ]
 
@@ -111,13 +113,17 @@ class FinetuneJob(Job):
     @property
     def work(self) -> float:
         """How many rows are trained on, an evaluated row counting as :data:`EVALUATION` of one."""
-        epochs, shots = int(self.settings.get("epochs") or 1), self.settings.get("few_shot")
+        from acclimate.tasks.kinds import find_task_kind
+
+        epochs, shots = int(self.settings.get("epochs", 1)), self.settings.get("few_shot")
         train = len(self.task.train)
         if shots:
             train = min(train, int(shots) * max(1, len(getattr(self.task, "labels", ()) or ())))
         first = 0 if self.first is None else len(self.first.train) * int(self.settings.get("first_epochs") or epochs)
         on_dev = len(self.task.dev) * epochs if self.settings.get("select") == "dev" else 0
-        return first + train * epochs + EVALUATION * (on_dev + len(self.task.test))
+        times = 1 + (epochs > 0) + epochs * (on_dev > 0)  # test before and after training, and dev
+        shared = find_task_kind(self.task).shared_items(self.task) * times
+        return first + train * epochs + EVALUATION * (on_dev + len(self.task.test) + shared)
 
     def stage_seconds(self, result: TaskResult, view: StudyView) -> dict[str, float] | None:
         """Return the seconds of adaptation, if there is one, and of fine-tuning."""

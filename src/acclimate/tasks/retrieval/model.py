@@ -6,7 +6,7 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -162,6 +162,15 @@ class Retrieval(TaskKind):
         """Return the first relevant document."""
         return example.relevant[0].text
 
+    def shrink(self, task: RetrievalTask) -> RetrievalTask:
+        """Return the task with the relevant documents only."""
+        queries = [*task.train, *task.dev, *task.test]
+        return replace(task, documents={passage.id: passage.text for query in queries for passage in query.relevant})
+
+    def shared_items(self, task: RetrievalTask) -> int:
+        """Return the number of documents."""
+        return len(task.documents)
+
     def sentence_pairs(self, task: RetrievalTask) -> SentencePairs:
         """Return queries of the test split with a document each; those of all splits if the file had only one."""
         queries = [*task.train, *task.dev, *task.test] if task.drawn else task.test
@@ -267,6 +276,7 @@ class RetrievalLearner(Learner):
                 adam_epsilon=ADAM_EPSILON,
                 seed=options.seed,
                 bf16=precision == "bf16",
+                fp16=precision == "fp16",
                 use_cpu=default_device().type == "cpu",
                 batch_sampler="no_duplicates",
                 prompts=columns or None,
