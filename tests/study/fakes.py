@@ -124,6 +124,9 @@ class World:
             "per_text_masked": counts.tolist(),
         }
 
+    def has_head(self, model, max_length, methods=()):
+        return not self.headless
+
     def advice(self, model, corpus, held_out, general, *, max_length):
         self.advised.append({"model": model, "held_out": held_out, "general": general, "documents": list(corpus)})
         if "advice" in self.fail_on:
@@ -159,7 +162,7 @@ class World:
             "drift": self.drift,
             "advice": self.advice,
             "merge": self.merge,
-            "has_head": lambda model, max_length, methods=(): not self.headless,
+            "has_head": self.has_head,
         }
         return Backend(**{**own, **functions})
 
