@@ -26,7 +26,7 @@ from acclimate.training.trainer import StepTrainer
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.counting import counted
-from tests.methods.test_contract import TASK, run, weights
+from tests.methods.test_contract import TASK, run
 from tests.tiny import ENCODERS, WORDS, save_tiny, tiny_model, tiny_tokenizer
 
 MAX_WAITS = 2
@@ -167,9 +167,7 @@ def test_a_device_without_the_kernel_reads_padded_rows_and_says_so(tiny_bert, tm
         monkeypatch.setattr(varlen, "_trial_error", refuse)
         varlen.varlen_works.cache_clear()
         found.clear()
-        run(tiny_bert, "lm", tmp_path / "padded", precision="auto", progress=True)
+        run(tiny_bert, "lm", tmp_path / "padded", precision="auto", progress=True, steps=4)
     assert "so rows are padded: no kernel image is available" in caplog.text.lower()
     assert "Attention: scaled_dot_product_attention, padded rows." in capsys.readouterr().err
-    assert all(set(step.attention) == {"mask"} for step in found)
-    fused, padded = weights(tmp_path / "fused"), weights(tmp_path / "padded")
-    assert fused.keys() == padded.keys()
+    assert {tuple(step.attention) for step in found[1:]} == {("mask",)}  # the first begins in the other run
