@@ -56,7 +56,8 @@ class World:
             for i in range(1, 41)
         ]
         (folder / "log.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
-        return SimpleNamespace(method=method, steps=40, tokens=200_000, seconds=62.5, losses=terms, out=folder)
+        measured = {"steps": 40, "tokens": 200_000, "seconds": 62.5, "losses": terms, "out": folder}
+        return SimpleNamespace(method=method, rows=SimpleNamespace(tokens=5000), **measured)
 
     def finetune(self, model, task, *, seed=0, progress=True, **options):
         self._called("finetune", model=model, task=task.name, seed=seed, **options)
