@@ -261,8 +261,10 @@ class Collator:
         return replace(smaller, tokens=high, policy=self.policy._replace(batch_overhead=FEWEST_BATCHES))
 
     def padded_tokens(self, lengths: Sequence[int]) -> int:
-        """Return the tokens, padding included, of the micro-batches of texts of these lengths."""
+        """Return the tokens that the model reads of texts of these lengths, padding included unless it is skipped."""
         lengths = sorted(lengths, reverse=True)
+        if self.policy.padding_cost == 0:
+            return sum(lengths)
         total = 0
         for rows in self._cut(self._rows(lengths), lengths, self.tokens):
             total += len(rows) * self.policy.padded_width(max(sum(lengths[place] for place in row) for row in rows))
