@@ -190,7 +190,9 @@ def _losses_only(results: StudyResults, study: _Study) -> Iterator[Step]:
     elif domain:
         budget = next((name for name in BUDGETS if study.setting("adapt", name, None)), "epochs")
         more = f"adapt.{budget}={3 * study.setting('adapt', budget, 1):g}"
-        yield Step("The loss on the domain did not fall. Train longer, or with another learning rate:", (study.again(more),))
+        yield Step(
+            "The loss on the domain did not fall. Train longer, or with another learning rate:", (study.again(more),)
+        )
 
 
 def _path(sources: list[Any]) -> str:
