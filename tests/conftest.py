@@ -81,13 +81,19 @@ def _warn_again():
     warn_once.cache_clear()
 
 
+def pytest_collection_finish():
+    """Exclude the objects that the imports of all tests have made from garbage collection.
+
+    ``accelerate`` collects garbage after every training, and studies after every job. Visiting the objects of all
+    imported modules takes several times as long as training a tiny model.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _freeze_garbage_collector():
-    """Exclude existing objects from garbage collection.
-
-    ``accelerate`` collects garbage after every training. Visiting the objects of all imported modules takes several
-    times as long as training a tiny model.
-    """
+    """Exclude the objects that earlier test modules have made, too."""
     gc.freeze()
 
 

@@ -127,9 +127,11 @@ def choose_precision(precision: str = "auto", device: torch.device | None = None
 @contextmanager
 def tf32_products(enabled: bool) -> Iterator[None]:
     """Return a context in which a newer GPU rounds the inputs of float32 products to TF32, which is much faster."""
+    if not enabled or not has_capability(TF32_CAPABILITY):
+        yield
+        return
     before = torch.get_float32_matmul_precision()
-    if enabled and has_capability(TF32_CAPABILITY):
-        torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:

@@ -226,13 +226,18 @@ _postponing = 0
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[None]:
-    """Turn Ctrl-C and the signals that end a job into :class:`Stopped`, except for signals that are ignored."""
+def stop_on_signals(*more: int) -> Iterator[None]:
+    """Turn Ctrl-C and the signals that end a job into :class:`Stopped`, except for signals that are ignored.
+
+    Args:
+        more: Further signals, even if something else handles them.
+    """
     global _requested
     _requested = 0
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, *more}
     before = {number: signal.getsignal(number) for number in signals}
-    handled = [number for number in signals if before[number] in (signal.SIG_DFL, signal.default_int_handler)]
+    replaceable = (signal.SIG_DFL, signal.default_int_handler)
+    handled = [number for number in signals if number in more or before[number] in replaceable]
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         handled = []
     for number in handled:

@@ -216,7 +216,7 @@ def _acquire_claim(claim: Claim, out: Path) -> bool:
 def _wait_for_stale_owner(claim: Claim, out: Path) -> bool:
     """Watch an owner on another machine, or a lock file without one; return whether the claim was taken over."""
     owner = claim.owner()
-    if owner is not None and owner.machine == _machine_name():
+    if owner is not None and owner.machine == machine_name():
         return claim.take()  # the owner may just have ended
     seconds = 3 * UNOWNED_SECONDS + POLL_SECONDS if owner is None else LEASE_SECONDS + 2 * POLL_SECONDS
     if owner is not None:
@@ -233,7 +233,7 @@ def _wait_for_stale_owner(claim: Claim, out: Path) -> bool:
 
 
 @functools.cache
-def _machine_name() -> str:
+def machine_name() -> str:
     """Return the name of this machine in lock files."""
     with tempfile.TemporaryDirectory(prefix="acclimate-") as folder, SoftFileLease(Path(folder) / "lock") as lease:
         owner = lease.owner

@@ -6,12 +6,12 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,6 +21,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Progress as RichProgress
+from rich.table import Table
+from rich.text import Text
 
 from acclimate.errors import check_stop
 
@@ -33,6 +35,21 @@ NOTEBOOK_SECONDS = 0.5
 """Seconds between two updates in a notebook, each of which is a message to the browser."""
 
 log = logging.getLogger(__name__)
+
+
+class _BarWithTable(RichProgress):
+    """A bar above a table of what several processes do."""
+
+    rows: Sequence[tuple[str, str, str, float]] = ()
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Yield the bar, and the table if it has rows."""
+        yield from super().get_renderables()
+        if self.rows:
+            table = Table("worker", "on", "job", "for", box=None, padding=(0, 2, 0, 0), header_style="dim")
+            for worker, place, job, seconds in self.rows:
+                table.add_row(worker, place, Text(job, overflow="ellipsis", no_wrap=True), format_duration(seconds))
+            yield table
 
 
 class Progress:
@@ -74,7 +91,7 @@ class Progress:
         self._first: tuple[float, float] | None = None  # the first count, and the elapsed seconds when it was set
         self._written: float | None = None
         self._due = delay if self._draws or self._is_notebook else FIRST_LINE_SECONDS
-        self._bar = RichProgress(
+        self._bar = _BarWithTable(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn() if unit else TaskProgressColumn(),
@@ -144,6 +161,15 @@ class Progress:
         """Change the text beside the bar until the next update, for work whose steps take long."""
         self._note = note
         self._redraw()
+
+    def set_rows(self, rows: Sequence[tuple[str, str, str, float]]) -> None:
+        """Show the work of several processes below the bar on a terminal.
+
+        Args:
+            rows: Process, where it runs, what it does, and since how many seconds.
+        """
+        self._bar.rows = sorted(rows, key=lambda row: (len(row[0]), row[0]))
+        self._bar.refresh()
 
     def pause(self) -> None:
         """Remove the bar until the next update, so that another one can be shown."""

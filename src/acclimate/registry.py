@@ -149,6 +149,11 @@ def import_plugin(path: str | Path) -> None:
         raise UserError(f"'{path}' cannot be imported: {type(error).__name__}: {first_line(error)}.") from error
 
 
+def imported_plugins() -> list[str]:
+    """Return the files that :func:`import_plugin` has run in this process."""
+    return [str(module.__file__) for name, module in list(sys.modules.items()) if name.startswith(PLUGIN)]
+
+
 def hash_user_code(cls: type) -> dict[str, str]:
     """Return the hash of each user module that defines a class or one of its base classes, by module name.
 

@@ -12,6 +12,7 @@ from benchmarks.inputs import draw_lengths
 
 from acclimate.corpus import Corpus
 from acclimate.device import to_device
+from acclimate.kernels import varlen
 from acclimate.masking import resolve
 from acclimate.model_kinds import MASKED
 from acclimate.models import attach, encode
@@ -154,3 +155,19 @@ def test_decoders_are_read_without_padding(family):
         found = encode(model, ids.to("cuda"), text.to("cuda"), host=text).cpu()[text >= 0]
     assert set(ledger.attention) == ({"varlen"} if family in ("llama", "gpt2", "qwen3") else set(ledger.attention))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_device_without_the_kernel_reads_padded_rows_and_says_so(tiny_bert, tmp_path, monkeypatch, caplog, capsys):
+    def refuse(*_):
+        raise RuntimeError("no kernel image is available")
+
+    with counted() as ledger, steps_of(ledger) as found:
+        run(tiny_bert, "lm", tmp_path / "fused", precision="auto", progress=True)
+        assert "Attention: flash kernel, texts without padding." in capsys.readouterr().err
+        monkeypatch.setattr(varlen, "_trial_error", refuse)
+        varlen.varlen_works.cache_clear()
+        found.clear()
+        run(tiny_bert, "lm", tmp_path / "padded", precision="auto", progress=True, steps=4)
+    assert "so rows are padded: no kernel image is available" in caplog.text.lower()
+    assert "Attention: scaled_dot_product_attention, padded rows." in capsys.readouterr().err
+    assert {tuple(step.attention) for step in found[1:]} == {("mask",)}  # the first begins in the other run

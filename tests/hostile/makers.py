@@ -22,6 +22,7 @@ from tests.hostile.runner import Maker
 from tests.tiny import TEXTS, decoder_tokenizer, save_tiny
 
 ROWS = [{"text": text, "label": "good" if number % 2 else "bad"} for number, text in enumerate(TEXTS)]
+SCORES = [{"text": "good", "label": 4.5}, {"text": "bad", "label": 1.25}]
 STUDY: dict[str, Any] = {
     "models": ["bert"],
     "methods": ["none", "mlm"],

@@ -31,6 +31,8 @@ FORK = multiprocessing.get_context("fork")
 HALF_WRITTEN = re.compile(r"\.(new|old)-|\.lock$|\.claim$|^tmp")
 """Names of temporary folders, locks and claims, none of which may be left at the end."""
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+ADVICE = re.compile(r"^(Next[:,]|One seed says little)")
+"""Beginnings of the lines after a result that say what to do next."""
 BOX = " │╭╰─╮╯"
 """Characters that frame an error of the parser of flags."""
 
@@ -46,7 +48,7 @@ class Case:
         command: The arguments of ``acclimate``, as in a shell. The working directory is a new folder that contains
             ``bert``, ``text.txt``, ``task`` and ``study.yaml``.
         code: Expected exit code.
-        line: Regular expression for the last line of the output.
+        line: Regular expression for the last line of the output but for advice.
         make: Writes the hostile input into the folder.
         also: Regular expression that must match somewhere in the output.
         never: Regular expression that may match nowhere in the output.
@@ -87,8 +89,8 @@ def run(case: Case, folder: Path) -> None:
         child.join()
     seconds = time.perf_counter() - start
     said = log.read_text(errors="replace")
-    lines = [line.strip(BOX) for line in said.splitlines() if line.strip(BOX)]
-    last = lines[-1] if lines else ""
+    lines = [line.strip(BOX) for line in said.splitlines()]
+    last = next((line for line in reversed(lines) if line and not ADVICE.match(line)), "")
     problems = [
         *([f"it takes more than {case.seconds:g} s"] if seconds >= case.seconds else []),
         *([f"exit code {child.exitcode}, not {case.code}"] if child.exitcode != case.code else []),

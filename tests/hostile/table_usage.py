@@ -40,6 +40,7 @@ from tests.hostile.checks import (
 )
 from tests.hostile.makers import (
     BOMB,
+    SCORES,
     cut,
     fifo,
     folder_of,
@@ -122,8 +123,8 @@ OPTIONS = [
         r"^Error: .*(finite|weight-decay)",
     ),
     Case(
-        "a learning rate that ruins the model", TRAIN + " --steps 6 --learning-rate 1000", 0, r"lm, 6 steps",
-        also=r"(?i)warning|diverge|explode|higher than",
+        "a learning rate that ruins the model", TRAIN + " --steps 6 --learning-rate 1000", 0,
+        r"^Training loss in nats, mean of step 6: mlm \d{4}", also=r"probably diverged. Lower the learning rate",
     ),
     Case("a negative seed", f"{TEXT} --seed -1", 2, r"seed"),
     Case("a mask rate above one", f"{TEXT} --mask-rate 1.5", 2, r"mask-rate"),
@@ -154,8 +155,8 @@ OUTPUTS = [
     ),
     Case("the folder of the model", f"{BARE} --out bert", 2, r"^Error: .*'bert'"),
     Case(
-        "a link to an empty folder", TEXT, 0, r": lm, 1 steps", several(folder_of("real"), link("out", "real")),
-        check=is_still_a_link,
+        "a link to an empty folder", TEXT, 0, DONE, several(folder_of("real"), link("out", "real")),
+        also="real: lm, 1 steps", check=is_still_a_link,
     ),
     Case("a dangling link as output", TEXT, 2, r"^Error: .*out", link("out", "nowhere/real"), never="documents from"),
     Case("a link to itself as output", TEXT, 2, r"^Error: .*out", link("out", "out"), never="documents from"),
@@ -172,7 +173,7 @@ OUTPUTS = [
     ),
     Case("a device", f"{BARE} --out /dev/null/out", 2, r"^Error: .*/dev/null"),
     Case("a name that is too long as output", f"{BARE} --out {'x' * 300}", 2, r"^Error: .*more than 200 bytes"),
-    Case("a home folder", f"{BARE} --out '~/out'", 0, r"out: lm, 1 steps", check=is_in_home),
+    Case("a home folder", f"{BARE} --out '~/out'", 0, DONE, also="home/out: lm, 1 steps", check=is_in_home),
     Case("a name that is not UTF-8", f"{BARE} --out caf\udce9", 2, r"^Error: .*UTF-8"),
     Case("an empty lock", TEXT, 0, DONE, put(".out.lock", ""), check=made),
     Case("a lock of junk", TEXT, 0, DONE, put(".out.lock", b"\x00\xff\n\n"), check=made),
@@ -231,7 +232,7 @@ VERBS = [
     Case("pretrain: too large", f"{PRETRAIN} --set num_hidden_layers=1000000000", 2, r"num_hidden_layers"),
     Case("pretrain: an unknown architecture", f"{PRETRAIN} --architecture brt", 2, r"Did you mean 'bert'"),
     Case("pretrain: a vocabulary of one", f"{PRETRAIN} --vocab-size 1", 2, r"vocab"),
-    Case("pretrain: works", f"{PRETRAIN} --size tiny --vocab-size 150 --set hidden_size=32", 0, r"^out: 1 steps"),
+    Case("pretrain: works", f"{PRETRAIN} --size tiny --vocab-size 150 --set hidden_size=32", 0, DONE, check=made),
     Case("distill: no teacher", DISTILL.replace("teacher bert", "teacher ./no"), 2, r"\./no"),
     Case("distill: nothing to distill", f"{DISTILL} --epochs 1 --distill-share 0.5", 2, r"distill.share"),
     Case(
@@ -242,8 +243,11 @@ VERBS = [
     Case("advise: a negative number", f"{ADVISE} --pilot-steps -1", 2, r"pilot", put("none.txt", "good\n")),
     Case("annotate: an unknown parameter", f"{ANNOTATE} --set dleta=1", 2, r"Did you mean 'delta'"),
     Case(
-        "annotate: scores as labels", ANNOTATE, 2, r"one label per text",
-        task([{"text": "a", "label": 4.5}, {"text": "b", "label": 1}]),
+        "annotate: scores as labels", ANNOTATE, 2, r"needs a task with one label per text", task(SCORES),
+    ),
+    Case(
+        "doctor: an unknown kind of kernels", "doctor", 0, r".", env={"ACCLIMATE_KERNELS": "fst"},
+        also=r"Problem: ACCLIMATE_KERNELS is 'fst'; set it to auto or torch",
     ),
     Case("merge: works", MERGE, 0, r"^out: interpolation", check=made),
     Case("merge: onto itself", f"{MERGE} --out bert --overwrite", 2, r"'bert' is one of the models"),

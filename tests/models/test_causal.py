@@ -20,7 +20,7 @@ from acclimate.inspect import inspect_importance
 from acclimate.inspect.drift import measure_drift
 from acclimate.masking import RandomMasking
 from acclimate.models import CAUSAL, MASKED, attach, kind_of_checkpoint, load_language_model
-from acclimate.models.checkpoints import instructions
+from acclimate.models.saving import instructions
 from acclimate.objectives import LanguageModelling
 from acclimate.training import adapt
 from acclimate.training.batches import Collator

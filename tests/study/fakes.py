@@ -56,7 +56,8 @@ class World:
             for i in range(1, 41)
         ]
         (folder / "log.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
-        return SimpleNamespace(method=method, steps=40, tokens=200_000, seconds=62.5, losses=terms, out=folder)
+        measured = {"steps": 40, "tokens": 200_000, "seconds": 62.5, "losses": terms, "out": folder}
+        return SimpleNamespace(method=method, rows=SimpleNamespace(tokens=5000), **measured)
 
     def finetune(self, model, task, *, seed=0, progress=True, **options):
         self._called("finetune", model=model, task=task.name, seed=seed, **options)
@@ -123,6 +124,9 @@ class World:
             "per_text_masked": counts.tolist(),
         }
 
+    def has_head(self, model, max_length, methods=()):
+        return not self.headless
+
     def advice(self, model, corpus, held_out, general, *, max_length):
         self.advised.append({"model": model, "held_out": held_out, "general": general, "documents": list(corpus)})
         if "advice" in self.fail_on:
@@ -158,7 +162,7 @@ class World:
             "drift": self.drift,
             "advice": self.advice,
             "merge": self.merge,
-            "has_head": lambda model, max_length, methods=(): not self.headless,
+            "has_head": self.has_head,
         }
         return Backend(**{**own, **functions})
 

@@ -125,7 +125,7 @@ def test_the_example_of_the_page_is_a_valid_study():
     page = (Path(__file__).resolve().parents[2] / "docs" / "distill.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.S)
     config = StudyConfig.of(yaml.safe_load(text))
-    assert [row.label for row in config.sections["distill"]] == ["doktra", "kl", "external teacher"]
+    assert [row.label for row in config.sections["distill"]] == ["doktra", "kl", "control"]
     assert config.sections["distill"][1].settings == {"objective": "kl"}
 
 

@@ -284,7 +284,7 @@ def test_combinations():
             "unknown option 'learning_rat'. Did you mean 'learning_rate'",
         ),
         ({"search": {"finetune": {"learning_rate": 1}}}, "'learning_rate' needs a list of values to try"),
-        ({"search": {"finetune": {"epochs": [0]}}}, "'epochs' must be at least 1, not 0"),
+        ({"search": {"finetune": {"epochs": [-1]}}}, "'epochs' must be at least 0, not -1"),
         ({"search": {"combinations": "some", "finetune": {"epochs": [1]}}}, "combinations"),
         ({"search": {"adapt": {"learning_rat": [1]}}}, "search.adapt: unknown option 'learning_rat'"),
         ({"search": {"adapt": {"seed": [1, 2]}}}, "'search.adapt.seed' cannot be set for one method"),

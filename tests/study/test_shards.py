@@ -226,7 +226,7 @@ def test_a_job_that_failed_elsewhere_during_this_run_is_not_tried_again(no_repor
     out, world = tmp_path / "out", World()
     store = JobStore(out)
     job = of_kind(graph_of(study(folder), world), "adapt")[0]
-    claim = store.claim(job)
+    claim = store.claim(job.key)
     assert claim.take()
 
     def elsewhere(seconds):
@@ -262,4 +262,8 @@ def test_the_command_line(monkeypatch, tmp_path, capsys):
             "only": (),
             "backend": None,
             "progress": True,
+            "workers": None,
+            "per_gpu": None,
+            "executor": "local",
+            "executor_settings": None,
         }

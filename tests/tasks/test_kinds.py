@@ -68,6 +68,7 @@ def test_unknown_kinds_are_reported(folder):
     with pytest.raises(UserError, match=r"kind of task 'shooted'.*Did you mean 'shouted'"):
         find_task_kind(task)
     with pytest.raises(
-        UserError, match=r"'tags' cannot be scored.*Known: multi_label, qa, regression, retrieval, single_label"
+        UserError,
+        match=r"'tags' cannot be scored.*Known: entities, multi_label, qa, regression, retrieval, single_label",
     ):
         find_hub_task("tags")

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
+from transformers import AutoModel, AutoTokenizer
 from typer.testing import CliRunner
 
 from acclimate.cli import app
@@ -22,6 +23,7 @@ from acclimate.study import compare
 from acclimate.tasks import distill, finetune, load_task
 from acclimate.tasks.kinds import find_task_kind, item_texts, task_text
 from acclimate.tasks.retrieval import RetrievalTask
+from acclimate.tasks.retrieval.model import load_bi_encoder
 from acclimate.tasks.splits import limit_splits
 from tests.cases import each
 from tests.tiny import WORDS, save_tiny
@@ -312,3 +314,17 @@ def test_timing_reads_few_documents_and_counts_all(beir):
     small = kind.shrink(limit_splits(task, train=4, dev=2, test=2))
     wanted = {passage.id for query in (*small.train, *small.dev, *small.test) for passage in query.relevant}
     assert set(small.documents) == wanted and kind.shared_items(small) == len(wanted) < kind.shared_items(task) == 30
+
+
+def test_a_decoder_is_read_at_its_last_token(tmp_path):
+    folder = save_tiny("llama", tmp_path / "model")
+    encoder, texts = (
+        load_bi_encoder(folder, 40),
+        ["the food was good .", "a rude waiter", "cold soup and a slow one ."],
+    )
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    for text, vector in zip(texts, encoder.model.encode(texts), strict=True):
+        with torch.inference_mode():
+            ids = torch.tensor([tokenizer(text)["input_ids"]])
+            last = model(input_ids=ids).last_hidden_state[0, -1]
+        assert np.allclose(vector, last / last.norm(), atol=1e-5)

@@ -193,7 +193,7 @@ def test_an_adaptation_reads_tables_and_columns_of_a_task(tiny_bert, tmp_path):
         (("tweet", "label_text", "label"), ("tweet", None, "label")),
         (("review", "body", "label"), "the text can be in 'review' or 'body'"),
         (("a", "label"), "no column 'text'.*The columns are: a, label"),
-        (("tokens", "ner_tags"), "label per token"),
+        (("tokens", "ner_tags"), "must be lists of the same length"),
         (("text", "class", "topic"), "the label can be in 'class' or 'topic'"),
         (("text", "x"), "no column 'label'"),
     ],

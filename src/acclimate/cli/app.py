@@ -56,7 +56,7 @@ def check_single_process(
     verb, size = context.invoked_subcommand, environment_integer("WORLD_SIZE", 1)
     if size <= 1 or verb in DISTRIBUTED:
         return
-    each = ", once per device: CUDA_VISIBLE_DEVICES=0, 1, ... with the same --out" if verb == "compare" else ""
+    each = ", with --workers auto" if verb == "compare" else ""
     raise UserError(
         f"{size} processes were started (WORLD_SIZE), and each would do all the work of '{verb}': only "
         f"{', '.join(DISTRIBUTED)} share their work. Start 'acclimate {verb}' without torchrun or accelerate "

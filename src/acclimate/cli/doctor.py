@@ -66,7 +66,8 @@ def examine() -> dict[str, Any]:
     kernels: dict[str, bool] = {}
     memory = 0.0
     try:
-        kernels, memory = _kernels(device), _memory(torch.device("cpu"))
+        memory = _memory(torch.device("cpu"))
+        kernels = _kernels(device)
     except UserError as error:  # an environment variable has an invalid value
         problems.append(str(error))
     found = {

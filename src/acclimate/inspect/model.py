@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from acclimate.device import to_device
+from acclimate.device import choose_precision, to_device
 from acclimate.display import titled_table
 from acclimate.errors import UserError
 from acclimate.files import check_report_file, write_json
@@ -17,6 +17,7 @@ from acclimate.models import (
     PARTS,
     HeadLayer,
     attach,
+    describe_attention,
     describe_computation,
     dropout_rates,
     gate_units,
@@ -89,6 +90,7 @@ def _inspect_model(options: InspectModelOptions) -> Measurements:
             "own": probe.own_attention,
             "used": probe.attention,
             "reason": probe.obstacles.get("attention", ""),
+            "computed_by": describe_attention(model, choose_precision("auto", model.device)),
         },
         "computation": describe_computation(model),
         "checks": [{**asdict(check), "passed": check.passed} for check in probe.checks],
@@ -194,7 +196,8 @@ def model_tables(report: dict[str, Any]) -> list[Table | str]:
         f"Head: {'tied to the word embeddings' if report['tied_head'] else head}",
         f"Weights in the checkpoint: {report['checkpoint_dtype'] or 'of unknown type'}; loaded as float32",
         f"Attention: {attention['used']} on {report['device']}"
-        + (f", since {attention['reason']}" if attention["reason"] else f"; the model's own is {attention['own']}"),
+        + (f", since {attention['reason']}" if attention["reason"] else f"; the model's own is {attention['own']}")
+        + f"; computed by: {attention['computed_by']}",
         f"Gates on heads and units: {_answer(report['gates'], 'on ' + ', '.join(report['gates']['parts']))}",
         f"Several texts per row: {_answer(report['packing'], 'yes')}",
         f"Padding: {_answer(report['padding'], 'yes')}",

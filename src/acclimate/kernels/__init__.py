@@ -22,7 +22,7 @@ from acclimate.errors import UserError
 from acclimate.kernels.attention import FastDropout, eager_attention
 from acclimate.kernels.gradients import BF16Weights, deferred_vocabulary_grads, faster_layer
 from acclimate.kernels.unpadding import Unpadded, cut_last_layer
-from acclimate.kernels.varlen import varlen_attention, varlen_works
+from acclimate.kernels.varlen import find_kernel, varlen_attention, varlen_works
 
 __all__ = ["Kernels", "Unpadded", "choose", "cut_last_layer", "eager_attention", "varlen_attention"]
 
@@ -144,6 +144,13 @@ class Kernels:
         """Return these kernels with attention that reads texts without padding; None if the device has none."""
         works = device.type == "cuda" and self.device == "cuda" and varlen_works(device)
         return replace(self, unpadding=True, varlen_attention=True) if works else None
+
+    def describe_attention(self, dtype: torch.dtype, width: int) -> str:
+        """Return how attention is computed in a type with heads of a width, for the log."""
+        kernel = find_kernel(dtype, width, None) if self.varlen_attention else None
+        if kernel is not None:
+            return f"{kernel} kernel, texts without padding"
+        return "operation by operation" if self.eager_attention else "scaled_dot_product_attention, padded rows"
 
     def callbacks(self) -> list[TrainerCallback]:
         """Return the callbacks that a ``Trainer`` needs to run with these kernels."""

@@ -24,7 +24,7 @@ TRIAL_TOLERANCE = 0.05
 """Relative error of a trial in bfloat16 above which the kernel is not used."""
 
 
-def _find_kernel(dtype: torch.dtype, width: int, window: int | None) -> str | None:
+def find_kernel(dtype: torch.dtype, width: int, window: int | None) -> str | None:
     """Return the kernel for queries of a type and head width: ``flash``, ``efficient``, or None if there is none."""
     if dtype in HALF and width % FLASH_MULTIPLE == 0 and width <= MAX_FLASH_WIDTH and _has_flash():
         return "flash"
@@ -61,7 +61,7 @@ def varlen_attention(
     starts, longest = unpadded.starts, unpadded.longest
     if window is not None and window > longest:
         window = None
-    kernel = _find_kernel(query.dtype, query.shape[3], window)
+    kernel = find_kernel(query.dtype, query.shape[3], window)
     if kernel is None:
         return None
     if kernel == "flash":

@@ -15,6 +15,7 @@ from acclimate.models.encoding import encode
 from acclimate.models.extensions import adapter_size, add_adapters, keep_original
 from acclimate.models.families import (
     Family,
+    describe_attention,
     describe_computation,
     family_of,
     language_head,
@@ -43,6 +44,7 @@ __all__ = [
     "adapter_size",
     "add_adapters",
     "attach",
+    "describe_attention",
     "describe_computation",
     "dropout_rates",
     "encode",

@@ -125,6 +125,8 @@ SHARE, GRAPH_SHARE = 0.2, 0.3
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 MEMORY_VARIABLE = "ACCLIMATE_MEMORY_GB"
 """Environment variable: maximum memory in gigabytes (10^9 bytes). Values above the machine's memory have no effect."""
+SHARING_VARIABLE = "ACCLIMATE_PROCESSES_PER_DEVICE"
+"""Environment variable: number of processes that share the memory of a device, set for the workers of a study."""
 _limit: ContextVar[float | None] = ContextVar("limit", default=None)
 
 
@@ -210,7 +212,7 @@ def recomputes_layers(model: nn.Module) -> bool:
 
 
 def machine_memory(device: torch.device) -> float:
-    """Return the memory of a device in bytes; on a CPU, this process's share of it.
+    """Return the memory of a device in bytes, or this process's share of it if several use the device.
 
     Raises:
         UserError: If :data:`MEMORY_VARIABLE` is not a positive number.
@@ -233,11 +235,12 @@ def _configured_memory() -> float:
 
 def _physical_memory(device: torch.device) -> int:
     if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
+        total = int(torch.cuda.get_device_properties(device).total_memory)
+        return total // max(1, environment_integer(SHARING_VARIABLE, 1))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):  # there is no such limit
         memory = min(memory, int(CGROUP_LIMIT.read_text()))
-    return memory // max(1, environment_integer("LOCAL_WORLD_SIZE", 1))
+    return memory // max(1, environment_integer("LOCAL_WORLD_SIZE", 1), environment_integer(SHARING_VARIABLE, 1))
 
 
 def _tokens_that_fit(model: PreTrainedModel, share: float, length: int) -> int:

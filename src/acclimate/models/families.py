@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, TrainerCallback
 
-from acclimate.device import Precision
+from acclimate.device import TYPES, Precision
 from acclimate.errors import UserError
 from acclimate.kernels import Kernels, choose
 from acclimate.model_kinds import find_kind
@@ -242,6 +242,19 @@ def describe_computation(model: PreTrainedModel) -> dict[str, Any]:
     if not found["varlen_attention"]:  # keys of earlier versions had no such entry
         del found["varlen_attention"]
     return found
+
+
+def describe_attention(model: PreTrainedModel, precision: Precision) -> str:
+    """Return how a model computes attention on its device in a precision, for the log."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_attention_heads", None) or 1
+    width = getattr(config, "head_dim", None) or getattr(config, "hidden_size", heads) // heads
+    return kernels_of(model).describe_attention(TYPES.get(precision, torch.float32), int(width))
+
+
+def reads_unpadded(model: PreTrainedModel) -> bool:
+    """Return whether attention reads texts without padding."""
+    return kernels_of(model).varlen_attention
 
 
 def reads_positions(model: PreTrainedModel) -> bool:

@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
-from acclimate.options.numbers import SeedCount, TokenCount
+from acclimate.options.numbers import Count, SeedCount, TokenCount, read_number
 from acclimate.options.reading import Encoding, LabelOptions
 from acclimate.options.training import Progress
+
+AUTO, MAX_WORKERS = "auto", 4_096
 
 if TYPE_CHECKING:
     Strings = Sequence[str]
@@ -47,6 +49,20 @@ def read_names(value: Any) -> Any:
 
 
 Places = Annotated[Strings, BeforeValidator(read_places)]
+
+
+def read_workers(value: Any) -> Any:
+    """Return a number of processes, ``"auto"`` or None.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    if value is None or value == AUTO:
+        return value
+    number = read_number(value)
+    if type(number) is not int or not 1 <= number <= MAX_WORKERS:
+        raise ValueError(f"must be auto or a whole number from 1 to {MAX_WORKERS:,}, not {value}")
+    return number
 
 
 def _text(what: str, **more: Any) -> Option:
@@ -139,6 +155,37 @@ class CompareOptions:
             many=True,
         ),
     ] = ()
+    workers: Annotated[
+        int | str | None,
+        BeforeValidator(read_workers),
+        Option(
+            "Number of processes that compute the jobs, each with its own GPU and share of the cores, or auto.",
+            TRAINING,
+            more="With auto there is one on each GPU, or on a CPU one for every four cores.",
+            default="this process computes them",
+        ),
+    ] = None
+    per_gpu: Annotated[
+        Count | None,
+        Option(
+            "Workers on each GPU, which share its memory; jobs on small models leave most of a GPU idle.",
+            TRAINING,
+            default="as few as possible",
+        ),
+    ] = None
+    executor: Annotated[
+        Literal["local", "slurm", "ray"],
+        Option("Where workers run: on this machine, as Slurm jobs, or on a Ray cluster.", TRAINING),
+    ] = "local"
+    executor_settings: Annotated[
+        dict[str, Any] | None,
+        Option(
+            "Setting of the Slurm jobs or Ray tasks, such as partition=gpu, time=240 or num_cpus=4.",
+            TRAINING,
+            more="See the documentation of ``submitit`` and of ``ray.remote``.",
+            flag="--executor-set",
+        ),
+    ] = None
     report_only: Annotated[bool, Option("Run no jobs; write the report from existing results.", OUTPUT)] = False
     progress: Progress = True
     backend: Annotated[

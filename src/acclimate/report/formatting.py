@@ -15,6 +15,9 @@ METRIC_NAMES = {
     "micro_f1": "micro-F1",
     "positive_micro_f1": "micro-F1 of the positive classes",
     "document_f1": "document F1",
+    "unseen_f1": "F1 of unseen entities",
+    "overlap_f1": "overlap F1",
+    "boundary_f1": "boundary F1",
     "f1": "F1",
     "mrr": "MRR",
 }

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -11,17 +14,21 @@ from acclimate.cards import write_model_cards
 from acclimate.errors import UserError
 from acclimate.files import follow_link, read_json_object, write_json
 from acclimate.options import verb
+from acclimate.registry import import_plugin, imported_plugins
 from acclimate.results import StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.changes import load_study
+from acclimate.study.clusters import launchers
+from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination, check_contamination, remove_contamination
-from acclimate.study.executor import Executor, JobStore
+from acclimate.study.executor import Executor, JobStore, NothingToClaimError
 from acclimate.study.graph import Shard, read_study
 from acclimate.study.in_memory import CompareCall, find_study
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import Job, RunContext
 from acclimate.study.search import check_search, final_graph, run_search
 from acclimate.study.summary import summarize
+from acclimate.study.workers import LOGS, Pool
 
 RESULTS, PAGE, REPORT = "results.json", "results.md", "report.html"
 CLEAN = "No dev or test text was found in the corpus or in a train split."
@@ -56,6 +63,7 @@ def _compare(options: CompareCall) -> StudyResults:
     interruption, or after methods are added, the same call computes only the missing jobs. At the end ``out`` contains
     ``results.json``, ``results.md``, ``report.html``, and the main tables as ``results.csv`` and ``results.tex``.
 
+    With ``workers``, several processes on this machine or a cluster compute the jobs, and this one shows what they do.
     Several processes may share ``out``, also on several machines. Each claims a job before computing it, waits for
     jobs that others have claimed, and takes over the jobs of an interrupted process.
 
@@ -86,9 +94,10 @@ def _compare(options: CompareCall) -> StudyResults:
     if progress:
         _print(*(contamination.warnings() or [CLEAN] * (inputs.config.evaluate.advice and bool(contamination.rows))))
     executor = Executor(JobStore(out), RunContext(backend, out, progress), share, report_only)
-    search = run_search(inputs, executor.execute)
-    graph = final_graph(inputs, search)
-    outcomes = {**search.outcomes, **executor.execute(graph)}
+    with start_workers(options, (study, settings, options.only), executor):
+        search = run_search(inputs, executor.execute)
+        graph = final_graph(inputs, search)
+        outcomes = {**search.outcomes, **executor.execute(graph)}
     ignored = search.ignored - graph.jobs.keys()
     left = [one.job for key, one in outcomes.items() if one.result is None and key not in ignored]
     if report_only and len(left) == len(outcomes):
@@ -106,6 +115,71 @@ def _compare(options: CompareCall) -> StudyResults:
 
 
 compare = verb(CompareCall, _compare)
+
+
+@contextmanager
+def start_workers(options: CompareCall, study: tuple[Any, ...], executor: Executor) -> Iterator[None]:
+    """Let workers compute the jobs in the block, if the options ask for more than one on this machine, or a cluster.
+
+    Args:
+        options: Options of ``compare``.
+        study: What :func:`load_study` reads in a worker: the study, settings, and parts.
+        executor: Executor of this process, which then watches the workers.
+
+    Raises:
+        UserError: If the options do not fit together, or to this machine.
+    """
+    if options.workers is None or options.report_only:
+        given = {"--per-gpu": options.per_gpu, "--executor-set": options.executor_settings}
+        needless = [flag for flag, value in given.items() if value is not None]
+        needless += ["--workers"] * (options.workers is not None) + ["--executor"] * (options.executor != "local")
+        if needless and options.report_only:
+            raise UserError(f"--report-only runs no jobs; remove {', '.join(needless)}.")
+        if needless:
+            raise UserError(f"{', '.join(needless)}: give the number of workers as well, such as --workers 4.")
+        yield
+        return
+    folder = executor.store.out / LOGS
+    launcher = launchers()[options.executor](folder, options.workers, options.per_gpu, options.executor_settings)
+    if options.executor == "local" and launcher.size == 1:
+        yield
+        return
+    executor.failures = executor.store.failures()
+    config, *changes = study
+    # Sections of a study are classes made at run time, so that an object cannot be sent to another process.
+    plain = config.resolved() if isinstance(config, StudyConfig) else config
+    where = (executor.store.out.absolute(), executor.context.backend, executor.share)
+    task = partial(compute_jobs, (plain, *changes), *where, executor.failures, imported_plugins())
+    with Pool(launcher, folder, task) as executor.pool:
+        yield
+    executor.store.remove_stale_claims(executor.store.claimed())
+
+
+def compute_jobs(
+    study: tuple[Any, ...],
+    out: Path,
+    backend: Backend,
+    share: Shard | None,
+    failures: dict[str, dict[str, Any]],
+    plugins: Sequence[str],
+) -> None:
+    """Compute jobs of a study until other processes have claimed all that are left.
+
+    Args:
+        study: The study, settings and parts, for :func:`load_study`.
+        out: Its folder.
+        backend: Functions that load models.
+        share: Shard to compute; None for all jobs.
+        failures: Records of jobs that failed earlier and may be tried again.
+        plugins: Files to import first.
+    """
+    for file in plugins:
+        import_plugin(file)
+    inputs, _ = prepare(read_study(load_study(*study), backend), cached_only=True)
+    executor = Executor(JobStore(out), RunContext(backend, out), share, is_worker=True, failures=failures)
+    with suppress(NothingToClaimError):
+        search = run_search(inputs, executor.execute)
+        executor.execute(final_graph(inputs, search))
 
 
 def prepare(

@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.device import trim_memory
-from acclimate.errors import UserError
+from acclimate.errors import UserError, check_stop
 from acclimate.files import MANIFEST_FILE, RECORD_FILE, is_intact, read_json, write_json
-from acclimate.locks import Claim
+from acclimate.locks import Claim, Owner
 from acclimate.progress import Progress
 from acclimate.records import Record
 from acclimate.study.graph import Shard, with_needs
 from acclimate.study.jobs.base import FORMAT, Job, JobGraph, Outcome, RunContext
+from acclimate.study.workers import MAX_JOB_DEATHS, Pool
 
 log = logging.getLogger(__name__)
 
 POLL = 2.0
 """Seconds between two checks of jobs that other processes are computing."""
+WATCH = 1.0
+"""Seconds between two checks of the workers of a study."""
 LONGEST_ERROR = 500
 """Maximum characters of a stored error message."""
 
@@ -43,6 +46,10 @@ class JobStore:
             return job.result_type.from_dict(record["result"])
         except (KeyError, TypeError, UserError):
             return None
+
+    def seconds(self, job: Job) -> float:
+        """Return the duration of a finished or failed job in seconds."""
+        return float((self._read(self._path(job)) or {}).get("seconds", 0.0))
 
     def failure(self, job: Job) -> dict[str, Any] | None:
         """Return the record of a failed job, with its ``error``, or None."""
@@ -66,17 +73,26 @@ class JobStore:
             if record and record.get("status") == "done":
                 yield record
 
-    def claim(self, job: Job) -> Claim:
+    def failures(self) -> dict[str, dict[str, Any]]:
+        """Return the records of all failed jobs, by key."""
+        records = {path.stem: self._read(path) for path in (self.out / "jobs").glob("*.json")}
+        return {key: record for key, record in records.items() if record and record.get("status") == "failed"}
+
+    def claimed(self) -> set[str]:
+        """Return the keys of jobs for which there is a claim, possibly of a process that has ended."""
+        return {path.stem for path in (self.out / "jobs").glob("*.claim")}
+
+    def claim(self, key: str) -> Claim:
         """Return a claim on a job, not yet taken.
 
         The claim file is in the folder of the results. Creating it makes a network file system refresh its listing of
         the folder, so that the holder of the claim sees a result that another process has just stored.
         """
-        return Claim(self.out / "jobs" / f"{job.key}.claim")
+        return Claim(self.out / "jobs" / f"{key}.claim")
 
-    def remove_stale_claims(self, jobs: Iterable[Job]) -> None:
+    def remove_stale_claims(self, keys: Iterable[str]) -> None:
         """Remove the claims of processes that were killed between storing a result and releasing its claim."""
-        for claim in map(self.claim, jobs):
+        for claim in map(self.claim, keys):
             if claim.path.exists() and claim.take():
                 claim.release()
 
@@ -112,6 +128,10 @@ class JobStore:
         write_json(self._path(job), {**head, **outcome})
 
 
+class NothingToClaimError(Exception):
+    """Other processes have claimed all unfinished jobs, so a worker can end."""
+
+
 @dataclass
 class Executor:
     """Runs the graphs of a study one after the other.
@@ -121,6 +141,10 @@ class Executor:
         context: Context that jobs run in.
         share: Shard to compute; None for all jobs.
         report_only: Compute nothing.
+        pool: Workers that compute the jobs; None if this process does.
+        is_worker: Whether to end where other processes have claimed all unfinished jobs.
+        failures: Records of jobs that failed earlier and may be tried again, by key; None for those that have failed
+            when a graph is executed.
         computed: Outcomes of the jobs that this executor ran, over all graphs, by key.
     """
 
@@ -128,6 +152,9 @@ class Executor:
     context: RunContext
     share: Shard | None = None
     report_only: bool = False
+    pool: Pool | None = None
+    is_worker: bool = False
+    failures: dict[str, dict[str, Any]] | None = None
     computed: dict[str, Outcome] = field(default_factory=dict)
 
     def execute(self, graph: JobGraph) -> dict[str, Outcome]:
@@ -135,9 +162,12 @@ class Executor:
 
         Returns:
             The outcome of every job of the graph, by key, including jobs that other processes computed.
+
+        Raises:
+            NothingToClaimError: If this is a worker, and no job is left for it.
         """
         keys = [] if self.report_only else self.share.select(graph.jobs) if self.share else list(graph.jobs)
-        found = _Run(self.store, self.context).run({key: graph.jobs[key] for key in with_needs(keys, graph.jobs)})
+        found = _Run(self).run({key: graph.jobs[key] for key in with_needs(keys, graph.jobs)})
         # A job that an earlier graph computed is "reused" in a later one; keep the first outcome.
         self.computed |= {key: one for key, one in found.items() if one.state != "reused" or key not in self.computed}
         return {key: self.computed.get(key) or self.store.outcome(job) for key, job in graph.jobs.items()}
@@ -159,9 +189,12 @@ class Executor:
 class _Run:
     """One pass over the jobs of a graph. A job is claimed before it is computed, so no other process computes it."""
 
-    def __init__(self, store: JobStore, context: RunContext) -> None:
-        self._store = store
-        self._context = context
+    def __init__(self, executor: Executor) -> None:
+        self._store, self._context = executor.store, executor.context
+        self._pool, self._is_worker, self._failures = executor.pool, executor.is_worker, executor.failures
+        context = self._context
+        self._since: dict[str, float] = {}
+        self._unfinished: set[str] = set()
         self._bar = Progress("study", None, unit="jobs", enabled=context.progress, delay=0)
         self._claims: dict[str, Claim] = {}
         self._waiting_line = ""
@@ -184,7 +217,8 @@ class _Run:
         for key, job in reversed(jobs.items()):
             if job.needs and key in self._models_needed and not self._has_model(job):
                 self._models_needed.add(job.needs.key)
-        self._failed_before = {job.key: record for job in missing if (record := self._store.failure(job))}
+        self._unfinished = {job.key for job in missing}
+        self._failed_before = self._store.failures() if self._failures is None else self._failures
         todo = dict(jobs)
         self._bar.set_total(len(todo))
         with self._bar:
@@ -195,9 +229,13 @@ class _Run:
                         del todo[key]
                         self._outcomes[key] = outcome
                         self._bar.update(len(jobs) - len(todo))
-                if len(todo) == before:
+                if todo and self._pool:
+                    self._watch(todo, self._pool)
+                elif len(todo) == before:
+                    if self._is_worker and todo.keys() <= self._claims.keys():
+                        raise NothingToClaimError
                     self._wait(todo)
-        self._store.remove_stale_claims(jobs.values())
+        self._store.remove_stale_claims(jobs)
         return {key: self._outcomes[key] for key in jobs}
 
     def _try(self, job: Job, todo: dict[str, Job]) -> Outcome | None:
@@ -208,7 +246,9 @@ class _Run:
             return None
         if job.needs and self._outcomes[job.needs.key].state in ("failed", "blocked"):
             return self._reported(Outcome(job, "blocked", error="the job that it needs failed"))
-        claim = self._claims.setdefault(job.key, self._store.claim(job))
+        if self._pool:
+            return None
+        claim = self._claims.setdefault(job.key, self._store.claim(job.key))
         if not claim.take():
             return None
         try:
@@ -223,7 +263,12 @@ class _Run:
         result = self._store.result(job)
         if result is not None:
             remake = job.key in self._models_needed and not self._has_model(job)
-            return None if remake else Outcome(job, "reused", result)
+            if remake:
+                return None
+            is_new = self._pool is not None and job.key in self._unfinished
+            if not is_new:
+                return Outcome(job, "reused", result)
+            return self._reported(Outcome(job, "done", result, seconds=self._store.seconds(job)))
         record = self._store.failure(job)
         if record is None or record == self._failed_before.get(job.key):
             return None
@@ -270,6 +315,36 @@ class _Run:
     def _reported(self, outcome: Outcome) -> Outcome:
         self._bar.print(outcome.line())
         return outcome
+
+    def _watch(self, todo: dict[str, Job], pool: Pool) -> None:
+        """See that workers run, show what each of them does, and sleep for :data:`WATCH` seconds."""
+        owners: dict[str, Owner] = {}
+        for key in self._store.claimed() & todo.keys():
+            if (owner := self._store.claim(key).owner()) is not None:
+                owners[key] = owner
+        ready = [key for key, job in todo.items() if not (job.needs and job.needs.key in todo)]
+        free = sum(self._is_free(todo[key], owners.get(key)) for key in ready)
+        for key in pool.watch(owners, free, self._bar.print):
+            if (claim := self._store.claim(key)).take():
+                self._store.fail(todo[key], f"it ended {MAX_JOB_DEATHS} processes; see '{pool.folder}'", 0.0)
+                claim.release()
+        now = time.monotonic()
+        self._since = {key: self._since.get(key, now) for key in owners}
+        rows = [(*pool.label(owner), todo[key].description, now - self._since[key]) for key, owner in owners.items()]
+        self._bar.set_rows(rows)
+        check_stop()
+        time.sleep(WATCH)
+
+    def _is_free(self, job: Job, owner: Owner | None) -> bool:
+        """Return whether a worker could claim a job now; the claim of a process that has ended is removed."""
+        if owner is None and job.key not in self._claims:
+            return True
+        claim = self._claims.setdefault(job.key, self._store.claim(job.key))
+        if claim.take():
+            claim.release()
+            del self._claims[job.key]
+            return True
+        return False
 
     def _wait(self, todo: dict[str, Job]) -> None:
         """Report which jobs are being waited for, if they changed, and sleep for :data:`POLL` seconds."""

@@ -117,6 +117,9 @@ def read_number(value: Any) -> float | None:
 def holds_numbers(rows: Sequence[Row], options: ReadingOptions) -> bool:
     """Return whether the labels of rows are numbers, at least one of them with a fraction.
 
+    Up to half of them may be something else, as then reading the rows names the first of these; classes with a
+    fraction are refused, too.
+
     The column of the labels is the named one, ``label``, or the only one with a usual name.
     """
     names = dict.fromkeys(column for _, row in rows for column in row)
@@ -128,7 +131,7 @@ def holds_numbers(rows: Sequence[Row], options: ReadingOptions) -> bool:
         return False
     numbers = [read_number(row.get(columns[0])) for _, row in rows]
     found = [number for number in numbers if number is not None]
-    return len(found) == len(numbers) > 0 and not all(number.is_integer() for number in found)
+    return 2 * len(found) >= len(numbers) and not all(number.is_integer() for number in found)
 
 
 def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None, split_seed: int) -> RegressionTask:

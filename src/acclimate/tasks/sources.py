@@ -194,12 +194,12 @@ def _only(candidates: list[dict[str, str]], column: str, names: Collection[str],
     listed = ", ".join(list(names)[:20]) or "none"
     several = " or ".join(f"'{candidate[column]}'" for candidate in candidates)
     what = f"the {column} can be in {several}" if candidates else f"no column '{column}'"
-    kind = ""
+    hint = ""
     if {"tokens", "words"} & {name.lower() for name in names}:
-        kind = " Tasks with a label per token, such as named entities, are not supported."
+        hint = " If the rows mark entities, tokens and tags must be lists of the same length."
     raise UserError(
         f"{where}: {what}. The columns are: {listed}; name the right one with --{column}-column ({column}_column in "
-        f"Python and study files).{kind}"
+        f"Python and study files).{hint}"
     )
 
 

@@ -26,7 +26,7 @@ from acclimate.files import (
 )
 from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, identify, resolve
-from acclimate.models import LanguageModel, ModelKind, attach, load_language_model, save_model
+from acclimate.models import LanguageModel, ModelKind, attach, describe_attention, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.lora import warn_of_export
@@ -255,6 +255,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         data.check_learnable()
         result.rows = RowAccount.of(rows, kind, data.padding(), joined=framing.documents == "joined")
         print_message(f"Rows: {result.rows.summary()}.", enabled=progress)
+        on_gpu = loaded.model.device.type == "cuda"
+        print_message(f"Attention: {describe_attention(loaded.model, precision)}.", enabled=progress and on_gpu)
         with tensorboard_folder(trackers, out):
             trainer = train(
                 engine,

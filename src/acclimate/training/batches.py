@@ -235,8 +235,10 @@ class Collator:
         return replace(smaller, tokens=high, policy=self.policy._replace(batch_overhead=FEWEST_BATCHES))
 
     def padded_tokens(self, lengths: Sequence[int]) -> int:
-        """Return the tokens, padding included, of the micro-batches of texts of these lengths."""
+        """Return the tokens that the model reads of texts of these lengths, padding included unless it is skipped."""
         lengths = sorted(lengths, reverse=True)
+        if self.policy.padding_cost == 0:
+            return sum(lengths)
         total = 0
         for rows in self._cut(self._rows(lengths), lengths, self.tokens):
             total += len(rows) * self._width(rows, lengths)

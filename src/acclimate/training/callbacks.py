@@ -1,4 +1,4 @@
-"""Callbacks around the training steps: time budget, checkpoints, intermediate models and experiment trackers.
+"""Around the training steps: time budget, schedules, checkpoints, intermediate models and experiment trackers.
 
 A process that is killed while it writes, or a full disk, leaves a checkpoint folder with missing or truncated files.
 The list of files and their sizes is therefore written after all of them are on the disk. A folder without that list,
@@ -246,6 +246,27 @@ class Clock:
         """Let all processes agree on the time."""
         if self.budget is not None and self._group.size > 1:
             self._agreed = self._group.broadcast_value(self.seconds / self.budget, device)
+
+
+def linear_schedule(steps: int, warmup: float, clock: Clock) -> Callable[[int], float]:
+    """Return the factor of the learning rate: up to 1 over the ``warmup`` share of training, then linearly to 0.
+
+    Under a time budget the progress is the share of time spent, if that is more than the share of steps.
+    """
+
+    def factor(step: int) -> float:
+        done = max(step / steps, clock.spent)
+        if done < warmup:
+            # A rate of zero would waste the first step, so the first step gets the rate that is due at its end.
+            return min(1.0, max(done, 1 / steps) / warmup)
+        return max(0.0, (1 - done) / max(1e-9, 1 - warmup))
+
+    return factor
+
+
+def log_interval(steps: int) -> int:
+    """Return how many steps one line of the log averages: a fiftieth of the training, 50 at most."""
+    return max(1, min(50, steps // 50))
 
 
 class ResumableCallback(TrainerCallback):

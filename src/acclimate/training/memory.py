@@ -18,7 +18,7 @@ from acclimate.device import Precision, autocast, copy_to, preserve_rng_state, t
 from acclimate.errors import UserError
 from acclimate.models.batching import GRAPH_BYTES, fits_in_one_pass, limit_memory
 from acclimate.models.encoding import encode
-from acclimate.models.families import kernels_of
+from acclimate.models.families import reads_unpadded
 from acclimate.options.memory import OptimizerName, WeightsName
 from acclimate.progress import print_message
 from acclimate.updates import UpdateRule
@@ -157,7 +157,7 @@ def measure_graph(model: PreTrainedModel, precision: Precision) -> float:
 def _kept_bytes(model: PreTrainedModel, precision: Precision, tokens: int) -> int:
     """Return the bytes that the forward pass of a text keeps."""
     text = torch.zeros(1, tokens, dtype=torch.long)
-    if kernels_of(model).varlen_attention:
+    if reads_unpadded(model):
         text[:, tokens // 2 :] = 1  # two texts, so that attention runs as in training
     ids = torch.arange(tokens)[None] % model.config.get_text_config().vocab_size
     kept: dict[int, Tensor] = {}  # holds the tensors, so that no address occurs twice

@@ -170,6 +170,10 @@ def load_task(
     A question answering task: files in the format of SQuAD v1.1, or rows in any form with its columns; splits are
     drawn by passage. See :func:`acclimate.tasks.qa.load_qa`.
 
+    An entity task: rows with lists of ``tokens`` and ``tags``, or with a ``text`` and ``spans`` of ``start``, ``end``
+    and ``label``, as annotation tools export them; or files with a word and its tag per line. See
+    :mod:`acclimate.tasks.entities.formats`.
+
     A retrieval task: a folder in the layout of BEIR, or pairs of a query and a passage, perhaps with a negative, and
     without labels; see :mod:`acclimate.tasks.retrieval.data`.
 

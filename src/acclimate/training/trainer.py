@@ -35,6 +35,8 @@ from acclimate.training.callbacks import (
     ResumableCallback,
     StepCallback,
     find_newest_checkpoint,
+    linear_schedule,
+    log_interval,
     remove_incomplete_checkpoints,
 )
 from acclimate.training.diagnosis import StepData, StepEngine, make_divergence_error
@@ -332,27 +334,6 @@ def _leave_signals_to_parent(_: int) -> None:
 def _unwrap_batch(items: Any) -> Any:
     """Collate a batch of one: return the item itself."""
     return items[0]
-
-
-def linear_schedule(steps: int, warmup: float, clock: Clock) -> Callable[[int], float]:
-    """Return the factor of the learning rate: up to 1 over the ``warmup`` share of training, then linearly to 0.
-
-    Under a time budget the progress is the share of time spent, if that is more than the share of steps.
-    """
-
-    def factor(step: int) -> float:
-        done = max(step / steps, clock.spent)
-        if done < warmup:
-            # A rate of zero would waste the first step, so the first step gets the rate that is due at its end.
-            return min(1.0, max(done, 1 / steps) / warmup)
-        return max(0.0, (1 - done) / max(1e-9, 1 - warmup))
-
-    return factor
-
-
-def log_interval(steps: int) -> int:
-    """Return how many steps one line of the log averages: a fiftieth of the training, 50 at most."""
-    return max(1, min(50, steps // 50))
 
 
 def train(

@@ -162,10 +162,10 @@ def parse_row(where: str, row: dict[str, Any], pair: bool) -> ParsedRow:
             "has no 'text_pair', but other rows have one" if pair else "has a 'text_pair', but other rows have none"
         )
         raise UserError(f"{where}: {state}; give one to every row or to none.")
-    return ParsedRow(where, text, second, _document_id(row))
+    return ParsedRow(where, text, second, document_of(row))
 
 
-def _document_id(row: Mapping[str, Any]) -> str | None:
+def document_of(row: Mapping[str, Any]) -> str | None:
     """Return the document of a row: its ``document``, else the one in its ``id`` (:data:`SENTENCE_ID`), else None."""
     document = row.get("document")
     if document not in (None, "") and document == document:  # NaN is missing, too

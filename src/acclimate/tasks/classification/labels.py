@@ -58,7 +58,7 @@ def label_name(where: str, value: Any) -> str:
     return str(int(float(text)))
 
 
-def _plain(where: str, value: Any) -> Any:
+def plain_value(where: str, value: Any) -> Any:
     """Return a label as plain values; arrays, sets, and lists that were written as text are lists.
 
     Raises:
@@ -105,7 +105,7 @@ def read_labels(rows: Mapping[str, Sequence[tuple[str, Any]]]) -> tuple[dict[str
     Raises:
         UserError: If a label cannot be used or could be read in two ways.
     """
-    values = {split: [(where, _plain(where, value)) for where, value in given] for split, given in rows.items()}
+    values = {split: [(where, plain_value(where, value)) for where, value in given] for split, given in rows.items()}
     multi_label = bool(values["train"]) and isinstance(values["train"][0][1], list | tuple)
     labels: dict[str, list[Labels]] = {}
     for split, given in values.items():

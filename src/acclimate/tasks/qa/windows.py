@@ -144,15 +144,15 @@ class Windows(Sequence[dict[str, Any]]):
         if room < 2:
             raise UserError(f"max_length={config.max_length} leaves no space for question and passage; increase it.")
         longest = max(1, min(config.question, room // 2))
-        asked = _tokenize([question.text for question in questions], tokenizer)
+        asked = tokenize_texts([question.text for question in questions], tokenizer)
         # Blanks can be tokens. In a question that is truncated, they must not take the place of words.
         for place, tokens in enumerate(asked):
             if len(tokens.ids) > longest:
-                asked[place] = _tokenize([" ".join(questions[place].text.split())], tokenizer)[0]
+                asked[place] = tokenize_texts([" ".join(questions[place].text.split())], tokenizer)[0]
         self._asked = [tokens.ids[:longest] for tokens in asked]
         places: dict[str, int] = {}
         self._passage = [places.setdefault(question.passage, len(places)) for question in questions]
-        self._tokens = _tokenize(list(places), tokenizer)
+        self._tokens = tokenize_texts(list(places), tokenizer)
         self.windows: list[Window] = []
         for place in range(len(questions)):
             width = room - len(self._asked[place])
@@ -259,7 +259,7 @@ def split_into_windows(tokens: int, width: int, overlap: int) -> list[tuple[int,
     return [(first, min(first + width, tokens)) for first in firsts]
 
 
-def _tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[TokenizedText]:
+def tokenize_texts(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[TokenizedText]:
     """Tokenize texts without special tokens and truncation."""
     made: list[TokenizedText] = []
     for start in range(0, len(texts), TOKENIZER_BATCH_SIZE):

@@ -1,0 +1,337 @@
+"""Reading entities: tokens with tags, texts with spans, and files of columns as in CoNLL-2003.
+
+Tokens with tags are lists in two columns of any table, such as ``tokens`` and ``ner_tags`` in ``datasets``. Texts with
+spans are what Prodigy, doccano and Label Studio export. Files of columns have a word per line with its tag last, and a
+blank line after each sentence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acclimate.corpus.csv_reader import TEXT_NAMES
+from acclimate.corpus.opening import COMPRESSIONS, decode_line, read_numbered_lines
+from acclimate.errors import DamagedFileError, UserError, warn_once
+from acclimate.options.reading import ReadingOptions
+from acclimate.tasks.classification.data import document_of
+from acclimate.tasks.classification.labels import plain_value
+from acclimate.tasks.entities.data import Entity, RawSentence
+from acclimate.tasks.entities.schemes import OUTSIDE, TAG
+from acclimate.tasks.readers import SPLITS, Row, name_of_class
+from acclimate.tasks.sources import Table, match_splits
+
+TOKEN_NAMES = ("tokens", "words", "token", "word", "sentence")
+TAG_NAMES = ("tags", "ner_tags", "ner", "labels", "label", "iob_tags", "bio_tags", "token_labels", "entities")
+SPAN_NAMES = ("spans", "entities", "label", "labels", "annotations", "ner")
+"""Usual names of columns, in lower case; the first that holds such values is used."""
+STARTS, ENDS = ("start", "start_offset", "begin"), ("end", "end_offset", "stop")
+TYPES = ("label", "labels", "type", "tag", "entity_group", "entity")
+EXPORT = ("data", "annotations")
+"""The columns of an export of Label Studio."""
+COLUMN_ENDINGS = (".conll", ".conll03", ".conll2003", ".iob", ".iob1", ".iob2", ".bio", ".bioes", ".ner", ".col")
+"""Endings of files of columns; files that end in .txt and .tsv are recognized by their content."""
+OTHER_ENDINGS = (".txt", ".tsv")
+CHECKED = 100
+"""Rows, or lines, that show the format."""
+DOCUMENT_START = "-DOCSTART-"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where a table has its entities.
+
+    Attributes:
+        form: ``"tags"``, ``"spans"`` or ``"export"``.
+        text: Column of the tokens or of the text.
+        marks: Column of the tags or of the spans.
+    """
+
+    form: str
+    text: str
+    marks: str
+
+
+def find_columns(rows: Sequence[Row], options: ReadingOptions) -> Columns | None:
+    """Return the columns that hold tokens and tags, or a text and spans; None if there are none.
+
+    Args:
+        rows: Train rows.
+        options: The columns that the user named.
+    """
+    head = [row for _, row in rows[:CHECKED]]
+    names = list(dict.fromkeys(name for row in head for name in row))
+    if all(name in names for name in EXPORT) and isinstance(head[0].get("data"), Mapping):
+        return Columns("export", *EXPORT)
+
+    def candidates(given: str | None, usual: Sequence[str]) -> list[str]:
+        if given:
+            return [given]
+        return sorted((n for n in names if n.lower() in usual), key=lambda n: usual.index(n.lower()))
+
+    for tokens in candidates(options.text_column, TOKEN_NAMES):
+        for tags in candidates(options.label_column, TAG_NAMES):
+            if tags != tokens and any(_are_tags(row.get(tokens), row.get(tags)) for row in head):
+                return Columns("tags", tokens, tags)
+    for text in candidates(options.text_column, TEXT_NAMES):
+        for spans in candidates(options.label_column, SPAN_NAMES):
+            if text != spans and any(isinstance(row.get(text), str) and _are_spans(row.get(spans)) for row in head):
+                return Columns("spans", text, spans)
+    return None
+
+
+def _list(value: Any) -> list[Any]:
+    """Return a cell that holds a list, also as text or as an array; else an empty list."""
+    if isinstance(value, list):
+        return value
+    try:
+        found = plain_value("", value)
+    except UserError:
+        return []
+    return list(found) if isinstance(found, list | tuple) else []
+
+
+def _are_tags(tokens: Any, tags: Any) -> bool:
+    words, marks = _list(tokens), _list(tags)
+    return len(words) == len(marks) > 0 and all(isinstance(w, str) for w in words) and _one_type(marks, (str, int))
+
+
+def _one_type(values: Sequence[Any], types: tuple[type, ...]) -> bool:
+    return any(all(isinstance(value, kind) and not isinstance(value, bool) for value in values) for kind in types)
+
+
+def _are_spans(value: Any) -> bool:
+    entries = _list(value)
+    return bool(entries) and _span_of(entries[0]) is not None
+
+
+def _span_of(entry: Any) -> tuple[Any, Any, Any, Any] | None:
+    """Return start, end, type and perhaps the text of a span as they are; None if it is none."""
+    if isinstance(entry, Mapping):
+        value = {**entry, **entry["value"]} if isinstance(entry.get("value"), Mapping) else entry
+        parts = [next((value[n] for n in names if n in value), None) for names in (STARTS, ENDS, TYPES, ("text",))]
+        return None if parts[0] is None or parts[1] is None else (parts[0], parts[1], parts[2], parts[3])
+    if isinstance(entry, list | tuple) and len(entry) == 3 and _one_type(entry[:2], (int,)):
+        return (*entry, None)
+    return None
+
+
+def read_table(tables: Mapping[str, Table], name: str, options: ReadingOptions) -> dict[str, list[RawSentence]]:
+    """Read the sentences of tables.
+
+    Args:
+        tables: A table per split.
+        name: Name of the task, for messages.
+        options: The columns that the user named.
+
+    Raises:
+        UserError: If there are no such columns, or a row cannot be used.
+    """
+    if options.pair_column:
+        raise UserError(f"'{name}' marks entities in single texts, so 'pair_column' does not apply; remove it.")
+    rows = tables["train"].rows
+    if (columns := find_columns(rows, options)) is None:
+        found = ", ".join(dict.fromkeys(column for _, row in rows[:CHECKED] for column in row))
+        raise UserError(
+            f"{rows[0][0]}: the columns ({found}) hold no entities. A row has a list of tokens and one of tags, or a "
+            "text and a list of spans with start, end and label; name the columns with --text-column and "
+            "--label-column."
+        )
+    if (columns.text, columns.marks) not in (("tokens", "tags"), ("text", "spans"), EXPORT):
+        what = "words and tags" if columns.form == "tags" else "text and entities"
+        warn_once(f"The task '{name}' has its {what} in '{columns.text}' and '{columns.marks}'.")
+    skipped: Counter[str] = Counter()
+    read: dict[str, list[RawSentence]] = {}
+    for split, table in tables.items():
+        classes = table.class_names(columns.marks)
+        read[split] = [
+            sentence
+            for where, row in table.rows
+            if (sentence := _read_row(where, row, columns, classes, skipped)) is not None
+        ]
+    for why, count in skipped.items():
+        log.warning("Rows of the task '%s' that are not used, since %s: %d.", name, why, count)
+    return read
+
+
+def _read_row(
+    where: str, row: Mapping[str, Any], columns: Columns, classes: Sequence[str], skipped: Counter[str]
+) -> RawSentence | None:
+    """Read a row; None if its annotator left it out, which is counted.
+
+    Raises:
+        UserError: If it cannot be used.
+    """
+    if row.get("answer") in ("reject", "ignore"):  # Prodigy
+        skipped[f"their answer is '{row['answer']}'"] += 1
+        return None
+    if columns.form == "export":
+        return _read_export(where, row, skipped)
+    for column in (columns.text, columns.marks):
+        if column not in row:
+            raise UserError(f"{where}: no column '{column}'. The columns are: {', '.join(map(str, row)) or 'none'}.")
+    if columns.form == "spans":
+        return _read_spans(where, row[columns.text], row[columns.marks], document_of(row))
+    words, tags = _list(row[columns.text]), _list(row[columns.marks])
+    if len(words) != len(tags):
+        raise UserError(f"{where}: {len(words)} words have {len(tags)} tags; give each word one.")
+    if classes:
+        tags = name_of_class(where, tags, classes)
+    for word, tag in zip(words, tags, strict=True):
+        if not isinstance(word, str) or not isinstance(tag, str):
+            hint = "; give the tags names" if isinstance(tag, int) else ""
+            raise UserError(f"{where}: the word {word!r:.40} with the tag {tag!r:.40}: both must be strings{hint}.")
+    return RawSentence(where, words, tags, document=document_of(row))
+
+
+def _read_spans(where: str, text: Any, value: Any, document: str | None) -> RawSentence:
+    if not isinstance(text, str):
+        raise UserError(f"{where}: the text must be a string, not {text!r:.40}.")
+    spans = []
+    for entry in _list(value):
+        found = _span_of(entry)
+        label = found[2] if found else None
+        if isinstance(label, list | tuple) and len(label) == 1:
+            label = label[0]
+        if found is None or not _one_type(found[:2], (int,)) or not isinstance(label, str) or not label.strip():
+            raise UserError(f"{where}: {entry!r:.80} is no entity; it needs a start, an end and one label.")
+        start, end, _, shown = found
+        if isinstance(shown, str) and text[start:end].strip() != shown.strip():
+            raise UserError(
+                f"{where}: the entity '{shown:.40}' is not at {start} to {end}, where the text is "
+                f"'{text[start:end]:.40}'. Offsets count characters from 0, and the end is exclusive."
+            )
+        spans.append(Entity(start, end, label.strip()))
+    return RawSentence(where, text=text, spans=spans, document=document)
+
+
+def _read_export(where: str, row: Mapping[str, Any], skipped: Counter[str]) -> RawSentence | None:
+    """Read a row of an export of Label Studio: the text of its data, and its first annotation that was not cancelled.
+
+    Raises:
+        UserError: If it has no text.
+    """
+    texts = {name: value for name, value in row["data"].items() if isinstance(value, str)}
+    text = next((texts[name] for name in texts if name.lower() in TEXT_NAMES), next(iter(texts.values()), None))
+    if text is None:
+        raise UserError(f"{where}: 'data' holds no text.")
+    given = [entry for entry in row["annotations"] or () if not entry.get("was_cancelled")]
+    if not given:
+        skipped["they have no annotation"] += 1
+        return None
+    if len(given) > 1:
+        skipped["only the first annotation of a text is used (further ones)"] += len(given) - 1
+    results = [entry for entry in given[0].get("result", ()) if _span_of(entry) is not None]
+    return _read_spans(where, text, results, document_of(row))
+
+
+def find_column_files(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of columns of each split of a folder; empty if it has no such train file.
+
+    Raises:
+        UserError: If there are several for a split.
+    """
+    files = {
+        file.name: file for file in sorted(folder.iterdir()) if file.is_file() and holds_columns(file, quick=True)
+    }
+    if not files:
+        return {}
+    found = match_splits(files, str(folder))
+    if "train" not in found and len(files) == 1:
+        found = {"train": next(iter(files))}
+    if "train" not in found or not holds_columns(files[found["train"]]):
+        return {}
+    return {split: [files[found[split]]] for split in SPLITS if split in found}
+
+
+def holds_columns(path: Path, *, quick: bool = False) -> bool:
+    """Return whether a file has a word and a tag per line.
+
+    Args:
+        path: The file.
+        quick: Consider only the name.
+    """
+    name = path.name.lower()
+    for ending in COMPRESSIONS:
+        name = name.removesuffix(ending)
+    if name.endswith(COLUMN_ENDINGS) or not name.endswith(OTHER_ENDINGS) or quick:
+        return name.endswith((*COLUMN_ENDINGS, *OTHER_ENDINGS))
+    prefixed = outside = 0
+    try:
+        for number, (_, fields) in enumerate(_lines(path, None)):
+            if number >= 10 * CHECKED:
+                break
+            if not fields:
+                continue
+            if len(fields) < 2 or not TAG.fullmatch(fields[-1]):
+                return False
+            outside += fields[-1].upper() == OUTSIDE
+            prefixed += fields[-1][:1].upper() in ("B", "I", "S", "U") and len(fields[-1]) != 1
+    except (UserError, OSError):
+        return False
+    return prefixed > 0 and outside > 0
+
+
+def read_columns(path: Path, encoding: str | None = None) -> list[RawSentence]:
+    """Read a file with a word per line: the first column is the word, the last its tag; others are not used.
+
+    A blank line ends a sentence, and ``-DOCSTART-`` begins a document. Columns are separated by tabs if a line has
+    any, else by blanks. Lines that start with ``#`` and have no tag are comments.
+
+    Raises:
+        UserError: If a line has fewer than two columns, or the file cannot be read.
+    """
+    sentences: list[RawSentence] = []
+    words: list[str] = []
+    tags: list[str] = []
+    documents, first = 0, 0
+
+    def finish() -> None:
+        if words:
+            document = str(documents) if documents else None
+            sentences.append(RawSentence(f"{path}:{first}", tuple(words), tuple(tags), document=document))
+        words.clear()
+        tags.clear()
+
+    for number, fields in _lines(path, encoding):
+        if not fields:
+            finish()
+            continue
+        if fields[0].startswith(DOCUMENT_START):
+            finish()
+            documents += 1
+            continue
+        if len(fields) < 2:
+            raise UserError(f"{path}:{number}: '{fields[0]:.40}' has no tag; each line has a word and a tag.")
+        first = first if words else number
+        words.append(fields[0])
+        tags.append(fields[-1])
+    finish()
+    return sentences
+
+
+def _lines(path: Path, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the columns of each line; a blank line has none, and comments are left out.
+
+    Raises:
+        UserError: If the file cannot be read.
+    """
+    try:
+        for number, line in read_numbered_lines(path, encoding):
+            text, problem = decode_line(line)
+            if problem:
+                raise UserError(f"{path}:{number}: {problem}; fix the line, or give the encoding of the file.")
+            text = text.rstrip("\r\n")
+            fields = [part.strip() for part in text.split("\t")] if "\t" in text else text.split()
+            is_tagged = len(fields) > 1 and (TAG.fullmatch(fields[-1]) or text[1:2].strip())
+            is_comment = text.startswith("#") and not is_tagged
+            if not is_comment:
+                yield number, fields if text.strip() else []
+    except DamagedFileError as damage:
+        raise UserError(f"'{path}' cannot be read: line {damage.line}: {damage.reason}.") from damage

@@ -1,0 +1,258 @@
+"""Entities are read from every usual format, with the same result, and nothing is dropped silently."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acclimate.errors import UserError
+from acclimate.tasks import load_task
+from acclimate.tasks.entities.schemes import find_scheme, read_entities, split_tag
+from acclimate.tasks.kinds import find_task_kind, item_texts, task_text
+from tests.cases import each
+from tests.conftest import SHARED
+
+WORDS = ["the", "waiter", "of", "pasta", "house", "was", "rude"]
+IOB2 = ["O", "B-ROLE", "O", "B-PLACE", "I-PLACE", "O", "O"]
+ROW = {"tokens": WORDS, "tags": IOB2}
+TEXT = " ".join(WORDS)
+SPANS = [(4, 10, "ROLE"), (14, 25, "PLACE")]
+NAMES = ["O", "B-PLACE", "I-PLACE", "B-ROLE"]
+
+
+def tagged(tags, count=30):
+    return [{"tokens": [*WORDS[:-1], f"rude{number}"], "tags": tags} for number in range(count)]
+
+
+def entities_of(task, split="train"):
+    return [[(e.start, e.end, e.type) for e in sentence.entities] for sentence in getattr(task, split)]
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def span_rows(column="spans", names=("start", "end", "label"), text="text"):
+    return [{text: TEXT, column: [dict(zip(names, span, strict=True)) for span in SPANS]}]
+
+
+EXPORT = {
+    "data": {"text": TEXT},
+    "annotations": [
+        {"was_cancelled": True, "result": []},
+        {"result": [{"value": {"start": s, "end": e, "text": TEXT[s:e], "labels": [name]}, "type": "labels"}
+                    for s, e, name in SPANS]},
+    ],
+}  # fmt: skip
+FORMS = {
+    "tokens and tags": [ROW],
+    "names of datasets": [{"words": WORDS, "ner_tags": IOB2, "pos_tags": WORDS}],
+    "lists as text, as in CSV": [{"tokens": json.dumps(WORDS), "tags": str(IOB2)}],
+    "prodigy": [{**row, "tokens": [{"text": word, "id": n} for n, word in enumerate(WORDS)], "answer": "accept"}
+                for row in span_rows()],
+    "doccano": [{"id": 1, "text": TEXT, "label": [list(span) for span in SPANS]}],
+    "doccano, new": span_rows("entities", ("start_offset", "end_offset", "label")),
+    "label studio": [EXPORT],
+    "label studio, short": [{"text": TEXT, "label": [{"start": start, "end": end, "labels": [name]}
+                                                     for start, end, name in SPANS]}],
+}  # fmt: skip
+
+
+def test_every_form_gives_the_same_entities(tmp_path):
+    for name, rows in FORMS.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        for split in ("train", "test"):
+            write_lines(folder / f"{split}.jsonl", rows)
+        for task in (load_task(folder), load_task({"train": rows, "test": rows})):
+            assert (task.task_kind, task.labels) == ("entities", ["PLACE", "ROLE"]), name
+            assert entities_of(task) == entities_of(task, "test") == [SPANS], name
+            assert task_text(task) == [TEXT] and item_texts(task)["test"] == [TEXT]
+            assert task.scheme == (
+                "IOB2" if ("tokens" in rows[0] and name != "prodigy") or "words" in rows[0] else "spans"
+            )
+    assert find_task_kind(task).answer(task.train[0], task) == "ROLE: waiter; PLACE: pasta house"
+    (tmp_path / "export.json").write_text(json.dumps([EXPORT] * 3))
+    with pytest.raises(UserError, match="too few train sentences"):
+        load_task(tmp_path / "export.json")
+
+
+def test_class_labels_of_datasets_have_names(tmp_path):
+    features = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(ClassLabel(names=NAMES))})
+    rows = {"tokens": [WORDS] * 2, "ner_tags": [[NAMES.index(tag) for tag in IOB2]] * 2}
+    data = Dataset.from_dict(rows, features=features)
+    data.to_parquet(tmp_path / "train.parquet")
+    data.to_parquet(tmp_path / "test.parquet")
+    both = DatasetDict(train=data, test=data)
+    both.save_to_disk(tmp_path / "saved")
+    for source in (both, tmp_path, tmp_path / "saved", {"train": data.to_pandas(), "test": data}):
+        if isinstance(source, dict) and not isinstance(source, DatasetDict):
+            with pytest.raises(UserError, match="give the tags names"):
+                load_task(source)  # pandas has only numbers
+        else:
+            assert entities_of(load_task(source)) == [SPANS, SPANS]
+
+
+@each(("name", "lines", "scheme"), [
+    ("train.conll", "# id 1\n-DOCSTART- -X- O O\n\n{}\n", "IOB2"),
+    ("train.txt", "{}\n\n", "IOB2"),
+    ("data.train.tsv", "{}\n\n\n", "IOB2"),
+    ("train.iob2.gz", "{}", "IOB2"),
+])  # fmt: skip
+def test_files_of_columns(name, lines, scheme, tmp_path):
+    import gzip
+
+    separator = "\t" if "tsv" in name else " NN "
+    body = lines.format("\n".join(f"{word}{separator}{tag}" for word, tag in zip(WORDS, IOB2, strict=True)))
+    for split in ("train", "test"):
+        data = (body * 2).encode()
+        file = tmp_path / name.replace("train", split)
+        file.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    task = load_task(tmp_path)
+    expected = 1 if "gz" in name else 2  # without a blank line at its end, the two copies are one sentence
+    assert (task.scheme, len(task.train), len(task.test)) == (scheme, expected, expected)
+    assert entities_of(task)[0][:2] == SPANS
+    documents = ["1", "2"] if "DOCSTART" in lines else [None] * expected
+    assert [sentence.document for sentence in task.test] == documents
+    assert (task.scoring().documents is not None) == ("DOCSTART" in lines)
+    with pytest.raises(UserError, match="too few train sentences"):
+        load_task(tmp_path / name)  # a file by itself is recognized, too
+
+
+def test_other_text_files_are_no_entities(tmp_path):
+    (tmp_path / "train.txt").write_text("I like this O\nnot a tag\n")
+    (tmp_path / "train.csv").write_text("text,label\na,B-1\nb,O\nc,O\n")
+    (tmp_path / "test.csv").write_text("text,label\na,B-1\nb,O\n")
+    assert load_task(tmp_path).task_kind == "classification"
+
+
+@each(("tags", "scheme", "broken", "words"), [
+    (["O", "B-A", "I-A", "O", "B-A", "B-A"], "IOB2", 0, [(1, 3), (4, 5), (5, 6)]),
+    (["I-A", "I-A", "B-A", "O", "I-A", "I-B"], "IOB1", 0, [(0, 2), (2, 3), (4, 5), (5, 6)]),
+    (["B-A", "E-A", "S-A", "O", "B-A", "I-A", "E-A"], "BIOES", 0, [(0, 2), (2, 3), (4, 7)]),
+    (["B-A", "L-A", "U-A", "O"], "BIOES", 0, [(0, 2), (2, 3)]),
+    (["B-A", "M-A", "E-A", "S-B"], "BIOES", 0, [(0, 3), (3, 4)]),
+    (["B-A", "I-A", "S-A", "E-A"], "BIOES", 2, [(0, 2), (2, 3), (3, 4)]),
+    (["I-A", "I-A", "O", "I-A"], "IO", 0, [(0, 2), (3, 4)]),
+    (["A", "A", "O", "B"], "IO", 0, [(0, 2), (3, 4)]),
+    (["B-A", "I-A", "O", "B-A", "O", "I-A"], "IOB2", 1, [(0, 2), (3, 4), (5, 6)]),
+    (["B", "I", "o", "B"], "IOB2", 0, [(0, 2), (3, 4)]),
+    (["B-a-b", "I-a-b"], "IOB2", 0, [(0, 2)]),
+])  # fmt: skip
+def test_schemes(tags, scheme, broken, words):
+    task = load_task(tagged(tags + ["O"] * (7 - len(tags)), 60))
+    assert task.scheme == scheme
+    prefixed = any("-" in tag for tag in tags) or "I" in tags
+    parsed = [split_tag(tag, prefixed) for tag in tags]
+    assert find_scheme([parsed]).broken == broken
+    assert [(first, stop) for first, stop, _ in read_entities(parsed)] == words
+    starts = [start for start, _ in task.train[0].words]
+    assert [starts.index(start) for start, _, _ in task.train[0].entities] == [first for first, _ in words]
+
+
+def to_scheme(spans, length, scheme):
+    """Write entities as tags, the slow and obvious way."""
+    tags = ["O"] * length
+    for first, stop, name in spans:
+        after_same = any(other[1] == first and other[2] == name for other in spans)
+        for place in range(first, stop):
+            single, start, end = stop - first == 1, place == first, place == stop - 1
+            tags[place] = {
+                "IOB2": "B" if start else "I",
+                "IOB1": "B" if start and after_same else "I",
+                "BIOES": "S" if single else "B" if start else "E" if end else "I",
+            }[scheme] + f"-{name}"
+    return tags
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.sampled_from("AB")), min_size=1, max_size=6))
+def test_tags_of_every_scheme_give_the_entities_back(parts):
+    spans, place = [], 0
+    for width, gap, name in parts:
+        spans.append((place + gap, place + gap + width, name))
+        place += gap + width
+    for scheme in ("IOB1", "IOB2", "BIOES"):
+        parsed = [split_tag(tag) for tag in to_scheme(spans, place + 1, scheme)]
+        assert [tuple(found) for found in read_entities(parsed)] == spans
+        found = find_scheme([parsed])
+        assert found.broken == 0 or found.scheme != scheme
+
+
+def test_what_is_unusual_is_reported(caplog):
+    load_task([*tagged(["B-A", "O", "I-A"] + ["O"] * 4), *tagged(["B-A"] + ["O"] * 6, 40)], name="odd")
+    assert "which 30 entities break, such as 'waiter/O of/I-A'" in caplog.text
+    caplog.clear()
+    spans = [{"start": start, "end": end, "label": name} for start, end, name in [*SPANS, (14, 19, "FOOD")]]
+    rows = [{"text": f"{TEXT} {n}", "spans": spans} for n in range(30)]
+    rows += [{"text": "no", "spans": [], "answer": "reject"}, {"text": " ", "spans": []}]
+    task = load_task(rows, name="nested")
+    assert "Overlapping entities of the task 'nested'" in caplog.text and ": 30." in caplog.text
+    assert "their answer is 'reject': 1" in caplog.text and "they have no words: 1" in caplog.text
+    assert task.labels == ["PLACE", "ROLE"]
+    caplog.clear()
+    test = [{"tokens": ["x", "y"], "tags": ["O", "B-NEW"]}]
+    task = load_task({"train": tagged(IOB2), "test": test}, name="late")
+    assert "train does not have cannot be learned: NEW" in caplog.text and task.labels == ["PLACE", "ROLE", "NEW"]
+    caplog.clear()
+    load_task({"train": tagged(["A", "A"] + ["O"] * 5), "test": tagged(["A"] + ["O"] * 6)}, name="flat")
+    assert "in the scheme IO" in caplog.text
+
+
+@each(("rows", "words"), [
+    ([{"tokens": WORDS, "tags": IOB2}, {"tokens": WORDS, "tags": IOB2[1:]}], "7 words have 6 tags"),
+    ([{"tokens": WORDS, "tags": [0, 1, 2, 0, 0, 0, 0]}], "give the tags names"),
+    ([ROW, {"tokens": WORDS, "tags": ["PER"] * 7}], "the tag 'PER' has no prefix"),
+    ([{"tokens": WORDS, "tags": ["O"] * 7}], "No train sentence .* has an entity"),
+    ([{"text": "ab", "spans": [{"start": 0, "end": 3, "label": "A"}]}], "not in the text of 2 characters"),
+    ([{"text": "a b", "spans": [{"start": 1, "end": 2, "label": "A"}]}], "holds only blanks"),
+    ([{"text": "a b", "spans": [{"start": 0, "end": 1}]}], "needs a start, an end and one label"),
+    ([{"text": "a b", "spans": [{"start": 0, "end": 1, "label": "A", "text": "b"}]}], "is not at 0 to 1"),
+    ([{"tokens": ["\ud83d", "a"], "tags": ["O", "B-A"]}], "half of a surrogate pair"),
+])  # fmt: skip
+def test_rows_that_cannot_be_used(rows, words):
+    with pytest.raises(UserError, match=words):
+        load_task({"train": rows, "test": rows})
+
+
+def test_columns_can_be_named_and_the_kind_given(tmp_path):
+    rows = [{"form": WORDS, "gold": IOB2, "tokens": WORDS} for _ in range(2)]
+    task = load_task({"train": rows, "test": rows}, text_column="form", label_column="gold")
+    assert entities_of(task) == [SPANS, SPANS]
+    with pytest.raises(UserError, match="hold no entities"):
+        load_task([{"text": "a", "label": "b"}] * 30, task_kind="entities")
+    with pytest.raises(UserError, match="'pair_column' does not apply"):
+        load_task({"train": rows, "test": rows}, text_column="form", label_column="gold", pair_column="tokens")
+    (tmp_path / "train.conll").write_text("alone\n")
+    with pytest.raises(UserError, match="'alone' has no tag"):
+        load_task(tmp_path)
+    with pytest.raises(UserError, match="whose columns cannot be named"):
+        load_task(tmp_path, text_column="a")
+
+
+def test_splits_are_drawn_and_few_shots_hold_every_type():
+    rows = [{"tokens": [f"w{n}", "x", "y"], "tags": ["O", "B-A", "B-B" if n % 10 == 0 else "O"]} for n in range(100)]
+    task = load_task(rows)
+    assert (len(task.train), len(task.dev), len(task.test)) == (70, 10, 20)
+    assert "were drawn from its 100 train sentences" in task.drawn
+    assert all({e.type for row in getattr(task, s) for e in row.entities} == {"A", "B"} for s in ("train", "test"))
+    few = task.few_shot(3, seed=1)
+    counts = [sum(e.type == name for row in few for e in row.entities) for name in "AB"]
+    assert counts[1] == 3 and counts[0] >= 3 and len(few) <= 6
+    assert few != task.few_shot(3, seed=2) and few == task.few_shot(3, seed=1)
+    with pytest.raises(UserError, match="leaves nothing"):
+        task.few_shot(0, seed=1)
+    with pytest.raises(UserError, match="'negative' does not apply"):
+        task.scoring(negative=["O"])
+    assert task.fingerprint() == load_task(rows).fingerprint() != load_task(rows[:-1]).fingerprint()
+
+
+@pytest.mark.skipif(not (SHARED / "data" / "crossner_ai").is_dir(), reason="needs the shared data")
+def test_real_data():
+    task = load_task(SHARED / "data" / "crossner_ai")
+    assert (task.scheme, len(task.train), len(task.dev), len(task.test)) == ("IOB2", 100, 350, 431)
+    assert len(task.labels) == 14
