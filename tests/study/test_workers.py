@@ -79,6 +79,8 @@ class Deadly(Slow):
         once = self.journal.with_name("killed")
         if self.deadly and self.deadly == f"{kind} {arguments.get('seed', '')}".strip():
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.deadly == f"stopped {kind}" and starts(self.journal).total() < 30:
+            os._exit(128 + signal.SIGTERM)
         if self.deadly == f"once {kind}" and not once.exists():
             once.touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -133,6 +135,14 @@ def test_a_job_that_kills_its_workers_fails_and_the_others_are_computed(machine,
     assert done == 14
     world.deadly = ""
     assert run(folder, tmp_path / "out", world).jobs.left == 0  # the next run tries them again
+
+
+def test_a_worker_that_is_stopped_is_replaced_each_time(machine, folder, tmp_path):
+    """As where jobs of a cluster are preempted: the job is not what ends them."""
+    world = Deadly(tmp_path / "journal", 0.0)
+    world.deadly = "stopped adapt"
+    assert run(folder, tmp_path / "out", world, workers=2).jobs.left == 0
+    assert max(starts(world.journal).values()) > workers.MAX_JOB_DEATHS
 
 
 def test_a_job_that_fails_is_tried_once(machine, folder, tmp_path):
