@@ -192,12 +192,13 @@ def test_ctrl_c_ends_the_workers(machine, folder, tmp_path, monkeypatch):
 def test_a_worker_is_a_process_that_ends_with_its_parent(folder, tmp_path):
     world = Slow(tmp_path / "journal", 0.0, endless="adapt")
     task = partial(compute_jobs, (study(folder),), tmp_path / "out", world.backend(), None, {}, [])
-    launcher = LocalLauncher(tmp_path / "logs", [{"OMP_NUM_THREADS": "1"}])
-    worker = launcher.start(0, task)
+    launcher = LocalLauncher(tmp_path / "logs", [{"OMP_NUM_THREADS": "1"}] * 2)
+    worker, short = launcher.start(0, task), launcher.start(1, os.getpid)
     end = time.monotonic() + 60
     while not (world.journal.exists() and "adapt" in world.journal.read_text()) and time.monotonic() < end:
         assert worker.poll() is None, worker.error()
         time.sleep(0.05)
+    assert short.process.wait(60) == 0, short.error()
     worker.process.stdin.close()  # as when this process is killed
     assert worker.process.wait(30) == 128 + signal.SIGTERM and worker.error() == "Stopped by SIGTERM."
     assert sum(1 for _ in JobStore(tmp_path / "out").finished()) > 0

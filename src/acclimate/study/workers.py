@@ -321,7 +321,8 @@ def serve(stream: IO[bytes]) -> int:
     task = pickle.load(stream)
 
     def end_with_parent() -> None:
-        stream.read()
+        while os.read(stream.fileno(), 1):  # not the stream itself, which Python cannot close while a thread reads it
+            pass
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
