@@ -141,6 +141,7 @@ TextColumn = Annotated[
         "Column or key that holds the text in tables and JSON.",
         DATA,
         more="A source can name its own: ``reviews.csv:body``.",
+        default="text, or a usual name such as review",
     ),
 ]
 Precision = Annotated[
