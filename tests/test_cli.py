@@ -104,7 +104,7 @@ def test_commands_that_cannot_share_work_refuse_several_processes(verb, monkeypa
     code, _, err = call(monkeypatch, capsys, verb, *(["leakage"] if verb == "inspect" else []))
     assert code == 2
     assert f"Start 'acclimate {verb}' without torchrun" in err
-    assert ("CUDA_VISIBLE_DEVICES=0" in err) == (verb == "compare")
+    assert ("--workers auto" in err) == (verb == "compare")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--help")[2]
 

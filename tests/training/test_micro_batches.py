@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, POLICIES, PaddingPolicy
-from acclimate.training.batches import fewest_micro_batches, split_micro_batches
+from acclimate.training.cutting import fewest_micro_batches, split_micro_batches
 
 
 def price(lengths, ends, limit, policy):
