@@ -54,7 +54,7 @@ def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_p
         r"\nTraining loss in nats, mean of step 2: mlm \d.*; mean of step 1: mlm", out
     )
     compared = f"--corpus {corpus} --task TASK --methods dga --out runs/compare"
-    assert out.endswith(f"Next, whether adaptation helps: acclimate compare --model {tiny_bert} {compared}\n")
+    assert out.endswith(f"Next, to see whether adaptation helps: acclimate compare --model {tiny_bert} {compared}\n")
     card = json.loads((tmp_path / "a" / "acclimate.json").read_text())
     assert card["settings"]["contrast_weight"] == 0.5
     config = tmp_path / "run.yaml"
@@ -104,7 +104,7 @@ def test_commands_that_cannot_share_work_refuse_several_processes(verb, monkeypa
     code, _, err = call(monkeypatch, capsys, verb, *(["leakage"] if verb == "inspect" else []))
     assert code == 2
     assert f"Start 'acclimate {verb}' without torchrun" in err
-    assert ("CUDA_VISIBLE_DEVICES=0" in err) == (verb == "compare")
+    assert ("--workers auto" in err) == (verb == "compare")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--help")[2]
 

@@ -330,7 +330,7 @@ def write_task_model_card(
     )
     card.sections = [
         *_warning(result.warning),
-        ("Results", "\n\n".join([intro, table, *others])),
+        ("Results", "\n\n".join([intro, table, *result.metrics.get("notes", ()), *others])),
         *similarity_section([result.metrics["similarity"]] if "similarity" in result.metrics else []),
         ("Training", settings_table({**options, "examples": f"{result.train_size:,}"})),
         ("Data", markdown_table(("split", "items"), sizes) + f"\n\nHash of the task: `{task.fingerprint()}`."),

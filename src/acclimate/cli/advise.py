@@ -51,7 +51,7 @@ def advise(options: AdviseOptions) -> None:
     described = [*describe_text("--corpus", options.corpus), *describe_text("--general", options.general), *task]
     print_next(
         ["acclimate", "compare", "--model", options.model, *described, "--out", "runs/compare"],
-        "whether adaptation helps",
+        "to see whether adaptation helps",
     )
 
 

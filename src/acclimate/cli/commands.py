@@ -12,13 +12,13 @@ from acclimate.errors import UserError
 JOURNEY = {
     "Find out": ("demo", "advise", "compare", "init"),
     "Train": ("adapt", "finetune", "merge", "distill", "annotate", "pretrain"),
-    "Look and share": ("inspect", "methods", "push", "doctor"),
+    "Look and share": ("inspect", "methods", "push", "doctor", "bench"),
 }
 """The commands by panel of ``acclimate --help``, in the order in which they are used."""
 
 PAGES = {
     "demo": "docs/commands.md",
-    "advise": "docs/evidence.md",
+    "advise": "docs/guides/domain.md",
     "compare": "docs/study.md",
     "init": "docs/study.md",
     "adapt": "docs/commands.md",
@@ -31,6 +31,7 @@ PAGES = {
     "methods": "docs/methods.md",
     "push": "docs/report.md",
     "doctor": "docs/install.md",
+    "bench": "docs/cluster.md",
     "model": "docs/decoders.md",
     "importance": "docs/analyses.md",
     "masks": "docs/masking.md",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY
 from pathlib import Path
@@ -79,9 +79,7 @@ def finetune(options: FinetuneCommand) -> None:
         return
     for name in names:
         typer.echo(f"{name}: {_mean_and_spread([score[name] for score in scores])}")
-    for label, row in scores[-1].get("per_class", {}).items():
-        mean = statistics.mean(score["per_class"][label]["f1"] for score in scores)
-        typer.echo(f"  F1 {label}: {mean:.4f} ({row['support']} in test)")
+    _print_details(scores)
     if seeds == 1 and options.epochs:
         typer.echo("One seed says little about a model; --seeds 5 is the default.")
     if options.out is None:
@@ -149,6 +147,15 @@ def distill(options: DistillCommand) -> None:
         print_next(["acclimate", *sys.argv[1:], "--out", "distilled"], "to keep them")
     else:
         print_next(["acclimate", "push", _inside(out, "seed-0"), "USER/NAME"], "to share a student")
+
+
+def _print_details(scores: Sequence[dict[str, Any]]) -> None:
+    """Print the mean F1 of each class over seeds, and what the kind of task notes on the last seed."""
+    for label, row in scores[-1].get("per_class", {}).items():
+        mean = statistics.mean(score["per_class"][label]["f1"] for score in scores)
+        typer.echo(f"  F1 {label}: {mean:.4f} ({row['support']} in test)")
+    for note in scores[-1].get("notes", ()):
+        typer.echo(f"{note}{' (last seed)' if len(scores) > 1 else ''}")
 
 
 def _print_references(metrics: dict[str, Any], names: Collection[str]) -> None:

@@ -55,10 +55,12 @@ def adapt(options: AdaptCommand) -> None:
         typer.echo(push_to_hub(result.out, options.push_to_hub))
     task = "TASK" if options.task is None else options.task
     text = [] if options.corpus is None else describe_text("--corpus", options.corpus)
-    print_next(["acclimate", "finetune", "--model", result.out, "--task", task, "--out", "finetuned"], "an end task")
+    print_next(
+        ["acclimate", "finetune", "--model", result.out, "--task", task, "--out", "finetuned"], "to train an end task"
+    )
     compared = [*(text or ["--corpus", "TEXT"]), "--task", task, "--methods", result.method, *describe_plugins()]
     words = ["--model", options.model, *compared, "--out", "runs/compare"]
-    print_next(["acclimate", "compare", *words], "whether adaptation helps")
+    print_next(["acclimate", "compare", *words], "to see whether adaptation helps")
 
 
 @command(

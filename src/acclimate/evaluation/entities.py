@@ -158,8 +158,8 @@ def entity_metrics(
     Returns:
         The metrics of :class:`EntityScoring`, ``precision`` and ``recall`` over all entities, and ``seen_f1``, the
         strict F1 of entities that occur in train, all in [0, 1]; ``per_class``, for each type its ``precision``,
-        ``recall``, ``f1`` and ``support``; ``errors``, see :func:`count_errors`; and ``seen_support`` and
-        ``unseen_support``, the true entities that occur in train or do not.
+        ``recall``, ``f1`` and ``support``; ``errors``, see :func:`count_errors`; ``seen_support`` and
+        ``unseen_support``, the true entities that occur in train or do not; and ``notes``, sentences on the two.
 
     Raises:
         ValueError: If there are no sentences, or the lengths differ.
@@ -175,9 +175,11 @@ def entity_metrics(
     seen_gold, seen_predicted = (
         [[entity for entity in found if entity[3]] for found in side] for side in (gold, predicted)
     )
+    errors, scores = count_errors(gold, predicted), {n: scoring.score(gold, predicted, n) for n in scoring.metrics}
+    seen_f1, unseen_f1 = scoring.score(seen_gold, seen_predicted, "micro_f1"), scores.get("unseen_f1", 0.0)
     return {
-        **{name: scoring.score(gold, predicted, name) for name in scoring.metrics},
-        "seen_f1": scoring.score(seen_gold, seen_predicted, "micro_f1"),
+        **scores,
+        "seen_f1": seen_f1,
         "precision": float(hits.sum() / max(shown.sum(), 1)),
         "recall": float(hits.sum() / max(true.sum(), 1)),
         "per_class": {
@@ -189,7 +191,14 @@ def entity_metrics(
             }
             for number, label in enumerate(labels)
         },
-        "errors": count_errors(gold, predicted),
+        "errors": errors,
         "seen_support": seen,
         "unseen_support": unseen,
+        "notes": [
+            f"Of {seen + unseen:,} true entities {errors['correct']:,} are correct, {errors['boundary']:,} have wrong "
+            f"boundaries, {errors['type']:,} a wrong type, {errors['boundary and type']:,} both, and "
+            f"{errors['missed']:,} are missed; {errors['spurious']:,} predicted entities are none.",
+            f"Strict F1 is {seen_f1:.3f} for the {seen:,} entities that train has, {unseen_f1:.3f} for the {unseen:,} "
+            "that it does not have.",
+        ],
     }

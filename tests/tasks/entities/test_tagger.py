@@ -162,6 +162,7 @@ def test_a_model_learns_and_the_saved_folder_gives_the_same_without_acclimate(tr
     assert all(len(line["probabilities"]) == len(line["predicted"]) for line in lines)
     card = (out / "README.md").read_text()
     assert "pipeline_tag: token-classification" in card and "Mark words" in card
+    assert result.metrics["notes"][0] in card
     assert finetune(model, folder, out=out, **options).predicted == result.predicted
 
 
@@ -247,7 +248,7 @@ def test_on_the_command_line(folder, tiny_bert):
     ]
     run = CliRunner().invoke(app, ["finetune", *map(str, options)])
     assert run.exit_code == 0, run.output
-    for words in ("micro_f1", "macro_f1", "ece", "F1 food", "F1 place"):
+    for words in ("micro_f1", "macro_f1", "ece", "F1 food", "F1 place", "true entities", "that train has"):
         assert words in run.output
 
 
@@ -268,6 +269,10 @@ def test_in_a_study(folder, tiny_bert, tmp_path):
     assert {"micro_f1", "macro_f1", "overlap_f1", "boundary_f1", "ece"} <= set(adapted.summaries)
     assert adapted.comparison is not None and base.reliability
     report = (tmp_path / "out" / "report.html").read_text()
-    assert "overlap" in report.lower()
+    assert "overlap F1" in report
+    (table,) = [table for table in results.tables if table.title == "Kinds of errors"]
+    assert [row[3] for row in table.rows] == ["none", "lm"] and table.columns[4:6] == ["correct", "boundary"]
+    total = sum(len(sentence.entities) for sentence in load_task(folder).test)
+    assert all(sum(row[4:9]) == total for row in table.rows)
     leak = CliRunner().invoke(app, ["inspect", "leakage", "--corpus", str(corpus), "--task", str(folder)])
     assert leak.exit_code == 0, leak.output

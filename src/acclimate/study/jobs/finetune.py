@@ -159,7 +159,7 @@ class FinetuneJob(Job):
         return {
             **{"scores": scores, "means": _mean_rows(view, runs)},
             **{"win_counts": count_wins(scores), "forgetting": _forgetting_rows(view)},
-            "tables": _reference_tables(view, runs),
+            "tables": [*_reference_tables(view, runs), *_error_tables(runs)],
         }
 
 
@@ -245,6 +245,25 @@ def _reference_tables(view: StudyView, found: Mapping[tuple[str | None, ...], Ta
             numbers = [100 * value for value in (theirs, ours, ours - theirs, *interval)]
             table.rows.append([model, domain, task, method, name, metric, *numbers])
     return [table] if table.rows else []
+
+
+ERRORS = (
+    "Numbers of entities in the test split, means over seeds: correct; with the right type and wrong boundaries; the "
+    "reverse; both wrong, but with a common part; not found; and predicted where there is none."
+)
+
+
+def _error_tables(found: Mapping[tuple[str | None, ...], TaskRuns]) -> list[ReportTable]:
+    """Return a table of the kinds of errors; none if no kind of task distinguishes them."""
+    counted = {place: [run.result.metrics["errors"] for run in runs] for place, runs in found.items()
+               if all("errors" in run.result.metrics for run in runs)}  # fmt: skip
+    kinds = list(dict.fromkeys(kind for errors in counted.values() for kind in errors[0]))
+    columns = ["model", "domain", "task", "method", *kinds]
+    rows = [
+        [*place, *(float(np.mean([error[kind] for error in errors])) for kind in kinds)]
+        for place, errors in counted.items()
+    ]
+    return [ReportTable(title="Kinds of errors", note=ERRORS, columns=columns, rows=rows, digits=1)] if rows else []
 
 
 def mean_stage_seconds(runs: TaskRuns, view: StudyView) -> dict[str, float]:
