@@ -26,6 +26,7 @@ from acclimate.tasks import finetune
 from acclimate.training import adapt, batches, cutting, distributed
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup, join_process_group
+from acclimate.training.inputs import report_batch
 from tests.cases import each
 from tests.kills import killed
 from tests.methods.test_contract import DOCUMENTS, SHORT
@@ -306,6 +307,18 @@ def test_fewer_texts_than_processes_is_an_error():
     collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), MASKED, 100)
     with pytest.raises(UserError, match="batch-size 2 is less than the 3 processes"):
         StepDataset(rows(), collator, batch_size=2, steps=1, seed=0, group=ProcessGroup(0, 3))
+
+
+def test_the_share_of_a_process_is_said_and_a_small_one_is_a_warning(capsys, caplog):
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    report_batch(64, 74.4, ProcessGroup(0, 8), cpu, True)
+    assert "64 texts per step in 8 processes; each reads 8 texts, or 595 tokens." in capsys.readouterr().err
+    report_batch(64, 74.4, ProcessGroup(), cpu, True)
+    report_batch(1_024, 74.4, ProcessGroup(0, 8), gpu, False)
+    report_batch(64, 74.4, ProcessGroup(1, 8), gpu, False)
+    assert not capsys.readouterr().err and not caplog.records
+    report_batch(64, 74.4, ProcessGroup(0, 8), gpu, False)
+    assert "only 595 tokens per step" in caplog.text and "--batch-size 3456" in caplog.text
 
 
 def test_sharded_parameters_are_refused(monkeypatch):

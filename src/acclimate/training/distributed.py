@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from acclimate.device import default_device, preserve_rng_state
 from acclimate.errors import UserError, environment_integer, first_line
-from acclimate.kernels.gradients import is_pending
+from acclimate.models import gradient_may_change
 
 TIMEOUT = timedelta(hours=12)
 """How long processes wait for one another, for example while the first one tokenizes a whole corpus."""
@@ -228,7 +228,7 @@ class _GradientSums:
 
     @torch.no_grad()
     def _complete(self, parameter: Tensor) -> None:
-        if parameter.grad is None or is_pending(parameter):  # its gradient is computed at the end of the step
+        if parameter.grad is None or gradient_may_change(parameter):
             return
         self._missing[self._bucket[id(parameter)]] -= 1
         while self._next < len(self._buckets) and not self._missing[self._next]:
