@@ -54,7 +54,7 @@ def in_turn(mix, lengths, shares, count):
         total += 1
         for number, share in enumerate(shares):
             if read[number] < total * share:
-                index = mix._sources[number].index(taken[number])
+                (index,) = mix._sources[number].between(taken[number], taken[number] + 1)
                 chosen.append(int(first[number]) + index)
                 read[number] += int(lengths[number][index])
                 taken[number] += 1
