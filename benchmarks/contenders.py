@@ -40,9 +40,9 @@ import acclimate
 from acclimate.device import Precision, autocast, default_device
 from acclimate.methods import get
 from acclimate.objectives import contrastive_loss
+from acclimate.planning.shapes import MAX_LENGTH, TEXTS_FILE, read_texts
 from acclimate.training.engine import Engine
 from acclimate.updates import UpdateRule
-from benchmarks.inputs import MAX_LENGTH, TEXTS_FILE, read_texts
 
 BLOCK = 128
 """Tokens per block where texts are concatenated."""

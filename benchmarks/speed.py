@@ -38,9 +38,9 @@ from acclimate.device import default_device, has_fast_bf16
 from acclimate.errors import UserError
 from acclimate.files import read_json, write_json
 from acclimate.methods import names
+from acclimate.planning.shapes import SHAPES, write_inputs
 from acclimate.study.summary import environment
 from benchmarks.contenders import BLOCK, Job
-from benchmarks.inputs import SHAPES, write_inputs
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "dev" / "performance.md"

@@ -43,6 +43,23 @@ def corpus(tmp_path):
     return path
 
 
+def test_the_next_commands_read_the_same_text_and_task(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.csv", "b.csv", "t.csv"):
+        (tmp_path / name).write_text("body,queue\nx,y\n")
+    result = SimpleNamespace(out=tmp_path, method="lm", steps=1, tokens=1, seconds=0, losses={}, similarity=())
+    monkeypatch.setattr(acclimate.training, "adapt", lambda **_: result)
+    text = ["--corpus", "a.csv", "--corpus", "b.csv:body", "--heldout", "t.csv", "--text-column", "queue"]
+    task = ["--task", "t.csv:body", "--label-column", "queue", "--split-seed", 3]
+    command = ["adapt", "--model", "m", *text, *task, "--encoding", "cp1252", "--method", "tapt", "--out", "o"]
+    code, out, err = call(monkeypatch, capsys, *command)
+    reading = "--task t.csv:body --encoding cp1252 --label-column queue --split-seed 3"
+    texts = "--corpus a.csv:queue --corpus b.csv:body --heldout t.csv:queue"
+    assert code == 0, err
+    assert f"acclimate finetune --model {tmp_path} {reading} --out finetuned\n" in out
+    assert out.endswith(f"acclimate compare --model m {texts} {reading} --methods lm --out runs/compare\n")
+
+
 def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_path, monkeypatch, capsys):
     common = ["--steps", 2, "--batch-size", 4, "--max-length", 24, "--precision", "fp32", "--quiet"]
     code, out, _ = call(
@@ -54,7 +71,7 @@ def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_p
         r"\nTraining loss in nats, mean of step 2: mlm \d.*; mean of step 1: mlm", out
     )
     compared = f"--corpus {corpus} --task TASK --methods dga --out runs/compare"
-    assert out.endswith(f"Next, whether adaptation helps: acclimate compare --model {tiny_bert} {compared}\n")
+    assert out.endswith(f"Next, to see whether adaptation helps: acclimate compare --model {tiny_bert} {compared}\n")
     card = json.loads((tmp_path / "a" / "acclimate.json").read_text())
     assert card["settings"]["contrast_weight"] == 0.5
     config = tmp_path / "run.yaml"
@@ -104,7 +121,7 @@ def test_commands_that_cannot_share_work_refuse_several_processes(verb, monkeypa
     code, _, err = call(monkeypatch, capsys, verb, *(["leakage"] if verb == "inspect" else []))
     assert code == 2
     assert f"Start 'acclimate {verb}' without torchrun" in err
-    assert ("CUDA_VISIBLE_DEVICES=0" in err) == (verb == "compare")
+    assert ("--workers auto" in err) == (verb == "compare")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--help")[2]
 

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.contenders import OTHERS, Clock, Finished, Job, SpreadTrainer, spread, train_with_acclimate
-from benchmarks.inputs import MAX_LENGTH, SHAPES, draw_lengths, make_tokenizer, write_inputs
 from transformers import AutoModelForMaskedLM, TrainingArguments
 
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
 from acclimate.models import MASKED, attach
 from acclimate.objectives import LanguageModelling
+from acclimate.planning import shapes as inputs
+from acclimate.planning.shapes import MAX_LENGTH, SHAPES, draw_lengths, make_tokenizer, write_inputs
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
-from benchmarks import inputs, speed
+from benchmarks import speed
 from tests.cases import each
 
 

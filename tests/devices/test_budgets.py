@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from benchmarks.inputs import draw_lengths
 
 from acclimate.corpus import Corpus
 from acclimate.device import to_device
@@ -18,6 +17,7 @@ from acclimate.model_kinds import MASKED
 from acclimate.models import attach, encode
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.models.families import kernels_of
+from acclimate.planning.shapes import draw_lengths
 from acclimate.tasks import finetune
 from acclimate.training import adapt, names, trainer
 from acclimate.training.batches import Collator

@@ -12,13 +12,13 @@ from acclimate.errors import UserError
 JOURNEY = {
     "Find out": ("demo", "advise", "compare", "init"),
     "Train": ("adapt", "finetune", "merge", "distill", "annotate", "pretrain"),
-    "Look and share": ("inspect", "methods", "push", "doctor"),
+    "Look and share": ("inspect", "methods", "push", "doctor", "bench"),
 }
 """The commands by panel of ``acclimate --help``, in the order in which they are used."""
 
 PAGES = {
     "demo": "docs/commands.md",
-    "advise": "docs/evidence.md",
+    "advise": "docs/guides/domain.md",
     "compare": "docs/study.md",
     "init": "docs/study.md",
     "adapt": "docs/commands.md",
@@ -31,6 +31,7 @@ PAGES = {
     "methods": "docs/methods.md",
     "push": "docs/report.md",
     "doctor": "docs/install.md",
+    "bench": "docs/cluster.md",
     "model": "docs/decoders.md",
     "importance": "docs/analyses.md",
     "masks": "docs/masking.md",
@@ -147,6 +148,8 @@ def propose(name: str, flags: list[str]) -> str:
         flags: The flags of the command.
     """
     plain = name.lstrip("-").replace("-", "_").lower()
+    if plain in ("text_column", "text_column_name") and "--text-column" not in flags:
+        return " A colon names the column of one source, as in FILE:COLUMN." if "--task" in flags else ""
     flag, *notes = HUGGING_FACE.get(plain, (None,))
     note = notes[0] if notes else ""
     if flag == "":

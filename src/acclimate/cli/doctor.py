@@ -1,4 +1,4 @@
-"""``acclimate doctor``: what this machine has, for a bug report, and what would make it faster."""
+"""``acclimate doctor``, what this machine has, for a bug report; and ``acclimate bench``, how fast it trains."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +16,12 @@ import typer
 
 from acclimate.cli.app import app
 from acclimate.cli.commands import PAGES, Command, make_epilog
+from acclimate.cli.options import command
 from acclimate.errors import UserError
 from acclimate.files import cache_path
+from acclimate.options import Option, options, values
 from acclimate.options.declaration import OUTPUT
+from acclimate.options.inspection import BenchOptions
 from acclimate.version import __version__
 
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
@@ -310,3 +314,24 @@ def describe(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _gigabytes(size: float) -> str:
     return f"{size / 1e9:,.1f} GB"
+
+
+@options
+class BenchCommand(BenchOptions):
+    """Options of ``acclimate bench``; Python gets the values themselves."""
+
+    _: KW_ONLY
+    as_json: Annotated[bool, Option("Print JSON, to attach to an issue.", OUTPUT, flag="--json")] = False
+
+
+@command(app, BenchCommand, example="acclimate bench --json > bench.json")
+def bench(options: BenchCommand) -> None:
+    """Measure how fast this machine trains, what limits it, and how the Trainer of transformers compares.
+
+    Nothing is downloaded: models have random weights, and texts are made at random.
+    """
+    from acclimate.planning.bench import bench as run
+    from acclimate.planning.bench import describe as describe_speed
+
+    found = run(**values(options, BenchOptions))
+    typer.echo(json.dumps(found, indent=2) if options.as_json else "\n".join(describe_speed(found)))

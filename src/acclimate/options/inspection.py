@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.numbers import (
     Count,
+    Duration,
     Fraction,
     Integer,
     NonNegative,
@@ -415,3 +416,27 @@ class InspectBenchmarksOptions:
     limit: Annotated[Count | None, Option("Maximum items per task.", DATA, default="all")] = None
     chat_template: Annotated[bool, Option("Ask through the chat template.", METHOD)] = False
     batch_size: Annotated[Size, Option("Sequences per forward pass.", METHOD)] = 8
+
+
+@options
+class BenchOptions:
+    """Options of ``acclimate bench``."""
+
+    _: KW_ONLY
+    shapes: Annotated[
+        Strings,
+        BeforeValidator(_listed),
+        Option(
+            "Shape of a model: minilm, base or tiny.",
+            MODEL,
+            default="minilm and base on a GPU, else minilm",
+            flag="--shape",
+            many=True,
+        ),
+    ] = ()
+    batch_size: Annotated[
+        Size | None, Option("Texts per optimizer step.", METHOD, default="256 on a GPU, else 32")
+    ] = None
+    precision: Precision = "auto"
+    minutes: Annotated[Duration, Option("Time for all measurements.", METHOD, unit="minutes")] = 5.0
+    progress: Progress = True

@@ -66,8 +66,12 @@ class _Study:
 
     def corpus(self, domain: str) -> str:
         """Return the first source of the text of a domain."""
-        found = [entry["corpus"][0] for entry in self._domains(domain) if entry.get("corpus")]
-        return str(found[0]) if found else "CORPUS"
+        return next((_path(entry["corpus"]) for entry in self._domains(domain) if entry.get("corpus")), "CORPUS")
+
+    @property
+    def general(self) -> str:
+        """Return the first source of general text."""
+        return _path(found) if (found := self.results.config.get("general")) else "GENERAL"
 
     def task(self, row: ScoreRow) -> str:
         """Return the path of the task of a score."""
@@ -118,7 +122,7 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
         rate = study.setting("adapt", "learning_rate", LEARNING_RATE)
         methods = joined(list(dict.fromkeys(row.method for row, _ in by_verdict["loss"])))
         yield Step(
-            f"Keep the base model rather than that of {methods}, or adapt more gently:",
+            f"Keep the base model rather than the one adapted with {methods}, or adapt more gently:",
             (study.again(f"adapt.learning_rate={rate / 4:g}"),),
         )
     if not compared and results.losses:
@@ -163,7 +167,7 @@ def _more_evidence(study: _Study, ties: list[tuple[ScoreRow, Comparison]]) -> It
         (study.again(f"seeds={max(5, 2 * len(row.seeds))}"),),
     )
     advise = ["acclimate", "advise", "--model", _model_path(study, row.model)]
-    advise += ["--corpus", study.corpus(row.domain)]
+    advise += ["--corpus", study.corpus(row.domain), "--general", study.general]
     yield Step("Find out how far the text is from what the model knows:", (shlex.join(advise),))
 
 
@@ -179,15 +183,21 @@ def _losses_only(results: StudyResults, study: _Study) -> Iterator[Step]:
         words = ["acclimate", "compare", "--model", model, "--corpus", corpus, "--task", "labelled.csv"]
         out = str(study.folder.with_name(f"{study.folder.name}-task"))
         yield Step(
-            "The model predicts text of the domain better. Whether that helps what you use it for, a task with labels "
-            "tells:",
+            "The model predicts text of the domain better. Only a task with labels shows whether that helps in use:",
             (shlex.join([*words, "--out", out]),),
             "study",
         )
     elif domain:
         budget = next((name for name in BUDGETS if study.setting("adapt", name, None)), "epochs")
         more = f"adapt.{budget}={3 * study.setting('adapt', budget, 1):g}"
-        yield Step("The loss on the domain did not fall. Train longer, or with another rate:", (study.again(more),))
+        yield Step(
+            "The loss on the domain did not fall. Train longer, or with another learning rate:", (study.again(more),)
+        )
+
+
+def _path(sources: list[Any]) -> str:
+    """Return the path of the first source, which may be a table with its column and encoding."""
+    return str(sources[0]["path"] if isinstance(sources[0], dict) else sources[0])
 
 
 def _model_path(study: _Study, name: str) -> str:

@@ -205,7 +205,7 @@ def _missing_verdicts(results: StudyResults, compared: list[ScoreRow]) -> list[s
         start = f"Whether {methods} helped on {places} cannot be answered: no model"
         start = start if len(missed) < len(compared) else f"On {places}, no model"
         found.append(
-            f"{start} scores above the most frequent answer and guessing. Train longer, with another learning rate or "
+            f"{start} beats guessing and the most frequent answer. Train longer, with another learning rate or "
             "with more examples; 'search' tunes this on dev."
         )
     entries: list[Any] = [*(row.comparison for row in compared), *(row.difference for row in results.losses)]

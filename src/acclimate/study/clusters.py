@@ -5,7 +5,6 @@ The folder of the study and all files that the study names have to be on a file 
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 
 from acclimate.errors import Stopped, UserError, first_line, stop_on_signals
 from acclimate.registry import parse_number
-from acclimate.study.workers import Handle, Launcher, LocalLauncher, last_line
+from acclimate.study.workers import SIGNALLED, Handle, Launcher, LocalLauncher, last_line
 
 SLURM_DEFAULTS = {"job_name": "acclimate", "time": 240, "gpus_per_node": 1, "cpus_per_task": 4, "signal_delay_s": 120}
 """Settings of Slurm jobs; the time is in minutes, and the delay is the time for a checkpoint before a job ends."""
@@ -29,11 +28,8 @@ def launchers() -> dict[str, Callable[[Path, int | str, int | None, Mapping[str,
     return {"local": LocalLauncher.of, "slurm": slurm_launcher, "ray": ray_launcher}
 
 
-def _import(name: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(f"--executor {extra} needs the package '{name}': pip install 'acclimate[{extra}]'.") from error
+def _missing(package: str, extra: str) -> UserError:
+    return UserError(f"--executor {extra} needs the package '{package}': pip install 'acclimate[{extra}]'.")
 
 
 def _check_count(workers: int | str, executor: str) -> int:
@@ -76,12 +72,14 @@ class ClusterTask:
         except Stopped as stopped:
             if self.is_requeued and stopped.number == signal.SIGUSR2:
                 os.kill(os.getpid(), signal.SIGUSR2)  # submitit requeues the job and ends this process
-            return 128 + stopped.number, f"it was stopped by {stopped}"
+            return SIGNALLED + stopped.number, f"it was stopped by {stopped}"
         return 0, ""
 
     def checkpoint(self) -> Any:
         """Return what ``submitit`` runs when the job starts again: the same, since the study resumes by itself."""
-        return importlib.import_module("submitit.helpers").DelayedSubmission(self)
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
 
 
 @dataclass(frozen=True)
@@ -97,10 +95,11 @@ class SlurmLauncher:
         Raises:
             UserError: If it is refused.
         """
-        utils = importlib.import_module("submitit.core.utils")
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
         try:
             return _SlurmWorker(self.executor.submit(replace(ClusterTask.of(task), is_requeued=True)))
-        except (utils.FailedJobError, utils.FailedSubmissionError) as error:
+        except (FailedJobError, FailedSubmissionError) as error:
             raise UserError(f"Slurm refuses the job: {last_line(str(error))} Change --executor-set.") from error
 
     def place(self, number: int) -> str:
@@ -144,7 +143,10 @@ def slurm_launcher(
     size = _check_count(workers, "slurm")
     if per_gpu is not None:
         raise UserError("--per-gpu is not for --executor slurm, where each worker has its own GPU; remove it.")
-    submitit = _import("submitit", "slurm")
+    try:
+        import submitit
+    except ImportError as error:
+        raise _missing("submitit", "slurm") from error
     try:
         executor = submitit.SlurmExecutor(folder.absolute(), max_num_timeout=100)
         given = {name: parse_number(value) for name, value in (settings or {}).items()}
@@ -215,7 +217,10 @@ def ray_launcher(
         UserError: If no cluster is found, or a setting is invalid.
     """
     size = _check_count(workers, "ray")
-    ray = _import("ray", "ray")
+    try:
+        import ray
+    except ImportError as error:
+        raise _missing("ray", "ray") from error
     given = {name: parse_number(value) for name, value in (settings or {}).items()}
     options = {"num_gpus": 1 / (per_gpu or 1), **RAY_DEFAULTS, **given}
     try:

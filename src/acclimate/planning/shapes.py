@@ -1,4 +1,4 @@
-"""Models and texts of the benchmarks: common shapes with random weights, so that no download is needed."""
+"""Models and texts for timing: common shapes with random weights, so that no download is needed."""
 
 from __future__ import annotations
 
