@@ -18,7 +18,7 @@ import regex
 from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.entities import EntityScoring
 from acclimate.tasks.entities.schemes import TAG, Reading, find_scheme, read_entities, split_tag
-from acclimate.tasks.readers import SPLITS
+from acclimate.tasks.readers import SPLITS, Splits
 from acclimate.tasks.sources import draw_rows, shares_to_draw
 
 WORD = regex.compile(
@@ -58,8 +58,8 @@ class Sentence:
         return " ".join(self.text[start:end].casefold().split())
 
 
-@dataclass(frozen=True)
-class EntityTask:
+@dataclass(frozen=True, repr=False)
+class EntityTask(Splits):
     """An entity task: three splits of sentences.
 
     The types are those of train in alphabetical order, and then those that occur only in dev or test.
