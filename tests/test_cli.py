@@ -43,6 +43,23 @@ def corpus(tmp_path):
     return path
 
 
+def test_the_next_commands_read_the_same_text_and_task(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.csv", "b.csv", "t.csv"):
+        (tmp_path / name).write_text("body,queue\nx,y\n")
+    result = SimpleNamespace(out=tmp_path, method="lm", steps=1, tokens=1, seconds=0, losses={}, similarity=())
+    monkeypatch.setattr(acclimate.training, "adapt", lambda **_: result)
+    text = ["--corpus", "a.csv", "--corpus", "b.csv:body", "--heldout", "t.csv", "--text-column", "queue"]
+    task = ["--task", "t.csv:body", "--label-column", "queue", "--split-seed", 3]
+    command = ["adapt", "--model", "m", *text, *task, "--encoding", "cp1252", "--method", "tapt", "--out", "o"]
+    code, out, err = call(monkeypatch, capsys, *command)
+    reading = "--task t.csv:body --encoding cp1252 --label-column queue --split-seed 3"
+    texts = "--corpus a.csv:queue --corpus b.csv:body --heldout t.csv:queue"
+    assert code == 0, err
+    assert f"acclimate finetune --model {tmp_path} {reading} --out finetuned\n" in out
+    assert out.endswith(f"acclimate compare --model m {texts} {reading} --methods lm --out runs/compare\n")
+
+
 def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_path, monkeypatch, capsys):
     common = ["--steps", 2, "--batch-size", 4, "--max-length", 24, "--precision", "fp32", "--quiet"]
     code, out, _ = call(

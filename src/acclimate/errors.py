@@ -50,6 +50,10 @@ class Problems:
     def __init__(self) -> None:
         self._messages: dict[str, None] = {}  # ordered, each once
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._messages)
+
     @contextmanager
     def collect(self, prefix: str = "") -> Iterator[None]:
         """Keep the UserError of the block, with ``prefix`` before its message, and go on after the block."""

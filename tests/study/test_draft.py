@@ -225,3 +225,28 @@ def test_init_names_every_file_that_is_missing(tmp_path, monkeypatch, capsys):
     domain = StudyConfig.load(tmp_path / "s.yaml").domains[0]
     assert domain.corpus == [{"path": str(tmp_path / "c.csv"), "encoding": "cp1252"}]
     assert domain.tasks[0].encoding == "cp1252" and domain.name == "c"
+
+
+def test_models_and_tasks_with_the_same_name_are_named_by_their_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/intent.csv", "b/intent.csv", "b/intent.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text,label\n")
+    places = ["a/intent.csv", "b/intent.csv", "b/intent.json", "hf:imdb"]
+    options = build(InitOptions, "s.yaml", model=["x/adapted", "y/adapted"], corpus=["cs.txt"], task=places)
+    study = StudyConfig.of(draft_study(options))
+    assert [task.name for task in study.domains[0].tasks] == ["a-intent", "b-intent", "b-intent-2", "imdb"]
+    assert [model.name for model in study.models] == ["x-adapted", "y-adapted"]
+
+
+def test_all_that_is_missing_is_listed_at_once(described, monkeypatch, capsys, tmp_path):
+    command = ["--corpus", "none.txt", "--task", "none.csv", "--methods", "lmm,dag", "--out", tmp_path / "o"]
+    code, _, err = call(monkeypatch, capsys, "compare", "--model", "model", *command)
+    assert code == 2 and all(part in err for part in ("4 problems", "'lmm'", "'dag'", "none.txt", "none.csv")), err
+    code, _, err = call(monkeypatch, capsys, "compare", "--task", "intent", "--out", tmp_path / "o")
+    assert code == 2 and "--model and --corpus are missing" in err
+
+
+def test_the_column_of_a_text_is_proposed_where_there_is_no_text_column(described, monkeypatch, capsys):
+    code, _, err = call(monkeypatch, capsys, "compare", *described, "--text-column", "body", "--out", "o")
+    assert code == 2 and "no option --text-column. A colon names the column of one source, as in FILE:COLUMN" in err

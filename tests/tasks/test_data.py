@@ -124,12 +124,12 @@ def test_few_shot_keeps_that_many_of_each_class():
 
 def test_a_missing_folder_proposes_the_closest_name(tmp_path):
     folder(tmp_path / "asc_restaurant")
-    with pytest.raises(UserError, match=r"no task folder .*asc_restaurnt'\. Did you mean .*asc_restaurant'"):
+    with pytest.raises(UserError, match=r"no task file or folder .*asc_restaurnt'\. Did you mean .*asc_restaurant'"):
         load_task(tmp_path / "asc_restaurnt")
     (tmp_path / "notes.txt").write_text("good food")
     with pytest.raises(UserError, match=r"notes\.txt' is not a table; a task needs \.jsonl"):
         load_task(tmp_path / "notes.txt")
-    with pytest.raises(UserError, match="no task folder"):
+    with pytest.raises(UserError, match="no task file or folder"):
         load_task(tmp_path / "no" / "where")
 
 

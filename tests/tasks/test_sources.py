@@ -67,6 +67,7 @@ def written(folder, rows):
     yield folder / "t.parquet"
     dataset.save_to_disk(folder / "saved")
     yield next((folder / "saved").glob("*.arrow"))
+    yield folder / "saved"
     yield dataset
     yield dataset.class_encode_column(next(name for name in dataset.column_names if name in LABEL_NAMES))
     yield datasets.DatasetDict(train=dataset)

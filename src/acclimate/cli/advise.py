@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cli.app import app, describe_plugins, describe_text, print_next, print_tables
+from acclimate.cli.app import app, describe_plugins, describe_reading, describe_text, print_next, print_tables
 from acclimate.cli.commands import PAGES, Command, make_epilog
 from acclimate.cli.options import Plugin, command, import_plugins
 from acclimate.options import values
@@ -47,8 +47,10 @@ def advise(options: AdviseOptions) -> None:
         console.print(f"  It does not say: {part['does_not_say']}", style="dim", markup=False, highlight=False)
     if options.out is not None:
         typer.echo(f"All figures: {options.out}")
-    task = [] if options.task is None else ["--task", options.task]
-    described = [*describe_text("--corpus", options.corpus), *describe_text("--general", options.general), *task]
+    task: list[Any] = [] if options.task is None else ["--task", options.task]
+    texts = (("--corpus", options.corpus), ("--general", options.general))
+    described = [word for text in texts for word in describe_text(*text, column=options.text_column)]
+    described += [*task, *describe_reading(options)]
     print_next(
         ["acclimate", "compare", "--model", options.model, *described, "--out", "runs/compare"],
         "to see whether adaptation helps",

@@ -13,6 +13,8 @@ import typer
 
 from acclimate.cli.commands import PAGES, Commands, make_epilog
 from acclimate.errors import UserError, environment_integer
+from acclimate.options import defaults
+from acclimate.options.reading import LabelOptions
 from acclimate.version import __version__
 
 app = typer.Typer(
@@ -83,17 +85,33 @@ def print_next(command: Sequence[object], purpose: str = "") -> None:
     typer.echo(f"Next{', ' * bool(purpose)}{purpose}: {shlex.join(map(str, command))}")
 
 
-def describe_text(flag: str, sources: Any, placeholder: str = "TEXT") -> list[str]:
+def describe_text(flag: str, sources: Any, placeholder: str = "TEXT", *, column: str | None = None) -> list[str]:
     """Return a flag with each source of text that was given, as words of a command line.
 
     Args:
         flag: The flag, such as ``--corpus``.
         sources: What was given; None for nothing.
         placeholder: The word for text that has no name.
+        column: The column of sources that name none, for commands without ``--text-column``.
     """
+    from acclimate.corpus.sources import name_column
+
     given = [sources] if isinstance(sources, str | os.PathLike) else list(sources or ())
     named = [str(source) for source in given if isinstance(source, str | os.PathLike)]
+    if column is not None:
+        named = [name_column(source, column) for source in named]
     return [word for source in named or [placeholder] for word in (flag, source)]
+
+
+def describe_reading(options: Any) -> list[str]:
+    """Return the options of how text and tasks are read that were given, as words of a command line."""
+    usual = {"encoding": None, **(defaults(LabelOptions) if getattr(options, "task", None) is not None else {})}
+    return [
+        word
+        for name, value in usual.items()
+        if getattr(options, name, value) != value
+        for word in (f"--{name.replace('_', '-')}", getattr(options, name))
+    ]
 
 
 def describe_plugins() -> list[str]:

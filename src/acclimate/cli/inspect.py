@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from acclimate.cli.app import describe_text, inspection, print_next, print_tables
+from acclimate.cli.app import describe_reading, describe_text, inspection, print_next, print_tables
 from acclimate.cli.options import command
 from acclimate.options import values
 from acclimate.options.inspection import (
@@ -71,7 +71,8 @@ def inspect_masks(options: InspectMasksOptions) -> None:
 
     print_tables(mask_tables(run(**values(options))))
     _print_place("All texts, as a page", options.out and Path(options.out) / PAGE)
-    words = ["--model", options.model, *describe_text("--corpus", options.corpus), "--masking", "NAME"]
+    words = ["--model", options.model, *describe_text("--corpus", options.corpus, column=options.text_column)]
+    words += [*describe_reading(options), "--masking", "NAME"]
     print_next(["acclimate", "adapt", *words, "--out", "adapted"], "to train with one of them")
 
 
@@ -109,7 +110,8 @@ def inspect_leakage(options: InspectLeakageOptions) -> None:
     _print_place("Full report", options.out)
     if options.corpus and report["flagged"]:
         words = [word for task in options.tasks for word in ("--task", task)]
-        words += [*describe_text("--corpus", options.corpus), "--set", "leakage=remove", "--out", "runs/compare"]
+        words += describe_text("--corpus", options.corpus, column=options.text_column)
+        words += [*describe_reading(options), "--set", "leakage=remove", "--out", "runs/compare"]
         print_next(["acclimate", "compare", "--model", "MODEL", *words], "to train without these documents")
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import BeforeValidator
 
-from acclimate.cli.app import app, describe_plugins, describe_text, print_next
+from acclimate.cli.app import app, describe_plugins, describe_reading, describe_text, print_next
 from acclimate.cli.options import command
 from acclimate.errors import environment_integer
 from acclimate.options import AdaptOptions, Option, PretrainOptions, options, values
@@ -54,11 +54,13 @@ def adapt(options: AdaptCommand) -> None:
     if options.push_to_hub:
         typer.echo(push_to_hub(result.out, options.push_to_hub))
     task = "TASK" if options.task is None else options.task
-    text = [] if options.corpus is None else describe_text("--corpus", options.corpus)
-    print_next(
-        ["acclimate", "finetune", "--model", result.out, "--task", task, "--out", "finetuned"], "to train an end task"
-    )
-    compared = [*(text or ["--corpus", "TEXT"]), "--task", task, "--methods", result.method, *describe_plugins()]
+    reading = describe_reading(options)
+    tuned = ["--task", task, *(reading if options.task is not None else [])]
+    print_next(["acclimate", "finetune", "--model", result.out, *tuned, "--out", "finetuned"], "to train an end task")
+    text = describe_text("--corpus", options.corpus, column=options.text_column)
+    if options.heldout is not None:
+        text += describe_text("--heldout", options.heldout, column=options.text_column)
+    compared = [*text, "--task", task, *reading, "--methods", result.method, *describe_plugins()]
     words = ["--model", options.model, *compared, "--out", "runs/compare"]
     print_next(["acclimate", "compare", *words], "to see whether adaptation helps")
 

@@ -330,6 +330,16 @@ def _find_files(source: str | Path, text_column: str) -> list[FileSource]:
         raise UserError(f"Cannot read '{getattr(error, 'filename', None) or source}': {reason}.") from error
 
 
+def name_column(source: str, column: str) -> str:
+    """Return the name of a source with its text column, as in ``data.csv:body``; one that names a column is kept."""
+    if column == DEFAULT_COLUMN:
+        return source
+    if is_hub_name(source):
+        name, config, split, own = parse_hub_name(source)
+        return source if own else f"hf:{name}:{config or ''}:{split or ''}:{column}"
+    return f"{source}:{column}" if _matches(os.path.expanduser(source)) else source
+
+
 def _matches(name: str) -> bool:
     """Return whether a name or a glob matches a file or folder."""
     return Path(name).exists() or bool(glob.has_magic(name) and glob.glob(name, recursive=True))

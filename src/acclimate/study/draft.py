@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from acclimate.errors import Problems, UserError
 from acclimate.files import write_text
 from acclimate.models.checkpoints import check_folder
 from acclimate.options import build, defaults, option_fields
-from acclimate.options.reading import LabelOptions
+from acclimate.options.reading import LabelOptions, default_task_name
 from acclimate.options.studies import InitOptions, StudyOptions
 from acclimate.options.training import BUDGETS
 from acclimate.study.changes import change_values
@@ -48,12 +49,18 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
     """
     from acclimate.methods import lookup
 
-    for name in ("model", "corpus"):
-        if not getattr(options, name):
-            raise UserError(f"A study without a file needs --model and --corpus; --{name} is missing.")
+    if lacking := [f"--{name}" for name in ("model", "corpus") if not getattr(options, name)]:
+        verb = "is" if len(lacking) == 1 else "are"
+        raise UserError(f"A study without a file needs --model and --corpus; {' and '.join(lacking)} {verb} missing.")
+    problems = Problems()
     for method in options.methods:
         if method != UNADAPTED:
-            lookup(method)
+            with problems.collect():
+                lookup(method)
+    if problems:
+        with problems.collect():
+            check_files(options)
+        problems.check()
     here = Path.cwd()
     read = {key: value for key, value in given(options).items() if key in option_fields(LabelOptions)}
     encoding = {} if options.encoding is None else {"encoding": options.encoding}
@@ -67,20 +74,18 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
     read |= encoding
     name = _name_domain(options.corpus[0])
     models = [locate_model(model, here) for model in options.model]
+    tasks = [locate_text(task, here) for task in options.task]
     study: dict[str, Any] = {
         "title": f"{', '.join(Path(model).name for model in models)} adapted to {name}",
         "notes": [],
-        "models": models,
+        "models": _with_names(models, [Path(model).name for model in models], {}),
         "methods": list(dict.fromkeys([UNADAPTED, *(options.methods or ("lm",))])),
         "domains": [
             {
                 "name": name,
                 "corpus": texts["corpus"],
                 "heldout": texts["heldout"],
-                "tasks": [
-                    {"path": locate_text(task, here), **read} if read else locate_text(task, here)
-                    for task in options.task
-                ],
+                "tasks": _with_names(tasks, [default_task_name(task) for task in tasks], read),
             }
         ],
         "general": texts["general"],
@@ -92,6 +97,31 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
     study = change_values({key: value for key, value in study.items() if value or key == "notes"}, settings or {})
     study["notes"] += _describe_defaults(StudyConfig.of(study, "study of the command line"))
     return study
+
+
+def _with_names(paths: list[str], usual: list[str], more: Mapping[str, Any]) -> list[Any]:
+    """Return entries of a study file for paths; those whose usual names clash are named by their folder as well.
+
+    Args:
+        paths: The paths, or names on the Hub.
+        usual: The name that each has if none is given.
+        more: Further keys of every entry.
+    """
+    entries: list[Any] = []
+    names: list[str] = []
+    for path, name in zip(paths, usual, strict=True):
+        named: dict[str, str] = {}
+        if usual.count(name) > 1 and paths.count(path) == 1:
+            longer = f"{Path(path).parent.name}-{name}".strip("-")
+            name = next(
+                f"{longer}-{number}" if number > 1 else longer
+                for number in itertools.count(1)
+                if (f"{longer}-{number}" if number > 1 else longer) not in (*names, *usual)
+            )
+            named = {"name": name}
+        names.append(name)
+        entries.append({"path": path, **named, **more} if named or more else path)
+    return entries
 
 
 def check_files(options: StudyOptions) -> None:

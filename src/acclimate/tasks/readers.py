@@ -78,6 +78,25 @@ def find_split_files(folder: Path, split: str, *, required: bool = True) -> list
     return files
 
 
+def find_saved_files(folder: Path) -> list[Path]:
+    """Return the files of a dataset without splits that ``datasets`` has saved, in order; empty for other folders.
+
+    Raises:
+        UserError: If the list of files is damaged, or one is missing.
+    """
+    listed = folder / "state.json"
+    if not listed.is_file():
+        return []
+    try:
+        names = [str(entry["filename"]) for entry in json.loads(listed.read_text(encoding="utf-8"))["_data_files"]]
+    except (ValueError, KeyError, TypeError):
+        return []  # the state of something else
+    for name in names:
+        if not (folder / name).is_file():
+            raise UserError(f"The saved dataset '{folder}' lacks its file '{name}'; save it again.")
+    return [folder / name for name in names]
+
+
 def _list_names(files: Iterable[Path]) -> str:
     names = sorted(file.name for file in files)
     return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "nothing"

@@ -26,6 +26,7 @@ from acclimate.tasks.readers import (
     SPLITS,
     Row,
     class_names,
+    find_saved_files,
     find_split_files,
     name_of_class,
     read_rows,
@@ -250,11 +251,13 @@ def _read_folder(folder: Path, options: ReadingOptions) -> Tables:
 
 
 def _guess_files(folder: Path, known: Mapping[str, list[Path]]) -> dict[str, list[Path]]:
-    """Return the files of splits whose names contain that of a split, or the only file as train.
+    """Return the files of splits whose names contain that of a split, or the only table, or saved dataset, as train.
 
     Raises:
         UserError: If there is no train file, or there are several files for a split.
     """
+    if (saved := find_saved_files(folder)) and not any(known.values()):
+        return {"train": saved}
     tables = [file for file in sorted(folder.iterdir()) if file.is_file() and file.name.lower().endswith(ENDINGS)]
     if len(tables) == 1 and not any(known.values()):
         warn_once(f"'{tables[0]}' is the only table of its folder, so all splits are from it.")

@@ -258,7 +258,7 @@ def check_task_folder(path: Path) -> None:
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     close = get_close_matches(path.name, siblings, n=1, cutoff=0.5)
     hint = f" Did you mean '{path.parent / close[0]}'?" if close else f" Note that {expected}."
-    raise UserError(f"There is no task folder '{path}'.{hint}")
+    raise UserError(f"There is no task file or folder '{path}'.{hint}")
 
 
 def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:
