@@ -36,6 +36,8 @@ def check(results, *found):
             program, verb, *arguments = shlex.split(command)
             assert program == "acclimate"
             context = group.commands[verb].make_context(verb, list(arguments), resilient_parsing=False)
+            if verb == "advise":  # what it needs is checked after the parsing
+                assert {"--model", "--corpus", "--general"} <= set(arguments)
             values = [arguments[place + 1] for place, word in enumerate(arguments) if word == "--set"]
             changes = dict(value.split("=", 1) for value in values)
             assert StudyConfig.of(change_values(results.config, changes), "the study")
@@ -92,3 +94,17 @@ def test_the_study_file_is_that_in_the_folder(results, tmp_path):
     assert next_steps(found, tmp_path)[0].commands[0].startswith("acclimate compare small.yaml --out ")
     (tmp_path / "small.yaml").touch()
     assert f"compare {tmp_path / 'small.yaml'} " in next_steps(found, tmp_path)[0].commands[0]
+
+
+def test_commands_read_text_and_tasks_as_the_study_does(results):
+    domain = results.config["domains"][0]
+    sources = [{"path": "old.csv", "text_column": "body", "encoding": "cp1252"}]
+    tasks = [{**task, "label_column": "queue", "split_seed": 3} for task in domain["tasks"]]
+    domains = [{**domain, "corpus": sources, "tasks": tasks}, *results.config["domains"][1:]]
+    read = replace(results, config={**results.config, "domains": domains, "general": ["general.txt"]})
+    win = next(step for step in next_steps(read, FOLDER) if "Use the model" in step.text)
+    assert "--label-column queue --split-seed 3 --out" in win.commands[0]
+    tie = next_steps(with_verdicts(read, "tie"), FOLDER)
+    assert "--corpus old.csv:body --encoding cp1252 --general general.txt" in tie[-1].commands[0]
+    same = [with_comparison(row, verdict="tie", low=0.0, high=0.0) if row.comparison else row for row in read.scores]
+    assert next_steps(replace(read, scores=same), FOLDER)[0].text.startswith("The scores do not differ at all")

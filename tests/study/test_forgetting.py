@@ -145,7 +145,7 @@ def test_contamination_is_reported_and_the_text_stays(leaked, folder, tmp_path, 
     assert all(LEAKED in documents for documents in corpora(world))
     page = markdown(results)
     assert "1 of the 2 test texts of intent, without labels" in page and "## Test texts in the corpus" in page
-    assert "2 documents of cs hold 2 dev or test texts" in " ".join(capsys.readouterr().err.split())
+    assert "2 documents of cs with 2 dev or test texts" in " ".join(capsys.readouterr().err.split())
     assert json.loads((tmp_path / "out" / "results.json").read_text())["contamination"] == results["contamination"]
 
 
@@ -238,7 +238,7 @@ def test_texts_in_the_train_split_are_reported_and_stay(twice, folder, tmp_path,
         [" aspect ", f" {split} ", " aspect "] for split in ("dev", "test")
     ]
     printed = " ".join(capsys.readouterr().err.split())
-    assert "the train split of intent holds 1 dev or test texts of intent, with their labels" in printed
+    assert "the train split of intent holds 1 dev or test text of intent, with labels" in printed
 
     def never(*args, **options):
         raise AssertionError("the findings are cached")

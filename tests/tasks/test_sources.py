@@ -78,6 +78,13 @@ def written(folder, rows):
     yield {"train": rows}
 
 
+def test_a_task_is_shown_by_its_sizes():
+    rows = [{"text": f"text {number}", "label": ("yes", "no")[number % 2]} for number in range(30)]
+    assert repr(load_task(rows, name="t")) == "<Task 't': 20 train, 4 dev, 6 test; labels: no, yes>"
+    numbers = [{"text": f"text {number}", "label": number / 4} for number in range(30)]
+    assert repr(load_task(numbers, name="t")) == "<RegressionTask 't': 21 train, 3 dev, 6 test>"
+
+
 def test_the_same_rows_give_the_same_task_in_every_form(tmp_path):
     @given(
         cells=st.lists(st.tuples(CELL, st.sampled_from(["yes", "no"])), min_size=30, max_size=40),

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import model_validator
 
-from acclimate.cli.app import app, print_next
+from acclimate.cli.app import app, describe_reading, describe_text, print_next
 from acclimate.cli.options import command
 from acclimate.errors import environment_integer
 from acclimate.locks import output_lock
@@ -82,7 +82,10 @@ def finetune(options: FinetuneCommand) -> None:
     _print_details(scores)
     if seeds == 1 and options.epochs:
         typer.echo("One seed says little about a model; --seeds 5 is the default.")
-    if options.out is None:
+    if not options.epochs:
+        task = [*describe_text("--task", options.task, "TASK", column=options.text_column), *describe_reading(options)]
+        print_next(["acclimate", "finetune", "--model", options.model, *task, "--out", "finetuned"], "to train it")
+    elif options.out is None:
         typer.echo("The models are not kept.")
         print_next(["acclimate", *sys.argv[1:], "--out", "finetuned"], "to keep them")
     else:

@@ -92,7 +92,7 @@ def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
         method: Name of the method; empty where there is only one.
     """
     speed = f", {result.tokens / result.seconds:,.0f} tokens/s" if result.seconds else ""
-    steps = f"{method}, {result.steps:,} steps" if method else f"{result.steps:,} steps"
+    steps = f"{f'{method}, ' if method else ''}{result.steps:,} step{'s' * (result.steps != 1)}"
     typer.echo(f"{result.out}: {steps}, {result.tokens:,} tokens{speed}")
     for line in _describe_losses(result):
         typer.echo(line)

@@ -61,13 +61,13 @@ class CorpusReport:
 
     def summary(self, record: str = "document") -> str:
         """Return the counts as one line, without those that are zero; ``record`` is what a document is called."""
-        parts = [_format_count(self.documents, record), f"from {_format_count(len(self.sources), 'source')}"]
+        parts = [format_count(self.documents, record), f"from {format_count(len(self.sources), 'source')}"]
         if self.elsewhere:
             parts.append(f"(of {self.documents + self.elsewhere}, the others are in the other part of the split)")
         dropped = [
             text
             for number, text in (
-                (self.duplicates, _format_count(self.duplicates, "duplicate")),
+                (self.duplicates, format_count(self.duplicates, "duplicate")),
                 (self.leaked, f"{self.leaked:,} with evaluation texts"),
                 (self.empty, f"{self.empty:,} empty"),
                 (self.broken, f"{self.broken:,} broken"),
@@ -294,23 +294,24 @@ class Corpus:
             part = "held-out" if held else "training"
             return UserError(
                 f"The {part} part of the corpus is empty: a held-out share of {share} of "
-                f"{_format_count(report.elsewhere, 'document')} leaves none. Give more documents or another share."
+                f"{format_count(report.elsewhere, 'document')} leaves none. Give more documents or another share."
             )
         if report.leaked:
             return UserError(
-                f"No document of the corpus is left: {_format_count(report.leaked, 'document')} with evaluation texts "
+                f"No document of the corpus is left: {format_count(report.leaked, 'document')} with evaluation texts "
                 "were left out. Give other text, or keep the contaminated documents and report them."
             )
         names = ", ".join(f"'{name}'" for name in report.sources[:3])
         more = f" and {len(report.sources) - 3} more" if len(report.sources) > 3 else ""
         first = f" First problem: {report.problems[0]}." if report.problems else ""
         return UserError(
-            f"The corpus has no usable document. Checked {_format_count(len(report.sources), 'source')} "
+            f"The corpus has no usable document. Checked {format_count(len(report.sources), 'source')} "
             f"({names}{more}): {report.broken:,} broken, {report.empty:,} empty.{first}"
         )
 
 
-def _format_count(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
+    """Return a number with its noun, such as ``"1 text"`` or ``"1,200 texts"``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

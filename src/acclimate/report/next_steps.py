@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from acclimate.options import FinetuneOptions, defaults
+from acclimate.options.reading import reading_names
 from acclimate.options.training import BUDGETS
 from acclimate.report.formatting import joined
 from acclimate.results import StudyResults
@@ -45,6 +46,16 @@ def next_steps(results: StudyResults, folder: Path | None = None) -> list[Step]:
     return list(_steps(results, _Study(results, folder or results.folder or Path("runs") / results.name)))
 
 
+def _text(flag: str, sources: Sequence[Any]) -> list[str]:
+    """Return a flag with the first of the sources of a study, as words of a command."""
+    source = sources[0] if sources else flag.removeprefix("--").upper()
+    if not isinstance(source, Mapping):
+        return [flag, str(source)]
+    column = f":{source['text_column']}" if source.get("text_column") else ""
+    encoding = ["--encoding", str(source["encoding"])] if source.get("encoding") else []
+    return [flag, f"{source['path']}{column}", *encoding]
+
+
 @dataclass
 class _Study:
     """A study and its folder, to write commands with."""
@@ -64,23 +75,25 @@ class _Study:
         value = (self.results.config.get(section) or {}).get(name)
         return default if value is None else value
 
-    def corpus(self, domain: str) -> str:
-        """Return the first source of the text of a domain."""
-        return next((_path(entry["corpus"]) for entry in self._domains(domain) if entry.get("corpus")), "CORPUS")
+    def corpus(self, domain: str) -> list[str]:
+        """Return the first source of the text of a domain, as words of a command."""
+        found = [source for entry in self._domains(domain) for source in entry.get("corpus") or []]
+        return _text("--corpus", found)
 
-    @property
-    def general(self) -> str:
-        """Return the first source of general text."""
-        return _path(found) if (found := self.results.config.get("general")) else "GENERAL"
+    def general(self) -> list[str]:
+        """Return the first source of general text, as words of a command."""
+        return _text("--general", self.results.config.get("general") or [])
 
-    def task(self, row: ScoreRow) -> str:
-        """Return the path of the task of a score."""
+    def task(self, row: ScoreRow) -> list[str]:
+        """Return the task of a score and how it is read, as words of a command."""
         for entry in self._domains(row.domain):
             for task in entry.get("tasks") or []:
                 path = task["path"]
                 if row.task in (task.get("name"), Path(path).name, Path(path).stem):
-                    return str(path)
-        return "TASK"
+                    read = {name: task[name] for name in reading_names() if task.get(name)}
+                    flags = [word for name in read for word in (f"--{name.replace('_', '-')}", str(read[name]))]
+                    return ["--task", str(path), *flags]
+        return ["--task", "TASK"]
 
     def _domains(self, name: str) -> list[dict[str, Any]]:
         return [entry for entry in self.results.config.get("domains") or [] if entry.get("name") == name]
@@ -136,8 +149,7 @@ def _use(study: _Study, row: ScoreRow, entry: Comparison) -> Step:
     text = f"Use the model adapted with {row.method}: fine-tune it on all your labels, or share it.{doubt}"
     if not model:
         return Step(text)
-    tuned, task = str(study.folder / "tuned"), study.task(row)
-    tune = ["acclimate", "finetune", "--model", model, "--task", task, "--out", tuned]
+    tune = ["acclimate", "finetune", "--model", model, *study.task(row), "--out", str(study.folder / "tuned")]
     return Step(text, (shlex.join(tune), shlex.join(["acclimate", "push", model, "USER/NAME"])))
 
 
@@ -160,14 +172,18 @@ def _forgetting(results: StudyResults, study: _Study, methods: set[str]) -> Iter
 def _more_evidence(study: _Study, ties: list[tuple[ScoreRow, Comparison]]) -> Iterator[Step]:
     """Narrow the interval, or stop."""
     row, entry = max(ties, key=lambda pair: pair[1].high - pair[1].low)
-    width = f"{50 * (entry.high - entry.low):.1f}"
+    width = 50 * (entry.high - entry.low)
+    unseen = (
+        f"An effect of less than about {width:.1f} percentage points cannot be seen here."
+        if width >= 0.05
+        else "The scores are equal on these test items and seeds, which does not prove that nothing changed."
+    )
     yield Step(
-        f"An effect of less than about {width} percentage points cannot be seen here. If it would matter, run more "
-        "seeds or use more test items; if not, keep the base model:",
+        f"{unseen} If an effect would matter, run more seeds or use more test items; if not, keep the base model:",
         (study.again(f"seeds={max(5, 2 * len(row.seeds))}"),),
     )
     advise = ["acclimate", "advise", "--model", _model_path(study, row.model)]
-    advise += ["--corpus", study.corpus(row.domain), "--general", study.general]
+    advise += [*study.corpus(row.domain), *study.general()]
     yield Step("Find out how far the text is from what the model knows:", (shlex.join(advise),))
 
 
@@ -180,7 +196,7 @@ def _losses_only(results: StudyResults, study: _Study) -> Iterator[Step]:
     elif "loss" in verdicts:  # of the difference: the loss fell
         model = _model_path(study, domain[0].model)
         corpus = study.corpus(domain[0].domain)
-        words = ["acclimate", "compare", "--model", model, "--corpus", corpus, "--task", "labelled.csv"]
+        words = ["acclimate", "compare", "--model", model, *corpus, "--task", "labelled.csv"]
         out = str(study.folder.with_name(f"{study.folder.name}-task"))
         yield Step(
             "The model predicts text of the domain better. Only a task with labels shows whether that helps in use:",

@@ -14,6 +14,7 @@ from typing import Any
 
 from acclimate.corpus import Corpus
 from acclimate.corpus.contamination import ContaminationReport, MatchRules, find_contamination, summarize_contamination
+from acclimate.corpus.documents import format_count
 from acclimate.files import cache_folder, read_json, write_json
 from acclimate.records import fingerprint, texts_fingerprint
 from acclimate.rows import ContaminationRow
@@ -50,15 +51,16 @@ class Contamination:
         for row in self.corpora:
             if row.flagged:
                 texts = sum(counts.found for counts in row.texts)
-                what = "are left out" if row.removed else "are kept: 'leakage: remove' leaves them out"
+                what = "left out" if row.removed else "kept, unless 'leakage: remove' leaves them out"
                 found.append(
-                    f"! {row.flagged:,} documents of {row.domain} hold {texts:,} dev or test texts; they {what}"
+                    f"! {format_count(row.flagged, 'document')} of {row.domain} with "
+                    f"{format_count(texts, 'dev or test text')}: {what}"
                 )
         for row in self.train:
             if texts := sum(counts.found for counts in row.texts):
                 found.append(
-                    f"! the train split of {row.train_of} holds {texts:,} dev or test texts of {row.texts[0].task}, "
-                    "with their labels"
+                    f"! the train split of {row.train_of} holds {format_count(texts, 'dev or test text')} of "
+                    f"{row.texts[0].task}, with labels"
                 )
         return found
 

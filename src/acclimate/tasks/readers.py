@@ -38,6 +38,17 @@ Row = tuple[str, dict[str, Any]]
 """The location of a row for messages (``file:line``), and its values by column."""
 
 
+class Splits:
+    """A task, which is shown by its name, kind and sizes and not by all its texts."""
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(getattr(self, split)):,} {split}" for split in SPLITS)
+        labels = list(getattr(self, "labels", ()))
+        more = f" and {len(labels) - 8} more" if len(labels) > 8 else ""
+        classes = f"; labels: {', '.join(labels[:8])}{more}" if labels else ""
+        return f"<{type(self).__name__} '{getattr(self, 'name', '')}': {sizes}{classes}>"
+
+
 def find_split_files(folder: Path, split: str, *, required: bool = True) -> list[Path]:
     """Return the file of a split, or its parts (``train-00000-of-00002.parquet``) in order; empty if there are none.
 

@@ -29,7 +29,7 @@ from acclimate.tasks.classification.labels import NUMBER
 from acclimate.tasks.head_model import check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import load_with_head
-from acclimate.tasks.readers import SPLITS, Row
+from acclimate.tasks.readers import SPLITS, Row, Splits
 from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, draw_rows, select_columns, shares_to_draw
 
 STRATA, MIN_STRATUM = 10, 20
@@ -50,8 +50,8 @@ class Example:
         return "\n".join(" ".join(text.casefold().split()) for text in (self.text, self.text_pair) if text is not None)
 
 
-@dataclass(frozen=True)
-class RegressionTask:
+@dataclass(frozen=True, repr=False)
+class RegressionTask(Splits):
     """A regression task: three splits of texts, or pairs of texts, with a number each."""
 
     task_kind: ClassVar[str] = "regression"

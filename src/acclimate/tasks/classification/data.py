@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from acclimate.errors import UserError, unknown_name_error, warn_once
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
 from acclimate.tasks.classification.labels import label_name, read_labels, similar_labels
-from acclimate.tasks.readers import SPLITS, Row
+from acclimate.tasks.readers import SPLITS, Row, Splits
 from acclimate.tasks.sources import COLUMNS, draw_rows, shares_to_draw
 
 log = logging.getLogger(__name__)
@@ -208,8 +208,8 @@ class Example:
         return (self.label,) if isinstance(self.label, int) else self.label
 
 
-@dataclass(frozen=True)
-class Task:
+@dataclass(frozen=True, repr=False)
+class Task(Splits):
     """A classification task.
 
     The order of the labels depends on the train labels alone: numerical if all are integers, else alphabetical.

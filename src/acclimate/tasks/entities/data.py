@@ -18,7 +18,7 @@ import regex
 from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.entities import EntityScoring
 from acclimate.tasks.entities.schemes import TAG, Reading, find_scheme, read_entities, split_tag
-from acclimate.tasks.readers import SPLITS
+from acclimate.tasks.readers import SPLITS, Splits
 from acclimate.tasks.sources import draw_rows, shares_to_draw
 
 WORD = regex.compile(
@@ -58,8 +58,8 @@ class Sentence:
         return " ".join(self.text[start:end].casefold().split())
 
 
-@dataclass(frozen=True)
-class EntityTask:
+@dataclass(frozen=True, repr=False)
+class EntityTask(Splits):
     """An entity task: three splits of sentences.
 
     The types are those of train in alphabetical order, and then those that occur only in dev or test.
@@ -253,6 +253,8 @@ def _read_sentence(row: RawSentence, prefixed: bool) -> Sentence:
         words = tuple((start, start + len(word)) for start, word in zip(starts, row.words, strict=False))
         marked = read_entities([split_tag(tag, prefixed) for tag in row.tags])
         entities = [Entity(words[first][0], words[stop - 1][1], name) for first, stop, name in marked]
+        if nothing := next((entity for entity in entities if not text[entity.start : entity.end].strip()), None):
+            raise UserError(f"{row.where}: the words of an entity ('{nothing.type}') are empty; tag them O.")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise UserError(f"{row.where}: the text contains half of a surrogate pair, which is no character; fix it.")
     return Sentence(text, words, tuple(entities), row.document)

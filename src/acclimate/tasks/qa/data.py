@@ -19,7 +19,7 @@ from acclimate.corpus.readers import holds_rows, read_json
 from acclimate.errors import DamagedFileError, UserError, warn_once
 from acclimate.evaluation.qa import QAScoring
 from acclimate.options.reading import DEFAULT_READING, default_task_name
-from acclimate.tasks.readers import SPLITS, find_split_files, read_rows
+from acclimate.tasks.readers import SPLITS, Splits, find_split_files, read_rows
 from acclimate.tasks.sources import ENDINGS, draw_rows, read_tables, shares_to_draw
 from acclimate.training.task_kinds import check_task_folder
 
@@ -57,8 +57,8 @@ class Question:
         return part[1] if part else self.id
 
 
-@dataclass(frozen=True)
-class QATask:
+@dataclass(frozen=True, repr=False)
+class QATask(Splits):
     """An extractive question answering task: three splits of questions."""
 
     task_kind: ClassVar[str] = "qa"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.options.reading import ReadingOptions
-from acclimate.tasks.readers import SPLITS, Row, read_rows
+from acclimate.tasks.readers import SPLITS, Row, Splits, read_rows
 from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, draw_rows, shares_to_draw
 
 QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")
@@ -53,8 +53,8 @@ class Query:
         return " ".join(self.text.casefold().split())
 
 
-@dataclass(frozen=True)
-class RetrievalTask:
+@dataclass(frozen=True, repr=False)
+class RetrievalTask(Splits):
     """A retrieval task: documents, and three splits of queries."""
 
     task_kind: ClassVar[str] = "retrieval"
