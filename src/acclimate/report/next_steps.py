@@ -176,7 +176,7 @@ def _more_evidence(study: _Study, ties: list[tuple[ScoreRow, Comparison]]) -> It
     unseen = (
         f"An effect of less than about {width:.1f} percentage points cannot be seen here."
         if width >= 0.05
-        else "The scores do not differ at all on these test items and seeds, which does not prove that nothing changed."
+        else "The scores are equal on these test items and seeds, which does not prove that nothing changed."
     )
     yield Step(
         f"{unseen} If an effect would matter, run more seeds or use more test items; if not, keep the base model:",
