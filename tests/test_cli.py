@@ -71,7 +71,7 @@ def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_p
         r"\nTraining loss in nats, mean of step 2: mlm \d.*; mean of step 1: mlm", out
     )
     compared = f"--corpus {corpus} --task TASK --methods dga --out runs/compare"
-    assert out.endswith(f"Next, whether adaptation helps: acclimate compare --model {tiny_bert} {compared}\n")
+    assert out.endswith(f"Next, to see whether adaptation helps: acclimate compare --model {tiny_bert} {compared}\n")
     card = json.loads((tmp_path / "a" / "acclimate.json").read_text())
     assert card["settings"]["contrast_weight"] == 0.5
     config = tmp_path / "run.yaml"

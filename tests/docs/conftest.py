@@ -15,7 +15,7 @@ from tests.docs.blocks import DOMAIN, STUDY
 from tests.tiny import TEXTS, save_tiny
 
 POSITIONS = 1100
-ENCODERS_NAMED = ("roberta-base", "bert-base-uncased")
+ENCODERS_NAMED = ("roberta-base", "bert-base-uncased", "bert-base-cased")
 DECODERS_NAMED = ("HuggingFaceTB/SmolLM2-135M", "HuggingFaceTB/SmolLM2-135M-Instruct")
 TEXT_FILES = ("general.txt", "heldout.txt", "notes.txt", "terms.txt")
 TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
@@ -29,6 +29,11 @@ def lines(name: str, count: int = 40) -> list[str]:
 def rows(first: str, second: str) -> list[dict]:
     """Return rows of a task with these columns, as many of each label."""
     return [{first: text, second: ("no", "yes")[number % 2]} for number, text in enumerate(lines(first, 20))]
+
+
+def tags(text: str) -> list[str]:
+    """Return a tag for each word of a text, with the dishes as entities."""
+    return ["B-Dish" if word in ("soup", "wine", "pasta") else "O" for word in text.split()]
 
 
 def write_lines(file: Path, records: list[dict]) -> None:
@@ -52,7 +57,7 @@ def write_texts(folder: Path) -> None:
     """Write unlabelled text in the forms that the pages name."""
     for name in TEXT_FILES:
         (folder / name).write_text("\n".join(lines(name)) + "\n", encoding="utf-8")
-    for name in ("reviews.jsonl.gz", "reviews/a.jsonl.gz", "reviews/b.jsonl.gz"):
+    for name in ("reviews.jsonl.gz", "reviews/a.jsonl.gz", "reviews/b.jsonl.gz", "papers/a.jsonl.gz"):
         write_lines(folder / name, [{"text": text} for text in lines(name)])
     pandas.DataFrame({"title": "a", "body": lines("article")}).to_csv(folder / "articles.csv", index=False)
     write_data_page(folder)
@@ -88,6 +93,10 @@ def write_tasks(folder: Path) -> None:
     write_retrieval(folder / "retrieval")
     for split in ("train", "dev", "test"):
         write_lines(folder / "tasks" / "restaurant" / f"{split}.jsonl", rows("text", "label"))
+        write_lines(
+            folder / "ner" / f"{split}.jsonl",
+            [{"tokens": text.split(), "tags": tags(text)} for text in lines("ner", 20)],
+        )
     for split in ("train", "test"):
         write_questions(folder / "squad" / f"{split}.json")
 

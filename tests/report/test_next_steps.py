@@ -27,7 +27,7 @@ def with_verdicts(results, verdict, **changes):
 
 
 def check(results, *found):
-    """Return the texts of the steps of results; every command parses, and every change leads to a valid study."""
+    """Return the texts of the steps; every command parses and is complete, and every change leads to a valid study."""
     steps = next_steps(results, FOLDER)
     group = typer.main.get_command(app)
     for step in steps:
@@ -41,7 +41,8 @@ def check(results, *found):
             values = [arguments[place + 1] for place, word in enumerate(arguments) if word == "--set"]
             changes = dict(value.split("=", 1) for value in values)
             assert StudyConfig.of(change_values(results.config, changes), "the study")
-            assert context.params
+            needed = {option.name for option in context.command.params if "(required)" in (option.help or "")}
+            assert all(context.params[name] for name in needed), command
     return [step.text for step in steps]
 
 
@@ -59,7 +60,7 @@ def test_each_outcome_has_steps(results):
     tie, far = check(with_verdicts(results, "tie"))
     assert "cannot be seen here" in tie and "how far" in far
     (keep,) = check(with_verdicts(results, "loss"))
-    assert keep.startswith("Keep the base model rather than that of mlm and dga, no contrast")
+    assert keep.startswith("Keep the base model rather than the one adapted with mlm and dga, no contrast")
     (task,) = check(replace(results, scores=[]))
     assert "a task with labels" in task
     higher = [

@@ -86,13 +86,13 @@ def test_models_that_learned_nothing_are_the_headline_everywhere(results):
     scores = [with_comparison(row, verdict="not_learned") if row.comparison else row for row in results.scores]
     found = replace(results, scores=scores)
     summary = summarize(found)
-    assert summary.headline.startswith(f"{NOTHING_LEARNED} On cs · intent and food · aspect, no model scores above")
+    assert summary.headline.startswith(f"{NOTHING_LEARNED} On cs · intent and food · aspect, no model beats guessing")
     assert "Train longer" in summary.reasons[0]
     assert markdown(found).split("\n\n")[1].startswith(NOTHING_LEARNED)
     assert f'<p class="headline">{NOTHING_LEARNED}</p>' in render(found)
     some = replace(results, scores=[scores[1], *results.scores[2:]])
     assert NOTHING_LEARNED not in summarize(some).headline
-    assert "Whether mlm helped on cs · intent cannot be answered: no model scores" in summarize(some).headline
+    assert "Whether mlm helped on cs · intent cannot be answered: no model beats" in summarize(some).headline
 
 
 def test_mixed_precisions_are_reported(results):

@@ -79,6 +79,8 @@ class Deadly(Slow):
         once = self.journal.with_name("killed")
         if self.deadly and self.deadly == f"{kind} {arguments.get('seed', '')}".strip():
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.deadly == f"stopped {kind}" and starts(self.journal).total() < 30:
+            os._exit(128 + signal.SIGTERM)
         if self.deadly == f"once {kind}" and not once.exists():
             once.touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -135,6 +137,14 @@ def test_a_job_that_kills_its_workers_fails_and_the_others_are_computed(machine,
     assert run(folder, tmp_path / "out", world).jobs.left == 0  # the next run tries them again
 
 
+def test_a_worker_that_is_stopped_is_replaced_each_time(machine, folder, tmp_path):
+    """As where jobs of a cluster are preempted: the job is not what ends them."""
+    world = Deadly(tmp_path / "journal", 0.0)
+    world.deadly = "stopped adapt"
+    assert run(folder, tmp_path / "out", world, workers=2).jobs.left == 0
+    assert max(starts(world.journal).values()) > workers.MAX_JOB_DEATHS
+
+
 def test_a_job_that_fails_is_tried_once(machine, folder, tmp_path):
     world = Deadly(tmp_path / "journal", 0.02)
     world.fail_on["adapt"] = UserError("no memory")
@@ -182,12 +192,13 @@ def test_ctrl_c_ends_the_workers(machine, folder, tmp_path, monkeypatch):
 def test_a_worker_is_a_process_that_ends_with_its_parent(folder, tmp_path):
     world = Slow(tmp_path / "journal", 0.0, endless="adapt")
     task = partial(compute_jobs, (study(folder),), tmp_path / "out", world.backend(), None, {}, [])
-    launcher = LocalLauncher(tmp_path / "logs", [{"OMP_NUM_THREADS": "1"}])
-    worker = launcher.start(0, task)
+    launcher = LocalLauncher(tmp_path / "logs", [{"OMP_NUM_THREADS": "1"}] * 2)
+    worker, short = launcher.start(0, task), launcher.start(1, os.getpid)
     end = time.monotonic() + 60
     while not (world.journal.exists() and "adapt" in world.journal.read_text()) and time.monotonic() < end:
         assert worker.poll() is None, worker.error()
         time.sleep(0.05)
+    assert short.process.wait(60) == 0, short.error()
     worker.process.stdin.close()  # as when this process is killed
     assert worker.process.wait(30) == 128 + signal.SIGTERM and worker.error() == "Stopped by SIGTERM."
     assert sum(1 for _ in JobStore(tmp_path / "out").finished()) > 0

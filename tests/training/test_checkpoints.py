@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.files import read_json
 from acclimate.training import adapt
 from acclimate.training.callbacks import (
     COMPLETE_FILE,
@@ -146,17 +145,3 @@ def test_an_invalid_file_list_means_incomplete(tmp_path, content):
     checkpoint = made(tmp_path, 1)
     (checkpoint / COMPLETE_FILE).write_text(content)
     assert not is_complete(checkpoint) and find_newest_checkpoint(tmp_path) is None
-
-
-def test_a_run_resumes_with_the_same_number_of_processes_only(tiny_bert, tmp_path):
-    """Each process has its own dropout state."""
-    options = {**SHORT, "steps": 4, "save_every": 2}
-    with killed(3):
-        adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)
-    file = tmp_path / ".out.work" / "steps" / "checkpoint-2" / "clock.json"
-    state = read_json(file)
-    assert state["processes"] == 1
-    file.write_text(json.dumps({**state, "processes": 2}))
-    mark_complete(file.parent)
-    with pytest.raises(UserError, match="started with 2 processes and cannot resume with 1"):
-        adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)

@@ -54,7 +54,7 @@ def in_turn(mix, lengths, shares, count):
         total += 1
         for number, share in enumerate(shares):
             if read[number] < total * share:
-                index = mix._sources[number].index(taken[number])
+                (index,) = mix._sources[number].between(taken[number], taken[number] + 1)
                 chosen.append(int(first[number]) + index)
                 read[number] += int(lengths[number][index])
                 taken[number] += 1
@@ -144,7 +144,8 @@ def test_shares_are_realized_and_recorded(tiny_bert, tmp_path, caplog):
     assert [entry["share"] for entry in manifest["replay"]] == [0.2, 0.1]
     last = json.loads((tmp_path / "out" / "log.jsonl").read_text().splitlines()[-1])
     assert last["mix"].keys() == {"domain text", "general.txt", "more.txt"}
-    assert "general.txt" in (tmp_path / "out" / "README.md").read_text()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| replayed text 1 | 20.0% | " in card and "general.txt" not in card
     again = run(tiny_bert, tmp_path / "out", epochs=3, replay=given_shares)
     assert (again.mix, again.steps) == (result.mix, result.steps)
 

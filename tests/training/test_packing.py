@@ -22,7 +22,8 @@ from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.models import attach, load_language_model
 from acclimate.objectives import LanguageModelling
 from acclimate.training import adapt
-from acclimate.training.batches import Collator, StepDataset, pack_best_fit
+from acclimate.training.batches import Collator, StepDataset
+from acclimate.training.cutting import pack_best_fit
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
 from acclimate.training.inputs import document_framing

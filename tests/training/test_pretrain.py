@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -279,6 +280,10 @@ def test_methods_that_change_the_model_at_the_end_have_no_intermediate_models(ti
         acclimate.adapt(tiny_bert, Corpus.of(TEXTS), "none", tmp_path / "out", steps=2, keep_steps=[1])
 
 
+def kept_models(out):
+    return [line for line in out.splitlines() if re.fullmatch(r".*step-\d+", line)]
+
+
 def test_the_command_line(tmp_path, monkeypatch, capsys):
     corpus, config = tmp_path / "text.txt", tmp_path / "run.yaml"
     corpus.write_text("\n".join(DOCUMENTS))
@@ -290,7 +295,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     )  # fmt: skip
     assert code == 0
     assert "3 steps" in out
-    assert out.splitlines()[1:] == [str(tmp_path / "out" / f"step-00000{step}") for step in (1, 2)]
+    assert kept_models(out) == [str(tmp_path / "out" / f"step-00000{step}") for step in (1, 2)]
     card = read_json(tmp_path / "out" / "acclimate.json")
     assert card["settings"]["configuration"]["num_hidden_layers"] == 1
     assert card["model"] == "fresh weights"  # not the temporary folder of the initial weights
@@ -315,4 +320,4 @@ def test_adaptation_keeps_steps_on_the_command_line_too(tiny_bert, tmp_path, mon
         "--max-length", 24, "--precision", "fp32", "--keep-steps", "0,2", "--out", tmp_path / "out", "--quiet",
     )  # fmt: skip
     assert code == 0
-    assert out.splitlines()[1:] == [str(tmp_path / "out" / f"step-00000{step}") for step in (0, 2)]
+    assert kept_models(out) == [str(tmp_path / "out" / f"step-00000{step}") for step in (0, 2)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import multiprocessing
 import os
 import socket
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +19,23 @@ from safetensors.torch import load_file
 from acclimate.corpus import Corpus, TokenDataset
 from acclimate.errors import UserError
 from acclimate.files import read_json
-from acclimate.masking import RandomMasking
+from acclimate.masking import ExtractNGram, MaskNGram, RandomMasking, resolve
 from acclimate.model_kinds import MASKED
-from acclimate.models.batching import MINIMAL_PADDING, PaddingPolicy
+from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, POLICIES, PaddingPolicy
 from acclimate.tasks import finetune
-from acclimate.training import adapt
+from acclimate.training import adapt, batches, cutting, distributed
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup, join_process_group
+from acclimate.training.inputs import report_batch
 from tests.cases import each
+from tests.kills import killed
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tasks.test_classification import keyword_task
 from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
 from tests.training.helpers import rows
 from tests.training.together import NO_DROPOUT, main, one_step
 
+OPTIONS = {**SHORT, "steps": 4, "batch_size": 8}
 FORK = multiprocessing.get_context("fork")
 
 
@@ -40,6 +45,8 @@ def together(tmp_path_factory, _own_cache):
     out = tmp_path_factory.mktemp("together")
     save_tiny("bert", out / "bert")
     save_tiny("bert", out / "still", **NO_DROPOUT)
+    with killed(3):  # two processes will continue this run
+        adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "more", save_every=2, **OPTIONS)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -58,6 +65,7 @@ def _take_part(rank: int, port: int, out: Path, log: Path) -> None:
     with log.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    logging.getLogger("acclimate").addHandler(logging.StreamHandler(os.fdopen(os.dup(2), "w")))
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "CUDA_VISIBLE_DEVICES": ""}
     os.environ |= {name: str(value) for name, value in place.items()}
@@ -88,6 +96,62 @@ def test_an_adaptation_ends_with_the_same_weights(together, tmp_path):
     assert moved > 1e-4
     for name, value in alone.items():
         torch.testing.assert_close(shared[name], value, rtol=0, atol=0.02 * float(moved), msg=name)
+
+
+@each("name", ["more", "fewer"])
+def test_a_run_continues_with_another_number_of_processes(together, name, caplog):
+    """From one process to two, and from two to one; without dropout it ends with the same weights."""
+    again = adapt(together / "still", Corpus.of(DOCUMENTS), "mlm", together / name, save_every=2, **OPTIONS)
+    warned = caplog.text or (together / "0.log").read_text()
+    assert f"had {1 if name == 'more' else 2} process(es)" in warned
+    assert again.steps == 4
+    start, whole, found = (load_file(together / folder / "model.safetensors") for folder in ("still", "mlm", name))
+    moved = max((whole[key] - start[key]).abs().max() for key in whole)
+    for key, value in whole.items():
+        torch.testing.assert_close(found[key], value, rtol=0, atol=0.02 * float(moved), msg=key)
+
+
+def test_sums_of_gradients_start_during_the_backward_pass(together):
+    """In the order of the buckets in both processes, although their gradients may be complete in another order."""
+    for rank in range(2):
+        for buckets, early in json.loads((together / f"buckets-{rank}.json").read_text()):
+            assert buckets > 20 and early > buckets / 2
+
+
+def test_sums_take_little_extra_memory(monkeypatch):
+    """Also if they end as late as possible; a large gradient is summed where it is."""
+    held, most = [], []
+
+    class Sum:
+        def __init__(self, values):
+            self.values = values
+
+        def wait(self):
+            self.values.mul_(2)
+            held.pop(0)
+
+    def all_reduce(values, async_op):
+        own = all(parameter.grad is None or values.data_ptr() != parameter.grad.data_ptr() for parameter in parameters)
+        held.append(values.nbytes if own else 0)
+        most.append((sum(held), len(held)))
+        return Sum(values)
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    monkeypatch.setattr(distributed, "BUCKET_BYTES", 1_000)
+    sizes = [30, 20, 400, *[60] * 40, 1, 200, 3]
+    parameters = [torch.nn.Parameter(torch.full((size,), 0.5)) for size in sizes]
+    parameters[7] = torch.nn.Parameter(parameters[7].detach().bfloat16())
+    frozen = torch.nn.Parameter(torch.ones(9), requires_grad=False)
+    with ProcessGroup(0, 2).sum_gradients([frozen, *parameters]) as last_pass:
+        (parameters[3].sum() * 2).backward()
+        with last_pass():
+            sum(parameter.float().square().sum() for parameter in parameters[1:]).backward()
+        assert most, "some sums start before the end"
+    assert max(size for size, _ in most) <= 1_000 * distributed.MAX_RUNNING_BUCKETS
+    assert not held and frozen.grad is None
+    for number, parameter in enumerate(parameters):
+        expected = [0, 2, 2, 6][number] if number < 4 else 2
+        assert parameter.grad.eq(expected).all() and parameter.grad.dtype == parameter.dtype
 
 
 def test_a_mix_has_the_same_shares_and_weights(together, tmp_path):
@@ -142,6 +206,88 @@ def test_every_text_of_a_step_is_read_once(size):
     assert sorted(found) == sorted(wanted)
 
 
+def texts_of(batches):
+    """The ids, masked ids and labels of each text."""
+    return sorted(
+        [value[batch.text == number].tolist() for value in (batch.original, batch.masked, batch.labels)]
+        for batch in batches
+        for number in range(batch.texts)
+    )
+
+
+def random_rows(count, longest=60):
+    chance = np.random.default_rng(0)
+    lengths = chance.integers(3, longest, count)
+    return TokenDataset(chance.integers(10, 60, lengths.sum()), lengths.cumsum(), np.arange(count), fingerprint="")
+
+
+@each("layout", ["padded", "packed"])
+@each("strategy", ["random", "whole-word"])
+def test_masks_do_not_depend_on_the_number_of_processes(layout, strategy, monkeypatch):
+    """Nor do rewritten texts; each process has about as many tokens as the others."""
+    monkeypatch.setattr(cutting, "MASK_BLOCK", 16)
+    data, rewritings = random_rows(300), (ExtractNGram(), MaskNGram())
+    masking = resolve(strategy, 0.3)
+    collator = Collator.of(tiny_tokenizer(), masking, MASKED, 10_000, layout, rewritings, capacity=120)
+    found = []
+    for size in (1, 2, 3, 4, 6, 16, 24):
+        groups = [ProcessGroup(rank, size) for rank in range(size)]
+        shares = [StepDataset(data, collator, batch_size=130, steps=3, seed=0, group=group)[1] for group in groups]
+        found.append([texts_of(batch for share in shares for batch in share)])
+        for how in rewritings:
+            inputs = [batch.rewritten[how] for share in shares for batch in share]
+            found[-1].append(
+                sorted(one.ids[one.text == k].tolist() for one in inputs for k in range(int(one.text.max()) + 1))
+            )
+        loads = [sum(batch.text.numel() for batch in share) for share in shares]
+        assert max(loads) <= 1.3 * sum(loads) / size or size > 6
+    assert all(one == found[0] for one in found)
+
+
+def test_a_step_of_one_block_has_the_masks_of_one_generator():
+    data, collator = random_rows(300), Collator.of(tiny_tokenizer(), RandomMasking(0.3), MASKED, 500)
+    steps = StepDataset(data, collator, batch_size=cutting.MASK_BLOCK, steps=3, seed=5)
+    texts = [np.asarray(data[index]) for index in steps.indices(2)]
+    assert texts_of(steps[2]) == texts_of(collator(texts, np.random.default_rng([5, 2, 2])))
+
+
+def test_a_process_collates_only_its_share(monkeypatch):
+    """With 64 processes of 256 texts, each reads, masks and cuts as many texts as a single one with 256."""
+    work = {"read": 0, "masked": 0, "cut": 0}
+
+    def counting(name, function, size):
+        def run(*args):
+            work[name] += size(*args)
+            return function(*args)
+
+        return run
+
+    monkeypatch.setattr(TokenDataset, "row", counting("read", TokenDataset.row, lambda *_: 1))
+    monkeypatch.setattr(
+        RandomMasking, "choose", counting("masked", RandomMasking.choose, lambda _, ids, *__: len(ids))
+    )
+    cut = counting("cut", batches.split_micro_batches, lambda lengths, *_: len(lengths))
+    monkeypatch.setattr(batches, "split_micro_batches", cut)
+    policy = POLICIES["cuda"]._replace(padding_cost=0.0, batch_overhead=FEWEST_BATCHES)
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.15), MASKED, 65_536, policy=policy)
+    data, seconds = random_rows(64 * 256 + 9, 120), {}
+    for size in (1, 64):
+        steps = StepDataset(
+            data, collator, batch_size=256 * size, steps=9, seed=0, group=ProcessGroup(size // 2, size)
+        )
+        steps[0]
+        work.update(dict.fromkeys(work, 0))
+        (batch,) = steps[1]
+        assert work == {"read": 256, "masked": 256, "cut": 256} and batch.texts == 256
+        times = []
+        for step in range(2, 6):
+            start = time.process_time()
+            steps[step]
+            times.append(time.process_time() - start)
+        seconds[size] = min(times)
+    assert seconds[64] < 4 * seconds[1]
+
+
 @each("tokens", [150, 10_000])
 @each("size", [2, 4, 8])
 @each("policy", [MINIMAL_PADDING, PaddingPolicy(multiple=8, padding_cost=0.2)])
@@ -161,6 +307,18 @@ def test_fewer_texts_than_processes_is_an_error():
     collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), MASKED, 100)
     with pytest.raises(UserError, match="batch-size 2 is less than the 3 processes"):
         StepDataset(rows(), collator, batch_size=2, steps=1, seed=0, group=ProcessGroup(0, 3))
+
+
+def test_the_share_of_a_process_is_said_and_a_small_one_is_a_warning(capsys, caplog):
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    report_batch(64, 74.4, ProcessGroup(0, 8), cpu, True)
+    assert "64 texts per step in 8 processes; each reads 8 texts, or 595 tokens." in capsys.readouterr().err
+    report_batch(64, 74.4, ProcessGroup(), cpu, True)
+    report_batch(1_024, 74.4, ProcessGroup(0, 8), gpu, False)
+    report_batch(64, 74.4, ProcessGroup(1, 8), gpu, False)
+    assert not capsys.readouterr().err and not caplog.records
+    report_batch(64, 74.4, ProcessGroup(0, 8), gpu, False)
+    assert "only 595 tokens per step" in caplog.text and "--batch-size 3456" in caplog.text
 
 
 def test_sharded_parameters_are_refused(monkeypatch):

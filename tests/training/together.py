@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 from acclimate.masking import RandomMasking
 from acclimate.models import MASKED, attach
 from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling, TextContrast
+from acclimate.training import distributed
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup, join_process_group, leave_process_group
 from acclimate.training.engine import Engine
@@ -34,6 +36,23 @@ def one_step(group: ProcessGroup, graph_tokens: int) -> dict[str, torch.Tensor]:
     return {f"term {name}": value.clone() for name, value in terms.items()} | gradients
 
 
+def spy_on_sums(patch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Use small buckets; return a list that gets, for each step, the number of buckets and of those started early."""
+    steps, finish = [], distributed._GradientSums.finish
+
+    def finishing(self):
+        steps.append((len(self._buckets), self._next))
+        finish(self)
+
+    def wrap(*args, **kwargs):
+        raise AssertionError("the model was wrapped")
+
+    patch.setattr(distributed, "BUCKET_BYTES", 2_000)
+    patch.setattr(distributed._GradientSums, "finish", finishing)
+    patch.setattr(torch.nn.parallel.DistributedDataParallel, "__init__", wrap)
+    return steps
+
+
 def main(out: Path) -> None:
     from acclimate.corpus import Corpus
     from acclimate.errors import UserError
@@ -44,10 +63,16 @@ def main(out: Path) -> None:
     from tests.tasks.test_classification import keyword_task
 
     group = join_process_group()
+    patch = pytest.MonkeyPatch()
+    steps = spy_on_sums(patch)
     for name, graph_tokens in (("kept", 10**6), ("twice", 0), ("mixed", 10**6 * group.rank)):
         save_file(one_step(group, graph_tokens), out / f"{name}-{group.rank}.safetensors")
     options = {**SHORT, "steps": 4, "batch_size": 8}
+    (out / f"buckets-{group.rank}.json").write_text(json.dumps(steps))
     adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "mlm", **options)
+    adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "more", save_every=2, **options)
+    with killed(3):
+        adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "fewer", save_every=2, **options)
     replay = {"replay": Corpus.of(TEXTS), "replay_share": 0.3}
     adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "mixed-texts", **options, **replay)
     settings = {"importance_tokens": 200}
@@ -58,9 +83,9 @@ def main(out: Path) -> None:
                 adapt(*arguments, settings=settings, save_every=2, **options)
         adapt(*arguments, settings=settings, save_every=2, **options)
     early = {"importance_error": 1.0}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acclimate.training.method.SAMPLE_GROUP_TOKENS", 10)
-        adapt(out / "bert", Corpus.of(DOCUMENTS), "dga", out / "early", settings=early, **options)
+    patch.setattr("acclimate.training.method.SAMPLE_GROUP_TOKENS", 10)
+    adapt(out / "bert", Corpus.of(DOCUMENTS), "dga", out / "early", settings=early, **options)
+    patch.undo()
     timed = {**options, "steps": None, "max_minutes": 0.02}
     adapt(out / "bert", Corpus.of(DOCUMENTS), "taco", out / "timed", settings={"negatives": 5}, **timed)
     task = keyword_task(train=22, test=12)  # the last batch has one row, so one process gets none

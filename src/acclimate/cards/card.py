@@ -281,7 +281,7 @@ def similarity_section(changes: Sequence[Mapping[str, Any]] | None) -> list[tupl
     intro = (
         "Sentence embeddings before and after, with the pooling of the base model; higher is better. With scores: "
         "correlation of similarity and score. Without: the rank of the partner of each sentence among all others; the "
-        "partner of a neighbor pair is the next sentence of the document. Intervals of 95 % over pairs."
+        "partner of a neighbour pair is the next sentence of the document. Intervals of 95 % over pairs."
     )
     columns = ("pairs of", "pairs", "metric", "before", "after", "difference", "95 % interval")
     return [("Sentence similarity", f"{intro}\n\n{markdown_table(columns, rows)}")]

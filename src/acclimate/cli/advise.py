@@ -47,13 +47,13 @@ def advise(options: AdviseOptions) -> None:
         console.print(f"  It does not say: {part['does_not_say']}", style="dim", markup=False, highlight=False)
     if options.out is not None:
         typer.echo(f"All figures: {options.out}")
-    task = [] if options.task is None else ["--task", options.task]
+    task: list[Any] = [] if options.task is None else ["--task", options.task]
     texts = (("--corpus", options.corpus), ("--general", options.general))
     described = [word for text in texts for word in describe_text(*text, column=options.text_column)]
     described += [*task, *describe_reading(options)]
     print_next(
         ["acclimate", "compare", "--model", options.model, *described, "--out", "runs/compare"],
-        "whether adaptation helps",
+        "to see whether adaptation helps",
     )
 
 

@@ -80,7 +80,7 @@ def print_next(command: Sequence[object], purpose: str = "") -> None:
 
     Args:
         command: The words of a command line, with the real paths; what the user has to fill in is in capitals.
-        purpose: What it is for, such as ``"whether it helps"``.
+        purpose: What it is for, such as ``"to see whether it helps"``.
     """
     typer.echo(f"Next{', ' * bool(purpose)}{purpose}: {shlex.join(map(str, command))}")
 

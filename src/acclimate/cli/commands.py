@@ -18,7 +18,7 @@ JOURNEY = {
 
 PAGES = {
     "demo": "docs/commands.md",
-    "advise": "docs/evidence.md",
+    "advise": "docs/guides/domain.md",
     "compare": "docs/study.md",
     "init": "docs/study.md",
     "adapt": "docs/commands.md",

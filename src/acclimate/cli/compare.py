@@ -78,7 +78,7 @@ def compare(options: CompareCommand) -> None:
         typer.echo(f"Report: {Path(options.out) / 'report.html'}")
     if options.config is None:
         command = ["acclimate", "compare", study, *describe_plugins(), "--out", options.out]
-        print_next(command, "after a change of the study file")
+        print_next(command, "after changing the study file")
 
 
 @command(
@@ -97,7 +97,7 @@ def init(options: InitOptions) -> None:
     typer.echo("\n".join([*study.get("notes", []), f"Study: {path}"]))
     out = Path("runs") / path.stem
     command = ["acclimate", "compare", path, *describe_plugins(), "--out", out]
-    print_next([*command, "--dry-run"], "how long it takes")
+    print_next([*command, "--dry-run"], "to estimate the time")
     print_next(command, "to run it")
 
 

@@ -23,4 +23,4 @@ def demo(options: DemoOptions) -> None:
     run(**values(options))
     typer.echo(f"Report: {Path(options.out) / 'report.html'}")
     own = ["--model", "MODEL", "--corpus", "TEXT", "--task", "TASK", "--out", "runs/own"]
-    print_next(["acclimate", "compare", *own], "your own text and task")
+    print_next(["acclimate", "compare", *own], "with your text and task")

@@ -73,7 +73,7 @@ def inspect_masks(options: InspectMasksOptions) -> None:
     _print_place("All texts, as a page", options.out and Path(options.out) / PAGE)
     words = ["--model", options.model, *describe_text("--corpus", options.corpus, column=options.text_column)]
     words += [*describe_reading(options), "--masking", "NAME"]
-    print_next(["acclimate", "adapt", *words, "--out", "adapted"], "with one of them")
+    print_next(["acclimate", "adapt", *words, "--out", "adapted"], "to train with one of them")
 
 
 @command(
@@ -112,7 +112,7 @@ def inspect_leakage(options: InspectLeakageOptions) -> None:
         words = [word for task in options.tasks for word in ("--task", task)]
         words += describe_text("--corpus", options.corpus, column=options.text_column)
         words += [*describe_reading(options), "--set", "leakage=remove", "--out", "runs/compare"]
-        print_next(["acclimate", "compare", "--model", "MODEL", *words], "without these documents")
+        print_next(["acclimate", "compare", "--model", "MODEL", *words], "to train without these documents")
 
 
 @command(

@@ -28,9 +28,9 @@ def merge(options: MergeOptions) -> None:
         typer.echo(f"{result.out}: {result.method}")
         if options.instruct is not None:
             command = ["acclimate", "inspect", "instructions", "--model", result.out, "--base", options.instruct]
-            print_next(command, "what it still follows")
+            print_next(command, "to see which instructions it still follows")
         else:
-            print_next(["acclimate", "finetune", "--model", result.out, "--task", "TASK"], "an end task")
+            print_next(["acclimate", "finetune", "--model", result.out, "--task", "TASK"], "to train an end task")
         return
     typer.echo(f"Figure and numbers: {result.out}")
     again = ["--method", "interpolation", "--model", *options.models]  # type: ignore[misc]

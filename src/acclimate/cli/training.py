@@ -56,13 +56,13 @@ def adapt(options: AdaptCommand) -> None:
     task = "TASK" if options.task is None else options.task
     reading = describe_reading(options)
     tuned = ["--task", task, *(reading if options.task is not None else [])]
-    print_next(["acclimate", "finetune", "--model", result.out, *tuned, "--out", "finetuned"], "an end task")
+    print_next(["acclimate", "finetune", "--model", result.out, *tuned, "--out", "finetuned"], "to train an end task")
     text = describe_text("--corpus", options.corpus, column=options.text_column)
     if options.heldout is not None:
         text += describe_text("--heldout", options.heldout, column=options.text_column)
     compared = [*text, "--task", task, *reading, "--methods", result.method, *describe_plugins()]
     words = ["--model", options.model, *compared, "--out", "runs/compare"]
-    print_next(["acclimate", "compare", *words], "whether adaptation helps")
+    print_next(["acclimate", "compare", *words], "to see whether adaptation helps")
 
 
 @command(

@@ -28,6 +28,10 @@ class Rows(Sequence[np.ndarray]):
     def row(self, index: int) -> np.ndarray:
         """Return the row with an index that is not negative: int32 of shape (length,)."""
 
+    @abstractmethod
+    def lengths_of(self, indices: Sequence[int]) -> np.ndarray:
+        """Return the numbers of tokens of some rows, without reading these: int64 of shape (indices,)."""
+
     @overload
     def __getitem__(self, index: int) -> np.ndarray: ...
     @overload
@@ -152,6 +156,12 @@ class TokenDataset(Rows):
         """Return a copy of a row as int32 of shape (length,)."""
         start = int(self._ends[index - 1]) if index else 0
         return self._tokens[start : int(self._ends[index])].astype(np.int32)
+
+    def lengths_of(self, indices: Sequence[int]) -> np.ndarray:
+        """Return the numbers of tokens of some rows: int64 of shape (indices,)."""
+        rows = np.asarray(indices, dtype=np.int64)
+        starts = np.where(rows > 0, self._ends[rows - 1], 0)
+        return np.asarray(self._ends[rows] - starts)
 
     def place(self, index: int) -> str:
         """Return the number of the document of a row, counted from 1."""

@@ -135,7 +135,7 @@ class SentencePairs:
 
 
 def neighbor_pairs(name: str, texts: Iterable[str], limit: int = MAX_PAIRS, seed: int = 0) -> SentencePairs | None:
-    """Return pairs of neighboring sentences of documents, which belong together more than others do.
+    """Return pairs of neighbouring sentences of documents, which belong together more than others do.
 
     A sentence is in at most one pair, and equal sentences are used once.
 

@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 from acclimate.device import KERNELS_VARIABLE, Precision, call_libc, malloc_trim, tf32_products
 from acclimate.errors import UserError
 from acclimate.kernels.attention import FastDropout, eager_attention
-from acclimate.kernels.gradients import BF16Weights, deferred_vocabulary_grads, faster_layer
+from acclimate.kernels.gradients import BF16Weights, deferred_vocabulary_grads, faster_layer, is_pending
 from acclimate.kernels.unpadding import Unpadded, cut_last_layer
 from acclimate.kernels.varlen import find_kernel, varlen_attention, varlen_works
 
@@ -139,6 +139,11 @@ class Kernels:
                 yield
 
         return step
+
+    @staticmethod
+    def gradient_is_pending(weight: torch.Tensor) -> bool:
+        """Return whether the gradient of a weight may still change when the context of a step ends."""
+        return is_pending(weight)
 
     def without_padding(self, device: torch.device) -> Kernels | None:
         """Return these kernels with attention that reads texts without padding; None if the device has none."""

@@ -191,6 +191,11 @@ def deferred_vocabulary_grads() -> Iterator[None]:
         _pending = before
 
 
+def is_pending(weight: Tensor) -> bool:
+    """Return whether the gradient of a weight may still change at the end of :func:`deferred_vocabulary_grads`."""
+    return _pending is not None and id(weight) in _pending
+
+
 def add_projection_grad(weight: Tensor, logit_grad: Tensor, hidden: Tensor) -> None:
     """Add ``logit_grad^T hidden`` to the gradient of a weight, now or at the end of the context.
 

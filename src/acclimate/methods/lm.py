@@ -9,7 +9,7 @@ from acclimate.methods import Method, register
 @register(
     "lm",
     paper="Gururangan et al., ACL 2020",
-    summary="continued language modelling on the domain text, masked or causal as the model is; the usual baseline",
+    summary="continued language modelling on the domain text, masked or causal like the model; the usual baseline",
 )
 @dataclass
 class LM(Method):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from pickle import UnpicklingError
@@ -189,6 +190,10 @@ def trusts_remote_code() -> bool:
     return os.environ.get(TRUST, "") == "1"
 
 
+NO_CLASS = re.compile(r"Unrecognized configuration class .*?(\w+)'> for this kind of AutoModel: (\w+)")
+"""What transformers says if an architecture has no such head."""
+
+
 def load_error(error: Exception, path: str | Path) -> str:
     """Explain in one line why a model could not be loaded.
 
@@ -205,6 +210,8 @@ def load_error(error: Exception, path: str | Path) -> str:
             "its weights are a pickle file with more than tensors in it, which could run code when it is loaded. Use "
             "a copy of the model in safetensors." + here
         )
+    if found := NO_CLASS.search(str(error)):
+        return f"transformers has no {found[2]} for {found[1]}; choose a model of another architecture." + here
     return (f"there is no entry {error}." if isinstance(error, KeyError) else first_line(error)) + here
 
 

@@ -231,6 +231,11 @@ def step_context(
     return kernels_of(model).step_context(model, precision, reuse_grad_buffer)
 
 
+def gradient_may_change(parameter: torch.Tensor) -> bool:
+    """Return whether a part of a gradient is still to be added when the context of a step ends."""
+    return Kernels.gradient_is_pending(parameter)
+
+
 def training_callbacks(model: PreTrainedModel) -> list[TrainerCallback]:
     """Return the callbacks that a ``Trainer`` of this model needs."""
     return kernels_of(model).callbacks()

@@ -141,6 +141,7 @@ TextColumn = Annotated[
         "Column or key that holds the text in tables and JSON.",
         DATA,
         more="A source can name its own: ``reviews.csv:body``.",
+        default="text, or a usual name such as review",
     ),
 ]
 Precision = Annotated[
@@ -333,7 +334,7 @@ class AdaptOptions(TrainingOptions, LabelOptions):
         Option(
             "Pairs of sentences, with or without scores, that a sentence encoder is measured on before and after.",
             DATA,
-            default="neighboring sentences of the held-out text, else of the domain text",
+            default="neighbouring sentences of the held-out text, else of the domain text",
             more="A file, a folder, rows in memory or a loaded task of similarity or retrieval; ``none`` measures "
             "nothing. The result is in the manifest and in the card, and a drop whose interval excludes zero is a "
             "warning.",

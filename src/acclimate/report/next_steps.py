@@ -135,7 +135,7 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
         rate = study.setting("adapt", "learning_rate", LEARNING_RATE)
         methods = joined(list(dict.fromkeys(row.method for row, _ in by_verdict["loss"])))
         yield Step(
-            f"Keep the base model rather than that of {methods}, or adapt more gently:",
+            f"Keep the base model rather than the one adapted with {methods}, or adapt more gently:",
             (study.again(f"adapt.learning_rate={rate / 4:g}"),),
         )
     if not compared and results.losses:
@@ -176,7 +176,7 @@ def _more_evidence(study: _Study, ties: list[tuple[ScoreRow, Comparison]]) -> It
     unseen = (
         f"An effect of less than about {width:.1f} percentage points cannot be seen here."
         if width >= 0.05
-        else "The scores do not differ at all on these test items and seeds, which does not prove that nothing changed."
+        else "The scores are equal on these test items and seeds, which does not prove that nothing changed."
     )
     yield Step(
         f"{unseen} If an effect would matter, run more seeds or use more test items; if not, keep the base model:",
@@ -199,15 +199,21 @@ def _losses_only(results: StudyResults, study: _Study) -> Iterator[Step]:
         words = ["acclimate", "compare", "--model", model, *corpus, "--task", "labelled.csv"]
         out = str(study.folder.with_name(f"{study.folder.name}-task"))
         yield Step(
-            "The model predicts text of the domain better. Whether that helps what you use it for, a task with labels "
-            "tells:",
+            "The model predicts text of the domain better. Only a task with labels shows whether that helps in use:",
             (shlex.join([*words, "--out", out]),),
             "study",
         )
     elif domain:
         budget = next((name for name in BUDGETS if study.setting("adapt", name, None)), "epochs")
         more = f"adapt.{budget}={3 * study.setting('adapt', budget, 1):g}"
-        yield Step("The loss on the domain did not fall. Train longer, or with another rate:", (study.again(more),))
+        yield Step(
+            "The loss on the domain did not fall. Train longer, or with another learning rate:", (study.again(more),)
+        )
+
+
+def _path(sources: list[Any]) -> str:
+    """Return the path of the first source, which may be a table with its column and encoding."""
+    return str(sources[0]["path"] if isinstance(sources[0], dict) else sources[0])
 
 
 def _model_path(study: _Study, name: str) -> str:

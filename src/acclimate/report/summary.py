@@ -205,12 +205,15 @@ def _missing_verdicts(results: StudyResults, compared: list[ScoreRow]) -> list[s
         start = f"Whether {methods} helped on {places} cannot be answered: no model"
         start = start if len(missed) < len(compared) else f"On {places}, no model"
         found.append(
-            f"{start} scores above the most frequent answer and guessing. Train longer, with another learning rate or "
+            f"{start} beats guessing and the most frequent answer. Train longer, with another learning rate or "
             "with more examples; 'search' tunes this on dev."
         )
     entries: list[Any] = [*(row.comparison for row in compared), *(row.difference for row in results.losses)]
     if any(entry and entry.verdict == WITHHELD for entry in entries):
-        seeds = max((len(row.difference.seeds) for row in compared if row.difference), default=2)
+        seeds = max(
+            (len(row.difference.seeds) for row in compared if row.difference),
+            default=len(results.config.get("seeds") or (0, 1)),
+        )
         cause, remedy = "adaptation of each method", "Set adapt_seeds to three seeds, or remove it."
         if seeds == 1:
             cause, remedy = "seed", "Set seeds to at least three."

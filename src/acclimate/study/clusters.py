@@ -16,7 +16,7 @@ from typing import Any
 
 from acclimate.errors import Stopped, UserError, first_line, stop_on_signals
 from acclimate.registry import parse_number
-from acclimate.study.workers import Handle, Launcher, LocalLauncher, last_line
+from acclimate.study.workers import SIGNALLED, Handle, Launcher, LocalLauncher, last_line
 
 SLURM_DEFAULTS = {"job_name": "acclimate", "time": 240, "gpus_per_node": 1, "cpus_per_task": 4, "signal_delay_s": 120}
 """Settings of Slurm jobs; the time is in minutes, and the delay is the time for a checkpoint before a job ends."""
@@ -72,7 +72,7 @@ class ClusterTask:
         except Stopped as stopped:
             if self.is_requeued and stopped.number == signal.SIGUSR2:
                 os.kill(os.getpid(), signal.SIGUSR2)  # submitit requeues the job and ends this process
-            return 128 + stopped.number, f"it was stopped by {stopped}"
+            return SIGNALLED + stopped.number, f"it was stopped by {stopped}"
         return 0, ""
 
     def checkpoint(self) -> Any:

@@ -33,6 +33,9 @@ CORES_PER_WORKER = 4
 """Cores of each worker with ``--workers auto`` on a machine without a GPU."""
 MAX_JOB_DEATHS, MAX_EARLY_DEATHS = 2, 3
 """Workers that may die at one job, and workers that may die in a row before they claim a job."""
+SIGNALLED = 128
+"""Exit code of a worker that a signal has stopped, after it has saved a checkpoint, minus the number of the signal."""
+STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 GRACE_SECONDS = 60.0
 """Seconds in which workers can save a checkpoint when the study is stopped."""
 
@@ -126,6 +129,9 @@ class Pool:
             del self._workers[number]
             busy.discard(number)
             if code == 0:
+                continue
+            if code - SIGNALLED in STOPPING:
+                report(f"Worker {number + 1} on {self.launcher.place(number)} was stopped")
                 continue
             reason = worker.error() if code > 0 else f"ended by {signal.Signals(-code).name}"
             key = holders.get(names.get(number, (0, "")))
@@ -315,7 +321,8 @@ def serve(stream: IO[bytes]) -> int:
     task = pickle.load(stream)
 
     def end_with_parent() -> None:
-        stream.read()
+        while os.read(stream.fileno(), 1):  # not the stream itself, which Python cannot close while a thread reads it
+            pass
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
@@ -327,7 +334,7 @@ def serve(stream: IO[bytes]) -> int:
         return 2
     except Stopped as stopped:
         sys.stderr.write(f"Stopped by {stopped}.\n")
-        return 128 + stopped.number
+        return SIGNALLED + stopped.number
     return 0
 
 

@@ -54,6 +54,7 @@ from acclimate.training.inputs import (
     add_method_virtual_tokens,
     check_length,
     document_framing,
+    report_batch,
     resolve_texts,
     usable_layout,
     with_kind_defaults,
@@ -252,6 +253,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             group=group,
             order=mixture,
         )
+        report_batch(batch_size, rows.tokens / len(rows), group, loaded.model.device, progress)
         data.check_learnable()
         result.rows = RowAccount.of(rows, kind, data.padding(), joined=framing.documents == "joined")
         print_message(f"Rows: {result.rows.summary()}.", enabled=progress)

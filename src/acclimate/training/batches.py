@@ -6,8 +6,7 @@ run would have read, and no state of a data loader has to be saved.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
@@ -18,89 +17,24 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from acclimate.corpus.chat import plain_ids
+from acclimate.corpus.token_dataset import Rows
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, Masking, Rewriting, Vocabulary
 from acclimate.models import ModelKind
 from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPolicy
 from acclimate.objectives import Batch, ViewInput
 from acclimate.options.rows import Layout
+from acclimate.training.cutting import (
+    fewest_micro_batches,
+    join_team,
+    mask_blocks,
+    pack_best_fit,
+    split_micro_batches,
+)
 from acclimate.training.distributed import ProcessGroup
 
-MEASURED_STEPS = 100
-"""Maximum number of steps from which the share of padding is estimated."""
-
-
-def split_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolicy) -> list[slice]:
-    """Split rows, in their order, into micro-batches of minimal total cost, by dynamic programming.
-
-    Args:
-        lengths: Tokens of each row.
-        limit: Maximum tokens per micro-batch, with padding counted at its cost; a longer row is one by itself.
-        policy: How widths are rounded up, and the costs of padding and of a micro-batch in tokens.
-
-    Returns:
-        The rows of each micro-batch.
-    """
-    total = len(lengths)
-    widths = np.array([policy.padded_width(length) for length in lengths], dtype=np.int64)
-    before = np.concatenate([[0], np.cumsum(lengths)])
-    cheapest = np.full(total + 1, np.inf)
-    cheapest[0] = 0
-    begin = np.zeros(total + 1, dtype=np.int64)
-    for end in range(1, total + 1):
-        # Micro-batches that start at an earlier row would exceed the limit even without padding.
-        first = min(int(np.searchsorted(before, before[end] - limit)), end - 1)
-        width = np.maximum.accumulate(widths[first:end][::-1])  # of micro-batches of one, two, ... rows
-        rows = np.arange(1, len(width) + 1)
-        read = policy.cost(before[end] - before[end - rows], rows * width)
-        price = np.where((read <= limit) | (rows == 1), read + policy.batch_overhead + cheapest[end - rows], np.inf)
-        best = int(price.argmin())
-        cheapest[end], begin[end] = price[best], end - 1 - best
-    cuts = []
-    end = total
-    while end:
-        cuts.append(slice(int(begin[end]), end))
-        end = int(begin[end])
-    return cuts[::-1]
-
-
-def fewest_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolicy) -> int:
-    """Return the minimum number of micro-batches; the arguments are those of :func:`split_micro_batches`.
-
-    Filling each micro-batch before starting the next is optimal, since any part of a micro-batch within the limit is
-    within it, too.
-    """
-    pieces = rows = width = real = 0
-    for length in lengths:
-        rows, width, real = rows + 1, max(width, policy.padded_width(length)), real + length
-        if rows == 1 or policy.cost(real, rows * width) > limit:
-            pieces, rows, width, real = pieces + 1, 1, policy.padded_width(length), length
-    return pieces
-
-
-def pack_best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Assign texts to rows by best fit decreasing (Johnson, 1974): each to the fullest row that has room for it.
-
-    Args:
-        lengths: Tokens of each text, longest first.
-        capacity: Tokens per row. A longer text is a row by itself.
-
-    Returns:
-        The indices of the texts of each row.
-    """
-    rows: list[list[int]] = []
-    free: list[tuple[int, int]] = []  # the room in each row and its index, sorted
-    for text, length in enumerate(lengths):
-        place = bisect_left(free, (length, 0))
-        if place == len(free):
-            rows.append([text])
-            room, row = capacity, len(rows) - 1
-        else:
-            room, row = free.pop(place)
-            rows[row].append(text)
-        if room > length:
-            insort(free, (room - length, row))
-    return rows
+MEASURED_STEPS, MEASURED_TEXTS = 100, 25_600
+"""Maximum numbers of steps and texts from which the share of padding is estimated."""
 
 
 class StepOrder(Protocol):
@@ -134,8 +68,13 @@ class EpochSampler:
 
     def of(self, step: int) -> list[int]:
         """Return the indices of the texts of a step."""
-        places = range(step * self.batch_size, (step + 1) * self.batch_size)
-        return [int(self.epoch(place // self.texts)[place % self.texts]) for place in places]
+        return self.between(step * self.batch_size, (step + 1) * self.batch_size)
+
+    def between(self, start: int, stop: int) -> list[int]:
+        """Return the indices of the texts at the places from ``start`` to ``stop`` of the order of all epochs."""
+        epochs, places = np.divmod(np.arange(start, stop), self.texts)
+        found = [self.epoch(int(epoch))[places[epochs == epoch]] for epoch in np.unique(epochs)]
+        return list(np.concatenate(found).tolist()) if found else []
 
     def describe(self, steps: int) -> list[dict[str, Any]]:
         """Return an empty list: there is one text."""
@@ -221,7 +160,7 @@ class Collator:
         return cls(vocabulary, special, padding, masking, kind, tokens, layout, tuple(rewritings), policy, capacity)
 
     def __call__(self, texts: Sequence[np.ndarray], rng: np.random.Generator) -> list[Batch]:
-        """Split texts (token ids with special tokens) into micro-batches and mask them.
+        """Split texts (token ids with special tokens) into micro-batches and mask them, all with one generator.
 
         An id may be the complement ``~id`` of a token that is read but not predicted (:mod:`acclimate.corpus.chat`).
         Which tokens are masked, and how texts are rewritten, depends on the texts and ``rng`` alone, not on the split:
@@ -229,24 +168,59 @@ class Collator:
         """
         if not texts:
             return []
-        ordered = sorted(texts, key=len, reverse=True)
-        lengths = [len(text) for text in ordered]
-        masked, labels = self._corrupt(ordered, rng)
-        ordered = [plain_ids(text) for text in ordered]
-        # A separate generator, so that a method with rewritings masks the same tokens as one without.
-        seeds = rng.spawn(1)[0].integers(2**63, size=len(ordered))
-        return [
-            self._batch(part, ordered, masked, labels, seeds)
-            for part in self._cut(self._rows(lengths), lengths, self.tokens)
-        ]
+        lengths = [len(text) for text in texts]
+        order = np.argsort(-np.array(lengths), kind="stable")
+        return self.build(dict(enumerate(texts)), [(order, rng)], self.plan(lengths))
 
-    def for_processes(self, texts: Sequence[np.ndarray], size: int) -> Collator:
+    def plan(self, lengths: Sequence[int]) -> list[list[list[int]]]:
+        """Return the micro-batches of a process that reads all texts: for each row the indices of its texts.
+
+        Args:
+            lengths: Tokens of each text.
+        """
+        order = np.argsort(-np.array(lengths), kind="stable").tolist()
+        ordered = [lengths[index] for index in order]
+        parts = self._cut(self._rows(ordered), ordered, self.tokens)
+        return [[[order[place] for place in row] for row in part] for part in parts]
+
+    def plan_share(self, lengths: Sequence[int], group: ProcessGroup) -> list[list[list[int]]]:
+        """Return the micro-batches of one of several processes, at least one; all get about the same tokens."""
+        collator = self if group.size == 1 else self._for_processes(lengths, group.size)
+        parts: list[list[list[int]]] = []
+        while len(parts) < group.size:
+            parts = collator.plan(lengths)
+            collator = replace(collator, tokens=collator.tokens // 2, layout="padded")
+        return group.assign_balanced(parts, [collator._cost(part, lengths) for part in parts])
+
+    def build(
+        self,
+        texts: Mapping[int, np.ndarray],
+        blocks: Sequence[tuple[np.ndarray, np.random.Generator]],
+        parts: Sequence[list[list[int]]],
+    ) -> list[Batch]:
+        """Mask texts and return micro-batches of some of them.
+
+        Args:
+            texts: Token ids by index.
+            blocks: The indices of the texts that are masked together, the longest first, and their generator.
+            parts: For each micro-batch the indices of the texts of each row.
+        """
+        corrupted: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
+        for block, rng in blocks:
+            masked, labels = self._corrupt([texts[index] for index in block.tolist()], rng)
+            # A separate generator, so that a method with rewritings masks the same tokens as one without.
+            seeds = rng.spawn(1)[0].integers(2**63, size=len(block))
+            corrupted.update(zip(block.tolist(), zip(masked, labels, seeds, strict=True), strict=True))
+        plain = {index: plain_ids(text) for index, text in texts.items()}
+        return [self._batch(part, plain, corrupted) for part in parts]
+
+    def _for_processes(self, lengths: Sequence[int], size: int) -> Collator:
         """Return the collator that splits these texts into micro-batches that ``size`` processes share evenly.
 
         Their number is the minimum that memory allows, rounded up to a multiple of ``size``, and they are of about the
         same size.
         """
-        lengths = sorted(map(len, texts), reverse=True)
+        lengths = sorted(lengths, reverse=True)
         smaller = replace(self, capacity=min(self.capacity, -(-sum(lengths) // size)))  # at least a row for each
         widths = [sum(lengths[place] for place in row) for row in smaller._rows(lengths)]
         high = max(1, min(self.tokens, sum(lengths)))
@@ -267,8 +241,17 @@ class Collator:
             return sum(lengths)
         total = 0
         for rows in self._cut(self._rows(lengths), lengths, self.tokens):
-            total += len(rows) * self.policy.padded_width(max(sum(lengths[place] for place in row) for row in rows))
+            total += len(rows) * self._width(rows, lengths)
         return total
+
+    def _width(self, rows: list[list[int]], lengths: Sequence[int] | Mapping[int, int]) -> int:
+        """Return the tokens of each row of a micro-batch, padding included."""
+        return self.policy.padded_width(max(sum(lengths[place] for place in row) for row in rows))
+
+    def _cost(self, rows: list[list[int]], lengths: Sequence[int]) -> float:
+        """Return the cost of a micro-batch in tokens."""
+        real = sum(lengths[place] for row in rows for place in row)
+        return float(self.policy.cost(real, len(rows) * self._width(rows, lengths)))
 
     def _rows(self, lengths: list[int]) -> list[list[int]]:
         """Assign texts, longest first, to rows: one each, or by best fit."""
@@ -283,7 +266,7 @@ class Collator:
 
     def _corrupt(self, texts: list[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return masked ids and labels, both (texts, tokens of the longest text)."""
-        ids, text = self._pad_rows([[place] for place in range(len(texts))], texts, len(texts[0]))
+        ids, text = self._pad_rows([[place] for place in range(len(texts))], dict(enumerate(texts)), len(texts[0]))
         if self.kind.targets is not None:
             labels = self.kind.targets(ids, text)
             return plain_ids(ids), np.where(labels < 0, IGNORE_INDEX, labels)
@@ -292,7 +275,9 @@ class Collator:
         assert ((labels == IGNORE_INDEX) | allowed).all()
         return masked, labels
 
-    def _pad_rows(self, rows: list[list[int]], texts: list[np.ndarray], width: int) -> tuple[np.ndarray, np.ndarray]:
+    def _pad_rows(
+        self, rows: list[list[int]], texts: Mapping[int, np.ndarray], width: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return ids, and the number of each token's text; both (rows, width)."""
         ids = np.full((len(rows), width), self.padding, dtype=np.int64)
         text = np.full((len(rows), width), -1, dtype=np.int64)
@@ -306,19 +291,18 @@ class Collator:
     def _batch(
         self,
         rows: list[list[int]],
-        texts: list[np.ndarray],
-        masked: np.ndarray,
-        labels: np.ndarray,
-        seeds: np.ndarray,
+        texts: Mapping[int, np.ndarray],
+        corrupted: Mapping[int, tuple[np.ndarray, np.ndarray, int]],
     ) -> Batch:
-        width = self.policy.padded_width(max(sum(len(texts[place]) for place in row) for row in rows))
+        width = self._width(rows, {index: len(texts[index]) for row in rows for index in row})
         ids, text = self._pad_rows(rows, texts, width)
         hidden, wanted = ids.copy(), np.full_like(ids, IGNORE_INDEX)
         here = []
-        for row, span, place in _text_spans(rows, texts):
-            here.append(seeds[place])
-            length = len(texts[place])
-            hidden[row, span], wanted[row, span] = masked[place, :length], labels[place, :length]
+        for row, span, index in _text_spans(rows, texts):
+            masked, labels, seed = corrupted[index]
+            here.append(seed)
+            length = len(texts[index])
+            hidden[row, span], wanted[row, span] = masked[:length], labels[:length]
         allowed = self._maskable_positions(ids, text)
         rewritten = {}
         for how in self.rewritings:
@@ -328,8 +312,8 @@ class Collator:
         return Batch(tensors[0], tensors[1], tensors[2], tensors[3], sum(map(len, rows)), rewritten)
 
 
-def _text_spans(rows: list[list[int]], texts: list[np.ndarray]) -> Iterator[tuple[int, slice, int]]:
-    """Yield for each text its row, its span in the row, and its index among all texts."""
+def _text_spans(rows: list[list[int]], texts: Mapping[int, np.ndarray]) -> Iterator[tuple[int, slice, int]]:
+    """Yield for each text its row, its span in the row, and its index."""
     for row, members in enumerate(rows):
         start = 0
         for place in members:
@@ -389,10 +373,12 @@ class StepDataset(Dataset):
         """
         steps = min(self.steps, 1000)
         for step in range(steps):
-            texts = [np.asarray(self.rows[index]) for index in self.indices(step)]
-            batches = self.collator(texts, np.random.default_rng([self.seed, 2, step]))
-            if any((batch.labels != IGNORE_INDEX).any() for batch in batches):
-                return
+            indices = self.indices(step)
+            blocks = self._blocks(indices)
+            for number in range(len(blocks)):
+                batches = self._read(step, indices, blocks, slice(number, number + 1), ProcessGroup())
+                if any((batch.labels != IGNORE_INDEX).any() for batch in batches):
+                    return
         raise UserError(
             f"No token of the text is chosen for prediction in {steps:,} steps, so the model would learn nothing. "
             "Give more text, more steps or another masking."
@@ -408,9 +394,8 @@ class StepDataset(Dataset):
 
     def padding(self) -> float:
         """Return the share of padding in the micro-batches of the first steps that a single process reads."""
-        lengths = [
-            [len(self.rows[index]) for index in self.indices(step)] for step in range(min(self.steps, MEASURED_STEPS))
-        ]
+        steps = min(self.steps, MEASURED_STEPS, max(1, MEASURED_TEXTS // self.batch_size))
+        lengths = [self._lengths(self.indices(step)).tolist() for step in range(steps)]
         return 1 - sum(map(sum, lengths)) / sum(map(self.collator.padded_tokens, lengths))
 
     def alone(self, step: int, index: int) -> list[Batch]:
@@ -425,13 +410,30 @@ class StepDataset(Dataset):
         return describe_text(place, ids.tolist(), self.collator.vocabulary.tokenizer)
 
     def __getitem__(self, step: int) -> list[Batch]:
-        texts = [np.asarray(self.rows[index]) for index in self.indices(step)]
-        collator = self.collator
-        if self.group.size > 1:
-            # Every process makes all micro-batches, which is cheap, and reads its share, which is never empty.
-            collator = collator.for_processes(texts, self.group.size)
-        batches: list[Batch] = []
-        while len(batches) < self.group.size:
-            batches = collator(texts, np.random.default_rng([self.seed, 2, step]))
-            collator = replace(collator, tokens=collator.tokens // 2, layout="padded")
-        return self.group.assign_balanced(batches, [collator.policy.batch_cost(batch.text) for batch in batches])
+        indices = self.indices(step)
+        blocks = self._blocks(indices)
+        team, mine = join_team(self.group, len(blocks), len(indices))
+        return self._read(step, indices, blocks, mine, team)
+
+    def _lengths(self, indices: list[int]) -> np.ndarray:
+        """Return the tokens of some texts (texts,); rows on disk are not read."""
+        if isinstance(self.rows, Rows):
+            return self.rows.lengths_of(indices)
+        return np.array([len(self.rows[index]) for index in indices])
+
+    def _blocks(self, indices: list[int]) -> list[np.ndarray]:
+        """Return the places, in a step, of the texts that are masked together."""
+        return mask_blocks(self._lengths(indices))
+
+    def _read(
+        self, step: int, indices: list[int], blocks: list[np.ndarray], mine: slice, team: ProcessGroup
+    ) -> list[Batch]:
+        """Read some blocks of the texts of a step; return the micro-batches of one process of the team."""
+        chosen = []
+        for number in range(len(blocks))[mine]:
+            entropy = [self.seed, 2, step, *([number] if len(blocks) > 1 else [])]
+            chosen.append((blocks[number], np.random.default_rng(entropy)))
+        places = np.sort(np.concatenate(blocks[mine])).tolist()
+        texts = {place: np.asarray(self.rows[indices[place]]) for place in places}
+        parts = self.collator.plan_share([len(text) for text in texts.values()], team)
+        return self.collator.build(texts, chosen, [[[places[i] for i in row] for row in part] for part in parts])

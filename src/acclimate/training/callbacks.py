@@ -299,7 +299,7 @@ class StepCallback(TrainerCallback):
         group = trainer.engine.group
         if group.size > 1 and state.global_step == 0:
             # Dropout must differ between processes; a resumed process restores its own generator state.
-            torch.manual_seed(int(args.seed) + 7_919 * group.rank)
+            group.seed_dropout(int(args.seed))
         if group.first and trainer.log_file.is_file():
             # Steps after the checkpoint are repeated, so their lines are removed.
             lines = trainer.log_file.read_text(encoding="utf-8").splitlines(keepends=True)

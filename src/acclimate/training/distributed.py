@@ -8,9 +8,11 @@ where they read different numbers of tokens, and it requires every forward pass 
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -20,11 +22,16 @@ from torch import Tensor, nn
 
 from acclimate.device import default_device, preserve_rng_state
 from acclimate.errors import UserError, environment_integer, first_line
+from acclimate.models import gradient_may_change
 
 TIMEOUT = timedelta(hours=12)
 """How long processes wait for one another, for example while the first one tokenizes a whole corpus."""
+BUCKET_BYTES, MAX_RUNNING_BUCKETS = 25 * 2**20, 4
+"""Bytes of gradients that are summed at a time, and sums that run at a time; their product is the extra memory."""
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -80,17 +87,27 @@ class ProcessGroup:
         total: list[int] = self.add([torch.tensor(list(numbers), device=device)])[0].tolist()
         return total
 
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Sum the gradients over the processes, in place; a gradient that this process lacks counts as zero."""
+    @contextmanager
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> Iterator[LastPass]:
+        """Return a context at whose end the gradients are summed over the processes, in place.
+
+        A gradient that this process lacks counts as zero. The context yields another one, for the last backward pass:
+        in it a sum begins as soon as its gradients are complete. No other communication may run in that pass.
+        """
         if self.size == 1:
+            yield nullcontext
             return
-        trained = [parameter for parameter in parameters if parameter.requires_grad]
-        for parameter in trained:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-        for gradient, total in zip(gradients, self.add(gradients), strict=True):
-            gradient.copy_(total)
+        sums = _GradientSums(parameters)
+        yield sums.last_pass
+        sums.finish()
+
+    def copy_from_first(self, values: Iterable[Tensor]) -> None:
+        """Overwrite tensors with those of the first process."""
+        for value in values if self.size > 1 else ():
+            shared = value.detach().contiguous()
+            dist.broadcast(shared, 0)
+            if shared.data_ptr() != value.data_ptr():
+                value.detach().copy_(shared)
 
     def gather(self, part: Tensor) -> tuple[Tensor, slice]:
         """Concatenate the parts of all processes along the first dimension.
@@ -125,6 +142,26 @@ class ProcessGroup:
             torch.manual_seed(seed)
             yield
 
+    def seed_dropout(self, seed: int) -> None:
+        """Give each process its own random numbers."""
+        torch.manual_seed(seed + 7_919 * self.rank)
+
+    def continue_run(self, processes: int, seed: int) -> None:
+        """Prepare for a run that had another number of processes before its interruption, and warn of it.
+
+        A process without a saved generator state gets one from ``seed``.
+        """
+        if processes == self.size:
+            return
+        if self.first:
+            log.warning(
+                "This run had %d process(es) and continues with %d. Its texts and masks are the same, but the dropout "
+                "of its steps and the rounding of sums are not.",
+                processes,
+                self.size,
+            )
+        self.seed_dropout(seed)
+
     def broadcast_value(self, value: float, device: torch.device) -> float:
         """Return the value of the first process, for decisions that depend on a clock."""
         if self.size == 1:
@@ -150,6 +187,88 @@ class ProcessGroup:
         """Wait until every process has reached this point."""
         if self.size > 1:
             dist.barrier()
+
+
+LastPass = Callable[[], AbstractContextManager[None]]
+
+
+class _GradientSums:
+    """The sums of the gradients of one step over the processes, in buckets.
+
+    All processes sum the same buckets in the same order, that in which a backward pass usually completes them. Small
+    gradients of a bucket are joined; one that is as large as a bucket is summed where it is.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        self._buckets = _make_buckets(trained[::-1])
+        self._bucket = {id(one): number for number, bucket in enumerate(self._buckets) for one in bucket}
+        self._missing = [len(bucket) for bucket in self._buckets]
+        self._next = 0
+        self._running: deque[tuple[dist.Work, Tensor, list[Tensor]]] = deque()
+
+    @contextmanager
+    def last_pass(self) -> Iterator[None]:
+        """Return a context in which each bucket is summed when its gradients are complete."""
+        parameters = [parameter for bucket in self._buckets for parameter in bucket]
+        hooks = [parameter.register_post_accumulate_grad_hook(self._complete) for parameter in parameters]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Sum the remaining buckets, and wait for all sums."""
+        while self._next < len(self._buckets):
+            self._start()
+        while self._running:
+            self._end_oldest()
+
+    @torch.no_grad()
+    def _complete(self, parameter: Tensor) -> None:
+        if parameter.grad is None or gradient_may_change(parameter):
+            return
+        self._missing[self._bucket[id(parameter)]] -= 1
+        while self._next < len(self._buckets) and not self._missing[self._next]:
+            self._start()
+
+    def _start(self) -> None:
+        """Start the sum of the next bucket."""
+        gradients = []
+        for parameter in self._buckets[self._next]:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+        self._next += 1
+        in_place = len(gradients) == 1 and gradients[0].is_contiguous()
+        joined = gradients[0] if in_place else torch.cat([gradient.reshape(-1) for gradient in gradients])
+        if len(self._running) == MAX_RUNNING_BUCKETS:
+            self._end_oldest()
+        work = dist.all_reduce(joined, async_op=True)
+        assert work is not None
+        self._running.append((work, joined, [] if in_place else gradients))
+
+    def _end_oldest(self) -> None:
+        work, joined, gradients = self._running.popleft()
+        work.wait()
+        if gradients:
+            for gradient, total in zip(gradients, joined.split([one.numel() for one in gradients]), strict=True):
+                gradient.copy_(total.view_as(gradient))
+
+
+def _make_buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Divide parameters, in their order, into buckets of one type; a larger one is a bucket by itself."""
+    buckets: list[list[nn.Parameter]] = []
+    held = 0
+    for parameter in parameters:
+        if not buckets or held + parameter.nbytes > BUCKET_BYTES or buckets[-1][0].dtype != parameter.dtype:
+            buckets.append([])
+            held = 0
+        buckets[-1].append(parameter)
+        held += parameter.nbytes
+    return buckets
 
 
 def join_process_group() -> ProcessGroup:

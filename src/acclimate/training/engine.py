@@ -20,7 +20,7 @@ from acclimate.models.batching import logit_rows, max_graph_tokens, padding_poli
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
 from acclimate.models.lora import share_weights
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
-from acclimate.training.distributed import ProcessGroup
+from acclimate.training.distributed import LastPass, ProcessGroup
 
 Terms = dict[str, Tensor]
 
@@ -145,10 +145,8 @@ class Engine:
         """
         counts = self._counts(batches)
         terms: Terms = {}
-        with self.step_context():
-            self._run(batches, counts, terms, backward)
-        if backward:
-            self.group.sum_gradients(self.readers["student"].parameters())
+        with self.group.sum_gradients(self.model.parameters() if backward else ()) as last_pass, self.step_context():
+            self._run(batches, counts, terms, backward, last_pass)
         names = [term.name for term in self.additive]
         summed = dict(zip(names, self.group.add([terms[name] for name in names]), strict=True))
         terms = summed | {term.name: terms[term.name] for term in self.over_batch}
@@ -178,7 +176,9 @@ class Engine:
         """The weight of each term in the loss, by name."""
         return {term.name: term.weight for term in (*self.additive, *self.over_batch)}
 
-    def _run(self, batches: Sequence[Batch], counts: dict[str, int], terms: Terms, backward: bool) -> None:
+    def _run(
+        self, batches: Sequence[Batch], counts: dict[str, int], terms: Terms, backward: bool, last_pass: LastPass
+    ) -> None:
         """Read the micro-batches, fill ``terms`` and, with ``backward``, add gradients."""
         device = batches[0].masked.device
         with autocast(self.precision, device):  # one context for all, so that their graphs share the cast weights
@@ -198,10 +198,9 @@ class Engine:
             with torch.set_grad_enabled(backward), autocast(self.precision, device):
                 loss = self._loss(read, counts, {name: parts[number] for name, parts in gradients.items()}, terms)
             del read  # frees what the graph does not need, above all the logits
-            if backward:
-                (
-                    loss if self.loss_scale == 1 else loss * self.loss_scale
-                ).backward()  # per micro-batch: bf16 weights would accumulate gradients in bf16
+            if backward:  # per micro-batch: bf16 weights would accumulate gradients in bf16
+                with last_pass() if number == len(batches) - 1 else nullcontext():
+                    (loss if self.loss_scale == 1 else loss * self.loss_scale).backward()
         if after:
             after.restore()  # otherwise the next step would repeat the random numbers of the terms over all texts
 
@@ -325,14 +324,14 @@ class TaskEngine:
         device = self.model.device
         rows = self.group.add_numbers([sum(batch.texts for batch in batches)], device)[0]
         loss = torch.zeros((), device=device)
-        with self.step_context():
-            for batch in batches:
+        with self.group.sum_gradients(self.model.parameters()) as last_pass, self.step_context():
+            for number, batch in enumerate(batches):
                 with autocast(self.precision, device):
                     value = self.loss(self.model, dict(batch.inputs), batch.step)
                 part = value if batch.texts == rows else value * (batch.texts / rows)
-                (part if self.loss_scale == 1 else part * self.loss_scale).backward()
+                with last_pass() if number == len(batches) - 1 else nullcontext():
+                    (part if self.loss_scale == 1 else part * self.loss_scale).backward()
                 loss = loss + part.detach()
-        self.group.sum_gradients(self.model.parameters())
         (loss,) = self.group.add([loss])
         return {"task": loss, "loss": loss}
 

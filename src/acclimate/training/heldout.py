@@ -164,7 +164,7 @@ class _HeldOutCallback(TrainerCallback):
 NO_SIMILARITY = "none"
 """Value of the option ``similarity`` with which nothing is measured."""
 NEIGHBOR_DOCUMENTS = 2_000
-"""Maximum number of documents that neighboring sentences are taken from."""
+"""Maximum number of documents that neighbouring sentences are taken from."""
 
 log = logging.getLogger(__name__)
 
@@ -189,8 +189,8 @@ class SimilarityCheck:
 
     Attributes:
         base: The base model.
-        pairs: Given pairs; None for neighboring sentences.
-        texts: Text with neighboring sentences, by name.
+        pairs: Given pairs; None for neighbouring sentences.
+        texts: Text with neighbouring sentences, by name.
     """
 
     base: str
@@ -204,7 +204,7 @@ class SimilarityCheck:
         Args:
             model: The base model.
             given: A task with pairs, :data:`NO_SIMILARITY`, or None.
-            texts: Text with neighboring sentences, by name, for the case that no pairs are given.
+            texts: Text with neighbouring sentences, by name, for the case that no pairs are given.
 
         Raises:
             UserError: If pairs are given for a model that is no sentence encoder, ``sentence-transformers`` is

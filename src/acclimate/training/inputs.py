@@ -5,6 +5,7 @@ The text is domain text, or that of the train split of a labelled task.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from acclimate.corpus import Corpus, TokenDataset
@@ -20,17 +22,24 @@ from acclimate.corpus.tokenizing import EVERY_ROW, Framing
 from acclimate.errors import UserError, warn_once
 from acclimate.model_kinds import MASKED, ModelKind, kind_of_checkpoint
 from acclimate.models import LanguageModel, longest_text
+from acclimate.models.batching import round_up
 from acclimate.models.checkpoints import load_config
 from acclimate.models.encoding import check_packable
 from acclimate.modules import add_virtual_tokens, virtual_ids
 from acclimate.options.rows import Documents, Layout
 from acclimate.options.training import BUDGETS, AdaptOptions, TrainingOptions
+from acclimate.progress import print_message
+from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import Method
 from acclimate.training.task_kinds import task_texts
 
 TextInput = str | Path | Iterable[Any] | Corpus
 TASK_EPOCHS = 100
 """Default number of passes over the text of a task (Gururangan et al., ACL 2020, and the TAPTER paper)."""
+LEAST_GPU_TOKENS, GOOD_GPU_TOKENS = 8_000, 32_000
+"""Tokens per step and GPU below which starting the kernels takes longer than running them, and that keep it busy."""
+
+log = logging.getLogger(__name__)
 
 
 def task_corpus(task: Any) -> Corpus:
@@ -104,6 +113,36 @@ class Budget:
         if self.epochs is not None:
             return max(1, math.ceil(self.epochs * len(rows) / batch_size))
         return 10_000_000
+
+
+def report_batch(
+    batch_size: int, mean_length: float, group: ProcessGroup, device: torch.device, progress: bool
+) -> None:
+    """Say what a process reads in a step if there are several, and warn if it is too little for an accelerator.
+
+    Args:
+        batch_size: Texts per step, in all processes together.
+        mean_length: Mean tokens per text.
+        group: The processes that share each step.
+        device: The device of this process.
+        progress: Whether to print.
+    """
+    each = batch_size / group.size
+    tokens = each * mean_length
+    if group.size > 1:
+        print_message(
+            f"Batch: {batch_size:,} texts per step in {group.size} processes; each reads {each:.4g} texts, or "
+            f"{tokens:,.0f} tokens.",
+            enabled=progress,
+        )
+    if group.first and device.type == "cuda" and tokens < LEAST_GPU_TOKENS:
+        wanted = round_up(math.ceil(GOOD_GPU_TOKENS * group.size / mean_length), 64)
+        log.warning(
+            "Each GPU reads only %s tokens per step, so it will mostly wait. Consider --batch-size %d, with fewer "
+            "steps and a higher learning rate.",
+            f"{tokens:,.0f}",
+            wanted,
+        )
 
 
 def add_method_virtual_tokens(loaded: LanguageModel, method: Method, seed: int) -> int:

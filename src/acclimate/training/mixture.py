@@ -118,6 +118,16 @@ class MixedRows(Rows):
         text, row = self._locate(index)
         return text.rows[row]
 
+    def lengths_of(self, indices: Sequence[int]) -> np.ndarray:
+        """Return the numbers of tokens of some rows: int64 of shape (indices,)."""
+        rows = np.asarray(indices, dtype=np.int64)
+        number = np.searchsorted(self._ends, rows, side="right")
+        lengths = np.zeros(len(rows), dtype=np.int64)
+        for text, (source, end) in enumerate(zip(self.texts, self._ends, strict=True)):
+            here = number == text
+            lengths[here] = source.rows.lengths_of(rows[here] - (end - len(source.rows)))
+        return lengths
+
     def place(self, index: int) -> str:
         """Return the number of the document of a row, counted from 1, and the name of its text."""
         text, row = self._locate(index)
@@ -163,9 +173,9 @@ class MixtureSampler:
         """Return the indices of the texts of a step in the rows of all sources, one source after the other."""
         before, after = (self._counts(number * self.batch_size) for number in (step, step + 1))
         return [
-            first + source.index(place)
+            first + index
             for first, source, start, end in zip(self._first, self._sources, before, after, strict=False)
-            for place in range(start, end)
+            for index in source.between(start, end)
         ]
 
     def read(self, steps: int) -> list[int]:
@@ -223,10 +233,9 @@ class _Source:
         epoch, rest = divmod(total * self.share, self.tokens)
         return int(epoch) * self.texts + int(np.searchsorted(self._starts(int(epoch)), rest))
 
-    def index(self, place: int) -> int:
-        """Return the index of the text at a place in the order."""
-        epoch, rest = divmod(place, self.texts)
-        return int(self._order.epoch(epoch)[rest])
+    def between(self, start: int, stop: int) -> list[int]:
+        """Return the indices of the texts at the places from ``start`` to ``stop`` of the order."""
+        return self._order.between(start, stop)
 
     def tokens_before(self, place: int) -> int:
         """Return the tokens of all texts before a place in the order."""

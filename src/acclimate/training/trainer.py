@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,8 @@ class StepTrainer(Trainer):
         self.last_terms: dict[str, float] = {}
         self.lines: list[dict[str, Any]] = []
         super().__init__(model=engine.model, args=args, train_dataset=steps, data_collator=_unwrap_batch)
+        # Without ``DistributedDataParallel``: the engine sums the gradients itself.
+        self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
         self.add_callback(StepCallback(self, progress, save_every))
@@ -239,18 +242,10 @@ class StepTrainer(Trainer):
                 callback.save(checkpoint)
 
     def load_progress(self, checkpoint: Path) -> None:
-        """Restore what :meth:`save_progress` wrote.
-
-        Raises:
-            UserError: If it was written by another number of processes: each has its own dropout state and share of
-                a step.
-        """
-        state, group = read_json(checkpoint / CLOCK_FILE), self.engine.group
-        if state["processes"] != group.size:
-            raise UserError(
-                f"This run was started with {state['processes']} processes and cannot resume with {group.size}; start "
-                f"as many as before, or remove '{checkpoint.parent.parent}' to start over."
-            )
+        """Restore what :meth:`save_progress` wrote, possibly with another number of processes."""
+        state = read_json(checkpoint / CLOCK_FILE)
+        step = int(checkpoint.name.rpartition("-")[2])
+        self.engine.group.continue_run(state["processes"], int(self.args.seed) + step)
         self.clock.earlier, self.tokens = state["seconds"], state["tokens"]
         self.loss_sum, self._recent = state["loss_sum"], state["recent"]
         if self.scaler is not None:
@@ -420,6 +415,7 @@ def train(
                 use_cache=bool(getattr(engine.model.config, "use_cache", False)),
             )
         )
+        engine.group.copy_from_first([*engine.model.parameters(), *engine.model.buffers()])
         clock = Clock(None if minutes is None else 60 * minutes, engine.group)
         bar = stack.enter_context(Progress(title, 1.0, enabled=progress, delay=0, persistent=True))
         trainer = StepTrainer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 import torch
@@ -37,16 +38,22 @@ def examples(count: int = 24, pair: bool = False, seed: int = 0, longest: int = 
     return made
 
 
-@torch.no_grad()
 def probability(classifier: Classifier, buffer: list[int], second: list[int] | None) -> torch.Tensor:
     """Return the class probabilities of one text, without padding."""
+    return _probability(classifier.model, tuple(buffer), None if second is None else tuple(second))
+
+
+@functools.cache
+@torch.no_grad()
+def _probability(model: torch.nn.Module, buffer: tuple[int, ...], second: tuple[int, ...] | None) -> torch.Tensor:
+    """Compute the probabilities once, as nothing trains the classifiers of these tests."""
     ids, kinds = [CLS, *buffer, SEP], [0] * (len(buffer) + 2)
     if second is not None:
         ids, kinds = [*ids, *second, SEP], [*kinds, *[1] * (len(second) + 1)]
     inputs = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
-    if classifier.model.config.type_vocab_size > 1:
+    if model.config.type_vocab_size > 1:
         inputs["token_type_ids"] = torch.tensor([kinds])
-    return classifier.model.eval()(**inputs).logits[0].double().softmax(-1)
+    return model.eval()(**inputs).logits[0].double().softmax(-1)
 
 
 def reference(classifier, tokens, label, second=None, delta=0.05, marginal=None, misclassified="annotate", stop=()):

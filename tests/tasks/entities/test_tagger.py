@@ -221,13 +221,15 @@ def test_an_interrupted_training_resumes(folder, tiny_bert, tmp_path, monkeypatc
     assert resumed.probabilities == whole.probabilities and resumed.train_loss == whole.train_loss
 
 
-def test_what_does_not_apply_is_an_error(folder, tiny_bert):
+def test_what_does_not_apply_is_an_error(folder, tiny_bert, decoders):
     with pytest.raises(UserError, match="only those can be distilled"):
         distill(tiny_bert, tiny_bert, folder, progress=False)
     with pytest.raises(UserError, match="'confidence_penalty' does not apply"):
         finetune(tiny_bert, folder, confidence_penalty=0.1, **QUICK)
     with pytest.raises(UserError, match="metric"):
         finetune(tiny_bert, folder, metric="accuracy", **QUICK)
+    with pytest.raises(UserError, match="has no AutoModelForTokenClassification for OlmoConfig; choose"):
+        finetune(decoders["olmo"], folder, **QUICK)
     assert [len(getattr(limit_splits(load_task(folder), train=9, test=5), s)) for s in ("train", "test")] == [9, 5]
 
 

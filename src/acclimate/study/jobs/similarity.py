@@ -1,4 +1,4 @@
-"""Similarity jobs: how well the embeddings of a sentence encoder show that neighboring sentences belong together."""
+"""Similarity jobs: how well the embeddings of a sentence encoder show that neighbouring sentences belong together."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NeighborRanks(Record):
 @register("similarity", summary="similarity that the embeddings of a sentence encoder show")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SimilarityJob(Job):
-    """Measure a sentence encoder on neighboring sentences.
+    """Measure a sentence encoder on neighbouring sentences.
 
     Attributes:
         model: The model.
