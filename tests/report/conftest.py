@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from acclimate.report import render
 from acclimate.results import StudyResults
 from acclimate.study import compare
 from tests.report.full import everything
@@ -27,6 +28,11 @@ def results(tmp_path_factory) -> StudyResults:
 @pytest.fixture(scope="session")
 def full(results) -> StudyResults:
     return everything(results)
+
+
+@pytest.fixture(scope="session")
+def full_page(full) -> str:
+    return render(full)
 
 
 @pytest.fixture

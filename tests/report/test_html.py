@@ -24,7 +24,7 @@ from acclimate.report.training_figures import (
     teacher_agreement_table,
 )
 from acclimate.results import Failure, MethodRow
-from tests.report.full import EVIL, crowded, everything, importance, parse
+from tests.report.full import EVIL, crowded, importance, parse
 
 
 def test_the_page_is_complete_and_self_contained(results):
@@ -79,12 +79,11 @@ def test_text_in_a_figure_is_unchanged(results):
     assert f">{name}</text>" in drawn and drawn.count("#00000") == drawn.count(f">{name}</text>")
 
 
-def test_every_figure_can_be_focused_and_has_a_caption(full):
-    text = render(full)
+def test_every_figure_can_be_focused_and_has_a_caption(full_page):
     for figure in FIGURES:
-        assert f'<figure tabindex="0" aria-labelledby="figure-{figure.name}">' in text
-        assert f'id="figure-{figure.name}">{figure.title}</h2>' in text
-    assert text.count("<figcaption") == len(FIGURES)
+        assert f'<figure tabindex="0" aria-labelledby="figure-{figure.name}">' in full_page
+        assert f'id="figure-{figure.name}">{figure.title}</h2>' in full_page
+    assert full_page.count("<figcaption") == len(FIGURES)
 
 
 def test_figures_without_data_are_left_out(results):
@@ -180,15 +179,14 @@ def test_agreement_with_the_teacher(full):
     assert [row[3].text for row in table.rows[:4]] == ["before", "distillation", "distillation", "refinement"]
 
 
-def test_masked_text_marks_what_is_important(full):
+def test_masked_text_marks_what_is_important(full, full_page):
     shown = masked_examples(full)
     assert [kind for kind, _ in shown.legend] == ["mask", "random", "unchanged", "important"]
     (_, random), (_, selective) = shown.texts[0][1]
     assert '<mark class="mask" title="replaced by the mask' in random and "important" not in random
     assert selective.count('class="mask important"') == 3 and selective.count('class="important"') == 1
-    text = render(full)
-    assert EVIL not in text and "&lt;script&gt;window.evil" in text
-    parse(text)
+    assert EVIL not in full_page and "&lt;script&gt;window.evil" in full_page
+    parse(full_page)
 
 
 def test_a_study_can_leave_out_its_text(full):
@@ -196,14 +194,13 @@ def test_a_study_can_leave_out_its_text(full):
     assert "Masked text" not in render(replace(full, masked=[]))
 
 
-def test_many_methods_have_space_and_different_colours(results, recwarn):
+def test_many_methods_have_space_and_different_colours(results, full_page, recwarn):
     page = render(crowded(results, 20))
     assert [str(warning.message) for warning in recwarn] == []  # matplotlib warns if no space is left for axes
     for number in range(20):
         assert f"--c{number}:" in page and f"var(--c{number})" in page
     heights = [
-        [float(box.split()[3]) for box in re.findall(r'<svg viewBox="([^"]*)"', drawn)]
-        for drawn in (render(everything(results)), page)
+        [float(box.split()[3]) for box in re.findall(r'<svg viewBox="([^"]*)"', drawn)] for drawn in (full_page, page)
     ]
     assert len(heights[0]) == len(heights[1])
     assert max(many - few for few, many in zip(*heights, strict=True)) > 200

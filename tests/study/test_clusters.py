@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import time
 from functools import partial
@@ -72,7 +73,7 @@ def test_a_study_changes_its_executor_half_way(folder, tmp_path):
     world.die_after = 6
     task = ClusterTask.of(partial(compute_jobs, (study(folder),), tmp_path / "out", world.backend(), None, {}, []))
     with pytest.raises(KeyboardInterrupt):
-        task()
+        pickle.loads(pickle.dumps(task))()
     found = sum(1 for _ in JobStore(tmp_path / "out").finished())
     results = compare(study(folder), tmp_path / "out", progress=False, backend=World().backend())
     assert 0 < found == results.jobs.reused < results.jobs.total

@@ -155,7 +155,7 @@ def test_mistakes_are_found_before_any_job_runs(folder, tmp_path, changes, messa
     assert calls(world) == 0
 
 
-def test_one_seed_no_general_text_no_tasks(folder, tmp_path):
+def test_one_seed_no_general_text_no_tasks(folder, tmp_path, no_report):
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "heldout": str(folder / "heldout.txt")}]
     values = study(folder, domains=domains, methods=["mlm"], seeds=1)
     values.pop("general")

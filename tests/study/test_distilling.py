@@ -17,6 +17,8 @@ from tests.study.test_real import folder, write_study  # noqa: F401
 from tests.tasks.distillation.conftest import save_student
 from tests.tiny import save_tiny
 
+pytestmark = pytest.mark.usefixtures("no_report")
+
 
 @pytest.fixture
 def two_models(tmp_path):

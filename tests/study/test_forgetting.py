@@ -14,6 +14,8 @@ from acclimate.study.jobs.base import FORGETTING
 from acclimate.training.method import cache_folder
 from tests.study.fakes import World, graph_of, of_kind, study, write_task
 
+pytestmark = pytest.mark.usefixtures("no_report")
+
 LEAKED = "cs document number 7 of many"
 
 

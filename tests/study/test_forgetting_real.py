@@ -10,6 +10,8 @@ import pytest
 from acclimate.study import compare
 from tests.tiny import WORDS, save_tiny
 
+pytestmark = pytest.mark.usefixtures("no_report")
+
 LEAKED = "bad the waiter had a cold soup and the menu was on the table for an hour"
 
 

@@ -38,7 +38,7 @@ def with_checkpoint(folder):
     )
 
 
-def test_an_external_checkpoint_is_measured_beside_the_methods(with_checkpoint, tmp_path):
+def test_an_external_checkpoint_is_measured_beside_the_methods(with_checkpoint, tmp_path, no_report):
     world, out = World(), tmp_path / "out"
     before = shown(with_checkpoint, out, world)
     assert before["checkpoint"] == (1, 0) and not world.calls
@@ -86,7 +86,7 @@ def test_a_checkpoint_without_a_head_has_no_loss(with_checkpoint, tmp_path):
     assert not of_kind(graph, "lm_loss", method="external") and of_kind(graph, "finetune", method="external")
 
 
-def test_a_checkpoint_in_a_search_keeps_the_settings_of_the_study(with_checkpoint, tmp_path):
+def test_a_checkpoint_in_a_search_keeps_the_settings_of_the_study(with_checkpoint, tmp_path, no_report):
     search = {"seeds": 1, "finetune": {"learning_rate": [1e-5, 1e-3]}}
     results = compare(
         {**with_checkpoint, "search": search, "seeds": 1}, tmp_path / "out", progress=False, backend=World().backend()
@@ -196,7 +196,7 @@ def test_rows_that_no_results_have_are_an_error(folder, tmp_path, size_kind, mon
         compare(study(folder), tmp_path / "out", progress=False, backend=World().backend())
 
 
-def test_results_of_an_unknown_kind_can_still_be_read(folder, tmp_path, size_kind):
+def test_results_of_an_unknown_kind_can_still_be_read(folder, tmp_path, size_kind, no_report):
     compare(study(folder, sizes=[{"limit": 1}]), tmp_path / "out", progress=False, backend=World().backend())
     JOB_KINDS.entries.pop("size")
     results = StudyResults.load(tmp_path / "out" / "results.json")

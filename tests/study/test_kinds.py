@@ -13,7 +13,7 @@ from acclimate.study import compare
 from tests.study.fakes import World, study
 
 
-def test_a_task_with_a_negative_class_is_evaluated_on_the_others(folder, tmp_path):
+def test_a_task_with_a_negative_class_is_evaluated_on_the_others(folder, tmp_path, no_report):
     task = {"path": str(folder / "intent"), "negative": "b", "metric": "positive_micro_f1"}
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}]
     world = World(items=300, gain=0.3)

@@ -30,7 +30,7 @@ class ManifestWorld(World):
 
 
 @pytest.mark.parametrize("adapt_seeds", [[0], [3, 4]])
-def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds):
+def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds, no_report):
     values = study(folder, adapt_seeds=adapt_seeds)
     results = compare(values, tmp_path / "out", progress=False, backend=ManifestWorld(gain=0.3).backend())
     row = next(row for row in results["scores"] if row["method"] == "mlm")

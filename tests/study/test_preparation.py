@@ -11,6 +11,8 @@ from acclimate.study.executor import JobStore
 from tests.study.test_real import folder, write_study  # noqa: F401
 from tests.tiny import save_tiny
 
+pytestmark = pytest.mark.usefixtures("no_report")
+
 QUICK = "{name: selective, delta: 1.0, finetune_epochs: 1, token_epochs: 3, token_learning_rate: 1e-2}"
 
 

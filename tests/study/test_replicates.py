@@ -14,6 +14,8 @@ from acclimate.study.jobs.base import HEAD, Job, JobResult, Place
 from acclimate.study.summary import TaskResult, average_over_tasks, compare_runs, is_replicated, replicate_groups
 from tests.cases import each
 
+pytestmark = pytest.mark.usefixtures("no_report")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Step(Job):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
+import pytest
+
 from acclimate.rows import NOT_LEARNED, WITHHELD, ScoreRow
 from acclimate.study import compare
 from acclimate.study.jobs.adapt import masked_samples, read_importance
@@ -13,6 +15,8 @@ from acclimate.study.summary import count_wins
 from tests.cases import each
 from tests.report.full import importance
 from tests.study.fakes import World, study
+
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def row(method, verdict, difference, p_holm, model="m"):

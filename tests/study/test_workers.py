@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import time
@@ -16,9 +17,8 @@ import pytest
 import torch
 
 from acclimate.errors import UserError
-from acclimate.models.batching import machine_memory
+from acclimate.models.batching import SHARING_VARIABLE, machine_memory
 from acclimate.study import compare, executor, workers
-from acclimate.study.compare import compute_jobs
 from acclimate.study.executor import JobStore
 from acclimate.study.workers import LocalLauncher, Pool
 from tests.cases import each
@@ -79,7 +79,7 @@ class Deadly(Slow):
         once = self.journal.with_name("killed")
         if self.deadly and self.deadly == f"{kind} {arguments.get('seed', '')}".strip():
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.deadly == f"stopped {kind}" and starts(self.journal).total() < 30:
+        if self.deadly == f"stopped {kind}" and starts(self.journal).total() < 14:
             os._exit(128 + signal.SIGTERM)
         if self.deadly == f"once {kind}" and not once.exists():
             once.touch()
@@ -133,8 +133,8 @@ def test_a_job_that_kills_its_workers_fails_and_the_others_are_computed(machine,
         run(folder, tmp_path / "out", world)
     done = sum(1 for _ in JobStore(tmp_path / "out").finished())
     assert done == 14
-    world.deadly = ""
-    assert run(folder, tmp_path / "out", world).jobs.left == 0  # the next run tries them again
+    again = compare(study(folder), tmp_path / "out", backend=World().backend(), progress=False)
+    assert (again.jobs.done, again.jobs.reused) == (3, 14)  # the next run tries them again
 
 
 def test_a_worker_that_is_stopped_is_replaced_each_time(machine, folder, tmp_path):
@@ -189,19 +189,38 @@ def test_ctrl_c_ends_the_workers(machine, folder, tmp_path, monkeypatch):
     assert run(folder, tmp_path / "out", world).jobs.left == 0
 
 
-def test_a_worker_is_a_process_that_ends_with_its_parent(folder, tmp_path):
-    world = Slow(tmp_path / "journal", 0.0, endless="adapt")
-    task = partial(compute_jobs, (study(folder),), tmp_path / "out", world.backend(), None, {}, [])
-    launcher = LocalLauncher(tmp_path / "logs", [{"OMP_NUM_THREADS": "1"}] * 2)
-    worker, short = launcher.start(0, task), launcher.start(1, os.getpid)
-    end = time.monotonic() + 60
-    while not (world.journal.exists() and "adapt" in world.journal.read_text()) and time.monotonic() < end:
-        assert worker.poll() is None, worker.error()
-        time.sleep(0.05)
-    assert short.process.wait(60) == 0, short.error()
-    worker.process.stdin.close()  # as when this process is killed
-    assert worker.process.wait(30) == 128 + signal.SIGTERM and worker.error() == "Stopped by SIGTERM."
-    assert sum(1 for _ in JobStore(tmp_path / "out").finished()) > 0
+def test_a_worker_is_a_process(tmp_path):
+    launcher = LocalLauncher(tmp_path / "logs", [{"OMP_NUM_THREADS": "1"}])
+    worker = launcher.start(0, partial(os.mkdir, tmp_path / "done"))
+    assert worker.process.wait(100) == 0, worker.error()
+    assert (tmp_path / "done").exists()
+
+
+def test_a_worker_ends_with_its_parent(tmp_path):
+    reading, writing = os.pipe()
+
+    def work():
+        os.close(writing)
+        sys.stderr = (tmp_path / "log").open("w", buffering=1)
+        os._exit(workers.serve(os.fdopen(reading, "rb")))
+
+    worker = FORK.Process(target=work)
+    worker.start()
+    os.close(reading)
+    os.write(writing, pickle.dumps(sys.path) + pickle.dumps(partial(time.sleep, 100)))
+    worker.join(0.2)
+    assert worker.is_alive()
+    os.close(writing)  # as when this process is killed
+    worker.join(30)
+    assert worker.exitcode == workers.SIGNALLED + signal.SIGTERM
+    assert (tmp_path / "log").read_text() == "Stopped by SIGTERM.\n"
+
+
+def test_a_study_that_cannot_be_sent_to_another_process(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "visible_gpus", list)
+    backend = World().backend(lm_loss=lambda *_, **__: None)
+    with pytest.raises(UserError, match=r"cannot be sent to other processes .*; remove --workers"):
+        compare(study(folder), tmp_path / "out", backend=backend, workers=2, progress=False)
 
 
 @each(
@@ -218,13 +237,13 @@ def test_gpus_threads_and_memory_are_shared_out(gpus, workers_, per_gpu, places,
     monkeypatch.setattr(workers, "visible_gpus", gpus.split)
     monkeypatch.setattr(workers, "usable_cores", lambda: 8)
     launcher = LocalLauncher.of(Path("logs"), workers_, per_gpu)
-    names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", workers.SHARING_VARIABLE)
+    names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", SHARING_VARIABLE)
     assert [" ".join(place.get(name, "") for name in names) for place in launcher.environments] == places
 
 
 def test_processes_that_share_a_device_see_a_part_of_its_memory(monkeypatch):
     whole = machine_memory(torch.device("cpu"))
-    monkeypatch.setenv(workers.SHARING_VARIABLE, "4")
+    monkeypatch.setenv(SHARING_VARIABLE, "4")
     assert machine_memory(torch.device("cpu")) == whole // 4
 
 

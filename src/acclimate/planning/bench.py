@@ -107,9 +107,9 @@ class StepWatch:
 
     def step(self) -> None:
         """Record the end of a step."""
+        self._counting.close()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        self._counting.close()
         self.ends.append(time.perf_counter())
         if len(self.ends) == WARM_UP:
             self._counting.enter_context(self._count())

@@ -121,7 +121,7 @@ class JobStore:
             "key": job.key,
             "kind": job.name,
             "description": job.description,
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "finished": datetime.now(UTC).isoformat(timespec="microseconds"),  # two failures differ
             "identity": job.identity,
             "place": {name: value for name, value in asdict(job.place).items() if value is not None},
         }

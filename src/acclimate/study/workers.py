@@ -25,7 +25,6 @@ from typing import IO, Any, Protocol
 from acclimate.errors import Stopped, UserError, first_line, stop_on_signals
 from acclimate.files import write_json
 from acclimate.locks import Owner, machine_name
-from acclimate.models.batching import SHARING_VARIABLE
 
 LOGS = "workers"
 """Folder of the study with a log for each worker."""
@@ -231,6 +230,8 @@ class LocalLauncher:
                 f"{count} workers do not fit on {len(gpus)} GPU{'s' * (len(gpus) > 1)} with {per_gpu} on each; raise "
                 "--per-gpu or lower --workers."
             )
+        from acclimate.models.batching import SHARING_VARIABLE
+
         threads = str(max(1, cores // count))
         places = [gpus[number % len(gpus)] if gpus else "" for number in range(count)]
         return cls(

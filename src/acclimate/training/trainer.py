@@ -415,7 +415,6 @@ def train(
                 use_cache=bool(getattr(engine.model.config, "use_cache", False)),
             )
         )
-        engine.group.copy_from_first([*engine.model.parameters(), *engine.model.buffers()])
         clock = Clock(None if minutes is None else 60 * minutes, engine.group)
         bar = stack.enter_context(Progress(title, 1.0, enabled=progress, delay=0, persistent=True))
         trainer = StepTrainer(
@@ -432,6 +431,7 @@ def train(
             optimizer=optimizer,
             loader_workers=LOADER_WORKERS.get(args.device.type, 0) if loader_workers is None else loader_workers,
         )
+        engine.group.copy_from_first([*engine.model.parameters(), *engine.model.buffers()])  # now on its device
         for callback in (*training_callbacks(engine.model), *(make(trainer) for make in callbacks)):
             trainer.add_callback(callback)
         checkpoint = find_newest_checkpoint(work)

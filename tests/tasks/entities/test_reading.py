@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tempfile
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
@@ -203,6 +207,49 @@ def test_what_is_unusual_is_reported(caplog):
     assert "in the scheme IO" in caplog.text
 
 
+cells = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 9), st.floats(), st.text(max_size=6), st.sampled_from([TEXT, "[1"]),
+    st.lists(st.one_of(st.text(max_size=4), st.integers(-2, 9), st.none(), st.sampled_from(IOB2)), max_size=3),
+    st.lists(st.dictionaries(st.sampled_from(["start", "end", "label", "text", "value"]), st.one_of(
+        st.integers(-2, 9), st.text(max_size=3), st.none(), st.lists(st.text(max_size=2), max_size=2))), max_size=2),
+)  # fmt: skip
+names = st.sampled_from(["tokens", "tags", "text", "spans", "entities", "label", "data", "annotations", "answer"])
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.dictionaries(names, cells, min_size=1, max_size=4), min_size=1, max_size=3), st.booleans())
+def test_odd_rows_are_read_or_refused(rows, good_first):
+    first = [{"text": TEXT, "spans": span_rows()[0]["spans"], "tokens": WORDS, "tags": IOB2}] if good_first else []
+    with contextlib.suppress(UserError):
+        task = load_task({"train": [*first, *rows], "test": rows}, task_kind="entities")
+        for sentence in [*task.train, *task.test]:
+            assert all(0 <= start < end <= len(sentence.text) for start, end, _ in sentence.entities)
+            assert all(one.end <= two.start for one, two in pairwise(sentence.entities))
+
+
+word = st.text(st.characters(blacklist_categories=["Z", "C"]), min_size=1, max_size=4) | st.sampled_from(
+    ["#", "O", "B-A"]
+)
+tagged_words = st.lists(st.tuples(word, st.sampled_from(["O", "B-A", "I-A", "B-B", "I-B"])), min_size=1, max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(tagged_words, min_size=1, max_size=4),
+    st.sampled_from(["\t", " ", "\tNN\tx\t"]),
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_columns_give_what_tokens_and_tags_give(sentences, separator, end):
+    sentences = [[("a", "B-A")], *sentences]
+    lines = [[f"{word}{separator}{tag}{end}" for word, tag in sentence] for sentence in sentences]
+    text = end.join("".join(sentence) for sentence in lines)
+    rows = [{"tokens": [w for w, _ in sentence], "tags": [t for _, t in sentence]} for sentence in sentences]
+    with tempfile.TemporaryDirectory() as folder:
+        for split in ("train", "test"):
+            (Path(folder) / f"{split}.conll").write_text(text, encoding="utf-8", newline="")
+        assert load_task(folder).train == load_task({"train": rows, "test": rows}).train
+
+
 @each(("rows", "words"), [
     ([{"tokens": WORDS, "tags": IOB2}, {"tokens": WORDS, "tags": IOB2[1:]}], "7 words have 6 tags"),
     ([{"tokens": WORDS, "tags": [0, 1, 2, 0, 0, 0, 0]}], "give the tags names"),
@@ -212,6 +259,7 @@ def test_what_is_unusual_is_reported(caplog):
     ([{"text": "a b", "spans": [{"start": 1, "end": 2, "label": "A"}]}], "holds only blanks"),
     ([{"text": "a b", "spans": [{"start": 0, "end": 1}]}], "needs a start, an end and one label"),
     ([{"text": "a b", "spans": [{"start": 0, "end": 1, "label": "A", "text": "b"}]}], "is not at 0 to 1"),
+    ([{"tokens": ["a", ""], "tags": ["O", "B-A"]}], "words of an entity \\('A'\\) are empty"),
     ([{"tokens": ["\ud83d", "a"], "tags": ["O", "B-A"]}], "half of a surrogate pair"),
 ])  # fmt: skip
 def test_rows_that_cannot_be_used(rows, words):

@@ -253,6 +253,8 @@ def _read_sentence(row: RawSentence, prefixed: bool) -> Sentence:
         words = tuple((start, start + len(word)) for start, word in zip(starts, row.words, strict=False))
         marked = read_entities([split_tag(tag, prefixed) for tag in row.tags])
         entities = [Entity(words[first][0], words[stop - 1][1], name) for first, stop, name in marked]
+        if nothing := next((entity for entity in entities if not text[entity.start : entity.end].strip()), None):
+            raise UserError(f"{row.where}: the words of an entity ('{nothing.type}') are empty; tag them O.")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise UserError(f"{row.where}: the text contains half of a surrogate pair, which is no character; fix it.")
     return Sentence(text, words, tuple(entities), row.document)

@@ -217,17 +217,21 @@ def _read_export(where: str, row: Mapping[str, Any], skipped: Counter[str]) -> R
     Raises:
         UserError: If it has no text.
     """
-    texts = {name: value for name, value in row["data"].items() if isinstance(value, str)}
+    data, annotations = row.get("data"), row.get("annotations")
+    texts = (
+        {name: value for name, value in data.items() if isinstance(value, str)} if isinstance(data, Mapping) else {}
+    )
     text = next((texts[name] for name in texts if name.lower() in TEXT_NAMES), next(iter(texts.values()), None))
     if text is None:
         raise UserError(f"{where}: 'data' holds no text.")
-    given = [entry for entry in row["annotations"] or () if not entry.get("was_cancelled")]
+    entries = [entry for entry in _list(annotations) if isinstance(entry, Mapping)]
+    given = [entry for entry in entries if not entry.get("was_cancelled")]
     if not given:
         skipped["they have no annotation"] += 1
         return None
     if len(given) > 1:
         skipped["only the first annotation of a text is used (further ones)"] += len(given) - 1
-    results = [entry for entry in given[0].get("result", ()) if _span_of(entry) is not None]
+    results = [entry for entry in _list(given[0].get("result")) if _span_of(entry) is not None]
     return _read_spans(where, text, results, document_of(row))
 
 
