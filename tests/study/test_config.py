@@ -121,7 +121,7 @@ def test_files_among_parameters_and_searched_values_are_relative_to_the_study_fi
         ({"seeds": [3, 4], "search": {"seeds": [4, 5]}}, "search.seeds: seed 4 is also scored"),
         ({"domain": []}, "unknown key 'domain'. Did you mean 'domains'?"),
         ({"adapt": {"warmup": 5}}, "'adapt.warmup'"),
-        ({"adapt": {"precision": "fp16"}}, "'adapt.precision'"),
+        ({"adapt": {"precision": "fp8"}}, "'adapt.precision'"),
         ({"finetune": {"precision": "half"}}, "'finetune.precision'"),
         ({"seeds": 0}, "'seeds'"),
         ({"seeds": [0, -1]}, "'seeds"),

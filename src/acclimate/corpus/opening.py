@@ -280,6 +280,18 @@ def explain_surrogates(text: str) -> str:
     return "half of a surrogate pair, which is not a character"
 
 
+def check_encoding(name: str) -> None:
+    """Check the name of an encoding.
+
+    Raises:
+        UserError: If Python does not know it as one of text.
+    """
+    try:
+        "".encode(name)
+    except LookupError as error:
+        raise UserError(f"There is no encoding '{name}'; write one such as cp1252, latin-1, gbk or utf-16.") from error
+
+
 def advise_encoding(path: Path) -> str:
     """Return advice, for a message, on the encoding of a file that is not UTF-8."""
     guess = guess_encoding(path)

@@ -16,6 +16,7 @@ from acclimate.corpus.opening import (
     CONVERTED,
     FORMATS_DESCRIPTION,
     advise_encoding,
+    check_encoding,
     check_extra,
     check_file,
     detect_format,
@@ -295,18 +296,6 @@ def _read_spec(source: str | Path | Mapping[str, str]) -> tuple[str | Path, str 
     if source.get("encoding"):
         check_encoding(source["encoding"])
     return source["path"], source.get("text_column"), source.get("encoding")
-
-
-def check_encoding(name: str) -> None:
-    """Check the name of an encoding.
-
-    Raises:
-        UserError: If Python does not know it as one of text.
-    """
-    try:
-        "".encode(name)
-    except LookupError as error:
-        raise UserError(f"There is no encoding '{name}'; write one such as cp1252, latin-1, gbk or utf-16.") from error
 
 
 def _find_files(source: str | Path, text_column: str) -> list[FileSource]:

@@ -190,7 +190,7 @@ def time_trainer(folder: Path, steps: int, texts: int, precision: Precision, see
     """Train with ``Trainer`` and its masked-LM collator on texts grouped by length, as ``run_mlm.py`` does."""
     on_cpu = default_device().type == "cpu"
     micro = math.gcd(MICRO, texts) if on_cpu else texts
-    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model", trust_remote_code=False)
     encoded = tokenizer(read_texts(folder)[: steps * texts], truncation=True, max_length=MAX_LENGTH)
     rows = [{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in encoded["input_ids"]]
     watch = StepWatch()
@@ -217,7 +217,7 @@ def time_trainer(folder: Path, steps: int, texts: int, precision: Precision, see
             seed=seed,
         )
         trainer = Trainer(
-            model=AutoModelForMaskedLM.from_pretrained(folder / "model").train(),
+            model=AutoModelForMaskedLM.from_pretrained(folder / "model", trust_remote_code=False).train(),
             args=arguments,
             train_dataset=rows,
             data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=MASK_RATE),
@@ -285,7 +285,7 @@ def _bench_shape(
                 cost = run(folder, steps, texts, precision)
             costs[contender] = cost
             bar.update(number + 1)
-        model = AutoModelForMaskedLM.from_pretrained(folder / "model").to(device)
+        model = AutoModelForMaskedLM.from_pretrained(folder / "model", trust_remote_code=False).to(device)
         attach(model)
         tokens = int(sum(draw_lengths(10_000, np.random.default_rng(0))) / 10_000 * texts)
         ours, theirs = costs.values()
