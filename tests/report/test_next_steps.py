@@ -107,4 +107,4 @@ def test_commands_read_text_and_tasks_as_the_study_does(results):
     tie = next_steps(with_verdicts(read, "tie"), FOLDER)
     assert "--corpus old.csv:body --encoding cp1252 --general general.txt" in tie[-1].commands[0]
     same = [with_comparison(row, verdict="tie", low=0.0, high=0.0) if row.comparison else row for row in read.scores]
-    assert next_steps(replace(read, scores=same), FOLDER)[0].text.startswith("The scores do not differ at all")
+    assert next_steps(replace(read, scores=same), FOLDER)[0].text.startswith("The scores are equal")

@@ -190,6 +190,8 @@ def test_without_a_verdict_the_headline_says_why(small, results):
     headline = summarize(found).headline
     assert "mlm got no verdict (+" in headline and "With one adaptation of each method there are no" in headline
     assert "Set adapt_seeds to three seeds" in headline
+    once = replace(found, scores=[], config={**found.config, "seeds": [0]})
+    assert "With one seed there are no verdicts" in summarize(once).headline
     page = markdown(found)
     verdicts = ("helped", "hurt", "no difference", "p =", "p <", "higher |", "lower |", "forgetting:", "better on")
     assert not [word for word in verdicts if word in page]

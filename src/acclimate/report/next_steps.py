@@ -211,11 +211,6 @@ def _losses_only(results: StudyResults, study: _Study) -> Iterator[Step]:
         )
 
 
-def _path(sources: list[Any]) -> str:
-    """Return the path of the first source, which may be a table with its column and encoding."""
-    return str(sources[0]["path"] if isinstance(sources[0], dict) else sources[0])
-
-
 def _model_path(study: _Study, name: str) -> str:
     for model in study.results.config.get("models") or []:
         if isinstance(model, dict) and name in (model.get("name"), model.get("path")):

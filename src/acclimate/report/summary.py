@@ -210,7 +210,10 @@ def _missing_verdicts(results: StudyResults, compared: list[ScoreRow]) -> list[s
         )
     entries: list[Any] = [*(row.comparison for row in compared), *(row.difference for row in results.losses)]
     if any(entry and entry.verdict == WITHHELD for entry in entries):
-        seeds = max((len(row.difference.seeds) for row in compared if row.difference), default=2)
+        seeds = max(
+            (len(row.difference.seeds) for row in compared if row.difference),
+            default=len(results.config.get("seeds") or (0, 1)),
+        )
         cause, remedy = "adaptation of each method", "Set adapt_seeds to three seeds, or remove it."
         if seeds == 1:
             cause, remedy = "seed", "Set seeds to at least three."
