@@ -45,6 +45,7 @@ class Stoppable(Slow):
                 raise
 
 
+@pytest.mark.slow
 def test_a_preempted_slurm_job_is_requeued(folder, tmp_path, monkeypatch):
     """The signal before the end of a job saves a checkpoint; the same job then goes on, and no job is left."""
     submitit = pytest.importorskip("submitit")

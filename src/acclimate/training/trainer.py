@@ -114,7 +114,6 @@ class StepTrainer(Trainer):
             ahead = {
                 "num_workers": self._workers,
                 "prefetch_factor": PREFETCHED_STEPS,
-                "persistent_workers": True,
                 "multiprocessing_context": "fork",  # the data is shared, and nothing is pickled
                 "worker_init_fn": _leave_signals_to_parent,
             }
