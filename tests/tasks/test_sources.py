@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from acclimate.errors import UserError
 from acclimate.options.reading import ReadingOptions, default_task_name
 from acclimate.tasks import Task, finetune, load_task
-from acclimate.tasks.sources import LABEL_NAMES, PAIR_NAMES, TEXT_NAMES, choose_columns, draw_rows, match_splits
+from acclimate.tasks.drawing import draw_rows
+from acclimate.tasks.sources import LABEL_NAMES, PAIR_NAMES, TEXT_NAMES, choose_columns, match_splits
 from acclimate.training import adapt
 from tests.cases import each
 

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from acclimate.device import Precision
-from acclimate.errors import UserError, warn_once
+from acclimate.errors import UserError
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.regression import RegressionScoring, regression_metrics
 from acclimate.models.checkpoints import load_config
@@ -26,11 +26,12 @@ from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.classification.classifier import Classifier
 from acclimate.tasks.classification.data import parse_row
 from acclimate.tasks.classification.labels import NUMBER
+from acclimate.tasks.drawing import draw_splits
 from acclimate.tasks.head_model import check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.readers import SPLITS, Row, Splits
-from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, draw_rows, select_columns, shares_to_draw
+from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, select_columns
 
 STRATA, MIN_STRATUM = 10, 20
 """Splits are drawn from groups of rows with similar targets: at most this many, and about this many rows at least."""
@@ -152,7 +153,9 @@ def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None, spli
         raise UserError(f"All train rows of the task '{name}' have the same number, so there is nothing to learn.")
     drawn = ""
     if not examples["test"]:
-        warn_once(drawn := _draw_splits(examples, name, split_seed))
+        rule = "low and high numbers in proportion, equal texts in one split"
+        groups, strata = [example.item for example in examples["train"]], _strata(examples["train"])
+        drawn = draw_splits(examples, name, groups, strata, split_seed, items="rows", rule=rule)
     return RegressionTask(name, examples["train"], examples["test"], examples["dev"], path, drawn)
 
 
@@ -166,32 +169,11 @@ def _read_example(where: str, row: dict[str, Any], pair: bool) -> Example:
     return Example(parsed.text, parsed.second, target)
 
 
-def _draw_splits(examples: dict[str, list[Example]], name: str, seed: int) -> str:
-    """Move train rows to test, and to dev if that is empty, too; return a sentence about it.
-
-    Raises:
-        UserError: If there are too few rows.
-    """
-    rows = examples["train"]
-    count = max(1, min(STRATA, len(rows) // MIN_STRATUM))
-    ends = np.quantile([example.target for example in rows], np.linspace(0, 1, count + 1)[1:-1])
-    strata = [[int(np.searchsorted(ends, example.target))] for example in rows]
-    shares = shares_to_draw(bool(examples["dev"]))
-    drawn = draw_rows([example.item for example in rows], strata, shares, seed)
-    if not drawn["test"]:
-        raise UserError(
-            f"The task '{name}' has no test split, and too few train rows ({len(rows)}) to draw one from; add a test "
-            "split."
-        )
-    moved = {place for places in drawn.values() for place in places}
-    examples["train"] = [example for place, example in enumerate(rows) if place not in moved]
-    for split, places in drawn.items():
-        examples[split] = [rows[place] for place in places]
-    counts = " and ".join(f"{len(places):,} {split} rows" for split, places in drawn.items())
-    return (
-        f"The task '{name}' has no test split, so {counts} were drawn from its {len(rows):,} train rows with the seed "
-        f"{seed}: low and high numbers in proportion, equal texts in one split."
-    )
+def _strata(examples: Sequence[Example]) -> list[list[int]]:
+    """Return for each example its group of similar targets."""
+    count = max(1, min(STRATA, len(examples) // MIN_STRATUM))
+    ends = np.quantile([example.target for example in examples], np.linspace(0, 1, count + 1)[1:-1])
+    return [[int(np.searchsorted(ends, example.target))] for example in examples]
 
 
 class Regressor(Classifier):

@@ -7,10 +7,8 @@ is reported in one line.
 
 from __future__ import annotations
 
-import random
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,8 +43,6 @@ LABEL_NAMES = (
 """Usual names of columns, in lower case, in order of how common they are; the order has no other meaning."""
 SCORE_NAMES = ("score", "similarity", "similarity_score", "relatedness", "value")
 """Usual names of columns of numbers; other kinds of tasks ignore these columns."""
-TEST_SHARE, DEV_SHARE = 0.2, 0.1
-"""Approximate shares of the rows that are drawn for test and dev, if a task has only train."""
 ENDINGS = (*FORMATS, EXCEL)
 SPLIT_COLUMN = "split"
 OTHER_COLUMNS = ("document", "id")
@@ -363,56 +359,3 @@ def _feature_names(features: Mapping[str, Any]) -> Callable[[str], list[str]]:
         return [str(name) for name in feature.names] if feature is not None else []
 
     return names
-
-
-def shares_to_draw(has_dev: bool) -> dict[str, float]:
-    """Return the share of the train rows that each missing split gets, for a task without a test split."""
-    return {"test": TEST_SHARE} | ({} if has_dev else {"dev": DEV_SHARE})
-
-
-def draw_rows(
-    groups: Sequence[str], labels: Sequence[Sequence[Hashable]], shares: Mapping[str, float], seed: int
-) -> dict[str, list[int]]:
-    """Draw rows for several splits; those that are not drawn remain in train.
-
-    A group is drawn as a whole and counts for the rarest class among its rows. Of every class, each split gets at most
-    its share of the rows, rounded, so that all classes keep the same shares in all splits as far as that is possible.
-    Every class keeps a row in train. The draw does not depend on the order of the rows.
-
-    Args:
-        groups: What each row must stay together with, such as its text.
-        labels: The classes of each row.
-        shares: Share of all rows by split.
-        seed: Random seed.
-
-    Returns:
-        The indices of the rows of each split, ascending.
-    """
-    members: dict[str, list[int]] = {}
-    for place, group in enumerate(groups):
-        members.setdefault(group, []).append(place)
-    counts = Counter(label for row in labels for label in row)
-    of_group = {group: {label for place in places for label in labels[place]} for group, places in members.items()}
-    strata: dict[str, list[str]] = {}
-    for group in sorted(members):
-        rarest = min(of_group[group], key=lambda label: (counts[label], str(label)), default="")
-        strata.setdefault(str(rarest), []).append(group)
-    drawn: dict[str, list[str]] = {split: [] for split in shares}
-    left: Counter[Hashable] = Counter(label for found in of_group.values() for label in found)  # groups in train
-    for stratum, found in sorted(strata.items()):
-        # Each class has its own generator, so that rows of one class do not affect the draws of others.
-        random.Random(f"{seed}/split/{stratum}").shuffle(found)
-        rows = sum(len(members[group]) for group in found)
-        remaining = found
-        for split, share in shares.items():
-            space, kept = round(share * rows), []
-            for group in remaining:
-                fits = len(members[group]) <= space and all(left[label] > 1 for label in of_group[group])
-                if not fits:
-                    kept.append(group)
-                    continue
-                space -= len(members[group])
-                left.subtract(of_group[group])
-                drawn[split].append(group)
-            remaining = kept
-    return {split: sorted(place for group in found for place in members[group]) for split, found in drawn.items()}

@@ -13,11 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from acclimate.errors import UserError, unknown_name_error, warn_once
+from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
 from acclimate.tasks.classification.labels import label_name, read_labels, similar_labels
+from acclimate.tasks.drawing import draw_splits
 from acclimate.tasks.readers import SPLITS, Row, Splits
-from acclimate.tasks.sources import COLUMNS, draw_rows, shares_to_draw
+from acclimate.tasks.sources import COLUMNS
 
 log = logging.getLogger(__name__)
 SENTENCE_ID = re.compile(r"(.+)_s\d+")
@@ -86,34 +87,14 @@ def build_task(
     _warn_about_labels(name, labels, len(rows["train"]))
     drawn = ""
     if split_seed is not None and not examples["test"]:
-        warn_once(drawn := _draw_splits(examples, name, split_seed))
-    return Task(name, examples["train"], examples["test"], labels, examples["dev"], path, multi_label, drawn)
-
-
-def _draw_splits(examples: dict[str, list[Example]], name: str, seed: int) -> str:
-    """Move train rows to test, and to dev if that is empty, too; return a sentence about it.
-
-    Raises:
-        UserError: If there are too few rows.
-    """
-    rows = examples["train"]
-    groups = [example.document or example.item for example in rows]
-    labels = [example.places for example in rows]
-    drawn = draw_rows(groups, labels, shares_to_draw(bool(examples["dev"])), seed)
-    if not drawn["test"]:
-        raise UserError(
-            f"The task '{name}' has no test split, and too few train rows ({len(rows)}) to draw one from; add a test "
-            "split."
+        train = examples["train"]
+        groups, classes = (
+            [example.document or example.item for example in train],
+            [example.places for example in train],
         )
-    moved = {place for places in drawn.values() for place in places}
-    examples["train"] = [example for place, example in enumerate(rows) if place not in moved]
-    for split, places in drawn.items():
-        examples[split] = [rows[place] for place in places]
-    counts = " and ".join(f"{len(places):,} {split} rows" for split, places in drawn.items())
-    return (
-        f"The task '{name}' has no test split, so {counts} were drawn from its {len(rows):,} train rows with the seed "
-        f"{seed}: every class in proportion, equal texts in one split."
-    )
+        rule = "every class in proportion, equal texts in one split"
+        drawn = draw_splits(examples, name, groups, classes, split_seed, items="rows", rule=rule)
+    return Task(name, examples["train"], examples["test"], labels, examples["dev"], path, multi_label, drawn)
 
 
 def _warn_about_labels(name: str, labels: Sequence[str], rows: int) -> None:

@@ -17,9 +17,9 @@ import regex
 
 from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.entities import EntityScoring
+from acclimate.tasks.drawing import draw_splits
 from acclimate.tasks.entities.schemes import TAG, Reading, find_scheme, read_entities, split_tag
 from acclimate.tasks.readers import SPLITS, Splits
-from acclimate.tasks.sources import draw_rows, shares_to_draw
 
 WORD = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*|[\p{L}\p{N}\p{M}_]+|\S"
@@ -195,7 +195,11 @@ def build_task(
         raise UserError(f"No train sentence of the task '{name}' has an entity, so there is nothing to learn.")
     drawn = ""
     if "test" not in raw:
-        warn_once(drawn := _draw_splits(sentences, name, split_seed))
+        train = sentences["train"]
+        groups, has_documents = [row.document or row.item for row in train], train[0].document is not None
+        classes = [sorted({entity.type for entity in row.entities}) for row in train]
+        rule = f"every type in proportion, equal texts{', and documents,' * has_documents} in one split"
+        drawn = draw_splits(sentences, name, groups, classes, split_seed, items="sentences", rule=rule)
     later = sorted((types["dev"] | types["test"]) - types["train"])
     if later:
         log.warning("Types of the task '%s' that train does not have cannot be learned: %s.", name, ", ".join(later))
@@ -303,30 +307,3 @@ def _warn_about_overlaps(
             name,
             left_out,
         )
-
-
-def _draw_splits(sentences: dict[str, list[Sentence]], name: str, seed: int) -> str:
-    """Move train sentences to test, and to dev if that is empty, too; return a sentence about it.
-
-    Raises:
-        UserError: If there are too few sentences.
-    """
-    rows = sentences["train"]
-    groups = [row.document or row.item for row in rows]
-    types = [sorted({entity.type for entity in row.entities}) for row in rows]
-    drawn = draw_rows(groups, types, shares_to_draw(bool(sentences["dev"])), seed)
-    if not drawn["test"]:
-        raise UserError(
-            f"The task '{name}' has no test split, and too few train sentences ({len(rows)}) to draw one from; add a "
-            "test split."
-        )
-    moved = {place for places in drawn.values() for place in places}
-    sentences["train"] = [row for place, row in enumerate(rows) if place not in moved]
-    for split, places in drawn.items():
-        sentences[split] = [rows[place] for place in places]
-    counts = " and ".join(f"{len(places):,} {split} sentences" for split, places in drawn.items())
-    return (
-        f"The task '{name}' has no test split, so {counts} were drawn from its {len(rows):,} train sentences with the "
-        f"seed {seed}: every type in proportion, equal texts{', and documents,' * (rows[0].document is not None)} in "
-        "one split."
-    )

@@ -16,11 +16,12 @@ from typing import Any, ClassVar
 
 from acclimate.corpus.opening import detect_format
 from acclimate.corpus.readers import holds_rows, read_json
-from acclimate.errors import DamagedFileError, UserError, warn_once
+from acclimate.errors import DamagedFileError, UserError
 from acclimate.evaluation.qa import QAScoring
 from acclimate.options.reading import DEFAULT_READING, default_task_name
+from acclimate.tasks.drawing import draw_splits
 from acclimate.tasks.readers import SPLITS, Splits, find_split_files, read_rows
-from acclimate.tasks.sources import ENDINGS, draw_rows, read_tables, shares_to_draw
+from acclimate.tasks.sources import ENDINGS, read_tables
 from acclimate.training.task_kinds import check_task_folder
 
 COLUMNS = frozenset(("context", "question", "answers"))
@@ -177,33 +178,11 @@ def load_qa(source: Any, *, name: str | None = None, split_seed: int = 0, encodi
             read[split] = read_squad(_as_squad([row for _, row in table.rows]), f"{name}/{split}")
     drawn = ""
     if "test" not in read:
-        warn_once(drawn := _draw_splits(read, name, split_seed))
+        groups = _group_passages(read["train"])
+        shortage = f"its {len(set(groups))} passages are too few, or some have too many questions, to draw one"
+        rule, labels = "all questions about a passage in one split", [()] * len(groups)
+        drawn = draw_splits(read, name, groups, labels, split_seed, items="questions", rule=rule, shortage=shortage)
     return QATask(name, read["train"], read["test"], read.get("dev", []), path, drawn)
-
-
-def _draw_splits(read: dict[str, list[Question]], name: str, seed: int) -> str:
-    """Move train questions to test, and to dev if that is empty, too; return a sentence about it.
-
-    Raises:
-        UserError: If there are too few passages.
-    """
-    questions = read["train"]
-    groups = _group_passages(questions)
-    drawn = draw_rows(groups, [()] * len(questions), shares_to_draw("dev" in read), seed)
-    if not drawn["test"] or len(set(groups)) <= sum(bool(places) for places in drawn.values()):
-        raise UserError(
-            f"The task '{name}' has no test split, and its {len(set(groups))} passages are too few, or some have too "
-            "many questions, to draw one; add a test split."
-        )
-    moved = {place for places in drawn.values() for place in places}
-    read["train"] = [question for place, question in enumerate(questions) if place not in moved]
-    for split, places in drawn.items():
-        read[split] = [questions[place] for place in places]
-    counts = " and ".join(f"{len(places):,} {split} questions" for split, places in drawn.items())
-    return (
-        f"The task '{name}' has no test split, so {counts} were drawn from its {len(questions):,} train questions "
-        f"with the seed {seed}: all questions about a passage in one split."
-    )
 
 
 def _group_passages(questions: Sequence[Question]) -> list[str]:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.options.reading import ReadingOptions
+from acclimate.tasks.drawing import draw_splits
 from acclimate.tasks.readers import SPLITS, Row, Splits, read_rows
-from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, draw_rows, shares_to_draw
+from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table
 
 QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")
 PASSAGE_NAMES = (
@@ -261,36 +262,13 @@ def read_pairs(
             Query(f"{split}-{number}", query, tuple(relevant.values()), tuple(dict.fromkeys(negatives)))
             for number, (query, (relevant, negatives)) in enumerate(found.items())
         ]
-    drawn = "" if splits["test"] else _draw_splits(splits, name, options.split_seed)
+    drawn = ""
+    if not splits["test"]:
+        groups = [query.relevant[0].id for query in splits["train"]]
+        rule, seed = "queries with the same passage in one split", options.split_seed
+        drawn = draw_splits(splits, name, groups, [[0]] * len(groups), seed, items="queries", rule=rule)
     documents = {key: text for text, key in texts.items()}
     return RetrievalTask(name, splits["train"], splits["test"], documents, splits["dev"], path, drawn)
-
-
-def _draw_splits(splits: dict[str, list[Query]], name: str, seed: int) -> str:
-    """Move train queries to test, and to dev if that is empty, too; return a sentence about it.
-
-    Raises:
-        UserError: If there are too few queries.
-    """
-    queries = splits["train"]
-    groups = [query.relevant[0].id for query in queries]
-    shares = shares_to_draw(bool(splits["dev"]))
-    drawn = draw_rows(groups, [[0]] * len(queries), shares, seed)
-    if not drawn["test"]:
-        raise UserError(
-            f"The task '{name}' has no test split, and too few train queries ({len(queries)}) to draw one from; add a "
-            "test split."
-        )
-    moved = {place for places in drawn.values() for place in places}
-    splits["train"] = [query for place, query in enumerate(queries) if place not in moved]
-    for split, places in drawn.items():
-        splits[split] = [queries[place] for place in places]
-    counts = " and ".join(f"{len(places):,} {split} queries" for split, places in drawn.items())
-    warn_once(
-        sentence := f"The task '{name}' has no test split, so {counts} were drawn from its {len(queries):,} train "
-        f"queries with the seed {seed}: queries with the same passage in one split."
-    )
-    return sentence
 
 
 def training_rows(queries: Iterable[Query], every_negative: bool) -> list[dict[str, str]]:
