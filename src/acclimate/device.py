@@ -124,14 +124,16 @@ def choose_precision(precision: str = "auto", device: torch.device | None = None
     raise UserError(f"Unknown precision '{precision}'. Available: auto, bf16, fp16, fp32.")
 
 
-@contextmanager
-def tf32_products(enabled: bool) -> Iterator[None]:
+def tf32_products(enabled: bool) -> AbstractContextManager[None]:
     """Return a context in which a newer GPU rounds the inputs of float32 products to TF32, which is much faster."""
-    if not enabled or not has_capability(TF32_CAPABILITY):
-        yield
-        return
+    return fp32_products("high") if enabled and has_capability(TF32_CAPABILITY) else nullcontext()
+
+
+@contextmanager
+def fp32_products(precision: Literal["highest", "high"]) -> Iterator[None]:
+    """Return a context with another internal precision of float32 products; "highest" is that of their type."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:

@@ -147,7 +147,7 @@ class Kernels:
 
     def without_padding(self, device: torch.device) -> Kernels | None:
         """Return these kernels with attention that reads texts without padding; None if the device has none."""
-        works = device.type == "cuda" and self.device == "cuda" and varlen_works(device)
+        works = self.device == "cuda" and _are_wanted() and varlen_works(device)
         return replace(self, unpadding=True, varlen_attention=True) if works else None
 
     def describe_attention(self, dtype: torch.dtype, width: int) -> str:
@@ -174,10 +174,7 @@ def choose(model: nn.Module, device: torch.device, *, tokenwise: bool, cuttable:
     Raises:
         UserError: If ``ACCLIMATE_KERNELS`` is neither ``auto`` nor ``torch``.
     """
-    wanted = os.environ.get(KERNELS_VARIABLE) or "auto"
-    if wanted not in ("auto", "torch"):
-        raise UserError(f"{KERNELS_VARIABLE} is '{wanted}'; set it to auto or torch.")
-    if wanted == "torch":
+    if not _are_wanted():
         return Kernels(device.type)
     if device.type not in ("cpu", "cuda"):
         return Kernels(device.type, keep_freed_memory=True)
@@ -201,3 +198,15 @@ def choose(model: nn.Module, device: torch.device, *, tokenwise: bool, cuttable:
         bf16_weights=True,
         keep_freed_memory=True,
     )
+
+
+def _are_wanted() -> bool:
+    """Return whether the environment lets kernels replace plain torch.
+
+    Raises:
+        UserError: If ``ACCLIMATE_KERNELS`` is neither ``auto`` nor ``torch``.
+    """
+    wanted = os.environ.get(KERNELS_VARIABLE) or "auto"
+    if wanted not in ("auto", "torch"):
+        raise UserError(f"{KERNELS_VARIABLE} is '{wanted}'; set it to auto or torch.")
+    return wanted == "auto"

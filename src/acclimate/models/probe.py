@@ -7,15 +7,13 @@ a list of architectures cannot cover future ones. So a few dozen tokens are read
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from acclimate.device import KERNELS_VARIABLE
+from acclimate.device import fp32_products
 from acclimate.errors import UserError, first_line, warn_once
 from acclimate.model_kinds import find_kind
 from acclimate.models.attention import ALTERNATIVES, HeadLayer, split_heads, use_attention, uses_gated_attention
@@ -65,7 +63,7 @@ def attach(model: PreTrainedModel) -> list[HeadLayer]:
         training = model.training
         model.eval()
         try:
-            with torch.no_grad(), _exact_products():
+            with torch.no_grad(), fp32_products("highest"):
                 _FOUND[key] = _Reader(model, own).find_out()
         finally:
             model.train(training)
@@ -80,17 +78,6 @@ def attach(model: PreTrainedModel) -> list[HeadLayer]:
     if found := probe.obstacles.get("padding"):
         warn_once(f"{type(model).__name__}: {found}, so texts of different lengths are read one length at a time.")
     return split_heads(model, calls) if "gates" not in probe.obstacles else []
-
-
-@contextmanager
-def _exact_products() -> Iterator[None]:
-    """Return a context in which an accelerator computes products in the full precision of their type."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 class _Reader:
@@ -230,8 +217,8 @@ class _Reader:
         config = model.config.get_text_config()
         windows = [getattr(config, name, None) or 0 for name in ("sliding_window", "attention_chunk_size")]
         length = max(windows) + SECOND
-        possible = os.environ.get(KERNELS_VARIABLE) != "torch" and max(windows) <= MAX_WINDOW
-        if not possible or before.varlen_attention or length > (longest_text(model) or length):
+        too_long = max(windows) > MAX_WINDOW or length > (longest_text(model) or length)
+        if too_long or before.varlen_attention:
             return False
         kernels = before.without_padding(model.device)
         if kernels is None:
