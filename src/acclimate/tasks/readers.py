@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import random
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,26 @@ Row = tuple[str, dict[str, Any]]
 
 class Splits:
     """A task, which is shown by its name, kind and sizes and not by all its texts."""
+
+    def draw_train(self, count: int, seed: int) -> list[Any]:
+        """Draw ``count`` train examples, or all if there are fewer, in the order of the file."""
+        train: list[Any] = self.train  # type: ignore[attr-defined]
+        drawn = random.Random(f"{seed}").sample(range(len(train)), min(count, len(train)))
+        return [train[place] for place in sorted(drawn)]
+
+    def hash_splits(self, start: bytes, describe: Callable[[Any], list[Any]]) -> str:
+        """Return the SHA-256 of the examples of each split.
+
+        Args:
+            start: What else is hashed, before the examples.
+            describe: Returns everything in an example that can change a result.
+        """
+        digest = hashlib.sha256(start)
+        for split in SPLITS:
+            digest.update(f"\n{split}\n".encode())
+            for example in getattr(self, split):
+                digest.update(json.dumps(describe(example)).encode() + b"\n")
+        return digest.hexdigest()
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{len(getattr(self, split)):,} {split}" for split in SPLITS)

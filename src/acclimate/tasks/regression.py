@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -75,12 +72,7 @@ class RegressionTask(Splits):
 
     @cached_property
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(b"regression")
-        for split in SPLITS:
-            digest.update(f"\n{split}\n".encode())
-            for example in getattr(self, split):
-                digest.update(json.dumps([example.text, example.text_pair, example.target]).encode() + b"\n")
-        return digest.hexdigest()
+        return self.hash_splits(b"regression", lambda example: [example.text, example.text_pair, example.target])
 
     def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> RegressionScoring:
         """Return how predictions are scored.
@@ -100,8 +92,7 @@ class RegressionTask(Splits):
         """
         if count < 2:
             raise UserError(f"few_shot={count} is too few for regression; it must be at least 2.")
-        drawn = random.Random(f"{seed}").sample(range(len(self.train)), min(count, len(self.train)))
-        return [self.train[place] for place in sorted(drawn)]
+        return self.draw_train(count, seed)
 
 
 def read_number(value: Any) -> float | None:

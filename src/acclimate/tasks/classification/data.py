@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import random
@@ -284,14 +283,11 @@ class Task(Splits):
 
     @cached_property
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(json.dumps(self.labels).encode())
-        for split in SPLITS:
-            digest.update(f"\n{split}\n".encode())
-            for example in getattr(self, split):
-                values = [example.text, example.text_pair, example.label]
-                values += [] if example.document is None else [example.document]
-                digest.update(json.dumps(values).encode() + b"\n")
-        return digest.hexdigest()
+        def describe(example: Example) -> list[Any]:
+            document = [] if example.document is None else [example.document]
+            return [example.text, example.text_pair, example.label, *document]
+
+        return self.hash_splits(json.dumps(self.labels).encode(), describe)
 
     def few_shot(self, count: int, seed: int) -> list[Example]:
         """Draw ``count`` train examples of each class, or all of a class that has fewer, in the order of the file.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import random
@@ -86,13 +85,10 @@ class EntityTask(Splits):
 
     @cached_property
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(b"entities" + json.dumps(self.labels).encode())
-        for split in SPLITS:
-            digest.update(f"\n{split}\n".encode())
-            for sentence in getattr(self, split):
-                row = [sentence.text, sentence.words, sentence.entities, sentence.document]
-                digest.update(json.dumps(row).encode() + b"\n")
-        return digest.hexdigest()
+        return self.hash_splits(
+            b"entities" + json.dumps(self.labels).encode(),
+            lambda sentence: [sentence.text, sentence.words, sentence.entities, sentence.document],
+        )
 
     @cached_property
     def known(self) -> frozenset[tuple[str, str]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -94,14 +92,11 @@ class QATask(Splits):
 
     @cached_property
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(b"questions")
-        for split in SPLITS:
-            digest.update(f"\n{split}\n".encode())
-            for question in getattr(self, split):
-                answers = [[answer.text, answer.start] for answer in question.answers]
-                row = [question.item, question.text, question.passage, answers]
-                digest.update(json.dumps(row).encode() + b"\n")
-        return digest.hexdigest()
+        def describe(question: Question) -> list[Any]:
+            answers = [[answer.text, answer.start] for answer in question.answers]
+            return [question.item, question.text, question.passage, answers]
+
+        return self.hash_splits(b"questions", describe)
 
     def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> QAScoring:
         """Return how predictions are scored.
@@ -121,8 +116,7 @@ class QATask(Splits):
         """
         if count < 1:
             raise UserError(f"few_shot={count} leaves nothing to train on; it must be at least 1.")
-        drawn = random.Random(f"{seed}").sample(range(len(self.train)), min(count, len(self.train)))
-        return [self.train[place] for place in sorted(drawn)]
+        return self.draw_train(count, seed)
 
 
 def group_by_item(questions: Iterable[Question]) -> dict[str, list[int]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -80,14 +78,11 @@ class RetrievalTask(Splits):
 
     @cached_property
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(b"retrieval")
-        digest.update(json.dumps(sorted(self.documents.items())).encode())
-        for split in SPLITS:
-            digest.update(f"\n{split}\n".encode())
-            for query in getattr(self, split):
-                relevant = [[passage.id, passage.text, passage.grade] for passage in query.relevant]
-                digest.update(json.dumps([query.text, relevant, query.negatives]).encode() + b"\n")
-        return digest.hexdigest()
+        def describe(query: Query) -> list[Any]:
+            relevant = [[passage.id, passage.text, passage.grade] for passage in query.relevant]
+            return [query.text, relevant, query.negatives]
+
+        return self.hash_splits(b"retrieval" + json.dumps(sorted(self.documents.items())).encode(), describe)
 
     def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> RetrievalScoring:
         """Return how rankings are scored.
@@ -107,8 +102,7 @@ class RetrievalTask(Splits):
         """
         if count < 2:
             raise UserError(f"few_shot={count} is too few for retrieval; it must be at least 2.")
-        drawn = random.Random(f"{seed}").sample(range(len(self.train)), min(count, len(self.train)))
-        return [self.train[place] for place in sorted(drawn)]
+        return self.draw_train(count, seed)
 
 
 def _find(folder: Path, name: str) -> Path | None:
