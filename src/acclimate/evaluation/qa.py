@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from acclimate.evaluation.scoring import SCORINGS, Scoring
+from acclimate.evaluation.scoring import SCORINGS, MeanScoring
 
 NAMES = ("f1", "exact_match", "strict_accuracy", "lenient_accuracy", "mrr")
 MAX_RANK = 5
@@ -103,7 +101,7 @@ def qa_metrics(gold: Sequence[Sequence[str]], ranked: Sequence[Sequence[str]]) -
 
 
 @dataclass(frozen=True)
-class QAScoring(Scoring):
+class QAScoring(MeanScoring):
     """Question answering: gold answers and predicted answers, the best first, are lists of texts.
 
     All metrics are means over questions; F1 is the primary one.
@@ -111,22 +109,11 @@ class QAScoring(Scoring):
 
     kind: ClassVar[str] = "qa"
     hub_task: ClassVar[tuple[str, str]] = ("question-answering", "Question Answering")
+    names: ClassVar[tuple[str, ...]] = NAMES
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics."""
-        return NAMES
-
-    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
-        """Return the score of each question and a one (questions, 2)."""
-        if metric not in NAMES:
-            raise ValueError(f"Unknown metric '{metric}'. Available: {', '.join(NAMES)}.")
-        values = qa_scores(gold, predicted)[metric]
-        return np.stack([np.asarray(values), np.ones(len(values))], -1)
-
-    def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
-        """Return the mean."""
-        return np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1e-12))
+    def item_scores(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> Sequence[float]:
+        """Return the score of each question."""
+        return qa_scores(gold, predicted)[metric]
 
 
 SCORINGS[QAScoring.kind] = QAScoring

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from acclimate.errors import UserError
-from acclimate.evaluation.scoring import SCORINGS, Scoring
+from acclimate.evaluation.scoring import SCORINGS, MeanScoring
 from acclimate.evaluation.statistics import paired_bootstrap
 
 NAMES = ("ndcg@10", "mrr@10", "recall@100")
@@ -45,7 +45,7 @@ def _discounted(gains: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True)
-class RetrievalScoring(Scoring):
+class RetrievalScoring(MeanScoring):
     """Retrieval: gold is the grade of each relevant document by id, predicted a list of ids, the best first.
 
     All metrics are means over queries; nDCG@10 is the primary one.
@@ -53,24 +53,13 @@ class RetrievalScoring(Scoring):
 
     kind: ClassVar[str] = "retrieval"
     hub_task: ClassVar[tuple[str, str]] = ("sentence-similarity", "Information Retrieval")
+    names: ClassVar[tuple[str, ...]] = NAMES
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics."""
-        return NAMES
-
-    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
-        """Return the score of each query and a one (queries, 2)."""
-        if metric not in NAMES:
-            raise ValueError(f"Unknown metric '{metric}'. Available: {', '.join(NAMES)}.")
-        values = [
+    def item_scores(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> Sequence[float]:
+        """Return the score of each query."""
+        return [
             ranking_scores(relevant, list(ranked))[metric] for relevant, ranked in zip(gold, predicted, strict=True)
         ]
-        return np.stack([np.asarray(values, dtype=float), np.ones(len(values))], -1)
-
-    def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
-        """Return the mean."""
-        return np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1e-12))
 
 
 SCORINGS[RetrievalScoring.kind] = RetrievalScoring

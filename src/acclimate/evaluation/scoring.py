@@ -109,6 +109,34 @@ class Scoring(ABC):
 
 
 @dataclass(frozen=True)
+class MeanScoring(Scoring):
+    """A kind of task whose metrics are means of one score per item."""
+
+    names: ClassVar[tuple[str, ...]] = ()
+    """The names of the metrics."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return self.names
+
+    @abstractmethod
+    def item_scores(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> Sequence[float]:
+        """Return the score of each item."""
+
+    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+        """Return the score of each item and a one (items, 2)."""
+        if metric not in self.names:
+            raise ValueError(f"Unknown metric '{metric}'. Available: {', '.join(self.names)}.")
+        values = np.asarray(self.item_scores(gold, predicted, metric), dtype=float)
+        return np.stack([values, np.ones(len(values))], -1)
+
+    def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
+        """Return the mean."""
+        return np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1e-12))
+
+
+@dataclass(frozen=True)
 class SingleLabel(Scoring):
     """Single-label classification; gold and predicted are class numbers.
 

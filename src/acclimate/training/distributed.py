@@ -181,7 +181,7 @@ class ProcessGroup:
 
     def all(self, condition: bool, device: torch.device) -> bool:
         """Return whether a condition holds in every process."""
-        return int(self.add([torch.tensor(int(condition), device=device)])[0]) == self.size
+        return self.add_numbers([int(condition)], device)[0] == self.size
 
     def wait(self) -> None:
         """Wait until every process has reached this point."""
