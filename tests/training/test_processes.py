@@ -118,6 +118,13 @@ def test_sums_of_gradients_start_during_the_backward_pass(together):
             assert buckets > 20 and early > buckets / 2
 
 
+def test_processes_round_weights_alike_and_go_on_with_their_own_random_numbers(together):
+    (mine, in_step, after), (other, alike, later) = (
+        json.loads((together / f"rounding-{rank}.json").read_text()) for rank in range(2)
+    )
+    assert in_step == alike and mine != other and after != later
+
+
 def test_sums_take_little_extra_memory(monkeypatch):
     """Also if they end as late as possible; a large gradient is summed where it is."""
     held, most = [], []
