@@ -123,5 +123,5 @@ def test_what_is_chosen_is_printed(capsys, caplog):
 
 @each("wrong", ["Auto", "many", 0, -1, 2.5, True, 10**9])
 def test_other_values_are_refused(wrong, tmp_path):
-    with pytest.raises(UserError, match="'batch_size' must be (auto or )?a (whole )?number"):
+    with pytest.raises(UserError, match=r"'batch_size' must be (auto or )?a (whole )?number"):
         adapt("model", TEXTS, out=tmp_path, batch_size=wrong)
