@@ -103,7 +103,7 @@ class TensorCache:
         """
         folder = self.folder / "-".join(map(str, place)) if self.folder and place else self.folder
         found = None if folder is None else _load_tensors(folder / TENSORS_FILE)
-        if self.group.all(found is not None, self.device):
+        if self.group.all(found is not None):
             assert found is not None
             return {name: value.to(self.device) for name, value in found.items()}
         with preserve_rng_state():
