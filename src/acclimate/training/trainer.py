@@ -149,11 +149,11 @@ class StepTrainer(Trainer):
 
         Updates of bf16 weights are rounded at random: alike in all processes, whose weights would differ otherwise.
         """
-        group, device = self.engine.group, self.args.device
+        group = self.engine.group
         rounded = any(parameter.dtype == torch.bfloat16 for parameter in self.engine.model.parameters())
 
         def step_with_rule(optimizer: torch.optim.Optimizer, closure: None = None) -> None:
-            with group.shared_random_state(device) if rounded else nullcontext():
+            with group.shared_random_state() if rounded else nullcontext():
                 self.rule.step(optimizer, step)
 
         return step_with_rule
@@ -168,14 +168,12 @@ class StepTrainer(Trainer):
         """Run the engine on the micro-batches of a step."""
         model.train()
         device = self.args.device
-        batches: list[Any] = [batch.to(device) for batch in inputs]
-        terms = self.engine.step(batches)
+        terms = self.engine.step([batch.to(device) for batch in inputs])
         if self.scaler is not None:
             self.scaler.unscale(model)
         self.rule.after_backward()
         self._terms = terms
-        tokens = sum(batch.tokens - self._appended * batch.texts for batch in batches)
-        self.tokens += self.engine.group.add_numbers([tokens], device)[0]
+        self.tokens += self.engine.tokens - self._appended * self.engine.texts
         return terms["loss"]
 
     def _get_grad_norm(self, *args: Any, **options: Any) -> Any:
@@ -266,7 +264,7 @@ class StepTrainer(Trainer):
         self.loss_sum, self._recent = state["loss_sum"], state["recent"]
         if self.scaler is not None:
             self.scaler.load(state["scaler"])
-        self.clock.synchronize(self.args.device)
+        self.clock.synchronize()
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ResumableCallback):
                 callback.load(checkpoint)
