@@ -30,6 +30,7 @@ from acclimate.models import LanguageModel, ModelKind, attach, describe_attentio
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.lora import warn_of_export
+from acclimate.models.saving import write_pooling
 from acclimate.options import AdaptOptions, recorded, values, verb
 from acclimate.options.numbers import AUTO
 from acclimate.options.replay import REPLAY_OPTIONS
@@ -181,7 +182,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         shared |= {"progress": progress, "similarity": NO_SIMILARITY}  # only the last model is measured
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group, similarity)
     loaded = load_language_model(model, options.dropout, options.quantize)
-    kind = loaded.kind
+    kind, loaded.pooling = loaded.kind, method.sentence_pooling
     method.check_kind(kind, model)
     _check_masking(options, kind)
     layers = attach(to_device(loaded.model))
@@ -331,7 +332,7 @@ def _open_similarity(
     texts = {"domain text (read in training)": text} if heldout is None else {"held-out text": heldout.corpus}
     replayed = [replay.text for replay in replays if isinstance(replay.text, Corpus)]
     texts |= {f"replayed text {number}": corpus for number, corpus in enumerate(replayed, 1)}
-    return SimilarityCheck.of(str(options.model), options.similarity, texts)
+    return SimilarityCheck.of(str(options.model), options.similarity, texts, method.sentence_pooling is not None)
 
 
 def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -> Method:
@@ -392,6 +393,8 @@ def _write_model_files(
     else:
         result.adapter = loaded.adapter.export(folder, loaded.tokenizer, out, config["model"])
         result.warning = " ".join(filter(None, (result.warning, warn_of_export(result.adapter))))
+    if loaded.pooling is not None:
+        write_pooling(folder, loaded.pooling, loaded.model.config.get_text_config().hidden_size)
     if similarity is not None:
         result.add_similarity(similarity.measure(folder))
     # The folder contains a numeric summary of the text, so that the model can be traced back to it.

@@ -92,7 +92,8 @@ class Engine:
     @property
     def student_views(self) -> int:
         """How many times the student reads each text, not counting views of a few tokens."""
-        return sum(view.reader == "student" and view.full for view in self.views)
+        views = sum(view.reader == "student" and view.full for view in self.views)
+        return views + sum(term.readings for term in (*self.additive, *self.over_batch))
 
     @property
     def rewritings(self) -> tuple[Rewriting, ...]:

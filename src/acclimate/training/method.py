@@ -275,6 +275,7 @@ PURPOSES = (
     "Use the end task",
     "Forget less",
     "Learn better representations",
+    "Learn sentence embeddings",
     "Learn the words of the domain",
     "For comparison",
 )
@@ -332,6 +333,15 @@ class Method:
     def virtual_start(self) -> Literal["vocabulary", "uniform"]:
         """How the virtual tokens are initialized."""
         return "vocabulary"
+
+    @property
+    def sentence_pooling(self) -> Literal["mean", "cls"] | None:
+        """How the vectors of texts that it trains are pooled, for a model that is no sentence encoder.
+
+        The result is then a folder of ``sentence-transformers``, whose similarity is measured before and after. None
+        for a method that trains a language model first of all.
+        """
+        return None
 
     def prepare(self, context: AdaptContext) -> None:
         """Measure or build what the method needs before the first step."""
