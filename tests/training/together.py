@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,50 @@ def spy_on_sums(patch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return steps
 
 
+def cost_of_steps(method: str, model: Path, out: Path) -> list[dict[str, int]]:
+    """Adapt on an emulated accelerator; return what each step but the last exchanges and waits for.
+
+    ``numbers`` are exchanged between the hosts, for which no accelerator is waited for.
+    """
+    from acclimate.corpus import Corpus
+    from acclimate.training import adapt
+    from acclimate.training.trainer import StepTrainer
+    from tests.counting import counted
+    from tests.methods.test_contract import CHEAP, DOCUMENTS, SHORT
+
+    counts: Counter[str] = Counter()
+    found, step, finish = [], StepTrainer.training_step, distributed._GradientSums.finish
+
+    def counting(name: str):
+        call = getattr(torch.distributed, name)
+
+        def run(*args, **kwargs):
+            counts["numbers" if kwargs.get("group") is not None else name] += 1
+            return call(*args, **kwargs)
+
+        return run
+
+    def finishing(self):
+        counts["all_reduce"] -= len(self._buckets)
+        finish(self)
+
+    def spied(self, *args, **kwargs):
+        found.append({**counts, "waits": ledger.waits})
+        counts.clear()
+        ledger.reset()
+        return step(self, *args, **kwargs)
+
+    with counted(bf16=False) as ledger, pytest.MonkeyPatch.context() as patch:
+        for name in ("all_reduce", "all_gather", "broadcast", "barrier"):
+            patch.setattr(torch.distributed, name, counting(name))
+        patch.setattr(distributed._GradientSums, "finish", finishing)
+        patch.setattr(StepTrainer, "training_step", spied)
+        patch.setattr("acclimate.training.trainer.log_interval", lambda steps: 50)
+        options = {**SHORT, "steps": 5, "batch_size": 8, "settings": CHEAP.get(method)}
+        adapt(model, Corpus.of(DOCUMENTS), method, out, **options)
+    return found[1:]
+
+
 def main(out: Path) -> None:
     from acclimate.corpus import Corpus
     from acclimate.errors import UserError
@@ -95,6 +140,9 @@ def main(out: Path) -> None:
         finetune(out / "still", task, first=task, **fine)
     with pytest.raises(UserError, match="Distillation runs in one process"):
         distill(out / "still", out / "bert", task)
+    for name in ("lm", "dga"):
+        cost = cost_of_steps(name, out / "bert", out / f"counted-{name}")
+        (out / f"cost-{name}-{group.rank}.json").write_text(json.dumps(cost))
     leave_process_group()
     assert not torch.distributed.is_initialized()
     leave_process_group()  # no effect in a single process

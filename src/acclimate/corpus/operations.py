@@ -265,8 +265,10 @@ def _apply(operation: Operation, documents: Documents, context: Context) -> tupl
 
 def _quote(documents: Documents) -> list[str]:
     """Return the beginnings of a few documents, spread over all."""
-    places = np.unique(np.linspace(0, len(documents) - 1, EXAMPLES).astype(int)) if len(documents) else []
-    return [" ".join(documents[int(place)].split())[:EXAMPLE_CHARACTERS] for place in places]
+    if not len(documents):
+        return []
+    places = np.unique(np.linspace(0, len(documents) - 1, EXAMPLES).astype(int)).tolist()
+    return [" ".join(documents[place].split())[:EXAMPLE_CHARACTERS] for place in places]
 
 
 def account_file(path: Path) -> Path:

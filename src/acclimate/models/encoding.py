@@ -95,6 +95,29 @@ def encode_layers(model: PreTrainedModel, ids: Tensor, text: Tensor) -> list[Ten
     return [*output.hidden_states[:-1], output.last_hidden_state]
 
 
+def decode(model: PreTrainedModel, ids: Tensor, text: Tensor, **arguments: Any) -> Tensor:
+    """Return the last hidden states of an encoder that reads from left to right, as a decoder does.
+
+    Args:
+        model: As for :func:`encode`.
+        ids: As for :func:`encode`.
+        text: As for :func:`encode`.
+        arguments: Further arguments of its layers.
+
+    Returns:
+        (rows, tokens, width), each state a function of the same text up to its token. Undefined at padding.
+    """
+    earlier = torch.ones(2 * text.shape[1:], dtype=torch.bool, device=text.device).tril()
+    options = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),  # the mask below also separates padding, see `_forward`
+        "position_ids": _position_ids(model, ids, text),
+        "block_mask": ((text[:, :, None] == text[:, None, :]) & earlier).unsqueeze(1),
+    }
+    states: Tensor = model.base_model(**options, **arguments, **_without_cache(model)).last_hidden_state
+    return states
+
+
 def _forward_padded(
     model: PreTrainedModel,
     ids: Tensor,

@@ -77,7 +77,7 @@ def measure_importance(
             bar.update(read)
             found = estimate_sampling_error(groups)
             if error and found is not None:
-                if context.group.all(found <= error, context.device):
+                if context.group.all(found <= error):
                     bar.set_total(read)
                     break
                 # The error falls with the square root of the tokens read.

@@ -103,7 +103,7 @@ class TensorCache:
         """
         folder = self.folder / "-".join(map(str, place)) if self.folder and place else self.folder
         found = None if folder is None else _load_tensors(folder / TENSORS_FILE)
-        if self.group.all(found is not None, self.device):
+        if self.group.all(found is not None):
             assert found is not None
             return {name: value.to(self.device) for name, value in found.items()}
         with preserve_rng_state():
@@ -276,6 +276,7 @@ PURPOSES = (
     "Use the end task",
     "Forget less",
     "Learn better representations",
+    "Learn sentence embeddings",
     "Learn the words of the domain",
     "For comparison",
 )
@@ -333,6 +334,15 @@ class Method:
     def virtual_start(self) -> Literal["vocabulary", "uniform"]:
         """How the virtual tokens are initialized."""
         return "vocabulary"
+
+    @property
+    def sentence_pooling(self) -> Literal["mean", "cls"] | None:
+        """How the vectors of texts that it trains are pooled, for a model that is no sentence encoder.
+
+        The result is then a folder of ``sentence-transformers``, whose similarity is measured before and after. None
+        for a method that trains a language model first of all.
+        """
+        return None
 
     def prepare(self, context: AdaptContext) -> None:
         """Measure or build what the method needs before the first step."""

@@ -151,14 +151,12 @@ class StepTrainer(Trainer):
         """Run the engine on the micro-batches of a step."""
         model.train()
         device = self.args.device
-        batches: list[Any] = [batch.to(device) for batch in inputs]
-        terms = self.engine.step(batches)
+        terms = self.engine.step([batch.to(device) for batch in inputs])
         if self.scaler is not None:
             self.scaler.unscale(model)
         self.rule.after_backward()
         self._terms = terms
-        tokens = sum(batch.tokens - self._appended * batch.texts for batch in batches)
-        self.tokens += self.engine.group.add_numbers([tokens], device)[0]
+        self.tokens += self.engine.tokens - self._appended * self.engine.texts
         return terms["loss"]
 
     def _get_grad_norm(self, *args: Any, **options: Any) -> Any:
@@ -249,7 +247,7 @@ class StepTrainer(Trainer):
         self.loss_sum, self._recent = state["loss_sum"], state["recent"]
         if self.scaler is not None:
             self.scaler.load(state["scaler"])
-        self.clock.synchronize(self.args.device)
+        self.clock.synchronize()
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ResumableCallback):
                 callback.load(checkpoint)
