@@ -22,6 +22,8 @@ from acclimate.cards.card import (
     similarity_section,
 )
 from acclimate.cards.results import HUB_METRICS, eval_results, result_sections
+from acclimate.corpus import Corpus
+from acclimate.corpus.operations import find_accounts
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import find_hub_task, make_scoring
@@ -208,6 +210,14 @@ def _files(manifest: Mapping[str, Any]) -> dict[str, Any]:
     found = summarize_sources(contents) if contents else {"files": 0, "bytes": None, **(text.get("files") or {})}
     datasets = [*found.get("datasets", []), *(name for one in text.get("selections", ()) for name in one["datasets"])]
     return {**found, "datasets": list(dict.fromkeys(datasets))}
+
+
+def summarize_text(text: Corpus) -> dict[str, Any]:
+    """Return what a manifest keeps of a text, so that a model can be traced back to it: numbers, no private names."""
+    summary = {**text.report.as_dict(), "files": summarize_sources(text.contents())}
+    del summary["sources"]  # names of files can be private
+    accounts = [account.public() for account in find_accounts(text)]
+    return {**summary, "selections": accounts} if accounts else summary
 
 
 def summarize_sources(contents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
