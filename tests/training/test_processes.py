@@ -120,6 +120,13 @@ def test_sums_of_gradients_start_during_the_backward_pass(together):
             assert buckets > 20 and early > buckets / 2
 
 
+def test_processes_round_weights_alike_and_go_on_with_their_own_random_numbers(together):
+    (mine, in_step, after), (other, alike, later) = (
+        json.loads((together / f"rounding-{rank}.json").read_text()) for rank in range(2)
+    )
+    assert in_step == alike and mine != other and after != later
+
+
 @each(("method", "numbers", "others"), [("lm", 2, {}), ("dga", 4, {"all_gather": 1})])
 def test_what_processes_exchange_in_a_step(together, method, numbers, others):
     """On an emulated accelerator, beside the sums of gradients; exchanged numbers make no process wait for it."""
