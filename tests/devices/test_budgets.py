@@ -19,7 +19,7 @@ from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.models.families import kernels_of
 from acclimate.planning.shapes import draw_lengths
 from acclimate.tasks import finetune
-from acclimate.training import adapt, names, trainer
+from acclimate.training import adapt, heldout, names, trainer
 from acclimate.training.batches import Collator
 from acclimate.training.method import lookup
 from acclimate.training.trainer import StepTrainer
@@ -108,6 +108,28 @@ def test_a_step_of_any_method_waits_at_most_twice(tiny_bert, tmp_path, method):
     # Where a method has several stages, models are measured and written between them.
     usual = sorted(found, key=lambda step: step.waits)[len(found) // 2]
     assert usual.waits <= MAX_WAITS and ("mask" in usual.attention) == (method in MASKED_ATTENTION)
+
+
+def test_held_out_text_is_copied_once_and_waited_for_once(tiny_bert, tmp_path, monkeypatch):
+    """Text that takes too much of the memory is copied again for each measurement."""
+    measured, measure = [], heldout.measure_heldout_terms
+
+    def spied(engine, steps, seed):
+        before = ledger.waits, ledger.copies["to device", False]
+        found = measure(engine, steps, seed)
+        batches = sum(map(len, steps))
+        measured.append((ledger.waits - before[0], (ledger.copies["to device", False] - before[1]) / batches))
+        return found
+
+    monkeypatch.setattr(heldout, "measure_heldout_terms", spied)
+    with counted() as ledger:
+        for share in (heldout.HELDOUT_SHARE, 0):
+            monkeypatch.setattr(heldout, "HELDOUT_SHARE", share)
+            out, text = tmp_path / str(share), Corpus.of(texts(10))
+            run(tiny_bert, "lm", out, precision="auto", heldout=text, heldout_every=2)
+    assert len(measured) == 6 and {waits for waits, _ in measured} == {1}
+    (_, first), (_, kept), *_, (_, again) = measured
+    assert kept <= first <= 5 and again >= kept + 4, "maps without padding, and the four tensors of a batch"
 
 
 def test_a_step_of_fine_tuning_waits_once(tiny_bert):
