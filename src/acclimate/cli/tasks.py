@@ -164,7 +164,7 @@ def _print_details(scores: Sequence[dict[str, Any]]) -> None:
 def _print_references(metrics: dict[str, Any], names: Collection[str]) -> None:
     """Print the scores of what is measured beside the model that was fine-tuned, such as BM25."""
     for other, found in metrics.get("references", {}).items():
-        typer.echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names))
+        typer.echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names if name in found))
     if "similarity" in metrics:
         from acclimate.evaluation.embeddings import SimilarityChange
 
