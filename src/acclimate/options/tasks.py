@@ -57,7 +57,9 @@ class SupervisedOptions:
     ] = 0
     epochs: Annotated[
         Annotated[Integer, Field(ge=0, le=MAX_SIZE)],
-        Option("Passes over the train split; 0 evaluates a retrieval model as it is."),
+        Option(
+            "Passes over the train split; 0 evaluates a retrieval model, or a decoder on multiple choice, as it is."
+        ),
     ] = 5
     learning_rate: LearningRate = 3e-5
     batch_size: Annotated[Size, Option("Examples per optimizer step.")] = 16
@@ -66,7 +68,7 @@ class SupervisedOptions:
         Option(
             "Maximum tokens per example, or per window of a passage.",
             DATA,
-            default="128; 384 for question answering",
+            default="128; 256 for multiple choice and retrieval, 384 for question answering",
             more="Of a pair, the longer text is truncated first; a passage is read whole, in overlapping windows. The "
             "model's own limit applies, too.",
         ),

@@ -176,6 +176,9 @@ def load_task(
     and ``label``, as annotation tools export them; or files with a word and its tag per line. See
     :mod:`acclimate.tasks.entities.formats`.
 
+    A multiple-choice task: rows with a question, its choices in one column or in several, and the correct one; see
+    :mod:`acclimate.tasks.choice.data`.
+
     A retrieval task: a folder in the layout of BEIR, or pairs of a query and a passage, perhaps with a negative, and
     without labels; see :mod:`acclimate.tasks.retrieval.data`.
 

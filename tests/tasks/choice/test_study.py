@@ -37,7 +37,7 @@ def run(*arguments):
 
 @pytest.mark.slow
 def test_a_study_and_its_report(places, tiny_bert, tiny_llama, tmp_path):
-    folder, task, corpus = places
+    _folder, task, corpus = places
     study = {
         "name": "choices", "models": [str(tiny_bert), str(tiny_llama)], "methods": ["none", "lm"], "seeds": 1,
         "domains": [{"name": "d", "corpus": str(corpus), "tasks": [str(task)]}],
@@ -62,7 +62,7 @@ def test_a_study_and_its_report(places, tiny_bert, tiny_llama, tmp_path):
 
 @pytest.mark.slow
 def test_compare_searches_on_the_command_line(places, tiny_bert, tmp_path):
-    folder, task, corpus = places
+    _folder, task, corpus = places
     out = run("compare", "--model", tiny_bert, "--corpus", corpus, "--task", task, "--out", tmp_path / "out",
               "--no-advice", "--set", "adapt.steps=1", "--set", "seeds=1", "--set", "finetune.epochs=1",
               "--set", "adapt.max_length=16", "--set", "evaluate.max_length=16", "--set", "finetune.max_length=32",
@@ -71,7 +71,7 @@ def test_compare_searches_on_the_command_line(places, tiny_bert, tmp_path):
 
 
 def test_other_commands(places, tiny_llama, tmp_path):
-    folder, task, corpus = places
+    _folder, task, corpus = places
     options = ["--model", tiny_llama, "--task", task, "--max-length", 64]
     out = run("finetune", *options, "--epochs", 0)
     assert "accuracy" in out and "chance" in out and "likelihood per token" in out
