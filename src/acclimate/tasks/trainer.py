@@ -67,15 +67,17 @@ class TrainingHooks:
     callbacks: Sequence[CallbackFactory] = ()
 
 
-def supervised_loss(penalty: float = 0.0) -> TaskLoss:
-    """Return the loss of the model's own head, minus ``penalty`` times the entropy of its predictions."""
+def supervised_loss(head: HeadModel, penalty: float = 0.0) -> TaskLoss:
+    """Return the loss of the model's own head, minus ``penalty`` times the entropy of its answers."""
 
     def loss(model: PreTrainedModel, inputs: dict[str, Tensor], step: int) -> Tensor:
         output: Any = model(**inputs)
         found: Tensor = output.loss
         if not penalty:
             return found
-        return found + confidence_penalty(output.logits, penalty, output.logits.shape == inputs["labels"].shape)
+        return found + confidence_penalty(
+            head.answer_logits(output.logits, inputs["labels"]), penalty, head.multi_label
+        )
 
     return loss
 
@@ -118,7 +120,7 @@ def train(
     check_known(np.concatenate([row["input_ids"] for row in rows[:CHECKED_ROWS]]), head.tokenizer)
     to_device(head.model)
     data = TaskSteps(rows, head, options.batch_size, options.epochs, options.seed, group)
-    hooks = hooks or TrainingHooks(supervised_loss(options.confidence_penalty))
+    hooks = hooks or TrainingHooks(supervised_loss(head, options.confidence_penalty))
     best = BestWeightsCallback(head.model, score) if score else None
     callbacks = [*hooks.callbacks, *([lambda _: best] if best else [])]
     with skip_unread_tokens(head.model):
