@@ -35,6 +35,11 @@ class TaskKind(ABC):
     """Whether its learner trains the model itself; such a model can also be evaluated as it is, with no epochs."""
     zero_shot: ClassVar[bool] = False
     """Whether some models can be evaluated as they are, with no epochs."""
+    distillation: ClassVar[tuple[str, ...]] = ()
+    """What a student can learn from a teacher, the default first: ``"boundary"``, ``"kl"``, both or nothing.
+
+    Boundaries are those of a representation of the whole text, which the head must read.
+    """
 
     def matches(self, folder: Path) -> bool:
         """Return whether a folder has the file format of this kind."""
@@ -98,6 +103,10 @@ class TaskKind(ABC):
             :class:`acclimate.evaluation.embeddings.SentencePairs`, or None for kinds that have none.
         """
         return None
+
+    def is_model_of(self, path: str | Path, task: Any) -> bool:
+        """Return whether a checkpoint already is a model of a task, which a distillation uses unchanged."""
+        return False
 
     @abstractmethod
     def texts(self, example: Any) -> Iterable[str | None]:
