@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from acclimate.cli import app
 from acclimate.study import compare
+from acclimate.tasks import distill, finetune
 from acclimate.training import adapt
-from tests.tasks.choice.toy import rows
+from tests.tasks.choice.toy import QUICK, rows
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,20 @@ def test_other_commands(places, tiny_llama, tmp_path):
     out = run("inspect", "leakage", "--corpus", corpus, "--task", task)
     assert re.search(r"exam, test: \d of 24 texts \(1 exact", out), out
     adapt(tiny_llama, None, "tapt", tmp_path / "t", task=task, steps=1, batch_size=4, max_length=16, progress=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("models", [("llama", "bert"), ("bert", "llama")])
+def test_a_student_learns_from_the_teacher_alone(models, encoders, decoders, tmp_path):
+    teacher, student = ((encoders | decoders)[name] for name in models)
+    splits = {"train": rows(48), "test": rows(24, 2)}
+    wrong = [{**row, "answer": (row["answer"] + 1) % len(row["choices"])} for row in splits["train"]]
+    shared = {**QUICK, "max_length": 64, "learning_rate": 1e-2, "batch_size": 8}
+    finetune(teacher, splits, out=tmp_path / "teacher", epochs=8, **shared)
+    options = {"epochs": 8, "distill_share": 1.0, "student_epochs": 1, **shared}
+    result = distill(tmp_path / "teacher", student, {**splits, "train": wrong}, **options)
+    assert not result.teacher_trained and result.teacher_metrics["accuracy"] > 0.8 and result.objective == "kl"
+    assert result.metrics["accuracy"] > max(0.8, result.student_metrics["accuracy"] + 0.1)
 
 
 @pytest.mark.slow
