@@ -17,7 +17,7 @@ from acclimate.cli import app
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.study import compare
-from acclimate.tasks import Task, distill, finetune, load_task
+from acclimate.tasks import Task, finetune, load_task
 from acclimate.tasks.kinds import find_task_kind, item_texts, task_text
 from acclimate.tasks.regression import RegressionTask, read_number
 from acclimate.tasks.splits import limit_splits
@@ -149,10 +149,8 @@ def test_constant_predictions_are_reported(tiny_bert, caplog):
     assert "the same answer" in caplog.text
 
 
-def test_distillation_and_other_kinds_are_refused(tiny_bert):
+def test_what_does_not_apply_is_an_error(tiny_bert):
     task = task_of()
-    with pytest.raises(UserError, match="only those can be distilled"):
-        distill(tiny_bert, tiny_bert, task, progress=False)
     classes = Task.of("c", [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], [{"text": "a", "label": "x"}])
     with pytest.raises(UserError, match="same kind"):
         finetune(tiny_bert, task, first=classes, **QUICK)
