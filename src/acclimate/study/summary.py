@@ -255,6 +255,7 @@ def summarize_scores(runs: TaskRuns, metric: str, kind: type[Any], **values: Any
         metric=metric,
         kind=first.kind,
         metrics=list(names),
+        errors=list(errors),
         seeds=[run.job.place.seed for run in runs],
         labels=list(first.labels),
         test_items=len(first.gold),
@@ -278,7 +279,7 @@ def _scoring(result: TaskResult) -> Scoring:
 
 
 def compare_runs(runs: TaskRuns, base: TaskRuns, n: int = 2000) -> Comparisons | None:
-    """Compare runs with reference runs, paired by seed, in every metric of the task.
+    """Compare runs with reference runs, paired by seed, in every metric and error of the task.
 
     Args:
         runs: Runs of a method.
@@ -297,7 +298,7 @@ def compare_runs(runs: TaskRuns, base: TaskRuns, n: int = 2000) -> Comparisons |
     jobs = [(run.job, other.job) for run, other in pairs]
     groups = replicate_groups(jobs)
     compared = Comparisons(seeds=[run.job.place.seed or 0 for run, _ in pairs])
-    for metric in scoring.metrics:
+    for metric in (*scoring.metrics, *scoring.errors):
         equivalent = scoring.equivalent_metric(metric)
         if equivalent in compared.metrics:
             compared.metrics[metric] = Comparison(**vars(compared.metrics[equivalent]))
@@ -312,7 +313,8 @@ def compare_runs(runs: TaskRuns, base: TaskRuns, n: int = 2000) -> Comparisons |
             p_models=permutation_test(gold, predicted, reference, metric, n=n, scoring=scoring),
             p_t=paired_t_test(*scores),
         )
-        if not is_above_chance(gold, [*predicted, *reference], metric, scoring):
+        learned_in = metric if metric in scoring.metrics else scoring.metrics[0]
+        if not is_above_chance(gold, [*predicted, *reference], learned_in, scoring):
             entry = entry.without_verdict(NOT_LEARNED)
         elif not is_replicated(jobs):
             entry = entry.without_verdict(WITHHELD)
