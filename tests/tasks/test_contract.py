@@ -55,6 +55,12 @@ def _queries(chance, number):
     return {"query": f"{sentence(chance)} {FOODS[place]}", "positive": f"the {TOPICS[place]}"}
 
 
+def _choices(chance, number):
+    words = ["good" if place == number % 3 else "bad" for place in range(3)]
+    return {"question": sentence(chance), "choices": [f"{sentence(chance)} {word}" for word in words],
+            "answer": number % 3}  # fmt: skip
+
+
 def sentence(chance):
     return " ".join(chance.choices(FILLER, k=chance.randint(2, 5)))
 
@@ -78,6 +84,7 @@ SAMPLES = {
     "regression": Sample(_numbers),
     "entities": Sample(_entities),
     "qa": Sample(_questions, {"epochs": 8}),
+    "choice": Sample(_choices),
     "retrieval": Sample(_queries, needs="sentence_transformers"),
 }
 """A tiny task of every kind in the registry."""

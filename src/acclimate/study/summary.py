@@ -48,6 +48,7 @@ from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import HEAD, Job, JobGraph, JobResult, Outcome, StudyView, kinds
+from acclimate.study.selection import selection_results
 
 PACKAGES = ("acclimate", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn", "numpy")
 STATES = ("done", "reused", "failed", "blocked", "missing")
@@ -79,7 +80,7 @@ def summarize(
     config, contamination = inputs.config, contamination or Contamination()
     view = StudyView(inputs, graph, outcomes, out)
     methods = {row.label: row for kind in kinds() for row in kind.method_rows(inputs)}
-    rows: dict[str, Any] = {}
+    rows: dict[str, Any] = selection_results(inputs.corpora, inputs.selected)
     for kind in kinds():
         for name, found in kind.rows(view).items():
             if name not in StudyResults.__dataclass_fields__:
@@ -305,11 +306,10 @@ def compare_runs(runs: TaskRuns, base: TaskRuns, n: int = 2000) -> Comparisons |
             continue
         interval = paired_bootstrap(gold, predicted, reference, metric, n=n, groups=groups, scoring=scoring)
         scores = [[float(result.metrics[metric]) for result in side] for side in (ours, theirs)]
-        after, before = (float(np.mean(side)) for side in scores)
         entry = Comparison(
             **interval.as_dict(),
-            before=before,
-            after=after,
+            before=float(np.mean(scores[1])),
+            after=float(np.mean(scores[0])),
             p_models=permutation_test(gold, predicted, reference, metric, n=n, scoring=scoring),
             p_t=paired_t_test(*scores),
         )

@@ -38,6 +38,8 @@ class TaskKind(ABC):
 
     Boundaries are those of a representation of the whole text, which the head must read.
     """
+    zero_shot: ClassVar[bool] = False
+    """Whether some models can be evaluated as they are, with no epochs."""
 
     def matches(self, folder: Path) -> bool:
         """Return whether a folder has the file format of this kind."""
