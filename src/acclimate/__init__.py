@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from acclimate.merging import merge
     from acclimate.planning.advice import advise
     from acclimate.study import compare
-    from acclimate.tasks import distill, finetune
+    from acclimate.tasks import distill, finetune, probe
     from acclimate.training import adapt, pretrain
 
 warnings.filterwarnings("ignore", "IProgress not found")  # tqdm, imported in a notebook without ipywidgets
@@ -36,6 +36,7 @@ __all__ = [
     "inspect_model",
     "merge",
     "pretrain",
+    "probe",
     "push_to_hub",
 ]
 
@@ -46,6 +47,7 @@ _EXPORT_MODULES = {
     "pretrain": "acclimate.training",
     "distill": "acclimate.tasks",
     "finetune": "acclimate.tasks",
+    "probe": "acclimate.tasks",
     "compare": "acclimate.study",
     "inspect_benchmarks": "acclimate.evaluation.benchmarks",
     "inspect_embeddings": "acclimate.inspect",
