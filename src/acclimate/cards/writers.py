@@ -188,7 +188,7 @@ def _training_settings(manifest: Mapping[str, Any], kind: ModelKind) -> dict[str
     return {
         "steps": f"{result['steps']:,}",
         "tokens read": f"{result['tokens']:,}",
-        **{name.replace("_", " "): manifest.get(name) for name in TRAINING_KEYS},
+        **{name.replace("_", " "): result.get(name, manifest.get(name)) for name in TRAINING_KEYS},
         "mask rate": manifest.get("mask_rate") if kind.uses_masking else None,
         "masking": masking.get("name") if isinstance(masking, dict) else masking,
         "final loss, nats": losses or None,
