@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -13,8 +14,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 from transformers import AutoModel, AutoTokenizer
+from typer.testing import CliRunner
 
 import acclimate
+from acclimate.cli import app
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.tasks import Task, load_task
@@ -156,3 +159,19 @@ def test_draws_are_balanced_and_what_is_missing_is_said(sizes, levels):
         expected = {name: size for name, size in sizes.items() if size < level}
         assert short.get(level, {}) == expected
         assert bool(expected) == any(note.startswith(f"{level:,} labels") for note in notes)
+
+
+def test_command(tiny_bert, tmp_path):
+    rows = tmp_path / "reviews.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in labelled(80, 1)))
+    words = ["finetune", "--model", str(tiny_bert), "--task", str(rows), "--quiet"]
+    ran = CliRunner().invoke(app, [*words, "--probe", "--labels-per-class", "4,all", "--draws", "2"])
+    assert ran.exit_code == 0, ran.output
+    assert "linear: 4: 0." in ran.output and "all: " in ran.output and "acclimate finetune --model" in ran.output
+    for more, match in (
+        (["--probe", "--epochs", "3"], "'epochs' does not apply with a probe"),
+        (["--probe", "--out", "x"], "'out' does not apply with a probe"),
+        (["--draws", "3"], "'draws' needs 'probe'"),
+    ):
+        refused = CliRunner().invoke(app, [*words, *more])
+        assert refused.exit_code != 0 and match in str(refused.exception)

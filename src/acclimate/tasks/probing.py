@@ -259,8 +259,8 @@ def plan_draws(
             names = ", ".join(f"{name} ({count})" for name, count in few.items())
             notes.append(f"{level:,} {probe.unit}: all train examples of classes that have fewer: {names}.")
     if whole:
-        few = " and ".join(f"{level:,}" for level in whole)
-        notes.append(f"{few} {probe.unit}: no more than the {most:,} that there are, so all are used, once.")
+        shown = " and ".join(f"{level:,}" for level in whole)
+        notes.append(f"{shown} {probe.unit}: no more than the {most:,} that there are, so all are used, once.")
     return plan, short, notes
 
 

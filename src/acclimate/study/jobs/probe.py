@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -175,9 +175,9 @@ class ProbeJob(Job):
         rows = []
         for model, domain in itertools.product(config.models, config.domains):
             for task in domain.tasks:
-                place = (model.name, domain.name, task.name)
+                here = (model.name, domain.name, task.name)
                 metric = view.inputs.tasks[domain.name, task.name].metric
-                entries = {label: found[*place, label] for label in config.row_labels if (*place, label) in found}
+                entries = {label: found[*here, label] for label in config.row_labels if (*here, label) in found}
                 points = dict.fromkeys(
                     (score.probe, score.labels) for own in entries.values() for score in own[0].result.scores
                 )
@@ -224,7 +224,8 @@ def _runs(entries: Sequence[JobResult[ProbeResult]], probe: str, labels: int | N
             with is repeated for each of them.
     """
     runs = []
-    for job, result in entries:
+    for entry, result in entries:
+        job = cast(ProbeJob, entry)
         for score in (score for score in result.scores if (score.probe, score.labels) == (probe, labels)):
             seeds = (
                 [score.draw]
