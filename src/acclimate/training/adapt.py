@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from acclimate.adaptation_rows import MaskedTexts
-from acclimate.cards import summarize_sources, write_adapted_card
+from acclimate.cards import summarize_text, write_adapted_card
 from acclimate.corpus import Corpus, TokenDataset, tokenize
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.corpus.tokenizing import check_known
@@ -397,9 +397,7 @@ def _write_model_files(
         write_pooling(folder, loaded.pooling, loaded.model.config.get_text_config().hidden_size)
     if similarity is not None:
         result.add_similarity(similarity.measure(folder))
-    # The folder contains a numeric summary of the text, so that the model can be traced back to it.
-    text_report = {**text.report.as_dict(), "files": summarize_sources(text.contents())}
-    del text_report["sources"]  # names of files can be private
+    text_report = summarize_text(text)
     if result.rows is not None:
         text_report["rows"] = result.rows.as_dict()
     write_json(
