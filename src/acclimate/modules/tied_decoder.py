@@ -42,7 +42,7 @@ class CrossAttention(nn.Module):
         """Add the vectors (texts, width) of the texts of the tokens, ``text`` (rows, tokens), to their states."""
         read = self.output(self.value(vectors)).to(hidden.dtype)
         read = read.index_select(0, text.flatten().clamp(min=0)).view(hidden.shape)
-        return self.norm(hidden + self.dropout(read))  # type: ignore[no-any-return]
+        return self.norm(hidden + self.dropout(read))
 
 
 class TiedDecoder(nn.ModuleList):
@@ -98,7 +98,9 @@ class TiedDecoder(nn.ModuleList):
         Raises:
             UserError: If the vectors have another width than the hidden states.
         """
-        width = self[0].value.in_features
+        first = self[0]
+        assert isinstance(first, CrossAttention)
+        width = first.value.in_features
         if vectors.shape[1] != width:
             raise UserError(
                 f"The vectors of the sentence encoder have {vectors.shape[1]} dimensions and its hidden states "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from acclimate.adaptation_rows import MaskedTexts
-from acclimate.cards import summarize_sources, write_adapted_card
+from acclimate.cards import summarize_text, write_adapted_card
 from acclimate.corpus import Corpus, TokenDataset, tokenize
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.corpus.tokenizing import check_known
@@ -32,6 +32,7 @@ from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.lora import warn_of_export
 from acclimate.models.saving import write_pooling
 from acclimate.options import AdaptOptions, recorded, values, verb
+from acclimate.options.numbers import AUTO
 from acclimate.options.replay import REPLAY_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
 from acclimate.progress import print_message, report_text
@@ -49,11 +50,13 @@ from acclimate.training.distributed import join_process_group
 from acclimate.training.engine import Engine, check_dropout, make_reference
 from acclimate.training.heldout import NO_SIMILARITY, HeldOutText, SimilarityCheck
 from acclimate.training.inputs import (
+    STEP_TOKENS,
     TASK_EPOCHS,
     Budget,
     TextInput,
     add_method_virtual_tokens,
     check_length,
+    choose_batch_size,
     document_framing,
     report_batch,
     resolve_texts,
@@ -129,7 +132,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     if replays and not method.trains:
         raise UserError(f"Method '{method.name}' does not train, so nothing can be replayed; remove replay and chat.")
     similarity = _open_similarity(options, method, text, heldout, replays)
-    seed, max_length, batch_size = options.seed, options.max_length, options.batch_size
+    seed, max_length = options.seed, options.max_length
+    step_tokens = STEP_TOKENS[default_device().type] if options.batch_size == AUTO else None
     adapter = resolve_adapter(method, options.adapter, options.adapter_settings, options.quantize)
     learning_rate = choose_learning_rate(options, method)
     strategy = resolve(options.masking, options.mask_rate, options.masking_settings)
@@ -158,6 +162,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         optimizer=None if options.optimizer == "adamw" else options.optimizer,
         weights=None if options.weights == "fp32" else options.weights,
         precision=precision,
+        step_tokens=step_tokens,
         heldout=None if heldout is None else heldout.identity(),
         replay=[replay.identity() for replay in replays] or None,
         similarity=similarity and similarity.pairs and similarity.pairs.fingerprint(),
@@ -205,11 +210,12 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             loaded,
             length,
             framing=framing,
-            batch_size=batch_size,
+            choose_batch=partial(choose_batch_size, options.batch_size, step_tokens, budget),
             seed=seed,
             appended=appended,
             progress=progress,
         )
+        batch_size = mixture.batch_size
     open_work_folder(work, config, group)
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", options.head_tokens, seed, precision, progress, group, appended)
@@ -222,7 +228,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         )
         method.prepare(context)
         rule = method.update_rule()
-        set_weight_type(loaded.model, options.weights, rule)
+        set_weight_type(loaded.model, options.weights)
         result.preparation = context.preparation
         objectives = method.objectives()
         check_dropout(objectives, loaded.model)
@@ -246,15 +252,10 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             else [heldout.make_callback(loaded.tokenizer, alike, length, framing, batch_size, seed)]
         )
         data = StepDataset(
-            mixture.rows,
-            collator,
-            batch_size=batch_size,
-            steps=total,
-            seed=seed,
-            group=group,
-            order=mixture,
+            mixture.rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group, order=mixture
         )
-        report_batch(batch_size, rows.tokens / len(rows), group, loaded.model.device, progress)
+        result.batch_size = batch_size
+        report_batch(batch_size, mixture.mean_length, group, loaded.model.device, progress, step_tokens)
         data.check_learnable()
         result.rows = RowAccount.of(rows, kind, data.padding(), joined=framing.documents == "joined")
         print_message(f"Rows: {result.rows.summary()}.", enabled=progress)
@@ -396,9 +397,7 @@ def _write_model_files(
         write_pooling(folder, loaded.pooling, loaded.model.config.get_text_config().hidden_size)
     if similarity is not None:
         result.add_similarity(similarity.measure(folder))
-    # The folder contains a numeric summary of the text, so that the model can be traced back to it.
-    text_report = {**text.report.as_dict(), "files": summarize_sources(text.contents())}
-    del text_report["sources"]  # names of files can be private
+    text_report = summarize_text(text)
     if result.rows is not None:
         text_report["rows"] = result.rows.as_dict()
     write_json(
