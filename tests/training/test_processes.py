@@ -21,17 +21,19 @@ from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.masking import ExtractNGram, MaskNGram, RandomMasking, resolve
 from acclimate.model_kinds import MASKED
+from acclimate.models import attach
 from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, POLICIES, PaddingPolicy
 from acclimate.tasks import finetune
-from acclimate.training import adapt, batches, cutting, distributed
+from acclimate.training import adapt, batches, cutting, distributed, method
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup, join_process_group
 from acclimate.training.inputs import report_batch
+from acclimate.training.method import AdaptContext
 from tests.cases import each
 from tests.kills import killed
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tasks.test_classification import keyword_task
-from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
+from tests.tiny import TEXTS, save_tiny, tiny_model, tiny_tokenizer
 from tests.training.helpers import rows
 from tests.training.together import NO_DROPOUT, main, one_step
 
@@ -116,6 +118,13 @@ def test_sums_of_gradients_start_during_the_backward_pass(together):
     for rank in range(2):
         for buckets, early in json.loads((together / f"buckets-{rank}.json").read_text()):
             assert buckets > 20 and early > buckets / 2
+
+
+def test_processes_round_weights_alike_and_go_on_with_their_own_random_numbers(together):
+    (mine, in_step, after), (other, alike, later) = (
+        json.loads((together / f"rounding-{rank}.json").read_text()) for rank in range(2)
+    )
+    assert in_step == alike and mine != other and after != later
 
 
 @each(("method", "numbers", "others"), [("lm", 2, {}), ("dga", 4, {"all_gather": 1})])
@@ -295,6 +304,30 @@ def test_a_process_collates_only_its_share(monkeypatch):
             times.append(time.process_time() - start)
         seconds[size] = min(times)
     assert seconds[64] < 4 * seconds[1]
+
+
+def test_each_process_reads_its_own_part_of_a_sample(monkeypatch):
+    """Together they read each text once, also if the last group has fewer texts than there are processes."""
+    monkeypatch.setattr(method, "SAMPLE_GROUP_TOKENS", 200)
+    monkeypatch.setattr(cutting, "MASK_BLOCK", 4)
+    data, read, row = random_rows(60), [], TokenDataset.row
+    monkeypatch.setattr(TokenDataset, "row", lambda *args: read.append(1) or row(*args))
+    model = tiny_model("bert")
+    layers, texts = attach(model), []
+    for rank in range(4):
+        place, before = ProcessGroup(rank, 4), len(read)
+        context = AdaptContext(model, layers, tiny_tokenizer(), data, RandomMasking(0.3), 5, "fp32", False, place)
+        groups = list(context.sample_groups(10**6))
+        assert len(groups) == 3 and sum(tokens for tokens, _ in groups) == data.tokens
+        mine = texts_of(batch for _, batches in groups for batch in batches)
+        assert len(mine) <= len(read) - before <= len(mine) + 8
+        texts += mine
+    wanted = sorted(np.asarray(data[index]).tolist() for index in range(len(data)))
+    assert sorted(original for original, *_ in texts) == wanted
+    lone = AdaptContext(
+        model, layers, tiny_tokenizer(), data, RandomMasking(0.3), 5, "fp32", False, ProcessGroup(3, 4)
+    )
+    assert [batches for _, batches in lone.sample_groups(1)] == [[]], "the only text is that of another process"
 
 
 @each("tokens", [150, 10_000])

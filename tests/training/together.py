@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from acclimate.training import distributed
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup, join_process_group, leave_process_group
 from acclimate.training.engine import Engine
+from acclimate.training.trainer import StepTrainer
+from acclimate.updates import UpdateRule
 from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 from tests.training.helpers import rows
 
@@ -52,6 +55,16 @@ def spy_on_sums(patch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     patch.setattr(distributed._GradientSums, "finish", finishing)
     patch.setattr(torch.nn.parallel.DistributedDataParallel, "__init__", wrap)
     return steps
+
+
+def rounding(group: ProcessGroup) -> list[list[float]]:
+    """Return random numbers drawn before, in and after the step of an optimizer with bf16 weights."""
+    torch.manual_seed(group.rank)
+    engine = SimpleNamespace(group=group, model=torch.nn.Linear(2, 2, dtype=torch.bfloat16))
+    trainer = SimpleNamespace(engine=engine, rule=UpdateRule())
+    drawn = [torch.rand(3)]
+    StepTrainer._step_with_rule(trainer, lambda: drawn.append(torch.rand(3)))(None)  # type: ignore[arg-type]
+    return [values.tolist() for values in (*drawn, torch.rand(3))]
 
 
 def cost_of_steps(method: str, model: Path, out: Path) -> list[dict[str, int]]:
@@ -114,6 +127,7 @@ def main(out: Path) -> None:
         save_file(one_step(group, graph_tokens), out / f"{name}-{group.rank}.safetensors")
     options = {**SHORT, "steps": 4, "batch_size": 8}
     (out / f"buckets-{group.rank}.json").write_text(json.dumps(steps))
+    (out / f"rounding-{group.rank}.json").write_text(json.dumps(rounding(group)))
     adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "mlm", **options)
     adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "more", save_every=2, **options)
     with killed(3):

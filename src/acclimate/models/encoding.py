@@ -271,7 +271,7 @@ def _position_ids(model: PreTrainedModel, ids: Tensor, text: Tensor) -> Tensor:
     return torch.where(counted, number - before, 0) + first - 1 if first else number - before - 1
 
 
-CLASSIFIER, TAGGER = "ForSequenceClassification", "ForTokenClassification"
+CLASSIFIER, TAGGER = ("ForSequenceClassification", "ForMultipleChoice"), "ForTokenClassification"
 """Suffixes of the classes whose head reads the first token, or each token by itself. The head for question answering
 also depends on padding, through its softmax over positions."""
 REQUIRED_INPUTS, SUPPORTED_INPUTS = {"input_ids", "attention_mask"}, {"input_ids", "attention_mask", "token_type_ids"}
@@ -318,7 +318,7 @@ class _SkipUnreadTokens:
         unpaddable = uses_gated_attention(model) and kernels.unpadding
         pooler = getattr(model.base_model, "pooler", None) is not None
         self.pools = unpaddable and pooler and not self.cuts and name.endswith(CLASSIFIER)
-        self.unpads = unpaddable and (self.cuts or self.pools or (not pooler and name.endswith((CLASSIFIER, TAGGER))))
+        self.unpads = unpaddable and (self.cuts or self.pools or (not pooler and name.endswith((*CLASSIFIER, TAGGER))))
         self.model = model
         self.unpadded: Unpadded | None = None
 

@@ -228,7 +228,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         )
         method.prepare(context)
         rule = method.update_rule()
-        set_weight_type(loaded.model, options.weights, rule)
+        set_weight_type(loaded.model, options.weights)
         result.preparation = context.preparation
         objectives = method.objectives()
         check_dropout(objectives, loaded.model)

@@ -281,7 +281,7 @@ class ResumableCallback(TrainerCallback):
 
 
 class StepCallback(TrainerCallback):
-    """Calls the update rule around the optimizer step, and decides when to save and when to end."""
+    """Shows progress, and decides when to save and when to end."""
 
     def __init__(self, trainer: Any, progress: Progress | None, save_every: int | None) -> None:
         """Set up the callback; the arguments are those of ``StepTrainer``."""
@@ -306,18 +306,6 @@ class StepCallback(TrainerCallback):
             write_text(trainer.log_file, "".join(kept))
             trainer.lines = [json.loads(line) for line in kept]
         self._saved = time.monotonic()
-
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Call the update rule before the optimizer."""
-        self.trainer.rule.before_step()
-
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Call the update rule after the optimizer."""
-        self.trainer.rule.after_step()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -9,9 +9,10 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
@@ -139,7 +140,23 @@ class StepTrainer(Trainer):
             self.optimizer = make_optimizer(
                 self._optimizer_name, [group for group in groups if group["params"]], **options
             )
+            # A method, as schedulers of the learning rate require.
+            self.optimizer.step = MethodType(self._step_with_rule(self.optimizer.step), self.optimizer)  # type: ignore[method-assign]
         return self.optimizer
+
+    def _step_with_rule(self, step: Callable[[], Any]) -> Callable[..., None]:
+        """Return a step of the optimizer that follows the update rule.
+
+        Updates of bf16 weights are rounded at random: alike in all processes, whose weights would differ otherwise.
+        """
+        group = self.engine.group
+        rounded = any(parameter.dtype == torch.bfloat16 for parameter in self.engine.model.parameters())
+
+        def step_with_rule(optimizer: torch.optim.Optimizer, closure: None = None) -> None:
+            with group.shared_random_state() if rounded else nullcontext():
+                self.rule.step(optimizer, step)
+
+        return step_with_rule
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
         """Create the learning-rate schedule."""
