@@ -92,10 +92,10 @@ def selection_results(
     Returns:
         Entries of the results of the study: ``"selections"``, and ``"tables"`` with a table for the report.
     """
-    texts: list[tuple[str, str | None, Corpus]] = [(domain, None, text) for domain, text in corpora.items()]
-    texts += [(*place, text) for place, text in selected.items()]
-    found = [(domain, method, find_accounts(text)) for domain, method, text in texts]
-    rows = [SelectionRow(domain=domain, method=method, accounts=own) for domain, method, own in found if own]
+    texts: dict[tuple[str, str | None], Corpus] = {(domain, None): corpus for domain, corpus in corpora.items()}
+    texts.update(selected.items())
+    found = {place: find_accounts(corpus) for place, corpus in texts.items()}
+    rows = [SelectionRow(domain=place[0], method=place[1], accounts=own) for place, own in found.items() if own]
     units = sorted({account.counted_by for row in rows for account in row.accounts})
     note = (
         f"Text to adapt to, selected from that of the domain; tokens are {' or '.join(units)}. The selection of a "
