@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from acclimate.models import UnitGroup
 
 class UpdateRule:
     """Hooks that the engine calls around every optimizer step; by default they do nothing."""
+
+    needs_whole_weights: ClassVar[bool] = True
+    """Whether the weights must not be sharded among processes."""
 
     def after_backward(self) -> None:
         """Run when the gradients of the step are complete, before they are clipped."""
