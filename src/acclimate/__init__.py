@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from acclimate.study import compare
     from acclimate.tasks import distill, finetune
     from acclimate.training import adapt, pretrain
+    from acclimate.training.selection import select
 
 warnings.filterwarnings("ignore", "IProgress not found")  # tqdm, imported in a notebook without ipywidgets
 
@@ -37,6 +38,7 @@ __all__ = [
     "merge",
     "pretrain",
     "push_to_hub",
+    "select",
 ]
 
 _EXPORT_MODULES = {
@@ -54,6 +56,7 @@ _EXPORT_MODULES = {
     "inspect_leakage": "acclimate.inspect.leakage",
     "inspect_model": "acclimate.inspect.model",
     "merge": "acclimate.merging",
+    "select": "acclimate.training.selection",
 }
 
 

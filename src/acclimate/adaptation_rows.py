@@ -77,6 +77,65 @@ class UnreadRecords(Record):
 
 
 @dataclass(kw_only=True, eq=False)
+class OperationAccount(Record):
+    """What an operation, such as a selection, did with the documents of a text.
+
+    Attributes:
+        operation: The operation with the parameters that differ from the defaults.
+        name: Name of the operation.
+        settings: All parameters.
+        counted_by: What the tokens are: words and punctuation marks, or tokens of a tokenizer.
+        kept: Beginnings of a few documents of the result.
+        dropped: Beginnings of a few documents that are not in the result.
+        sources: Names of the files and datasets that were read.
+        notes: What else the operation reports, by name.
+    """
+
+    operation: str
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    counted_by: str = "words"
+    documents_in: int
+    documents_out: int
+    tokens_in: int
+    tokens_out: int
+    kept: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def summary(self) -> str:
+        """Return the operation and its counts as one line."""
+        return (
+            f"{self.operation}: {self.documents_out:,} of {self.documents_in:,} documents, {self.tokens_out:,} of "
+            f"{self.tokens_in:,} {self.counted_by}"
+        )
+
+    def public(self) -> dict[str, Any]:
+        """Return the fields that may be published with a model: neither texts nor names of files."""
+        shown = {"operation": self.name, "counted_by": self.counted_by}
+        names = ("documents_in", "documents_out", "tokens_in", "tokens_out")
+        settings = {name: value for name, value in self.settings.items() if not isinstance(value, str | list)}
+        datasets = [name.removeprefix("hf:").split(":")[0] for name in self.sources if name.startswith("hf:")]
+        return {**shown, "settings": settings, **{name: getattr(self, name) for name in names}, "datasets": datasets}
+
+
+@dataclass(kw_only=True, eq=False)
+class SelectionRow(Record):
+    """The operations on the text that a row of a study adapts to.
+
+    Attributes:
+        domain: Name of the domain.
+        method: Label of a method with a selection of its own; None for that of the domain.
+        accounts: The operations in their order.
+    """
+
+    domain: str
+    method: str | None = None
+    accounts: list[OperationAccount] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, eq=False)
 class PartImportance(Record):
     """Importance of the units of one part of a model.
 

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from acclimate.errors import UserError, first_line
 
@@ -134,23 +134,30 @@ def check_regular_file(path: Path) -> None:
         raise UserError(f"'{path}' is a pipe, a socket or a device, not a file; save its content in a file.")
 
 
-def write_text(path: str | Path, text: str) -> Path:
-    """Write ``text`` to ``path`` atomically, create its folder if necessary, and return the path.
-
-    The bytes of file names that are not UTF-8 are written as escapes, which JSON reads back unchanged.
-    """
+@contextmanager
+def atomic_file(path: str | Path) -> Iterator[IO[bytes]]:
+    """Write a file under a temporary name, which replaces ``path`` at the end; create its folder if necessary."""
     path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            yield file
         os.chmod(name, _mode(0o666))
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    return path
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write ``text`` to ``path`` atomically, create its folder if necessary, and return the path.
+
+    The bytes of file names that are not UTF-8 are written as escapes, which JSON reads back unchanged.
+    """
+    with atomic_file(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 
 def write_json(path: str | Path, value: Any) -> Path:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acclimate.adaptation_rows import AdaptationRow, MaskedSample
+from acclimate.adaptation_rows import AdaptationRow, MaskedSample, SelectionRow
 from acclimate.display import Page, Reported, data_frame
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import read_json
@@ -148,6 +148,7 @@ class StudyResults(Reported, Record):
         forgetting: Scores on tasks of other domains.
         drift: How far adaptation moved embeddings and hidden states.
         contamination: Dev and test texts in corpora and train splits.
+        selections: What selections of text did, by domain and method.
         unchecked: Corpora and train splits that should have been searched for dev and test texts but were not.
         folder: Folder of the study; None if unknown. It is not part of ``results.json``.
     """
@@ -175,6 +176,7 @@ class StudyResults(Reported, Record):
     drift: list[DriftRow] = field(default_factory=list)
     contamination: list[ContaminationRow] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
+    selections: list[SelectionRow] = field(default_factory=list)
     adaptations: list[AdaptationRow] = field(default_factory=list)
     masked: list[MaskedSample] = field(default_factory=list)
     distillations: list[DistillationRow] = field(default_factory=list)

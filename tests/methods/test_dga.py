@@ -290,10 +290,8 @@ def test_the_equations_on_a_decoder_with_grouped_heads(monkeypatch):
     rule = SoftMask(units, normalized)
     options = {"lr": 0.1, "eps": 1e-2, "weight_decay": 0.1}
     optimizers = [torch.optim.AdamW(one.parameters(), **options) for one in (model, plain.model)]
-    rule.before_step()
-    for optimizer in optimizers:
-        optimizer.step()
-    rule.after_step()
+    rule.step(optimizers[0], optimizers[0].step)
+    optimizers[1].step()
     for (name, value), ours in zip(plain.model.named_parameters(), model.parameters(), strict=True):
         change = (value - start[name]).detach()
         if "self_attn" in name:

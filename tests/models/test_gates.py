@@ -80,9 +80,7 @@ def test_fully_important_units_do_not_change_and_others_do(model):
     engine = Engine(model.train(), [LanguageModelling()])
     for step in range(3):
         engine.step(micro_batches(seed=step))
-        rule.before_step()
-        optimizer.step()
-        rule.after_step()
+        rule.step(optimizer, optimizer.step)
         optimizer.zero_grad()
     for part, layers in units.items():
         for layer in layers:

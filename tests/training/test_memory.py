@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import warnings
 
 import numpy as np
@@ -215,14 +216,26 @@ def test_what_needs_torchao_says_so(llama, tmp_path, monkeypatch):
         adapt(llama, Corpus.of(TEXTS), "lm", tmp_path / "no", optimizer="adamw-8bit", **OPTIONS)
 
 
-def test_update_rules_and_adapters_need_fp32_weights(tiny_bert, tmp_path):
+def test_adapters_need_fp32_weights(tiny_bert, tmp_path):
     with pytest.raises(UserError, match="dapters are merged into fp32 weights"):
         adapt(tiny_bert, Corpus.of(TEXTS), "lm", tmp_path / "no", adapter="lora", weights="bf16", **OPTIONS)
-    pytest.importorskip("torchao")
-    with pytest.raises(UserError, match="too coarse; use weights=fp32"):
-        adapt(
-            tiny_bert, Corpus.of(TEXTS), get("dga", importance_tokens=100), tmp_path / "no", weights="bf16", **OPTIONS
-        )
+
+
+def test_update_rules_work_with_bf16_weights(tiny_bert, tmp_path, interpreted):
+    """Important heads move less than others, and all together as far as with fp32 weights."""
+    moved = {}
+    for weights in ("fp32", "bf16"):
+        out = tmp_path / weights
+        method = get("dga", importance_tokens=100, parts="H")
+        adapt(tiny_bert, Corpus.of(TEXTS), method, out, weights=weights, **OPTIONS)
+        protection = torch.tensor(json.loads((out / "importance.json").read_text())["parts"]["H"]["protection"])
+        before, after = (load_file(folder / "model.safetensors") for folder in (tiny_bert, out))
+        names = [f"bert.encoder.layer.{layer}.attention.self.value.weight" for layer in range(2)]
+        change = torch.stack([(after[name].float() - before[name]).view(4, -1).abs().mean(1) for name in names])
+        kept = change / (1 - protection)  # as far as the heads would have moved
+        assert kept.std() / kept.mean() < 0.7 * change.std() / change.mean()
+        moved[weights] = change.mean().item()
+    assert moved["bf16"] == pytest.approx(moved["fp32"], rel=0.3)
 
 
 @each(

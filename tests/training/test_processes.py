@@ -15,17 +15,19 @@ from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.masking import ExtractNGram, MaskNGram, RandomMasking, resolve
 from acclimate.model_kinds import MASKED
+from acclimate.models import attach
 from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, POLICIES, PaddingPolicy
 from acclimate.tasks import finetune
-from acclimate.training import adapt, batches, cutting, distributed
+from acclimate.training import adapt, batches, cutting, distributed, method
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.inputs import report_batch
+from acclimate.training.method import AdaptContext
 from tests.cases import each
 from tests.kills import killed
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tasks.test_classification import keyword_task
-from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
+from tests.tiny import TEXTS, save_tiny, tiny_model, tiny_tokenizer
 from tests.training.helpers import rows
 from tests.training.together import NO_DROPOUT, launch, main, one_step
 
@@ -87,6 +89,22 @@ def test_sums_of_gradients_start_during_the_backward_pass(together):
     for rank in range(2):
         for buckets, early in json.loads((together / f"buckets-{rank}.json").read_text()):
             assert buckets > 20 and early > buckets / 2
+
+
+def test_processes_round_weights_alike_and_go_on_with_their_own_random_numbers(together):
+    (mine, in_step, after), (other, alike, later) = (
+        json.loads((together / f"rounding-{rank}.json").read_text()) for rank in range(2)
+    )
+    assert in_step == alike and mine != other and after != later
+
+
+@each(("method", "numbers", "others"), [("lm", 2, {}), ("dga", 4, {"all_gather": 1})])
+def test_what_processes_exchange_in_a_step(together, method, numbers, others):
+    """On an emulated accelerator, beside the sums of gradients; exchanged numbers make no process wait for it."""
+    for rank in range(2):
+        for step in json.loads((together / f"cost-{method}-{rank}.json").read_text()):
+            assert step.pop("waits") <= 2 and step.pop("numbers") <= numbers
+            assert {name: count for name, count in step.items() if count} == {"all_reduce": 1, **others}
 
 
 def test_sums_take_little_extra_memory(monkeypatch):
@@ -259,6 +277,30 @@ def test_a_process_collates_only_its_share(monkeypatch):
     assert seconds[64] < 4 * seconds[1]
 
 
+def test_each_process_reads_its_own_part_of_a_sample(monkeypatch):
+    """Together they read each text once, also if the last group has fewer texts than there are processes."""
+    monkeypatch.setattr(method, "SAMPLE_GROUP_TOKENS", 200)
+    monkeypatch.setattr(cutting, "MASK_BLOCK", 4)
+    data, read, row = random_rows(60), [], TokenDataset.row
+    monkeypatch.setattr(TokenDataset, "row", lambda *args: read.append(1) or row(*args))
+    model = tiny_model("bert")
+    layers, texts = attach(model), []
+    for rank in range(4):
+        place, before = ProcessGroup(rank, 4), len(read)
+        context = AdaptContext(model, layers, tiny_tokenizer(), data, RandomMasking(0.3), 5, "fp32", False, place)
+        groups = list(context.sample_groups(10**6))
+        assert len(groups) == 3 and sum(tokens for tokens, _ in groups) == data.tokens
+        mine = texts_of(batch for _, batches in groups for batch in batches)
+        assert len(mine) <= len(read) - before <= len(mine) + 8
+        texts += mine
+    wanted = sorted(np.asarray(data[index]).tolist() for index in range(len(data)))
+    assert sorted(original for original, *_ in texts) == wanted
+    lone = AdaptContext(
+        model, layers, tiny_tokenizer(), data, RandomMasking(0.3), 5, "fp32", False, ProcessGroup(3, 4)
+    )
+    assert [batches for _, batches in lone.sample_groups(1)] == [[]], "the only text is that of another process"
+
+
 @each("tokens", [150, 10_000])
 @each("size", [2, 4, 8])
 @each("policy", [MINIMAL_PADDING, PaddingPolicy(multiple=8, padding_cost=0.2)])
@@ -289,7 +331,7 @@ def test_the_share_of_a_process_is_said_and_a_small_one_is_a_warning(capsys, cap
     report_batch(64, 74.4, ProcessGroup(1, 8), gpu, False)
     assert not capsys.readouterr().err and not caplog.records
     report_batch(64, 74.4, ProcessGroup(0, 8), gpu, False)
-    assert "only 595 tokens per step" in caplog.text and "--batch-size 3456" in caplog.text
+    assert "only 595 tokens per step" in caplog.text and "--batch-size 3584" in caplog.text
 
 
 def test_a_single_process_is_unchanged():
@@ -297,10 +339,10 @@ def test_a_single_process_is_unchanged():
     value = torch.randn(3, 2)
     assert group.gather(value) == (value, slice(0, 3))
     assert group.add([value])[0] is value
-    assert group.broadcast_value(0.3, torch.device("cpu")) == 0.3
+    assert group.broadcast_value(0.3) == 0.3
     assert group.share([1, 2, 3]) == [1, 2, 3]
     before = torch.get_rng_state()
-    with group.shared_random_state(torch.device("cpu")), group.main_process_first():
+    with group.shared_random_state(), group.main_process_first():
         pass
     assert torch.equal(before, torch.get_rng_state())
 

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 
 from acclimate.corpus import Corpus
-from acclimate.device import KERNELS_VARIABLE
 from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.models import LanguageModel
@@ -36,12 +35,10 @@ GRAPHS = {"kept": 10**6, "twice": 0, "mixed": 10**6}
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory):
     """The folder with the terms and gradients of single steps of two processes that share the weights."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(KERNELS_VARIABLE, "torch")
-        out = tmp_path_factory.mktemp("steps")
-        launch(_take_steps, out)
-        for name, graph_tokens in GRAPHS.items():
-            save_file(one_step(join_process_group(), graph_tokens), out / f"{name}.safetensors")
+    out = tmp_path_factory.mktemp("steps")
+    launch(_take_steps, out)
+    for name, graph_tokens in GRAPHS.items():
+        save_file(one_step(join_process_group(), graph_tokens), out / f"{name}.safetensors")
     return out
 
 
@@ -107,7 +104,6 @@ def test_other_kinds_of_sharding_are_refused(fsdp, environment, message, monkeyp
         ({"optimizer": "adamw-8bit"}, "lm", "bf16", "use adamw and fp32"),
         ({"weights": "bf16"}, "lm", "bf16", "use adamw and fp32"),
         ({}, "lm", "fp16", "use --precision bf16 or fp32"),
-        ({}, "lm", "bf16", "set ACCLIMATE_KERNELS=torch"),
     ],
 )
 def test_what_cannot_be_sharded_is_refused_before_the_model_is_loaded(
@@ -137,7 +133,7 @@ RUNS = {
     "tokens": ("bert", "tacl", {}),
     "deit": ("bert", "deit", {}),
     "recomputed": ("llama", "lm", {"gradient_checkpointing": True}),
-    "shared layers": ("albert", "lm", {}),
+    "shared layers": ("albert", "dga", {}),
     "no clipping": ("modernbert", "lm", {"max_gradient_norm": 0}),
     "kept": ("bert", "lm", {"keep_steps": (0, 2), "heldout": GENERAL, "heldout_every": 2, "progress": True}),
     "mixed": ("bert", "lm", {"replay": GENERAL, "replay_share": 0.3}),
@@ -152,17 +148,15 @@ CUT = {"fewer": "lm", "more": "lm", "same": "lm", "cut lora": "lora"}
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, _own_cache):
     """The folder with the results of two processes, ``whole`` and ``sharded``, and of runs that were killed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(KERNELS_VARIABLE, "torch")
-        out = tmp_path_factory.mktemp("runs")
-        for kind in {kind for kind, _, _ in RUNS.values()}:
-            save_tiny(kind, out / "models" / kind)
-        save_tiny("bert", out / "models" / "still", **NO_DROPOUT)
-        _run(out, "lm", out / "alone", model="still")
-        with killed(3):
-            _run(out, "more", out, model="still")
-        launch(_take_runs, out)
-        _run(out, "fewer", out, model="still")
+    out = tmp_path_factory.mktemp("runs")
+    for kind in {kind for kind, _, _ in RUNS.values()}:
+        save_tiny(kind, out / "models" / kind)
+    save_tiny("bert", out / "models" / "still", **NO_DROPOUT)
+    _run(out, "lm", out / "alone", model="still")
+    with killed(3):
+        _run(out, "more", out, model="still")
+    launch(_take_runs, out)
+    _run(out, "fewer", out, model="still")
     return out
 
 

@@ -7,8 +7,10 @@ import logging
 import multiprocessing
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +24,8 @@ from acclimate.training import distributed
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup, join_process_group, leave_process_group
 from acclimate.training.engine import Engine
+from acclimate.training.trainer import StepTrainer
+from acclimate.updates import UpdateRule
 from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 from tests.training.helpers import rows
 
@@ -60,16 +64,16 @@ def _take_part(run: Callable[[Path], None], rank: int, port: int, out: Path, log
 
 
 def one_step(
-    group: ProcessGroup, graph_tokens: int, prepare: Callable[[Engine], None] | None = None
+    group: ProcessGroup, graph_tokens: int, shard: Callable[[Engine], None] | None = None
 ) -> dict[str, torch.Tensor]:
     """Run one step of a model without dropout; return terms and gradients."""
     model = tiny_model("bert", **NO_DROPOUT)
-    attach(model)
+    attach(model, sharded=shard is not None)
     importance = {"H": torch.linspace(0, 1, 8).view(2, 4)}
     objectives = [LanguageModelling(), GeneralKnowledgeContrast(importance, 0.2, 0.7), TextContrast()]
     engine = Engine(model, objectives, graph_tokens=graph_tokens, group=group)
-    if prepare is not None:
-        prepare(engine)
+    if shard is not None:
+        shard(engine)
     collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), MASKED, 40)
     steps = StepDataset(rows(2), collator, batch_size=9, steps=3, seed=1, group=group)
     terms = engine.step(steps[1])
@@ -94,6 +98,60 @@ def spy_on_sums(patch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return steps
 
 
+def rounding(group: ProcessGroup) -> list[list[float]]:
+    """Return random numbers drawn before, in and after the step of an optimizer with bf16 weights."""
+    torch.manual_seed(group.rank)
+    engine = SimpleNamespace(group=group, model=torch.nn.Linear(2, 2, dtype=torch.bfloat16))
+    trainer = SimpleNamespace(engine=engine, rule=UpdateRule())
+    drawn = [torch.rand(3)]
+    StepTrainer._step_with_rule(trainer, lambda: drawn.append(torch.rand(3)))(None)  # type: ignore[arg-type]
+    return [values.tolist() for values in (*drawn, torch.rand(3))]
+
+
+def cost_of_steps(method: str, model: Path, out: Path) -> list[dict[str, int]]:
+    """Adapt on an emulated accelerator; return what each step but the last exchanges and waits for.
+
+    ``numbers`` are exchanged between the hosts, for which no accelerator is waited for.
+    """
+    from acclimate.corpus import Corpus
+    from acclimate.training import adapt
+    from acclimate.training.trainer import StepTrainer
+    from tests.counting import counted
+    from tests.methods.test_contract import CHEAP, DOCUMENTS, SHORT
+
+    counts: Counter[str] = Counter()
+    found, step, finish = [], StepTrainer.training_step, distributed._GradientSums.finish
+
+    def counting(name: str):
+        call = getattr(torch.distributed, name)
+
+        def run(*args, **kwargs):
+            counts["numbers" if kwargs.get("group") is not None else name] += 1
+            return call(*args, **kwargs)
+
+        return run
+
+    def finishing(self):
+        counts["all_reduce"] -= len(self._buckets)
+        finish(self)
+
+    def spied(self, *args, **kwargs):
+        found.append({**counts, "waits": ledger.waits})
+        counts.clear()
+        ledger.reset()
+        return step(self, *args, **kwargs)
+
+    with counted(bf16=False) as ledger, pytest.MonkeyPatch.context() as patch:
+        for name in ("all_reduce", "all_gather", "broadcast", "barrier"):
+            patch.setattr(torch.distributed, name, counting(name))
+        patch.setattr(distributed._GradientSums, "finish", finishing)
+        patch.setattr(StepTrainer, "training_step", spied)
+        patch.setattr("acclimate.training.trainer.log_interval", lambda steps: 50)
+        options = {**SHORT, "steps": 5, "batch_size": 8, "settings": CHEAP.get(method)}
+        adapt(model, Corpus.of(DOCUMENTS), method, out, **options)
+    return found[1:]
+
+
 def main(out: Path) -> None:
     from acclimate.corpus import Corpus
     from acclimate.errors import UserError
@@ -110,6 +168,7 @@ def main(out: Path) -> None:
         save_file(one_step(group, graph_tokens), out / f"{name}-{group.rank}.safetensors")
     options = {**SHORT, "steps": 4, "batch_size": 8}
     (out / f"buckets-{group.rank}.json").write_text(json.dumps(steps))
+    (out / f"rounding-{group.rank}.json").write_text(json.dumps(rounding(group)))
     adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "mlm", **options)
     adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "more", save_every=2, **options)
     with killed(3):
@@ -136,6 +195,9 @@ def main(out: Path) -> None:
         finetune(out / "still", task, first=task, **fine)
     with pytest.raises(UserError, match="Distillation runs in one process"):
         distill(out / "still", out / "bert", task)
+    for name in ("lm", "dga"):
+        cost = cost_of_steps(name, out / "bert", out / f"counted-{name}")
+        (out / f"cost-{name}-{group.rank}.json").write_text(json.dumps(cost))
     leave_process_group()
     assert not torch.distributed.is_initialized()
     leave_process_group()  # no effect in a single process

@@ -11,7 +11,7 @@ from acclimate.errors import UserError
 
 JOURNEY = {
     "Find out": ("demo", "advise", "compare", "init"),
-    "Train": ("adapt", "finetune", "merge", "distill", "annotate", "pretrain"),
+    "Train": ("select", "adapt", "finetune", "merge", "distill", "annotate", "pretrain"),
     "Look and share": ("inspect", "methods", "push", "doctor", "bench"),
 }
 """The commands by panel of ``acclimate --help``, in the order in which they are used."""
@@ -21,6 +21,7 @@ PAGES = {
     "advise": "docs/guides/domain.md",
     "compare": "docs/study.md",
     "init": "docs/study.md",
+    "select": "docs/select.md",
     "adapt": "docs/commands.md",
     "finetune": "docs/data.md",
     "merge": "docs/decoders.md",

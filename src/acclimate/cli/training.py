@@ -1,4 +1,4 @@
-"""``acclimate adapt``, ``pretrain`` and ``push``."""
+"""``acclimate select``, ``adapt``, ``pretrain`` and ``push``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from acclimate.cli.options import command
 from acclimate.errors import environment_integer
 from acclimate.options import AdaptOptions, Option, PretrainOptions, options, values
 from acclimate.options.declaration import MODEL, OUTPUT
+from acclimate.options.selection import SelectOptions
 from acclimate.options.studies import read_listed
 
 
@@ -81,6 +82,37 @@ def pretrain(options: PretrainOptions) -> None:
         return
     _print_result(result, options.keep_steps)
     print_next(["acclimate", "adapt", "--model", result.out, "--corpus", "TEXT", "--out", "adapted"])
+
+
+@options
+class SelectCommand(SelectOptions):
+    """Options of ``acclimate select``; Python returns the selected text, which needs no file."""
+
+    out: Annotated[str | Path, Option("JSON lines file to write.", OUTPUT)]
+
+
+@command(
+    app,
+    SelectCommand,
+    plugins=True,
+    example="acclimate select --corpus pool/ --by duplicates --by 'nearest k=50' --task task/ --out selected.jsonl",
+)
+def select(options: SelectCommand) -> None:
+    """Select the documents of a pool to adapt to, such as the nearest neighbors of a task."""
+    from acclimate.corpus.operations import account_file, read_accounts
+    from acclimate.training.selection import select as run
+
+    run(**values(options))
+    accounts = read_accounts(Path(options.out))
+    for account in accounts:
+        typer.echo(account.summary())
+    for name, texts in (("kept", accounts[-1].kept), ("dropped", accounts[-1].dropped)):
+        typer.echo("".join(f"  {name}: {text if len(text) <= 100 else f'{text[:99]}…'}\n" for text in texts), nl=False)
+    typer.echo(f"{options.out}; account: {account_file(Path(options.out))}")
+    words = ["--model", "MODEL", "--corpus", options.out]
+    if options.control is not None:
+        typer.echo(f"Control, {read_accounts(Path(options.control))[-1].summary()}: {options.control}")
+    print_next(["acclimate", "adapt", *words, "--out", "adapted"])
 
 
 def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:

@@ -89,6 +89,7 @@ class Corpus:
     not grow with the text, but by about 100 bytes per document if duplicates are dropped.
 
     Attributes:
+        sources: The files, datasets and texts in memory.
         report: What the latest iteration has found so far.
     """
 
@@ -140,7 +141,7 @@ class Corpus:
             raise UserError(f"The limit of a corpus must be at least 1 document, not {limit}.")
         if txt not in get_args(TxtLayout):
             raise unknown_name_error("layout of .txt files", txt, get_args(TxtLayout))
-        self._sources = sources
+        self.sources = sources
         self._text_column = text_column
         self._dedup = dedup
         self._limit = limit
@@ -153,7 +154,7 @@ class Corpus:
         self.report = CorpusReport([source.name for source in sources])
 
     def __repr__(self) -> str:
-        names = ", ".join(self.report.sources[:3]) + (", ..." if len(self._sources) > 3 else "")
+        names = ", ".join(self.report.sources[:3]) + (", ..." if len(self.sources) > 3 else "")
         return f"{type(self).__name__}({names})"
 
     @property
@@ -164,12 +165,12 @@ class Corpus:
         datasets by name. The hash is computed once.
         """
         if self._fingerprint is None:
-            column = self._text_column if any(not isinstance(source, ListSource) for source in self._sources) else ""
+            column = self._text_column if any(not isinstance(source, ListSource) for source in self.sources) else ""
             settings: tuple[Any, ...] = (_VERSION, column, self._dedup, self._limit, self._txt, self._parts)
             if self._excluded:
                 settings += (sorted(self._excluded),)
             state = blake2b(repr(settings).encode(), digest_size=16)
-            for source in self._sources:
+            for source in self.sources:
                 state.update(f"\n{self._fingerprint_of(source)}".encode())
             self._fingerprint = state.hexdigest()
         return self._fingerprint
@@ -182,7 +183,7 @@ class Corpus:
                 "bytes": getattr(source, "size", None),
                 "hash": self._fingerprint_of(source).split()[-1],
             }
-            for source in self._sources
+            for source in self.sources
         ]
 
     def _fingerprint_of(self, source: Source) -> str:
@@ -214,7 +215,7 @@ class Corpus:
         part = copy.copy(self)
         part._parts = (*self._parts, (heldout, seed, held))
         part._fingerprint = None
-        part.report = CorpusReport([source.name for source in self._sources])
+        part.report = CorpusReport([source.name for source in self.sources])
         return part
 
     def without(self, digests: Iterable[str]) -> Corpus:
@@ -226,7 +227,7 @@ class Corpus:
         smaller = copy.copy(self)
         smaller._excluded = self._excluded | {bytes.fromhex(digest) for digest in digests}
         smaller._fingerprint = None
-        smaller.report = CorpusReport([source.name for source in self._sources])
+        smaller.report = CorpusReport([source.name for source in self.sources])
         return smaller
 
     def _is_in_part(self, text: bytes) -> bool:
@@ -238,14 +239,18 @@ class Corpus:
         return True
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the documents from the start.
+        """Yield the documents; see :meth:`with_sources`."""
+        return (text for text, _ in self.with_sources())
+
+    def with_sources(self) -> Iterator[tuple[str, int]]:
+        """Yield the documents from the start, each with the index of its source in ``report.sources``.
 
         Raises:
             UserError: If a file cannot be opened or lacks the text column, or if no document is usable.
         """
-        self.report = report = CorpusReport([source.name for source in self._sources])
+        self.report = report = CorpusReport([source.name for source in self.sources])
         seen: set[bytes] = set()
-        for text, data in self._iterate_usable_texts(report):
+        for text, data, source in self._iterate_usable_texts(report):
             digest = hash_document(data) if self._dedup or self._excluded else b""
             if self._dedup:
                 if digest in seen:
@@ -256,7 +261,7 @@ class Corpus:
                 report.leaked += 1
             elif self._is_in_part(data):
                 report.documents += 1
-                yield text
+                yield text, source
             else:
                 report.elsewhere += 1
             # Contaminated documents count, or the limit would let in documents that were never searched.
@@ -266,9 +271,9 @@ class Corpus:
         if not report.documents:
             raise self._no_documents_error(report)
 
-    def _iterate_usable_texts(self, report: CorpusReport) -> Iterator[tuple[str, bytes]]:
-        """Yield each text with its UTF-8 bytes; count the empty and broken records."""
-        for source in self._sources:
+    def _iterate_usable_texts(self, report: CorpusReport) -> Iterator[tuple[str, bytes, int]]:
+        """Yield each text with its UTF-8 bytes and its source; count the empty and broken records."""
+        for number, source in enumerate(self.sources):
             advice = ""
             for line, text, problem in source.records(self._text_column, self._txt):
                 if not problem:
@@ -286,7 +291,7 @@ class Corpus:
                 elif not text or text.isspace():
                     report.empty += 1
                 else:
-                    yield text, data
+                    yield text, data, number
 
     def _no_documents_error(self, report: CorpusReport) -> UserError:
         if report.elsewhere:
@@ -304,10 +309,9 @@ class Corpus:
         names = ", ".join(f"'{name}'" for name in report.sources[:3])
         more = f" and {len(report.sources) - 3} more" if len(report.sources) > 3 else ""
         first = f" First problem: {report.problems[0]}." if report.problems else ""
-        return UserError(
-            f"The corpus has no usable document. Checked {format_count(len(report.sources), 'source')} "
-            f"({names}{more}): {report.broken:,} broken, {report.empty:,} empty.{first}"
-        )
+        counts = f"{report.broken:,} broken, {report.empty:,} empty.{first}"
+        found = f"{format_count(len(report.sources), 'source')} ({names}{more})"
+        return UserError(f"The corpus has no usable document. Checked {found}: {counts}")
 
 
 def format_count(number: int, noun: str) -> str:
@@ -437,8 +441,7 @@ def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
 def subsample_documents(corpus: Iterable[str], count: int) -> list[str]:
     """Return a pseudo-random sample of ``count`` documents that does not depend on their order.
 
-    The documents with the smallest hashes are taken, so equal corpora give the same sample. Memory holds only the
-    sample.
+    The documents with the smallest hashes are taken, so equal corpora give the same sample. Memory holds only it.
     """
     ranked = (
         (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), text) for text in corpus

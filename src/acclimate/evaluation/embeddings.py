@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from acclimate.device import default_device
 from acclimate.errors import UserError, first_line
@@ -21,6 +23,7 @@ from acclimate.evaluation.statistics import Interval, paired_bootstrap, paired_d
 from acclimate.masking.words import split_sentences
 from acclimate.models.checkpoints import trusts_remote_code
 from acclimate.models.saving import find_file
+from acclimate.objectives.base import PoolingHead
 from acclimate.progress import silence_transformers
 from acclimate.records import Record, fingerprint, optional
 
@@ -70,6 +73,32 @@ def load_encoder(model: str | Path) -> Any:
     except Exception as error:  # each kind of module has its own exceptions
         raise UserError(f"'{model}' cannot be loaded as a sentence encoder: {first_line(error)}") from error
     return encoder.float().eval()
+
+
+def load_pooling_head(model: str | Path, device: torch.device) -> PoolingHead | None:
+    """Return how a sentence encoder makes the vector of a text out of hidden states; None for another model.
+
+    Its modules after the encoder (pooling, dense layers, normalization) are run as they are, and not trained.
+
+    Raises:
+        UserError: If it cannot be loaded, or ``sentence-transformers`` is not installed.
+    """
+    if not str(model) or not is_sentence_encoder(model):
+        return None
+    modules = [module.to(device).eval().requires_grad_(False) for module in list(load_encoder(model))[1:]]
+
+    def pool(states: Tensor, real: Tensor) -> Tensor:
+        features = {"token_embeddings": states, "attention_mask": real.long()}
+        for module in modules:
+            features = module(features)
+        return features["sentence_embedding"]
+
+    return pool
+
+
+def pool_first_token(states: Tensor, real: Tensor) -> Tensor:
+    """Return the state of the first token of each text: (texts, width)."""
+    return states[:, 0]
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,14 @@ MIN_ITEMS = 20
 
 
 class Collapse(NamedTuple):
-    """The answer, in the form of a prediction, and the number of items that it was predicted for."""
+    """The answer, in the form of a prediction, and the number of items that it was predicted for.
+
+    A ``reason`` says why a model has not learned its task, if it does not always give the same answer.
+    """
 
     answer: Any
     items: int
+    reason: str = ""
 
 
 def find_collapse(gold: Sequence[Any], predicted: Sequence[Any]) -> Collapse | None:
@@ -62,6 +66,8 @@ class Scoring(ABC):
     """Pipeline tag and title of such tasks on the Hugging Face Hub."""
     errors: ClassVar[tuple[str, ...]] = ()
     """Further measures, in the unit of the target; lower is better, and no weights are selected by them."""
+    failure: ClassVar[str] = "predict the same answer for almost all test items"
+    """What models do of which :meth:`find_collapse` finds that they have not learned the task."""
 
     @property
     @abstractmethod

@@ -15,12 +15,13 @@ from acclimate.masking.base import (
     register,
     resolve,
 )
-from acclimate.masking.rewriting import ExtractNGram, MaskNGram, NGramSampler, Rewriting
+from acclimate.masking.rewriting import DeleteWords, ExtractNGram, MaskNGram, NGramSampler, Rewriting
 from acclimate.masking.wrappers import RandomSameCount
 
 __all__ = [
     "IGNORE_INDEX",
     "MASK_RATE",
+    "DeleteWords",
     "ExtractNGram",
     "MaskNGram",
     "Masking",

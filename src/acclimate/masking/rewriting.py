@@ -1,6 +1,6 @@
-"""Rewritten texts for views of a batch: without an n-gram, the n-gram alone, or without certain tokens.
+"""Rewritten texts for views of a batch: without an n-gram, the n-gram alone, or without certain tokens or words.
 
-The n-grams are those of InfoWord (Kong et al., ICLR 2020).
+The n-grams are those of InfoWord (Kong et al., ICLR 2020), the deletion of words is that of TSDAE (Wang et al., 2021).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from acclimate.masking.base import Vocabulary
+from acclimate.masking.words import Words
 
 
 class Rewriting(ABC):
@@ -129,13 +130,47 @@ class ExtractNGram(Rewriting):
                 kept[: ordinary[0]] = True
                 kept[ordinary[-1] + 1 :] = True
             rows.append(flat[positions[kept]] if kept.any() else flat[positions])
-        width = max((len(row) for row in rows), default=0)
-        extracted = np.zeros((len(rows), width), dtype=ids.dtype)
-        number = np.full((len(rows), width), -1, dtype=text.dtype)
-        for index, row in enumerate(rows):
-            extracted[index, : len(row)] = row
-            number[index, : len(row)] = index
-        return extracted, number
+        return _make_rows(rows, ids, text)
+
+
+def _make_rows(rows: Sequence[np.ndarray], ids: np.ndarray, text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids and text numbers of one row per text; they have the types of ``ids`` and ``text``."""
+    width = max((len(row) for row in rows), default=0)
+    made = np.zeros((len(rows), width), dtype=ids.dtype)
+    number = np.full((len(rows), width), -1, dtype=text.dtype)
+    for index, row in enumerate(rows):
+        made[index, : len(row)] = row
+        number[index, : len(row)] = index
+    return made, number
+
+
+@dataclass(frozen=True)
+class DeleteWords(Rewriting):
+    """The text without a random part of its words, one row per text; special tokens and at least one word remain.
+
+    Attributes:
+        rate: Probability that a word is deleted.
+    """
+
+    rate: float = 0.6
+
+    def __call__(
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Delete words of each text."""
+        words = Words.of(ids, text, allowed, vocabulary.subwords)
+        deleted = np.zeros(ids.size, dtype=bool)
+        starts = np.searchsorted(words.text, np.arange(len(seeds) + 1))
+        for number, seed in enumerate(seeds):
+            first, end = starts[number], starts[number + 1]
+            rng = np.random.default_rng(seed)
+            gone = rng.random(end - first) < self.rate
+            if gone.all() and len(gone):
+                gone[rng.integers(len(gone))] = False
+            tokens = slice(words.starts[first], words.starts[end])
+            deleted[words.positions[tokens][np.repeat(gone, words.lengths[first:end])]] = True
+        flat = ids.ravel()
+        return _make_rows([flat[place[~deleted[place]]] for place in positions_by_text(text)], ids, text)
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,29 @@ def encode_layers(model: PreTrainedModel, ids: Tensor, text: Tensor) -> list[Ten
     return [*output.hidden_states[:-1], output.last_hidden_state]
 
 
+def decode(model: PreTrainedModel, ids: Tensor, text: Tensor, **arguments: Any) -> Tensor:
+    """Return the last hidden states of an encoder that reads from left to right, as a decoder does.
+
+    Args:
+        model: As for :func:`encode`.
+        ids: As for :func:`encode`.
+        text: As for :func:`encode`.
+        arguments: Further arguments of its layers.
+
+    Returns:
+        (rows, tokens, width), each state a function of the same text up to its token. Undefined at padding.
+    """
+    earlier = torch.ones(2 * text.shape[1:], dtype=torch.bool, device=text.device).tril()
+    options = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),  # the mask below also separates padding, see `_forward`
+        "position_ids": _position_ids(model, ids, text),
+        "block_mask": ((text[:, :, None] == text[:, None, :]) & earlier).unsqueeze(1),
+    }
+    states: Tensor = model.base_model(**options, **arguments, **_without_cache(model)).last_hidden_state
+    return states
+
+
 def _forward_padded(
     model: PreTrainedModel,
     ids: Tensor,
@@ -248,7 +271,7 @@ def _position_ids(model: PreTrainedModel, ids: Tensor, text: Tensor) -> Tensor:
     return torch.where(counted, number - before, 0) + first - 1 if first else number - before - 1
 
 
-CLASSIFIER, TAGGER = "ForSequenceClassification", "ForTokenClassification"
+CLASSIFIER, TAGGER = ("ForSequenceClassification", "ForMultipleChoice"), "ForTokenClassification"
 """Suffixes of the classes whose head reads the first token, or each token by itself. The head for question answering
 also depends on padding, through its softmax over positions."""
 REQUIRED_INPUTS, SUPPORTED_INPUTS = {"input_ids", "attention_mask"}, {"input_ids", "attention_mask", "token_type_ids"}
@@ -295,7 +318,7 @@ class _SkipUnreadTokens:
         unpaddable = uses_gated_attention(model) and kernels.unpadding
         pooler = getattr(model.base_model, "pooler", None) is not None
         self.pools = unpaddable and pooler and not self.cuts and name.endswith(CLASSIFIER)
-        self.unpads = unpaddable and (self.cuts or self.pools or (not pooler and name.endswith((CLASSIFIER, TAGGER))))
+        self.unpads = unpaddable and (self.cuts or self.pools or (not pooler and name.endswith((*CLASSIFIER, TAGGER))))
         self.model = model
         self.unpadded: Unpadded | None = None
 

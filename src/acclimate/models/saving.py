@@ -121,6 +121,30 @@ def copy_sentence_encoder_files(source: str | None, folder: Path) -> None:
         )
 
 
+def write_pooling(folder: Path, pooling: str, width: int) -> None:
+    """Make a model folder one of ``sentence-transformers``, unless it is one.
+
+    Args:
+        folder: The folder, with model and tokenizer.
+        pooling: ``"mean"`` over tokens, or ``"cls"`` for the first token.
+        width: Width of the hidden states.
+    """
+    if (folder / "modules.json").is_file():
+        return
+    names = {"": "Transformer", "1_Pooling": "Pooling"}
+    modules = [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for index, (path, name) in enumerate(names.items())
+    ]
+    modes = {"pooling_mode_cls_token": pooling == "cls", "pooling_mode_mean_tokens": pooling == "mean"}
+    (folder / "1_Pooling").mkdir()
+    for path, entries in (
+        ("modules.json", modules),
+        ("1_Pooling/config.json", {"word_embedding_dimension": width, **modes}),
+    ):
+        write_text(folder / path, json.dumps(entries, indent=2))
+
+
 def _find_modules(source: str) -> tuple[tuple[Path | str, ...], list[dict[str, Any]]]:
     """Return the places of the files of a sentence encoder, and its modules, of which the first is the model."""
     if modules := _read_modules(find_file(source, "modules.json")):

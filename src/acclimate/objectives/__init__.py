@@ -7,6 +7,7 @@ from acclimate.objectives.base import (
     LanguageModelling,
     Objective,
     Outputs,
+    PoolingHead,
     View,
     ViewInput,
     mean_pool,
@@ -15,6 +16,7 @@ from acclimate.objectives.contrast import GeneralKnowledgeContrast, TextContrast
 from acclimate.objectives.distillation import Distillation, TokenDistillation
 from acclimate.objectives.embedding import EmbeddingRegularizer
 from acclimate.objectives.infoword import SpanContrast
+from acclimate.objectives.reconstruction import SentenceReconstruction
 from acclimate.objectives.tacl import TokenAwareContrast
 from acclimate.objectives.taco import ContextContrast
 
@@ -29,6 +31,8 @@ __all__ = [
     "LanguageModelling",
     "Objective",
     "Outputs",
+    "PoolingHead",
+    "SentenceReconstruction",
     "SpanContrast",
     "TextContrast",
     "TokenAwareContrast",

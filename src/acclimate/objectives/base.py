@@ -168,6 +168,32 @@ def mean_pool(hidden: Tensor, text: Tensor, texts: int) -> Tensor:
     return total / sizes
 
 
+PoolingHead = Callable[[Tensor, Tensor], Tensor]
+"""Function of the states of texts (texts, tokens, width) and of which tokens are real, boolean (texts, tokens), to
+their vectors (texts, dimensions)."""
+
+
+def split_texts(hidden: Tensor, text: Tensor, texts: int) -> tuple[Tensor, Tensor]:
+    """Put every text into a row of its own.
+
+    Args:
+        hidden: (rows, tokens, width).
+        text: Index of the text of each token, -1 at padding (rows, tokens); on the CPU. It increases in reading order.
+        texts: Number of texts.
+
+    Returns:
+        The states (texts, longest text, width), undefined at padding, and which are real, boolean (texts, longest
+        text); both on the device of ``hidden``.
+    """
+    places = (text.flatten() >= 0).nonzero()[:, 0]
+    sizes = torch.bincount(text.flatten()[places], minlength=texts)
+    number = torch.arange(int(sizes.max()))[None]
+    real = number < sizes[:, None]
+    index = places[torch.where(real, (sizes.cumsum(0) - sizes)[:, None] + number, 0)]
+    states = hidden.flatten(0, 1).index_select(0, copy_to(index.flatten(), hidden.device))
+    return states.view(*real.shape, -1), copy_to(real, hidden.device)
+
+
 def mark_text_starts(text: Tensor) -> Tensor:
     """Return where texts begin (rows, tokens), from the index of the text of each token, -1 at padding."""
     first = torch.ones_like(text, dtype=torch.bool)
@@ -199,7 +225,7 @@ class Outputs:
         """
         self._hidden, self.batch, self._heads, self._embedded = hidden, batch, heads, embedded or {}
         self._chosen, self._logit_rows = chosen or {}, logit_rows
-        self._pooled: dict[View, Tensor] = {}
+        self._pooled: dict[tuple[View, PoolingHead | None], Tensor] = {}
         self._logits: dict[View, Tensor] = {}
 
     def hidden(self, view: View) -> Tensor:
@@ -220,12 +246,16 @@ class Outputs:
         """Return the hidden states of the real tokens, in row order: (real tokens, width)."""
         return self.hidden(view).flatten(0, 1).index_select(0, self.batch.positions(view.tokens))
 
-    def pooled(self, view: View) -> Tensor:
-        """Return the mean over the real tokens of each text: (texts, width), float32."""
-        if view not in self._pooled:
-            text = self.batch.host.view_input(view.tokens).text
-            self._pooled[view] = mean_pool(self._hidden[view], text, self.batch.texts)
-        return self._pooled[view]
+    def pooled(self, view: View, head: PoolingHead | None = None) -> Tensor:
+        """Return the vector of each text, float32: the mean over its real tokens (texts, width), or that of a head."""
+        if (view, head) not in self._pooled:
+            text, states = self.batch.host.view_input(view.tokens).text, self._hidden[view]
+            if head is None:
+                found = mean_pool(states, text, self.batch.texts)
+            else:
+                found = head(*split_texts(states.float(), text, self.batch.texts)).float()
+            self._pooled[view, head] = found
+        return self._pooled[view, head]
 
     def masked_logits(self, view: View) -> Tensor:
         """Return vocabulary logits at the labelled positions only, in row order: (positions, vocabulary).
@@ -253,6 +283,16 @@ class Outputs:
         states = [self._labelled_states(view)[:labelled] for view in views]
         return map_logits(function, [self._head(view) for view in views], states, *values, rows=self._logit_rows)
 
+    def map_states(self, function: Callable[..., Tensor], states: Tensor, *values: Tensor) -> Tensor:
+        """Apply a function of the logits of the student at given states, some at a time; as :meth:`map_logits`.
+
+        Args:
+            function: As for :meth:`map_logits`.
+            states: Hidden states (positions, width) that a term computed itself.
+            values: As for :meth:`map_logits`.
+        """
+        return map_logits(function, [self._heads["student"]], [states], *values, rows=self._logit_rows)
+
     def _labelled_states(self, view: View) -> Tensor:
         """Return the states at :attr:`Batch.chosen`: (positions, width)."""
         return self._chosen[view] if view in self._chosen else self._hidden[view].flatten(0, 1)[self.batch.chosen]
@@ -270,6 +310,7 @@ class LossTerm(ABC):
         weight: Factor of the term in the total loss.
         views: The views that the term reads.
         embeddings: Whether it needs the input of the first layer, :meth:`Outputs.embedded`.
+        readings: How many times the term itself runs the student on the texts, besides its views.
         chosen_only: Whether it needs no more of its views than :meth:`Outputs.map_logits` or
             :meth:`Outputs.masked_logits`. Then a part of the last layer is skipped, unless another term needs it.
     """
@@ -278,6 +319,7 @@ class LossTerm(ABC):
     weight: float
     views: tuple[View, ...]
     embeddings: bool = False
+    readings: int = 0
     chosen_only: bool = False
 
     def for_kind(self, kind: ModelKind) -> Self:

@@ -9,6 +9,8 @@ from pydantic import BeforeValidator, Field
 from acclimate.registry import parse_number
 
 MAX_SEED = 2**32 - 1
+AUTO = "auto"
+"""Value of an option that is chosen for the machine or the data."""
 MAX_COUNT = 10**9
 """Maximum of most counts, such as steps and documents; a larger one is probably a mistake and would never end."""
 MAX_TOKENS = 10**15
@@ -21,6 +23,20 @@ def read_number(value: Any) -> Any:
     if isinstance(value, bool):  # YAML reads yes and on as true, and Python counts with it
         raise ValueError(f"must be a number, not {value}")
     return parse_number(value)
+
+
+def number_or_auto(most: int) -> BeforeValidator:
+    """Return the check of an option that takes a whole number from 1 to ``most``, :data:`AUTO` or None."""
+
+    def read(value: Any) -> Any:
+        if value is None or value == AUTO:
+            return value
+        number = read_number(value)
+        if type(number) is not int or not 1 <= number <= most:
+            raise ValueError(f"must be auto or a whole number from 1 to {most:,}, not {value}")
+        return number
+
+    return BeforeValidator(read)
 
 
 Integer = Annotated[int, BeforeValidator(read_number)]

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
-from acclimate.options.numbers import Count, SeedCount, TokenCount, read_number
+from acclimate.options.numbers import Count, SeedCount, TokenCount, number_or_auto
 from acclimate.options.reading import Encoding, LabelOptions
 from acclimate.options.training import Progress
 
-AUTO, MAX_WORKERS = "auto", 4_096
+MAX_WORKERS = 4_096
 
 if TYPE_CHECKING:
     Strings = Sequence[str]
@@ -49,20 +49,6 @@ def read_names(value: Any) -> Any:
 
 
 Places = Annotated[Strings, BeforeValidator(read_places)]
-
-
-def read_workers(value: Any) -> Any:
-    """Return a number of processes, ``"auto"`` or None.
-
-    Raises:
-        ValueError: If it is something else.
-    """
-    if value is None or value == AUTO:
-        return value
-    number = read_number(value)
-    if type(number) is not int or not 1 <= number <= MAX_WORKERS:
-        raise ValueError(f"must be auto or a whole number from 1 to {MAX_WORKERS:,}, not {value}")
-    return number
 
 
 def _text(what: str, **more: Any) -> Option:
@@ -157,7 +143,7 @@ class CompareOptions:
     ] = ()
     workers: Annotated[
         int | str | None,
-        BeforeValidator(read_workers),
+        number_or_auto(MAX_WORKERS),
         Option(
             "Number of processes that compute the jobs, each with its own GPU and share of the cores, or auto.",
             TRAINING,

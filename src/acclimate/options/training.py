@@ -33,8 +33,8 @@ from acclimate.options.numbers import (
     Positive,
     SeedNumber,
     Share,
-    Size,
     TokenCount,
+    number_or_auto,
 )
 from acclimate.options.reading import Encoding, LabelOptions
 from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
@@ -103,7 +103,17 @@ LENGTH_OF_CAUSAL = f"{CAUSAL.max_length:,} for causal models, or all positions o
 LearningRate = Annotated[
     Positive, Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero.")
 ]
-BatchSize = Annotated[Size, Option("Texts per optimizer step.", more="A step accumulates micro-batches as needed.")]
+BatchSize = Annotated[
+    int | str,
+    number_or_auto(MAX_SIZE),
+    Option(
+        "Texts per optimizer step, or auto for as many as suit the device.",
+        more="A step accumulates micro-batches as needed. With auto, the texts of a step have about as many tokens as "
+        "keep a GPU busy, or as make the update of the weights cheap on a CPU "
+        "(:data:`acclimate.training.inputs.STEP_TOKENS`), but no more than leave a training by epochs or tokens 100 "
+        "steps. The learning rate stays the same.",
+    ),
+]
 WeightDecay = Annotated[NonNegative, Option("AdamW weight decay, applied to matrices only.")]
 MaxGradientNorm = Annotated[
     NonNegative,

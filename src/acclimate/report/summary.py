@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acclimate.evaluation.scoring import SCORINGS
 from acclimate.report.formatting import (
     interval_text,
     joined,
@@ -417,18 +418,17 @@ def _contaminated_train_splits(results: StudyResults) -> list[str]:
 
 
 def _collapsed_models(results: StudyResults) -> list[str]:
-    """Warn of models that predict the same answer for almost all test items of a task."""
-    found: dict[str, list[str]] = {}
+    """Warn of models that have not learned a task, such as those with the same answer for almost all test items."""
+    found: dict[str, dict[str, list[str]]] = {}
     for row in [*results.scores, *results.forgetting]:
         if row.collapsed:
             seeds = len(row.seeds)
             where = "" if row.collapsed == seeds else f" in {row.collapsed} of {seeds} seeds"
-            found.setdefault(row_place(results, row), []).append(row.method + where)
-    if not found:
-        return []
-    places = "; ".join(f"{place} ({joined(methods)})" for place, methods in found.items())
+            places = found.setdefault(SCORINGS[row.kind].failure, {})
+            places.setdefault(row_place(results, row), []).append(row.method + where)
     return [
-        f"These models predict the same answer for almost all test items: {places}. They did not learn the task, so "
-        "their scores say nothing about adaptation. Train longer, with another learning rate or with more examples; "
-        "'search' tunes this on dev."
+        f"These models {failure}: {'; '.join(f'{place} ({joined(methods)})' for place, methods in places.items())}. "
+        "They did not learn the task, so their scores say nothing about adaptation. Train longer, with another "
+        "learning rate or with more examples; 'search' tunes this on dev."
+        for failure, places in found.items()
     ]

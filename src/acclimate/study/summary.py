@@ -48,6 +48,7 @@ from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import HEAD, Job, JobGraph, JobResult, Outcome, StudyView, kinds
+from acclimate.study.selection import selection_results
 
 PACKAGES = ("acclimate", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn", "numpy")
 STATES = ("done", "reused", "failed", "blocked", "missing")
@@ -79,7 +80,7 @@ def summarize(
     config, contamination = inputs.config, contamination or Contamination()
     view = StudyView(inputs, graph, outcomes, out)
     methods = {row.label: row for kind in kinds() for row in kind.method_rows(inputs)}
-    rows: dict[str, Any] = {}
+    rows: dict[str, Any] = selection_results(inputs.corpora, inputs.selected)
     for kind in kinds():
         for name, found in kind.rows(view).items():
             if name not in StudyResults.__dataclass_fields__:

@@ -210,7 +210,7 @@ class LocalLauncher:
 
         Args:
             folder: Folder for logs.
-            workers: Number of workers, or :data:`acclimate.options.studies.AUTO` for ``per_gpu`` on each GPU. Without
+            workers: Number of workers, or :data:`acclimate.options.numbers.AUTO` for ``per_gpu`` on each GPU. Without
                 a GPU that is one for every four cores.
             settings: None; workers on this machine have none.
             per_gpu: Workers on each GPU, each of which uses that part of its memory; None for as few as possible.

@@ -164,6 +164,8 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     def score() -> float:
         return float(learner.measure("dev", chosen).metrics[resolved.metric])
 
+    if resolved.epochs:
+        learner.start()
     with tensorboard_folder(trackers, target):
         own = find_task_kind(data).own_training
         run_training: Callable[..., Any] = learner.train if own else train

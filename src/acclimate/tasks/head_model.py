@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.device import Precision, autocast, copy_to, with_host_copy
+from acclimate.device import Precision, autocast, copy_to, to_device, with_host_copy
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX
 from acclimate.models.batching import micro_batch_tokens, padding_multiple, round_up
@@ -77,6 +77,18 @@ class HeadModel:
         """Return the indices of the rows of each batch for inference; see :func:`token_budget_batches`."""
         return token_budget_batches(rows, micro_batch_tokens(self.model), padding_multiple(self.model))
 
+    def prepare(self) -> None:
+        """Move the model to the default device."""
+        to_device(self.model)
+
+    def run(self, model: PreTrainedModel, inputs: dict[str, Tensor]) -> Any:
+        """Return the output of the model: its ``logits`` and, if the inputs have targets, their mean ``loss``."""
+        return model(**inputs)
+
+    def micro_batches(self, rows: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:
+        """Cut the rows of a training step into parts whose gradients fit at once."""
+        return [rows]
+
     def read_output(self, output: Any) -> Tensor:
         """Return the part of the model's output that a prediction needs: (rows, ...)."""
         logits: Tensor = output.logits
@@ -104,7 +116,7 @@ class HeadModel:
                     if name not in self.targets
                 }
                 with autocast(precision, self.device):
-                    output = self.model(**inputs)
+                    output = self.run(self.model, inputs)
                 for place, values in zip(batch, self.read_output(output).float().cpu(), strict=True):
                     result[place] = values
         return result

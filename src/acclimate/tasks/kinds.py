@@ -108,6 +108,9 @@ class Learner(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} is trained by acclimate.tasks.trainer.train")
 
+    def start(self) -> None:  # noqa: B027 (most kinds have nothing to do)
+        """Measure before training what the trained model is compared with."""
+
     def finish(self) -> None:  # noqa: B027 (most kinds have nothing to do)
         """Bring the trained model into the form in which it is evaluated and saved."""
 
@@ -208,7 +211,8 @@ def resolve_options(given: SupervisedOptions, task: Any) -> tuple[ResolvedOption
     metrics = (task.scoring("dev", negative) if given.select == "dev" else scoring).metrics
     if resolved.metric not in metrics:
         raise unknown_name_error("metric", resolved.metric, metrics)
-    if not given.epochs and not find_task_kind(task).own_training:
+    kind = find_task_kind(task)
+    if not (given.epochs or kind.own_training or kind.zero_shot):
         raise UserError(f"'epochs' must be at least 1 for the task '{task.name}', whose head needs training.")
     if given.confidence_penalty and not task.labels:
         raise UserError(f"'confidence_penalty' does not apply to the task '{task.name}', which has no classes.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from acclimate.adaptation_rows import MaskedTexts
-from acclimate.cards import summarize_sources, write_adapted_card
+from acclimate.cards import summarize_text, write_adapted_card
 from acclimate.corpus import Corpus, TokenDataset, tokenize
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.corpus.tokenizing import check_known
@@ -30,7 +30,9 @@ from acclimate.models import LanguageModel, ModelKind, attach, describe_attentio
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.lora import warn_of_export
+from acclimate.models.saving import write_pooling
 from acclimate.options import AdaptOptions, recorded, values, verb
+from acclimate.options.numbers import AUTO
 from acclimate.options.replay import REPLAY_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
 from acclimate.progress import print_message, report_text
@@ -44,15 +46,17 @@ from acclimate.training.callbacks import (
     copy_kept_models,
     tensorboard_folder,
 )
-from acclimate.training.distributed import join_process_group
+from acclimate.training.distributed import join_process_group, wants_sharding
 from acclimate.training.engine import Engine, check_dropout, make_reference
 from acclimate.training.heldout import NO_SIMILARITY, HeldOutText, SimilarityCheck
 from acclimate.training.inputs import (
+    STEP_TOKENS,
     TASK_EPOCHS,
     Budget,
     TextInput,
     add_method_virtual_tokens,
     check_length,
+    choose_batch_size,
     document_framing,
     report_batch,
     resolve_texts,
@@ -129,7 +133,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     if replays and not method.trains:
         raise UserError(f"Method '{method.name}' does not train, so nothing can be replayed; remove replay and chat.")
     similarity = _open_similarity(options, method, text, heldout, replays)
-    seed, max_length, batch_size = options.seed, options.max_length, options.batch_size
+    seed, max_length = options.seed, options.max_length
+    step_tokens = STEP_TOKENS[default_device().type] if options.batch_size == AUTO else None
     adapter = resolve_adapter(method, options.adapter, options.adapter_settings, options.quantize)
     learning_rate = choose_learning_rate(options, method)
     strategy = resolve(options.masking, options.mask_rate, options.masking_settings)
@@ -159,6 +164,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         optimizer=None if options.optimizer == "adamw" else options.optimizer,
         weights=None if options.weights == "fp32" else options.weights,
         precision=precision,
+        step_tokens=step_tokens,
         heldout=None if heldout is None else heldout.identity(),
         replay=[replay.identity() for replay in replays] or None,
         similarity=similarity and similarity.pairs and similarity.pairs.fingerprint(),
@@ -178,10 +184,10 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         shared |= {"progress": progress, "similarity": NO_SIMILARITY}  # only the last model is measured
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group, similarity)
     loaded = load_language_model(model, options.dropout, options.quantize)
-    kind = loaded.kind
+    kind, loaded.pooling = loaded.kind, method.sentence_pooling
     method.check_kind(kind, model)
     _check_masking(options, kind)
-    layers = attach(to_device(loaded.model))
+    layers = attach(to_device(loaded.model), wants_sharding(options.fsdp))
     layout = usable_layout(loaded.model, options.layout, given_layout)
     appended = add_method_virtual_tokens(loaded, method, seed)
     length = max_length + appended
@@ -206,11 +212,12 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             loaded,
             length,
             framing=framing,
-            batch_size=batch_size,
+            choose_batch=partial(choose_batch_size, options.batch_size, step_tokens, budget),
             seed=seed,
             appended=appended,
             progress=progress,
         )
+        batch_size = mixture.batch_size
     open_work_folder(work, config, group)
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", options.head_tokens, seed, precision, progress, group, appended)
@@ -223,7 +230,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         )
         method.prepare(context)
         rule = method.update_rule()
-        set_weight_type(loaded.model, options.weights, rule)
+        set_weight_type(loaded.model, options.weights)
         result.preparation = context.preparation
         objectives = method.objectives()
         check_dropout(objectives, loaded.model)
@@ -247,15 +254,10 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             else [heldout.make_callback(loaded.tokenizer, alike, length, framing, batch_size, seed)]
         )
         data = StepDataset(
-            mixture.rows,
-            collator,
-            batch_size=batch_size,
-            steps=total,
-            seed=seed,
-            group=group,
-            order=mixture,
+            mixture.rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group, order=mixture
         )
-        report_batch(batch_size, rows.tokens / len(rows), group, loaded.model.device, progress)
+        result.batch_size = batch_size
+        report_batch(batch_size, mixture.mean_length, group, loaded.model.device, progress, step_tokens)
         data.check_learnable()
         result.rows = RowAccount.of(rows, kind, data.padding(), joined=framing.documents == "joined")
         print_message(f"Rows: {result.rows.summary()}.", enabled=progress)
@@ -333,7 +335,7 @@ def _open_similarity(
     texts = {"domain text (read in training)": text} if heldout is None else {"held-out text": heldout.corpus}
     replayed = [replay.text for replay in replays if isinstance(replay.text, Corpus)]
     texts |= {f"replayed text {number}": corpus for number, corpus in enumerate(replayed, 1)}
-    return SimilarityCheck.of(str(options.model), options.similarity, texts)
+    return SimilarityCheck.of(str(options.model), options.similarity, texts, method.sentence_pooling is not None)
 
 
 def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -> Method:
@@ -394,11 +396,11 @@ def _write_model_files(
     else:
         result.adapter = loaded.adapter.export(folder, loaded.tokenizer, out, config["model"])
         result.warning = " ".join(filter(None, (result.warning, warn_of_export(result.adapter))))
+    if loaded.pooling is not None:
+        write_pooling(folder, loaded.pooling, loaded.model.config.get_text_config().hidden_size)
     if similarity is not None:
         result.add_similarity(similarity.measure(folder))
-    # The folder contains a numeric summary of the text, so that the model can be traced back to it.
-    text_report = {**text.report.as_dict(), "files": summarize_sources(text.contents())}
-    del text_report["sources"]  # names of files can be private
+    text_report = summarize_text(text)
     if result.rows is not None:
         text_report["rows"] = result.rows.as_dict()
     write_json(

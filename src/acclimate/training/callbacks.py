@@ -18,7 +18,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from acclimate.errors import Stopped, UserError, check_stop, requested_stop, unknown_name_error
@@ -263,10 +262,10 @@ class Clock:
             return 0.0
         return self.seconds / self.budget if self._group.size == 1 else self._agreed
 
-    def synchronize(self, device: torch.device) -> None:
+    def synchronize(self) -> None:
         """Let all processes agree on the time."""
         if self.budget is not None and self._group.size > 1:
-            self._agreed = self._group.broadcast_value(self.seconds / self.budget, device)
+            self._agreed = self._group.broadcast_value(self.seconds / self.budget)
 
 
 def linear_schedule(steps: int, warmup: float, clock: Clock) -> Callable[[int], float]:
@@ -303,7 +302,7 @@ class ResumableCallback(TrainerCallback):
 
 
 class StepCallback(TrainerCallback):
-    """Calls the update rule around the optimizer step, and decides when to save and when to end."""
+    """Shows progress, and decides when to save and when to end."""
 
     def __init__(self, trainer: Any, progress: Progress | None, save_every: int | None) -> None:
         """Set up the callback; the arguments are those of ``StepTrainer``."""
@@ -329,25 +328,13 @@ class StepCallback(TrainerCallback):
             trainer.lines = [json.loads(line) for line in kept]
         self._saved = time.monotonic()
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Call the update rule before the optimizer."""
-        self.trainer.rule.before_step()
-
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Call the update rule after the optimizer."""
-        self.trainer.rule.after_step()
-
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Check the time, show progress, and decide whether to save a checkpoint or to end on a signal."""
         check_stop()
         trainer = self.trainer
-        trainer.clock.synchronize(args.device)
+        trainer.clock.synchronize()
         if trainer.clock.spent >= 1:
             control.should_training_stop = True
             control.should_log = True
@@ -379,7 +366,7 @@ class StepCallback(TrainerCallback):
             due = self.save_every > 0 and state.global_step % self.save_every == 0
         stop = requested_stop()
         # Signals are positive, so that one number holds both.
-        shared = int(self.trainer.engine.group.broadcast_value(float(-stop if stop else due), args.device))
+        shared = int(self.trainer.engine.group.broadcast_value(float(-stop if stop else due)))
         return shared != 0, max(0, -shared)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

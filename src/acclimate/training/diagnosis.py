@@ -28,6 +28,10 @@ class StepEngine(Protocol):
     precision: Precision
     loss_scale: float
     """Factor on the loss before its gradients are computed, which the gradients of a step keep."""
+    tokens: int
+    """Real tokens that the last step read, in all processes."""
+    texts: int
+    """Texts that the last step read, in all processes."""
 
     @property
     def model(self) -> PreTrainedModel:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -82,12 +83,20 @@ class ProcessGroup:
         parts = flat.split([value.numel() for value in values])
         return [part.view_as(value) for part, value in zip(parts, values, strict=True)]
 
-    def add_numbers(self, numbers: Sequence[int], device: torch.device) -> list[int]:
-        """Return the sum of each number over the processes; with one process, nothing waits for the device."""
+    def add_numbers(self, numbers: Sequence[int]) -> list[int]:
+        """Return the sum of each number over the processes; nothing waits for an accelerator."""
         if self.size == 1 or not numbers:
             return list(numbers)
-        total: list[int] = self.add([torch.tensor(list(numbers), device=device)])[0].tolist()
-        return total
+        total = torch.tensor(list(numbers))
+        dist.all_reduce(total, group=_host_group(dist.group.WORLD))
+        found: list[int] = total.tolist()
+        return found
+
+    def gather_numbers(self, number: int) -> list[int]:
+        """Return the number of each process; nothing waits for an accelerator."""
+        numbers = [0] * self.size
+        numbers[self.rank] = number
+        return self.add_numbers(numbers)
 
     @contextmanager
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> Iterator[LastPass]:
@@ -142,9 +151,7 @@ class ProcessGroup:
         """
         if self.size == 1:
             return part, slice(0, len(part))
-        counts = [torch.zeros(1, dtype=torch.long, device=part.device) for _ in range(self.size)]
-        dist.all_gather(counts, torch.tensor([len(part)], device=part.device))
-        sizes = [int(count) for count in counts]
+        sizes = self.gather_numbers(len(part))
         padded = part.new_zeros(max(sizes), *part.shape[1:])
         padded[: len(part)] = part
         parts = [torch.empty_like(padded) for _ in range(self.size)]
@@ -154,12 +161,12 @@ class ProcessGroup:
         return joined, slice(start, start + len(part))
 
     @contextmanager
-    def shared_random_state(self, device: torch.device) -> Iterator[None]:
+    def shared_random_state(self) -> Iterator[None]:
         """Give all processes the same random numbers inside the block; does nothing in a single process."""
         if self.size == 1:
             yield
             return
-        seed = int(self.broadcast_value(float(torch.randint(2**31, (1,))), device))
+        seed = int(self.broadcast_value(float(torch.randint(2**31, (1,)))))
         with preserve_rng_state():
             torch.manual_seed(seed)
             yield
@@ -184,12 +191,12 @@ class ProcessGroup:
             )
         self.seed_dropout(seed)
 
-    def broadcast_value(self, value: float, device: torch.device) -> float:
-        """Return the value of the first process, for decisions that depend on a clock."""
+    def broadcast_value(self, value: float) -> float:
+        """Return the value of the first process, for decisions that depend on a clock; waits for no accelerator."""
         if self.size == 1:
             return value
-        shared = torch.tensor([value], dtype=torch.float64, device=device)
-        dist.broadcast(shared, 0)
+        shared = torch.tensor([value], dtype=torch.float64)
+        dist.broadcast(shared, 0, group=_host_group(dist.group.WORLD))
         return float(shared)
 
     @contextmanager
@@ -201,14 +208,23 @@ class ProcessGroup:
         if self.first:
             self.wait()
 
-    def all(self, condition: bool, device: torch.device) -> bool:
+    def all(self, condition: bool) -> bool:
         """Return whether a condition holds in every process."""
-        return self.add_numbers([int(condition)], device)[0] == self.size
+        return self.add_numbers([int(condition)])[0] == self.size
 
     def wait(self) -> None:
         """Wait until every process has reached this point."""
         if self.size > 1:
             dist.barrier()
+
+
+@lru_cache(maxsize=1)
+def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """Return a group of all processes that exchanges numbers of the CPU, between which the host waits for no GPU."""
+    if dist.get_backend(world) == "gloo":
+        return world
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=TIMEOUT)
+    return group
 
 
 LastPass = Callable[[], AbstractContextManager[None]]
@@ -368,5 +384,6 @@ def leave_process_group() -> None:
     Do not call it after an error: the others may be waiting in a collective operation until the launcher terminates
     them.
     """
+    _host_group.cache_clear()
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()

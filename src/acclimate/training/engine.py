@@ -68,7 +68,7 @@ class Engine:
         self.over_batch = [term for term in objectives if isinstance(term, BatchObjective)]
         self.step_context = step_context(model, precision, reuse_grad_buffer=not self.over_batch)
         self.precision = precision
-        self.loss_scale = 1.0
+        self.loss_scale, self.tokens, self.texts = 1.0, 0, 0
         # Without masking, the masked tokens are the original ones, and both views are one.
         views = {view: view if kind.uses_masking else view.unmasked for term in objectives for view in term.views}
         self.views = tuple(dict.fromkeys(views.values()))
@@ -92,7 +92,8 @@ class Engine:
     @property
     def student_views(self) -> int:
         """How many times the student reads each text, not counting views of a few tokens."""
-        return sum(view.reader == "student" and view.full for view in self.views)
+        views = sum(view.reader == "student" and view.full for view in self.views)
+        return views + sum(term.readings for term in (*self.additive, *self.over_batch))
 
     @property
     def rewritings(self) -> tuple[Rewriting, ...]:
@@ -208,9 +209,10 @@ class Engine:
             after.restore()  # otherwise the next step would repeat the random numbers of the terms over all texts
 
     def _counts(self, batches: Sequence[Batch]) -> dict[str, int]:
-        """Return the number of items in the step over which each additive term is a mean."""
+        """Return the number of items in the step over which each additive term is a mean; store what it reads."""
         mine = [sum(term.count(batch) for batch in batches) for term in self.additive]
-        every = self.group.add_numbers(mine, batches[0].masked.device)
+        read = [sum(batch.tokens for batch in batches), sum(batch.texts for batch in batches)]
+        self.tokens, self.texts, *every = self.group.add_numbers([*read, *mine])
         return {term.name: max(1, count) for term, count in zip(self.additive, every, strict=True)}
 
     def _kept(self, batches: Sequence[Batch], backward: bool) -> int:
@@ -272,7 +274,7 @@ class Engine:
         device = everything.device
         # Similarities divided by a small temperature need full precision.
         exact = torch.autocast(device.type, enabled=False)
-        with torch.enable_grad(), exact, self.group.shared_random_state(device):
+        with torch.enable_grad(), exact, self.group.shared_random_state():
             value = term.loss(everything.requires_grad_())
             (gradient,) = torch.autograd.grad(term.weight * value, everything)
         return value.detach(), gradient[mine]
@@ -325,19 +327,20 @@ class TaskEngine:
             group: The processes that share each step.
         """
         self.model, self.loss, self.precision, self.group = model, loss, precision, group or ProcessGroup()
-        self.loss_scale = 1.0
+        self.loss_scale, self.tokens, self.texts = 1.0, 0, 0
         self.step_context = step_context(model, precision)
 
     def step(self, batches: Sequence[TaskBatch]) -> Terms:
         """Add the gradients of a step; return its loss in nats, as the term ``"task"`` and as the sum ``"loss"``."""
         device = self.model.device
-        rows = self.group.add_numbers([sum(batch.texts for batch in batches)], device)[0]
+        mine = [sum(batch.tokens for batch in batches), sum(batch.texts for batch in batches)]
+        self.tokens, self.texts = self.group.add_numbers(mine)
         loss = torch.zeros((), device=device)
         with self.group.sum_gradients(self.model.parameters()) as last_pass, self.step_context():
             for number, batch in enumerate(batches):
                 with autocast(self.precision, device):
                     value = self.loss(self.model, dict(batch.inputs), batch.step)
-                part = value if batch.texts == rows else value * (batch.texts / rows)
+                part = value if batch.texts == self.texts else value * (batch.texts / self.texts)
                 with last_pass() if number == len(batches) - 1 else nullcontext():
                     (part if self.loss_scale == 1 else part * self.loss_scale).backward()
                 loss = loss + part.detach()

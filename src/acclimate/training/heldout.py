@@ -198,13 +198,15 @@ class SimilarityCheck:
     texts: dict[str, Corpus]
 
     @classmethod
-    def of(cls, model: str, given: Any, texts: dict[str, Corpus]) -> SimilarityCheck | None:
+    def of(cls, model: str, given: Any, texts: dict[str, Corpus], becomes: bool = False) -> SimilarityCheck | None:
         """Create it from the user's options; None if nothing is measured.
 
         Args:
             model: The base model.
             given: A task with pairs, :data:`NO_SIMILARITY`, or None.
             texts: Text with neighbouring sentences, by name, for the case that no pairs are given.
+            becomes: Whether the adaptation makes a sentence encoder of any model; before it, one that is none is
+                measured by the mean over tokens.
 
         Raises:
             UserError: If pairs are given for a model that is no sentence encoder, ``sentence-transformers`` is
@@ -212,12 +214,12 @@ class SimilarityCheck:
         """
         if isinstance(given, str) and given == NO_SIMILARITY:
             return None
-        if not is_sentence_encoder(model):
+        if not (becomes or is_sentence_encoder(model)):
             if given is None:
                 return None
             raise UserError(
                 f"'similarity' measures sentence encoders, and '{model}' has no modules.json of "
-                "sentence-transformers; remove it, or give such a model."
+                "sentence-transformers; remove it, or give such a model, or a method that makes one, such as tsdae."
             )
         if given is not None:
             return cls(model, open_pairs(given), {})

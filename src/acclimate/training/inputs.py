@@ -36,8 +36,14 @@ from acclimate.training.task_kinds import task_texts
 TextInput = str | Path | Iterable[Any] | Corpus
 TASK_EPOCHS = 100
 """Default number of passes over the text of a task (Gururangan et al., ACL 2020, and the TAPTER paper)."""
-LEAST_GPU_TOKENS, GOOD_GPU_TOKENS = 8_000, 32_000
-"""Tokens per step and GPU below which starting the kernels takes longer than running them, and that keep it busy."""
+STEP_TOKENS = {"cpu": 8_192, "cuda": 32_768}
+"""Tokens per step, in all processes, with ``batch_size="auto"``, by type of device: they keep a GPU busy, and on a CPU
+the update of the weights takes a twentieth of the time (MiniLM shape)."""
+LEAST_STEPS, LEAST_TEXTS, LEAST_EPOCH_STEPS = 100, 64, 4
+"""With ``batch_size="auto"``, a training by epochs or tokens has at least so many steps, and every pass over the
+corpus at least so many, unless a step then has fewer texts than this."""
+LEAST_GPU_TOKENS = 8_000
+"""Tokens per step and GPU below which starting the kernels takes longer than running them."""
 
 log = logging.getLogger(__name__)
 
@@ -115,10 +121,40 @@ class Budget:
         return 10_000_000
 
 
+def choose_batch_size(
+    given: int | str, tokens: int | None, budget: Budget, rows: TokenDataset, mean_length: float, share: float = 1.0
+) -> int:
+    """Return the number of texts per step: the given one, or for ``"auto"`` one of about ``tokens`` tokens.
+
+    It depends on the text and the budget alone, so that a resumed run finds the same number.
+
+    Args:
+        given: The option.
+        tokens: Tokens per step that suit the device; None if a number was given.
+        budget: How long to train.
+        rows: The domain text.
+        mean_length: Mean tokens per text, of all that is read.
+        share: Share of the tokens that is domain text.
+    """
+    if tokens is None:
+        return int(given)
+    total = math.inf if budget.tokens is None else budget.tokens / mean_length
+    if budget.epochs is not None:
+        total = budget.epochs * rows.tokens / share / mean_length
+    most = max(LEAST_TEXTS, min(total / LEAST_STEPS, len(rows) / LEAST_EPOCH_STEPS))
+    texts = round(min(tokens / mean_length, most))
+    return texts // 8 * 8 if texts > 8 else max(1, texts)
+
+
 def report_batch(
-    batch_size: int, mean_length: float, group: ProcessGroup, device: torch.device, progress: bool
+    batch_size: int,
+    mean_length: float,
+    group: ProcessGroup,
+    device: torch.device,
+    progress: bool,
+    wanted: int | None = None,
 ) -> None:
-    """Say what a process reads in a step if there are several, and warn if it is too little for an accelerator.
+    """Say what a process reads in a step if that is not what was given, and warn if it is too little for a GPU.
 
     Args:
         batch_size: Texts per step, in all processes together.
@@ -126,6 +162,7 @@ def report_batch(
         group: The processes that share each step.
         device: The device of this process.
         progress: Whether to print.
+        wanted: Tokens per step that ``batch_size="auto"`` is to have; None if a number was given.
     """
     each = batch_size / group.size
     tokens = each * mean_length
@@ -135,14 +172,19 @@ def report_batch(
             f"{tokens:,.0f} tokens.",
             enabled=progress,
         )
-    if group.first and device.type == "cuda" and tokens < LEAST_GPU_TOKENS:
-        wanted = round_up(math.ceil(GOOD_GPU_TOKENS * group.size / mean_length), 64)
-        log.warning(
-            "Each GPU reads only %s tokens per step, so it will mostly wait. Consider --batch-size %d, with fewer "
-            "steps and a higher learning rate.",
-            f"{tokens:,.0f}",
-            wanted,
+    if wanted is not None:
+        total = batch_size * mean_length
+        limit = "" if total > wanted / 2 else f", fewer than the {wanted:,} that suit the device, for enough steps"
+        print_message(
+            f"Batch size: {batch_size:,} texts per step, or {total:,.0f} tokens{limit}.",
+            enabled=progress,
         )
+    if group.first and device.type == "cuda" and tokens < LEAST_GPU_TOKENS:
+        enough = round_up(math.ceil(STEP_TOKENS["cuda"] * group.size / mean_length), 64)
+        remedy = f"Consider --batch-size {enough}, with fewer steps and a higher learning rate."
+        if wanted is not None:
+            remedy = f"Use fewer GPUs, or more text, or --batch-size {enough} with a higher learning rate."
+        log.warning("Each GPU reads only %s tokens per step, so it will mostly wait. %s", f"{tokens:,.0f}", remedy)
 
 
 def add_method_virtual_tokens(loaded: LanguageModel, method: Method, seed: int) -> int:

@@ -21,7 +21,6 @@ from acclimate.models.encoding import encode
 from acclimate.models.families import reads_unpadded
 from acclimate.options.memory import OptimizerName, WeightsName
 from acclimate.progress import print_message
-from acclimate.updates import UpdateRule
 
 if TYPE_CHECKING:
     from acclimate.options import TrainingOptions
@@ -86,22 +85,14 @@ def make_optimizer(name: OptimizerName, groups: list[dict[str, Any]], **options:
     return optimizer
 
 
-def set_weight_type(model: nn.Module, weights: WeightsName, rule: UpdateRule | None) -> None:
+def set_weight_type(model: nn.Module, weights: WeightsName) -> None:
     """Convert the parameters of a model to bf16 if wanted; its buffers, such as rotary frequencies, stay as they are.
 
     Args:
         model: The model, in fp32.
         weights: The wanted type.
-        rule: The update rule of the training.
-
-    Raises:
-        UserError: If there is an update rule, which would round updates a second time, and not stochastically.
     """
-    if weights == "fp32":
-        return
-    if rule is not None:
-        raise UserError("This method changes the updates of weights, for which bf16 is too coarse; use weights=fp32.")
-    for parameter in model.parameters():
+    for parameter in model.parameters() if weights == "bf16" else ():
         parameter.data = parameter.data.to(torch.bfloat16)
 
 

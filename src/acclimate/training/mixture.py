@@ -12,7 +12,7 @@ import logging
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,9 +28,9 @@ from acclimate.errors import UserError
 from acclimate.models import LanguageModel
 from acclimate.options.replay import REPLAY_SHARE
 from acclimate.progress import print_message, report_text
-from acclimate.training.batches import EpochSampler
 from acclimate.training.inputs import Budget, as_corpus
 from acclimate.training.method import cache_folder
+from acclimate.training.sampler import EpochSampler
 
 COUNTS = ("documents", "duplicates", "leaked", "broken", "truncated", "repeated")
 """What is recorded of a text, unless it is 0."""
@@ -272,6 +272,7 @@ class Mixture:
     Attributes:
         texts: The texts, the domain text first.
         rows: The rows of all texts.
+        batch_size: Texts per step.
     """
 
     def __init__(self, texts: Sequence[MixedText], batch_size: int, seed: int, appended: int = 0) -> None:
@@ -291,6 +292,11 @@ class Mixture:
             self._sampler = MixtureSampler(lengths, [text.share for text in texts], batch_size, seed)
             self.rows = MixedRows(texts)
         self._order = self._sampler or EpochSampler(len(self.rows), batch_size, seed)
+
+    @property
+    def mean_length(self) -> float:
+        """Mean tokens per row of the mix."""
+        return _mean_length(self.texts)
 
     def of(self, step: int) -> list[int]:
         """Return the indices of the texts of a step."""
@@ -357,7 +363,7 @@ def read_mixture(
     max_length: int,
     *,
     framing: Framing,
-    batch_size: int,
+    choose_batch: Callable[[TokenDataset, float, float], int],
     seed: int,
     appended: int,
     progress: bool,
@@ -371,7 +377,8 @@ def read_mixture(
         loaded: The model and its tokenizer.
         max_length: Maximum tokens per row.
         framing: Where special tokens are added to documents.
-        batch_size: Texts per step.
+        choose_batch: Function from the domain text, the mean tokens per text of the mix, and the share of the domain
+            text to the number of texts per step.
         seed: Random seed.
         appended: Virtual tokens per row.
         progress: Whether to show progress.
@@ -407,7 +414,13 @@ def read_mixture(
         for number, text in enumerate(texts, 1)
     ]
     share = 1 - sum(text.share for text in named)
-    return Mixture([MixedText("domain text", rows, share), *named], batch_size, seed, appended)
+    mixed = [MixedText("domain text", rows, share), *named]
+    return Mixture(mixed, choose_batch(rows, _mean_length(mixed), share), seed, appended)
+
+
+def _mean_length(texts: Sequence[MixedText]) -> float:
+    """Return the mean tokens per row of a mix."""
+    return 1 / sum(text.share * len(text.rows) / text.rows.tokens for text in texts)
 
 
 def text_name(text: Corpus | Chats) -> str:

@@ -70,6 +70,7 @@ class AdaptResult(Reported):
         adapter: Size of the adapter, and how far the merged model is from the trained one, see
             :meth:`acclimate.models.lora.LowRankAdapter.export`; None if all weights were trained.
         similarity: Of a sentence encoder, how far its embeddings show similarity, before and after.
+        batch_size: Texts per step; 0 if nothing was trained, or the stages of a method differ.
     """
 
     out: Path
@@ -87,6 +88,7 @@ class AdaptResult(Reported):
     warning: str = ""
     adapter: dict[str, Any] | None = None
     similarity: list[SimilarityChange] = field(default_factory=list)
+    batch_size: int = 0
 
     def describe(self) -> list[str]:
         """Return the budget, the losses and the folder, in a few lines."""
@@ -164,6 +166,8 @@ class AdaptResult(Reported):
     def measured(self) -> dict[str, Any]:
         """Return what was measured, as the manifest contains it."""
         numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
+        if self.batch_size:
+            numbers["batch_size"] = self.batch_size
         if self.mix:
             numbers["mix"] = self.mix
         if self.warning:
@@ -234,6 +238,7 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
         warning=warning,
         adapter=adapter,
         similarity=[SimilarityChange.from_dict(entry) for entry in measured.get("similarity") or []],
+        batch_size=int(measured.get("batch_size", 0)),
     )
 
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -31,7 +30,7 @@ from transformers import PreTrainedModel
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from acclimate.device import KERNELS_VARIABLE, TYPES, Precision, default_device
+from acclimate.device import TYPES, Precision
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel
 from acclimate.models.families import probe_of
@@ -81,12 +80,12 @@ class ShardedGroup(ProcessGroup):
 
     def align(self, batches: Sequence[Any]) -> list[Any]:
         """Return the micro-batches, the last one repeated as often as other processes have more."""
-        most = self._agree(len(batches), dist.ReduceOp.MAX)
+        most = max(self.gather_numbers(len(batches)))
         return [*batches, *([batches[-1]] * (most - len(batches)))]
 
     def least(self, number: int) -> int:
         """Return the minimum over the processes."""
-        return self._agree(number, dist.ReduceOp.MIN)
+        return min(self.gather_numbers(number))
 
     def copy_from_first(self, values: Iterable[Tensor]) -> None:
         """Overwrite tensors with those of the first process; weights were the same before they were sharded."""
@@ -103,12 +102,6 @@ class ShardedGroup(ProcessGroup):
         """Free the weights of the shell."""
         for weight in self.shell.parameters():
             weight.data = weight.new_empty(0)
-
-    @staticmethod
-    def _agree(number: int, how: Any) -> int:
-        shared = torch.tensor([number], device=default_device())
-        dist.all_reduce(shared, op=how)
-        return int(shared)
 
 
 class ShardedTrainer(StepTrainer):
@@ -132,7 +125,7 @@ class ShardedTrainer(StepTrainer):
         Raises:
             UserError: If a weight is not finite.
         """
-        if self._terms and not self.engine.group.all(not find_non_finite(self.engine.model), self.args.device):
+        if self._terms and not self.engine.group.all(not find_non_finite(self.engine.model)):
             raise self._divergence_error(self._terms, taken=1)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
@@ -236,8 +229,6 @@ def check_sharding(options: AdaptOptions, method: Method, precision: Precision) 
         obstacle = "optimizer and weights of torchao have not been tested with it; use adamw and fp32"
     elif precision == "fp16":
         obstacle = "sums of scaled gradients could overflow in fp16; use --precision bf16 or fp32"
-    elif default_device().type == "cpu" and os.environ.get(KERNELS_VARIABLE) != "torch":
-        obstacle = f"the kernels for CPUs need whole weights; set {KERNELS_VARIABLE}=torch"
     _refuse(obstacle)
 
 

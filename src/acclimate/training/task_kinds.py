@@ -33,6 +33,8 @@ class TaskKind(ABC):
     """Whether it reads tables that no other kind claims."""
     own_training: ClassVar[bool] = False
     """Whether its learner trains the model itself; such a model can also be evaluated as it is, with no epochs."""
+    zero_shot: ClassVar[bool] = False
+    """Whether some models can be evaluated as they are, with no epochs."""
 
     def matches(self, folder: Path) -> bool:
         """Return whether a folder has the file format of this kind."""

@@ -9,9 +9,10 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
@@ -141,7 +142,23 @@ class StepTrainer(Trainer):
             self.optimizer = make_optimizer(
                 self._optimizer_name, [group for group in groups if group["params"]], **options
             )
+            # A method, as schedulers of the learning rate require.
+            self.optimizer.step = MethodType(self._step_with_rule(self.optimizer.step), self.optimizer)  # type: ignore[method-assign]
         return self.optimizer
+
+    def _step_with_rule(self, step: Callable[[], Any]) -> Callable[..., None]:
+        """Return a step of the optimizer that follows the update rule.
+
+        Updates of bf16 weights are rounded at random: alike in all processes, whose weights would differ otherwise.
+        """
+        group = self.engine.group
+        rounded = any(parameter.dtype == torch.bfloat16 for parameter in self.engine.model.parameters())
+
+        def step_with_rule(optimizer: torch.optim.Optimizer, closure: None = None) -> None:
+            with group.shared_random_state() if rounded else nullcontext():
+                self.rule.step(optimizer, step)
+
+        return step_with_rule
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
         """Create the learning-rate schedule."""
@@ -153,14 +170,12 @@ class StepTrainer(Trainer):
         """Run the engine on the micro-batches of a step."""
         model.train()
         device = self.args.device
-        batches: list[Any] = [batch.to(device) for batch in inputs]
-        terms = self.engine.step(batches)
+        terms = self.engine.step([batch.to(device) for batch in inputs])
         if self.scaler is not None:
             self.scaler.unscale(model)
         self.rule.after_backward()
         self._terms = terms
-        tokens = sum(batch.tokens - self._appended * batch.texts for batch in batches)
-        self.tokens += self.engine.group.add_numbers([tokens], device)[0]
+        self.tokens += self.engine.tokens - self._appended * self.engine.texts
         return terms["loss"]
 
     def _get_grad_norm(self, *args: Any, **options: Any) -> Any:
@@ -251,7 +266,7 @@ class StepTrainer(Trainer):
         self.loss_sum, self._recent = state["loss_sum"], state["recent"]
         if self.scaler is not None:
             self.scaler.load(state["scaler"])
-        self.clock.synchronize(self.args.device)
+        self.clock.synchronize()
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ResumableCallback):
                 callback.load(checkpoint)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from acclimate.errors import UserError
 from acclimate.models import UnitGroup
 
+COPIED_BYTES = 256 * 10**6
+"""Maximum bytes of weights that :class:`SoftMask` copies at a time. A single weight that is larger is copied whole."""
+ROUNDED_VALUES = 2**22
+"""Values that are rounded stochastically at a time, to bound the memory of their float32 copies."""
+
 
 class UpdateRule:
-    """Hooks that the engine calls around every optimizer step; by default they do nothing."""
+    """Hooks around every optimizer step; by default they do nothing."""
 
     needs_whole_weights: ClassVar[bool] = True
     """Whether the weights must not be sharded among processes."""
@@ -26,6 +33,17 @@ class UpdateRule:
 
     def after_step(self) -> None:
         """Run after the optimizer has updated the weights, weight decay included."""
+
+    def step(self, optimizer: torch.optim.Optimizer, take: Callable[[], Any]) -> None:
+        """Let the optimizer update the weights, between :meth:`before_step` and :meth:`after_step`.
+
+        Args:
+            optimizer: The optimizer of the training.
+            take: Its own ``step``.
+        """
+        self.before_step()
+        take()
+        self.after_step()
 
     def delta_factors(self) -> list[tuple[Tensor, Tensor]]:
         """Return weights and the factors of their change that replace the rule where a low-rank adapter trains.
@@ -46,13 +64,15 @@ class SoftMask(UpdateRule):
     the first moment and the root of the second, and weight decay still moves a protected unit as far as any other.
     """
 
+    needs_whole_weights: ClassVar[bool] = False
+
     def __init__(
         self,
         units: Mapping[str, Sequence[UnitGroup]],
         importance: Mapping[str, Tensor],
         on: Literal["update", "gradient"] = "update",
     ) -> None:
-        """Compute the factor of every weight.
+        """Check the importance.
 
         Args:
             units: Layers of each part of the model.
@@ -64,17 +84,24 @@ class SoftMask(UpdateRule):
         """
         if on not in ("update", "gradient"):
             raise UserError(f"A soft mask scales the 'update' or the 'gradient', not '{on}'.")
-        self.on = on
-        self.scaled: list[tuple[Tensor, Tensor]] = []
-        for part, values in importance.items():
+        for values in importance.values():
             if not bool(((values >= 0) & (values <= 1)).all()):
                 raise UserError("Importance values must be numbers between 0 and 1; normalize them first.")
-            for layer, layer_importance in zip(units[part], values, strict=True):
-                self.scaled += [
-                    (weight, (1 - share).to(weight.device))
-                    for weight, share in layer.spread_over_parameters(layer_importance)
-                ]
-        self._before: list[Tensor] = []
+        self.on, self._units, self._importance = on, units, importance
+
+    @cached_property
+    def scaled(self) -> list[tuple[Tensor, Tensor]]:
+        """The weights of the units, and the factors of their learning, which broadcast over the weights.
+
+        They are computed when they are first needed, since sharding a model replaces its weights. The factors of a
+        sharded weight are those of its local shard.
+        """
+        return [
+            (weight, _local_factors(weight, (1 - share).to(weight.device)))
+            for part, values in self._importance.items()
+            for layer, layer_importance in zip(self._units[part], values, strict=True)
+            for weight, share in layer.spread_over_parameters(layer_importance)
+        ]
 
     def delta_factors(self) -> list[tuple[Tensor, Tensor]]:
         """Return the factors of the weights that are matrices; with an adapter nothing else changes.
@@ -88,21 +115,100 @@ class SoftMask(UpdateRule):
 
     @torch.no_grad()
     def before_step(self) -> None:
-        """Scale the gradients, or store the weights."""
-        if self.on == "gradient":
-            for parameter, factor in self.scaled:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(factor)
-        else:
-            self._before = [parameter.detach().clone() for parameter, _ in self.scaled]
+        """Scale the gradients, if they are what is scaled."""
+        for weight, factor in self.scaled if self.on == "gradient" else ():
+            if weight.grad is not None:
+                _local(weight.grad).mul_(factor)
 
     @torch.no_grad()
-    def after_step(self) -> None:
-        """Undo the masked share of the update."""
-        for (parameter, factor), before in zip(self.scaled, self._before, strict=False):
-            # Computed from the old value, so that a factor of zero restores it bit for bit.
-            parameter.copy_(before + factor * (parameter - before))
-        self._before = []
+    def step(self, optimizer: torch.optim.Optimizer, take: Callable[[], Any]) -> None:
+        """Let the optimizer update the weights, and undo the masked share of the update.
+
+        That takes a copy of each masked weight. To bound their memory, the weights are updated in groups: an optimizer
+        skips parameters that have no gradient, and keeps its state per parameter. All gradients are None afterwards.
+        """
+        if self.on == "gradient":
+            return super().step(optimizer, take)
+        trained = (weight for group in optimizer.param_groups for weight in group["params"])
+        gradients = {weight: weight.grad for weight in trained if weight.grad is not None}
+        masked = [(weight, factor) for weight, factor in self.scaled if weight in gradients]
+        others = gradients.keys() - {weight for weight, _ in masked}  # updated with the first group
+        _set_gradients(dict.fromkeys(gradients))
+        for group in list(_groups(masked)) or [[]]:
+            weights = [weight for weight, _ in group]
+            _set_gradients({weight: gradients.pop(weight) for weight in (*weights, *others)})
+            before = [_local(weight).clone() for weight in weights]
+            take()
+            _undo_shares([_local(weight) for weight in weights], before, [factor for _, factor in group])
+            del before  # otherwise it would exist until the next group is copied
+            _set_gradients(dict.fromkeys((*weights, *others)))
+            others = set()
+
+
+def _set_gradients(gradients: Mapping[Tensor, Tensor | None]) -> None:
+    for weight, gradient in gradients.items():
+        weight.grad = gradient
+
+
+def _groups(scaled: Sequence[tuple[Tensor, Tensor]]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Split weights with their factors into groups of at most :data:`COPIED_BYTES`, if no weight is larger."""
+    group: list[tuple[Tensor, Tensor]] = []
+    size = 0
+    for weight, factor in scaled:
+        more = _local(weight).nbytes
+        if group and size + more > COPIED_BYTES:
+            yield group
+            group, size = [], 0
+        group.append((weight, factor))
+        size += more
+    if group:
+        yield group
+
+
+def _undo_shares(weights: list[Tensor], before: list[Tensor], factors: list[Tensor]) -> None:
+    """Let each weight keep a share of its change: w = before + factor (w - before), in place.
+
+    A factor of zero restores the value before bit for bit. Values in bf16 are computed in fp32 and rounded
+    stochastically: to the nearest, changes of less than half a unit in the last place would be lost, and half of a
+    change of one unit would be none or all of it.
+    """
+    if not weights:
+        return
+    if weights[0].dtype == torch.bfloat16:
+        for weight, old, factor in zip(weights, before, factors, strict=True):
+            rows = max(1, ROUNDED_VALUES // max(1, weight[:1].numel()))
+            parts = (values.split(rows) for values in (weight, old, factor.expand_as(weight)))
+            for now, then, share in zip(*parts, strict=True):
+                now.copy_(_round_stochastically(then.float() + share * (now.float() - then.float())))
+        return
+    torch._foreach_sub_(weights, before)
+    torch._foreach_mul_(weights, factors)
+    torch._foreach_add_(weights, before)
+
+
+def _round_stochastically(values: Tensor) -> Tensor:
+    """Round float32 values to bfloat16, up or down with the probabilities that keep the expected value.
+
+    The bits that bfloat16 lacks are the distance to the next value towards zero, so random bits are added to them.
+    """
+    noise = torch.randint(1 << 16, values.shape, dtype=torch.int32, device=values.device)
+    return ((values.view(torch.int32) + noise) & -(1 << 16)).view(torch.float32).bfloat16()
+
+
+def _local(values: Tensor) -> Tensor:
+    """Return the shard of this process of a sharded tensor; other tensors unchanged."""
+    return values.to_local() if isinstance(values, DTensor) else values.detach()
+
+
+def _local_factors(weight: Tensor, factor: Tensor) -> Tensor:
+    """Return the part of the factors of a weight that belongs to its local shard."""
+    if not isinstance(weight, DTensor):
+        return factor
+    placements = [
+        Replicate() if place.is_shard() and factor.shape[place.dim] == 1 else place  # type: ignore[attr-defined]
+        for place in weight.placements
+    ]
+    return distribute_tensor(factor, weight.device_mesh, placements, src_data_rank=None).to_local()
 
 
 class FreezeOtherRows(UpdateRule):
@@ -133,4 +239,4 @@ class FreezeOtherRows(UpdateRule):
     @torch.no_grad()
     def after_step(self) -> None:
         """Restore the other rows."""
-        self.weight.index_copy_(0, self.others, self.values)
+        self.weight.index_copy_(0, self.others, self.values.to(self.weight.dtype))

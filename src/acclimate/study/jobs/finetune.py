@@ -226,15 +226,15 @@ def _score_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns
 
 
 REFERENCES = (
-    "Scores in percent of what every fine-tuned model is measured beside: BM25, or the same model before it was "
-    "trained on the task. Means over seeds; the interval of the difference is over test items, for the first seed."
+    "Scores in percent of what every fine-tuned model is measured beside: BM25, chance, or the same model before it "
+    "was trained on the task. Means over seeds; the interval of the difference is over test items, for the first seed."
 )
 
 
 def _reference_tables(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns]) -> list[ReportTable]:
     """Return a table of what the models are measured beside; none if their kinds have no such reference."""
     columns = ["model", "domain", "task", "method", "beside", "metric", "theirs", "ours", "difference", "from", "to"]
-    table = ReportTable(title="Beside other rankings", note=REFERENCES, columns=columns, digits=1)
+    table = ReportTable(title="Beside other answers", note=REFERENCES, columns=columns, digits=1)
     for (model, domain, task, method), runs in found.items():
         metric = view.inputs.tasks[str(domain), str(task)].metric
         results = [run.result.metrics for run in runs]

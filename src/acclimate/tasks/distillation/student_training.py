@@ -194,7 +194,7 @@ def build_phase_hooks(
     """
     epoch_steps = math.ceil(len(rows) / options.batch_size)
 
-    labels_loss = supervised_loss(options.confidence_penalty)
+    labels_loss = supervised_loss(classifier, options.confidence_penalty)
 
     def loss(model: PreTrainedModel, inputs: dict[str, Tensor], step: int) -> Tensor:
         indices = inputs.pop("index")

@@ -1,0 +1,313 @@
+"""Operations on a corpus: documents to documents, with an account of what went in and came out.
+
+A selection keeps some of the documents. A new one needs one file with ``@register``: every module of
+``acclimate.corpus.select`` is imported when the registry is first read, and so is every entry point of the group
+``acclimate.corpus.select`` of other packages.
+
+Documents are copied to a temporary file once and then read by position, so that memory does not grow with the text.
+The result of a chain of operations is a file of the cache that is named by the text and the operations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from acclimate.adaptation_rows import OperationAccount
+from acclimate.corpus.documents import Corpus, format_count
+from acclimate.corpus.pool import Documents, count_words
+from acclimate.corpus.sources import FileSource
+from acclimate.errors import UserError, shorten
+from acclimate.files import atomic_file, cache_folder, hash_file, read_json_object, write_json
+from acclimate.records import fingerprint, texts_fingerprint
+from acclimate.registry import Registry, build_dataclass, hash_user_code, parse_number
+
+VERSION = 1  # increment when the same operations give different documents
+ACCOUNT_ENDING = ".account.json"
+"""End of the name of the file beside a text that says which operations made it."""
+EXAMPLES, EXAMPLE_CHARACTERS = 3, 200
+"""Number of documents that an account quotes, kept and dropped, and their maximum length."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What operations compare documents with, and functions that load models.
+
+    Attributes:
+        target: Texts of the end task, never of its dev and test splits; None if there is no task.
+        general: General text; None if there is none.
+        count: Returns the number of tokens of each of several texts.
+        counted_by: What ``count`` counts, part of the identity of results.
+        load_encoder: Returns the function that embeds texts (texts, dimensions), from the name of a model.
+        load_model: Returns the function that gives the loss of each of several texts, in nats per token.
+        progress: Whether to show progress bars.
+        notes: What the operation adds to its account, by name.
+    """
+
+    target: Sequence[str] | None = None
+    general: Corpus | None = None
+    count: Callable[[Sequence[str]], Sequence[int]] = count_words
+    counted_by: str = "words"
+    load_encoder: Callable[[str], Callable[[Sequence[str]], np.ndarray]] | None = None
+    load_model: Callable[[str], Callable[[Sequence[str]], Sequence[float]]] | None = None
+    progress: bool = False
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def identity(self, reads: Iterable[str]) -> dict[str, Any]:
+        """Return everything that determines the result of an operation, given what the operation reads."""
+        content: dict[str, Any] = {"tokens": self.counted_by}
+        if "target" in reads and self.target is not None:
+            content["target"] = texts_fingerprint(self.target)
+        if "general" in reads and self.general is not None:
+            content["general"] = self.general.fingerprint
+        return content
+
+
+@dataclass(frozen=True)
+class Operation(ABC):
+    """A registered operation; subclasses are frozen dataclasses whose fields are the parameters."""
+
+    name: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    files: ClassVar[tuple[str, ...]] = ()
+    """Parameters that may be paths of files; the identity depends on the content of the files."""
+    main: ClassVar[str] = ""
+    """The parameter that is meant where only a value is given, as in ``{nearest: 50}``."""
+    stays_in_control: ClassVar[bool] = False
+    """Whether a control has the operation as well, as the removal of duplicates; the others are replaced by chance."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What the operation needs beside the documents: ``"target"``, ``"general"``."""
+        return ()
+
+    @abstractmethod
+    def apply(self, documents: Documents, context: Context) -> Documents | Iterable[str]:
+        """Return the documents of the result.
+
+        Args:
+            documents: The documents, which may be read several times.
+            context: What they are compared with; ``context.notes`` takes what the account should say.
+
+        Returns:
+            Some of the documents (:meth:`Documents.take`), or new ones.
+        """
+
+    def settings(self) -> dict[str, Any]:
+        """Return the parameters and their values."""
+        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that determines the operation, as plain values; files and user code by their content."""
+        values = self.settings()
+        for name in self.files:
+            if values[name] is not None and Path(str(values[name])).is_file():
+                values[name] = hash_file(Path(str(values[name])))
+        code = hash_user_code(type(self))
+        return {"name": self.name, **values, **({"code": code} if code else {})}
+
+    def describe(self) -> str:
+        """Return the name, with the parameters that differ from the defaults, as on the command line."""
+        given = self.settings()
+        usual = {item.name: item.default for item in dataclasses.fields(self)}
+        return " ".join([self.name, *(f"{name}={value}" for name, value in given.items() if value != usual[name])])
+
+
+SELECTIONS: Registry[Operation] = Registry("acclimate.corpus.select", "selection", "selections")
+register = SELECTIONS.register
+
+
+def list_operations(given: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Return the names and parameters of operations that a user gave, in their order.
+
+    Args:
+        given: ``"NAME"``, ``"NAME parameter=value ..."``, ``{name: parameters}`` or ``{name: value}`` with the value
+            of the main parameter, several of these in one mapping or in a list, operations themselves, or None.
+
+    Raises:
+        UserError: If it is something else, or a name is unknown.
+    """
+    if given is None:
+        return []
+    if isinstance(given, Operation):
+        return [(given.name, given.settings())]
+    if isinstance(given, str):
+        return [_parse_operation(given)]
+    if isinstance(given, Mapping):
+        return [(str(name), _read_settings(str(name), settings)) for name, settings in given.items()]
+    if isinstance(given, Iterable):
+        return [operation for one in given for operation in list_operations(one)]
+    raise UserError(f"A selection is a name, or a name with parameters such as {{nearest: {{k: 50}}}}, not {given!r}.")
+
+
+def read_operations(given: Any) -> list[Operation]:
+    """Return the operations that a user gave (:func:`list_operations`).
+
+    Raises:
+        UserError: If a name or a parameter is unknown, or a value does not fit.
+    """
+    found = list_operations(given)
+    return [build_dataclass(SELECTIONS.lookup(name), "selection", name, settings) for name, settings in found]
+
+
+def _parse_operation(text: str) -> tuple[str, dict[str, Any]]:
+    error = UserError(f"A selection is NAME or 'NAME parameter=value ...', not '{text}'.")
+    try:
+        name, *parts = shlex.split(text)
+    except ValueError:
+        raise error from None
+    pairs = [part.partition("=") for part in parts]
+    if any(not sign or not key for key, sign, _ in pairs):
+        raise error
+    return name, {key: parse_number(value) for key, _, value in pairs}
+
+
+def _read_settings(name: str, settings: Any) -> dict[str, Any]:
+    if settings is None or isinstance(settings, Mapping):
+        return dict(settings or {})
+    if not (main := SELECTIONS.lookup(name).main):
+        raise UserError(f"Selection '{name}' expects named parameters, not {shorten(settings)}.")
+    return {main: settings}
+
+
+def operate(
+    corpus: Corpus, operations: Sequence[Operation], context: Context, out: str | Path | None = None
+) -> Corpus:
+    """Apply operations to a corpus, one after the other, or read the result from the cache.
+
+    Args:
+        corpus: The documents.
+        operations: The operations.
+        context: What the documents are compared with.
+        out: JSON lines file for the result; None for one in the cache.
+
+    Returns:
+        The result. The accounts of the operations are in a file beside it, see :func:`read_accounts`.
+
+    Raises:
+        UserError: If a text that an operation needs is missing, or no document is left.
+    """
+    reads = {name for operation in operations for name in operation.reads}
+    for name, remedy in (("target", "give the task or the text with --task or --target"), ("general", "--general")):
+        if name in reads and getattr(context, name) is None:
+            needing = next(operation for operation in operations if name in operation.reads)
+            what = "the text of a task" if name == "target" else "general text"
+            raise UserError(f"Selection '{needing.name}' compares the documents with {what}; {remedy}.")
+    identity = [operation.identity() for operation in operations]
+    key = fingerprint([VERSION, corpus.fingerprint, identity, context.identity(reads)])
+    cached = cache_folder() / "corpora" / f"{key}.jsonl"
+    if not read_accounts(cached):
+        progress = context.progress
+        documents = Documents.of(corpus.with_sources(), corpus.report.sources, context.count, progress=progress)
+        accounts = find_accounts(corpus)
+        for operation in operations:
+            documents, account = _apply(operation, documents, context)
+            if operation is operations[0]:
+                account.notes["read"] = corpus.report.summary()
+            accounts.append(account)
+        with atomic_file(cached) as file:
+            file.writelines(json.dumps({"text": text}).encode() + b"\n" for text in documents)
+        _write_accounts(cached, accounts)
+    if out is None:
+        return Corpus(cached, dedup=False)
+    check_selection_file(out)
+    accounts = read_accounts(cached)
+    with atomic_file(out) as file, cached.open("rb") as source:
+        shutil.copyfileobj(source, file)
+    _write_accounts(Path(out), accounts)
+    return Corpus(Path(out), dedup=False)
+
+
+def _apply(operation: Operation, documents: Documents, context: Context) -> tuple[Documents, OperationAccount]:
+    """Return the result of one operation, with its account.
+
+    Raises:
+        UserError: If it has no document.
+    """
+    context = replace(context, notes={})
+    result = operation.apply(documents, context)
+    if isinstance(result, Documents):
+        dropped = documents.take(np.flatnonzero(~documents.are_in(result)))
+    else:
+        result = Documents.of(((text, 0) for text in result), (operation.name,), context.count)
+        dropped = documents.take([])
+    if not len(result):
+        raise UserError(
+            f"Selection '{operation.describe()}' keeps none of {format_count(len(documents), 'document')}: change its "
+            "parameters."
+        )
+    account = OperationAccount(
+        operation=operation.describe(),
+        name=operation.name,
+        settings={name: str(v) if isinstance(v, Path) else v for name, v in operation.settings().items()},
+        counted_by=context.counted_by,
+        documents_in=len(documents),
+        documents_out=len(result),
+        tokens_in=int(documents.tokens.sum()),
+        tokens_out=int(result.tokens.sum()),
+        kept=_quote(result),
+        dropped=_quote(dropped),
+        sources=list(documents.sources),
+        notes=context.notes,
+    )
+    return result, account
+
+
+def _quote(documents: Documents) -> list[str]:
+    """Return the beginnings of a few documents, spread over all."""
+    if not len(documents):
+        return []
+    places = np.unique(np.linspace(0, len(documents) - 1, EXAMPLES).astype(int)).tolist()
+    return [" ".join(documents[place].split())[:EXAMPLE_CHARACTERS] for place in places]
+
+
+def account_file(path: Path) -> Path:
+    """Return the path of the file that holds the accounts of a text."""
+    return path.with_name(path.name + ACCOUNT_ENDING)
+
+
+def _write_accounts(path: Path, accounts: Sequence[OperationAccount]) -> None:
+    content = FileSource(path).fingerprint()
+    write_json(account_file(path), {"text": content, "accounts": [account.to_dict() for account in accounts]})
+
+
+def read_accounts(path: Path) -> list[OperationAccount]:
+    """Return the accounts of the operations that made a file; none if there are none, or the file has changed."""
+    if not path.is_file() or not (found := read_json_object(account_file(path))):
+        return []
+    if found.get("text") != FileSource(path).fingerprint():
+        return []
+    return [OperationAccount.from_dict(account) for account in found.get("accounts", [])]
+
+
+def find_accounts(corpus: Corpus) -> list[OperationAccount]:
+    """Return the accounts of the operations that made the files of a corpus."""
+    return [
+        account
+        for source in corpus.sources
+        if isinstance(source, FileSource)
+        for account in read_accounts(source.path)
+    ]
+
+
+def check_selection_file(path: str | Path) -> None:
+    """Check that a file may be written: it does not exist, or a selection wrote it.
+
+    Raises:
+        UserError: If it may not, or its name is not that of JSON lines.
+    """
+    path = Path(path)
+    if path.suffix != ".jsonl":
+        raise UserError(f"'{path}' is written as JSON lines; give it a name that ends in .jsonl.")
+    if path.exists() and not account_file(path).is_file():
+        raise UserError(f"'{path}' exists, and no selection wrote it; give another name, or delete it.")

@@ -1,0 +1,225 @@
+"""The nearest neighbors of the texts of a task (kNN-TAPT, Gururangan et al., ACL 2020), and document embeddings."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from acclimate.corpus.contamination import normalize_words
+from acclimate.corpus.operations import Context, Operation, register
+from acclimate.corpus.pool import Documents
+from acclimate.corpus.select.random import Budget, draw_order
+from acclimate.errors import UserError
+from acclimate.progress import Progress
+
+TFIDF = "tfidf"
+MAX_FEATURES, DIMENSIONS = 30_000, 256
+"""Words of the TF-IDF vectors, as in the released code, and the maximum dimensions that they are reduced to."""
+FITTED_DOCUMENTS = 20_000
+"""Maximum number of documents from which the weights of words and the dimensions are learned."""
+CHUNK_NUMBERS = 1 << 23
+"""Similarities that are held in memory at a time."""
+Embed = Callable[[Sequence[str]], np.ndarray]
+
+
+def normalize_rows(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors (n, dimensions) of length one in fp32; zeros remain zeros."""
+    vectors = np.asarray(vectors, dtype=np.float32)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def load_embedding(model: str, documents: Documents, target: Sequence[str], context: Context) -> Embed:
+    """Return the function that embeds texts as vectors of length one (texts, dimensions).
+
+    Args:
+        model: ``"tfidf"`` for TF-IDF vectors that are reduced by a truncated SVD, both learned from a sample of the
+            documents and from the target; or the name of an encoder.
+        documents: The documents.
+        target: The texts that they are compared with.
+        context: It loads encoders.
+
+    Raises:
+        UserError: If the encoder cannot be loaded, or the texts have no words.
+    """
+    if model != TFIDF:
+        if context.load_encoder is None:
+            raise UserError(f"No encoder can be loaded here, so '{model}' cannot embed texts; use {TFIDF}.")
+        encode = context.load_encoder(model)
+        return lambda texts: normalize_rows(encode(texts))
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.preprocessing import normalize
+
+    sample = [documents[int(place)] for place in np.sort(draw_order(documents, 0)[:FITTED_DOCUMENTS])]
+    words = TfidfVectorizer(analyzer=normalize_words, sublinear_tf=True, max_features=MAX_FEATURES, dtype=np.float32)
+    try:
+        fitted = words.fit_transform([*sample, *target])
+    except ValueError as error:
+        raise UserError("The documents and the target contain no words, so they cannot be compared.") from error
+    dimensions = min(DIMENSIONS, *(size - 1 for size in fitted.shape))
+    if dimensions < 1:
+        return lambda texts: normalize(words.transform(texts)).toarray()
+    svd = TruncatedSVD(dimensions, random_state=0).fit(fitted)
+    return lambda texts: normalize_rows(svd.transform(words.transform(texts)))
+
+
+class Neighbors:
+    """The nearest of many vectors to each of a few, found in one pass.
+
+    Attributes:
+        positions: Positions of the nearest, the nearest first; -1 for none (targets, k). int64, since fp32 cannot
+            hold the numbers of more than 16.7 million documents.
+        similarity: Their cosine similarity; -inf for none (targets, k).
+    """
+
+    def __init__(self, targets: np.ndarray, k: int) -> None:
+        """Start with none.
+
+        Args:
+            targets: Vectors of length one (targets, dimensions).
+            k: Number of neighbors of each.
+        """
+        self._targets = targets
+        self.positions = np.full((len(targets), k), -1, dtype=np.int64)
+        self.similarity = np.full((len(targets), k), -np.inf, dtype=np.float32)
+
+    def add(self, vectors: np.ndarray, first: int) -> None:
+        """Take further vectors into account.
+
+        Args:
+            vectors: Vectors of length one (n, dimensions).
+            first: Position of the first of them.
+        """
+        found = self._targets @ vectors.T
+        k = self.similarity.shape[1]
+        best = np.argpartition(-found, k - 1, axis=1)[:, :k] if found.shape[1] > k else np.arange(found.shape[1])[None]
+        best = np.sort(np.broadcast_to(best, (len(found), best.shape[1])), axis=1)  # so that the first of equals wins
+        similarity = np.concatenate([self.similarity, np.take_along_axis(found, best, axis=1)], axis=1)
+        positions = np.concatenate([self.positions, best + first], axis=1)
+        order = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+        self.similarity = np.take_along_axis(similarity, order, axis=1)
+        self.positions = np.take_along_axis(positions, order, axis=1)
+
+
+def embed_chunks(documents: Documents, embed: Embed, size: int, title: str, progress: bool) -> Iterator[np.ndarray]:
+    """Yield the vectors of the documents, ``size`` at a time (n, dimensions)."""
+    with Progress(title, len(documents), unit="documents", enabled=progress) as bar:
+        for first in range(0, len(documents), size):
+            yield embed(documents[first : first + size])
+            bar.update(min(first + size, len(documents)))
+
+
+@register(
+    "nearest",
+    paper="kNN-TAPT, Gururangan et al., ACL 2020",
+    summary="the nearest neighbors of the texts of the task",
+)
+@dataclass(frozen=True)
+class Nearest(Budget):
+    """Keeps the union of the ``k`` documents that are most similar to each text of the task.
+
+    The search is exact, by cosine similarity. Documents that equal a text of the task are left out, since ``task``
+    adds the texts themselves. With a budget, first neighbors come before second ones and so on, the more similar
+    first.
+
+    Attributes:
+        k: Neighbors of each text of the task: 50, 150 or 500 in the paper, 5 in the released code.
+        embeddings: ``tfidf``, reduced by SVD; or an encoder: folder or name on the Hugging Face Hub. The paper trains
+            VAMPIRE, a variational autoencoder on bags of words, whose code can no longer be installed.
+        similarity: Minimum cosine similarity of a neighbor. One of 0 or less never counts.
+        order: ``pool`` keeps the order of the corpus; ``rank`` puts first neighbors first, as the released code does,
+            which writes a file for each rank. Training draws documents at random, whatever their order.
+    """
+
+    main: ClassVar[str] = "k"
+    k: int = 50
+    embeddings: str = TFIDF
+    similarity: float = 0.0
+    order: Literal["pool", "rank"] = "pool"
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UserError: If one is out of range.
+        """
+        super().__post_init__()
+        if self.k < 1:
+            raise UserError(f"Selection 'nearest': k must be at least 1, not {self.k}.")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The text of the task."""
+        return ("target",)
+
+    def apply(self, documents: Documents, context: Context) -> Documents:
+        """Search the neighbors."""
+        target = list(context.target or ())
+        embed = load_embedding(self.embeddings, documents, target, context)
+        vectors = embed(target)
+        own = np.fromiter(map(set(target).__contains__, documents), bool, len(documents))
+        found = Neighbors(vectors, min(self.k, len(documents)))
+        first, size = 0, max(1, min(4096, CHUNK_NUMBERS // max(1, len(target))))
+        for chunk in embed_chunks(documents, embed, size, "Searching neighbors", context.progress):
+            usable = np.where(own[first : first + len(chunk), None], 0.0, chunk)
+            found.add(usable.astype(np.float32), first)
+            first += len(chunk)
+        positions, ranks, similarity = self._union(found, own)
+        kept = self.fill(positions, documents.tokens)
+        context.notes.update(
+            task_texts=len(target),
+            without_neighbor=int((~self._accepted(found, own)).all(axis=1).sum()),
+            equal_to_task_texts=int(own.sum()),
+            similarity={"mean": float(similarity[: len(kept)].mean()) if len(kept) else None},
+            first_neighbors=int((ranks[: len(kept)] == 0).sum()),
+        )
+        return documents.take(kept if self.order == "rank" else np.sort(kept))
+
+    def _accepted(self, found: Neighbors, own: np.ndarray) -> np.ndarray:
+        """Return which neighbors count (targets, k)."""
+        is_new = ~own[found.positions] & (found.positions >= 0)
+        return is_new & (found.similarity >= max(self.similarity, 1e-6))
+
+    def _union(self, found: Neighbors, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the positions of all neighbors, each once, with the best rank and similarity of each (n,).
+
+        They are sorted by rank, then by similarity.
+        """
+        accepted = self._accepted(found, own)
+        ranks = np.broadcast_to(np.arange(accepted.shape[1]), accepted.shape)[accepted]
+        positions, similarity = found.positions[accepted], found.similarity[accepted]
+        order = np.lexsort((positions, -similarity, ranks))
+        positions, ranks, similarity = positions[order], ranks[order], similarity[order]
+        _, once = np.unique(positions, return_index=True)
+        once = np.sort(once)  # the first place of each position, in the order by rank
+        return positions[once], ranks[once], similarity[once]
+
+
+@register("task", paper="curated TAPT, Gururangan et al., ACL 2020", summary="adds the texts of the task itself")
+@dataclass(frozen=True)
+class Task(Operation):
+    """Adds the train texts of the task to the documents, as kNN-TAPT and curated TAPT do.
+
+    Attributes:
+        times: How often each text is added: more than once where the documents would outnumber them.
+    """
+
+    main: ClassVar[str] = "times"
+    stays_in_control: ClassVar[bool] = True
+    times: int = 1
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The text of the task."""
+        return ("target",)
+
+    def apply(self, documents: Documents, context: Context) -> Iterable[str]:
+        """Return the documents and then the texts."""
+        if self.times < 1:
+            raise UserError(f"Selection 'task': times must be at least 1, not {self.times}.")
+        context.notes["task_texts"] = len(context.target or ())
+        return itertools.chain(documents, *[context.target or ()] * self.times)

@@ -1,0 +1,106 @@
+"""``select``: which documents of a pool to adapt to, and what selections compare them with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acclimate.corpus import Corpus
+from acclimate.corpus.documents import as_corpus, with_usual_column
+from acclimate.corpus.operations import Context, check_selection_file, find_accounts, operate, read_operations
+from acclimate.corpus.select.random import Random, match_control
+from acclimate.errors import UserError
+from acclimate.options import verb
+from acclimate.options.selection import SelectOptions
+from acclimate.training.task_kinds import open_task, task_texts
+
+
+def _select(options: SelectOptions) -> Corpus:
+    """Select the documents of a pool to adapt to.
+
+    The result is read like any other corpus. The accounts of the selections, which say what went in and what came out,
+    are in a file beside it (``NAME.jsonl.account.json``), in the manifest and the card of a model that is adapted to
+    it, and in the report of a study that reads it; :func:`acclimate.corpus.operations.find_accounts` returns them. A
+    selection that was computed before comes from the cache.
+
+    Returns:
+        The documents that were selected.
+
+    Raises:
+        UserError: If a source, a selection or a parameter is wrong, a selection lacks the text that it compares with,
+            or no document is left.
+    """
+    operations = read_operations(options.by)
+    for path in (options.out, options.control):
+        if path is not None:
+            check_selection_file(path)
+    if options.task is not None and options.target is not None:
+        raise UserError("Give the task or the text to select for, not both.")
+    pool = as_corpus(options.corpus, options.text_column, options.encoding)
+    column = options.text_column
+    target = (
+        None
+        if options.target is None
+        else with_usual_column(lambda name: as_corpus(options.target, name, options.encoding), column)
+    )
+    general = (
+        None
+        if options.general is None
+        else with_usual_column(lambda name: as_corpus(options.general, name, options.encoding), column)
+    )
+    task = open_task(options.task, options, text_column=None)
+    context = make_context(
+        list(target) if target is not None else None if task is None else task_texts(task),
+        general,
+        options.tokenizer,
+        options.progress,
+    )
+    selected = operate(pool, operations, context, options.out)
+    if options.control is not None:
+        own = find_accounts(selected)[-len(operations) :]
+        operate(pool, match_control([Random()], operations, own), context, options.control)
+    return selected
+
+
+select = verb(SelectOptions, _select)
+
+
+def make_context(
+    target: Sequence[str] | None, general: Corpus | None, tokenizer: str | Path | None, progress: bool
+) -> Context:
+    """Return what selections compare documents with.
+
+    Args:
+        target: Texts of the end task; None for none.
+        general: General text; None for none.
+        tokenizer: Model whose tokenizer counts the tokens; None counts words and punctuation marks.
+        progress: Whether to show progress bars.
+    """
+    counting: dict[str, Any] = {}
+    if tokenizer is not None:
+        counting["count"], counting["counted_by"] = _count_with(tokenizer)
+    return Context(target, general, load_encoder=_load_encoder, progress=progress, **counting)
+
+
+def _count_with(model: str | Path) -> tuple[Callable[[Sequence[str]], list[int]], str]:
+    """Return the function that counts tokens with the tokenizer of a model, and what identifies it."""
+    from acclimate.corpus.tokenizing import fingerprint_tokenizer
+    from acclimate.models.loading import load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+
+    def count(texts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]]
+
+    return count, f"tokens of {Path(model).name} ({fingerprint_tokenizer(tokenizer)[:8]})"
+
+
+def _load_encoder(model: str) -> Callable[[Sequence[str]], np.ndarray]:
+    """Return the function that embeds texts with a sentence encoder, or with the mean over tokens of another model."""
+    from acclimate.evaluation.embeddings import load_encoder
+
+    encoder = load_encoder(model)
+    return lambda texts: encoder.encode(list(texts), convert_to_numpy=True, show_progress_bar=False)
