@@ -116,7 +116,7 @@ class OperationAccount(Record):
         shown = {"operation": self.name, "counted_by": self.counted_by}
         names = ("documents_in", "documents_out", "tokens_in", "tokens_out")
         settings = {name: value for name, value in self.settings.items() if not isinstance(value, str | list)}
-        datasets = [name for name in self.sources if name.startswith("hf:")]
+        datasets = [name.removeprefix("hf:").split(":")[0] for name in self.sources if name.startswith("hf:")]
         return {**shown, "settings": settings, **{name: getattr(self, name) for name in names}, "datasets": datasets}
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.evaluation.scoring import MIN_ITEMS, find_collapse
+from acclimate.evaluation.scoring import MIN_ITEMS, Collapse, find_collapse
 
 
 def test_one_class_for_all_items():
     gold = [0, 1] * 20
-    assert find_collapse(gold, [1] * 40) == (1, 40)
+    assert find_collapse(gold, [1] * 40) == Collapse(1, 40)
     assert find_collapse(gold, [1] * 38 + [0] * 2) is None
-    assert find_collapse([0, 1] * 200, [1] * 398 + [0] * 2) == (1, 398)
+    assert find_collapse([0, 1] * 200, [1] * 398 + [0] * 2) == Collapse(1, 398)
 
 
 def test_a_correct_model_has_not_collapsed():
@@ -26,8 +26,8 @@ def test_too_few_items():
 
 
 def test_lists_of_labels_and_answers():
-    assert find_collapse([[], [1], [0, 2], []] * 10, [[]] * 40) == ([], 40)
-    assert find_collapse([["Paris"], ["Rome", "Roma"]] * 15, [["the"]] * 30) == (["the"], 30)
+    assert find_collapse([[], [1], [0, 2], []] * 10, [[]] * 40) == Collapse([], 40)
+    assert find_collapse([["Paris"], ["Rome", "Roma"]] * 15, [["the"]] * 30) == Collapse(["the"], 30)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=60))
@@ -42,4 +42,4 @@ def test_against_the_definition(items):
     ]
     assert (found is None) == (not collapsed)
     if found:
-        assert found == (collapsed[0], shares[collapsed[0]])
+        assert found == Collapse(collapsed[0], shares[collapsed[0]])

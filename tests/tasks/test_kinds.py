@@ -69,6 +69,6 @@ def test_unknown_kinds_are_reported(folder):
         find_task_kind(task)
     with pytest.raises(
         UserError,
-        match=r"'tags' cannot be scored.*Known: entities, multi_label, qa, regression, retrieval, single_label",
+        match=r"'tags' cannot be scored.*Known: choice, entities, multi_label, qa, regression, retrieval, single_la",
     ):
         find_hub_task("tags")

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.training.batches import EpochSampler
+from acclimate.training.sampler import EpochSampler
 
 sizes = st.tuples(st.integers(1, 90), st.integers(1, 30))
 

@@ -2,11 +2,11 @@
 
 from acclimate.cards.hub import push_to_hub
 from acclimate.cards.merged import write_merged_card
-from acclimate.cards.writers import summarize_sources, write_adapted_card, write_model_cards, write_task_model_card
+from acclimate.cards.writers import summarize_text, write_adapted_card, write_model_cards, write_task_model_card
 
 __all__ = [
     "push_to_hub",
-    "summarize_sources",
+    "summarize_text",
     "write_adapted_card",
     "write_merged_card",
     "write_model_cards",

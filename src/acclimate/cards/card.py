@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from acclimate.files import read_json, read_json_object, write_text
-from acclimate.model_kinds import KINDS
+from acclimate.model_kinds import KINDS, find_kind
 from acclimate.version import __version__
 
 CARD_FILE = "README.md"
@@ -138,6 +138,8 @@ def encodes_sentences(folder: Path) -> bool:
 
 def _auto_class(architectures: Sequence[str], pipeline: str) -> str:
     """Return the name of the auto class that loads a model: ``AutoModelForX`` for an architecture ``...ForX``."""
+    if kind := next(filter(None, map(find_kind, architectures)), None):
+        return kind.auto_class
     head = next((name.partition("For")[2] for name in architectures if "For" in name), "")
     kinds = {kind.pipeline_tag: kind.auto_class for kind in KINDS.values()}
     return f"AutoModelFor{head}" if head else kinds.get(pipeline, "AutoModel")

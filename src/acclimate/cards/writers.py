@@ -22,6 +22,8 @@ from acclimate.cards.card import (
     similarity_section,
 )
 from acclimate.cards.results import HUB_METRICS, eval_results, result_sections
+from acclimate.corpus import Corpus
+from acclimate.corpus.operations import find_accounts
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import find_hub_task, make_scoring
@@ -205,11 +207,17 @@ def _files(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of files of the text, their bytes and the public datasets among them."""
     text = manifest.get("text") or {}
     contents = text.get("contents") or [{"name": name} for name in text.get("sources", [])]  # of earlier versions
-    return (
-        summarize_sources(contents)
-        if contents
-        else {"files": 0, "bytes": None, "datasets": [], **(text.get("files") or {})}
-    )
+    found = summarize_sources(contents) if contents else {"files": 0, "bytes": None, **(text.get("files") or {})}
+    datasets = [*found.get("datasets", []), *(name for one in text.get("selections", ()) for name in one["datasets"])]
+    return {**found, "datasets": list(dict.fromkeys(datasets))}
+
+
+def summarize_text(text: Corpus) -> dict[str, Any]:
+    """Return what a manifest keeps of a text, so that a model can be traced back to it: numbers, no private names."""
+    summary = {**text.report.as_dict(), "files": summarize_sources(text.contents())}
+    del summary["sources"]  # names of files can be private
+    accounts = [account.public() for account in find_accounts(text)]
+    return {**summary, "selections": accounts} if accounts else summary
 
 
 def summarize_sources(contents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -241,7 +249,18 @@ def _data_section(manifest: Mapping[str, Any]) -> str:
         counts += [f"{text[name]:,} {word}" for name, word in _EXCLUDED_COUNTS.items() if text.get(name)]
         counts += [RowAccount(**text["rows"]).summary()] if text.get("rows") else []
         totals.append(f"{', '.join(counts)}; hash of all: `{part.get('corpus')}`.")
+        totals += [_describe_selection(account) for account in text.get("selections", ())]
     return "\n\n".join(dict.fromkeys(totals))
+
+
+def _describe_selection(account: Mapping[str, Any]) -> str:
+    """Return a sentence on how the text was selected."""
+    settings = {name: value for name, value in account["settings"].items() if type(value) in (int, float)}
+    given = "".join(f", {name} {value:g}" for name, value in settings.items())
+    documents, tokens = (
+        f"{account[f'{name}_out']:,} of {account[f'{name}_in']:,}" for name in ("documents", "tokens")
+    )
+    return f"Selected with `{account['operation']}`{given}: {documents} documents, {tokens} {account['counted_by']}."
 
 
 def _replay_section(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:

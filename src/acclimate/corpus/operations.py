@@ -28,6 +28,7 @@ from acclimate.corpus.pool import Documents, count_words
 from acclimate.corpus.sources import FileSource
 from acclimate.errors import UserError, shorten
 from acclimate.files import atomic_file, cache_folder, hash_file, read_json_object, write_json
+from acclimate.models.checkpoints import model_fingerprint
 from acclimate.records import fingerprint, texts_fingerprint
 from acclimate.registry import Registry, build_dataclass, hash_user_code, parse_number
 
@@ -81,6 +82,8 @@ class Operation(ABC):
     summary: ClassVar[str] = ""
     files: ClassVar[tuple[str, ...]] = ()
     """Parameters that may be paths of files; the identity depends on the content of the files."""
+    models: ClassVar[tuple[str, ...]] = ()
+    """Parameters that name models: folders, or names on the Hugging Face Hub."""
     main: ClassVar[str] = ""
     """The parameter that is meant where only a value is given, as in ``{nearest: 50}``."""
     stays_in_control: ClassVar[bool] = False
@@ -113,64 +116,72 @@ class Operation(ABC):
         for name in self.files:
             if values[name] is not None and Path(str(values[name])).is_file():
                 values[name] = hash_file(Path(str(values[name])))
+        values |= {name: model_fingerprint(values[name]) for name in self.models if values[name] is not None}
         code = hash_user_code(type(self))
         return {"name": self.name, **values, **({"code": code} if code else {})}
 
     def describe(self) -> str:
-        """Return the name, with the parameters that differ from the defaults."""
-        given = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        """Return the name, with the parameters that differ from the defaults, as on the command line."""
+        given = self.settings()
         usual = {item.name: item.default for item in dataclasses.fields(self)}
-        changed = [f"{name}={value}" for name, value in given.items() if value != usual[name]]
-        return f"{self.name} ({', '.join(changed)})" if changed else self.name
+        return " ".join([self.name, *(f"{name}={value}" for name, value in given.items() if value != usual[name])])
 
 
 SELECTIONS: Registry[Operation] = Registry("acclimate.corpus.select", "selection", "selections")
 register = SELECTIONS.register
 
 
-def read_operations(given: Any) -> list[Operation]:
-    """Return the operations that a user named, in their order.
+def list_operations(given: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Return the names and parameters of operations that a user gave, in their order.
 
     Args:
         given: ``"NAME"``, ``"NAME parameter=value ..."``, ``{name: parameters}`` or ``{name: value}`` with the value
             of the main parameter, several of these in one mapping or in a list, operations themselves, or None.
 
     Raises:
-        UserError: If a name or a parameter is unknown, or a value does not fit.
+        UserError: If it is something else, or a name is unknown.
     """
     if given is None:
         return []
     if isinstance(given, Operation):
-        return [given]
+        return [(given.name, given.settings())]
     if isinstance(given, str):
         return [_parse_operation(given)]
     if isinstance(given, Mapping):
-        return [_build_operation(str(name), settings) for name, settings in given.items()]
+        return [(str(name), _read_settings(str(name), settings)) for name, settings in given.items()]
     if isinstance(given, Iterable):
-        return [operation for one in given for operation in read_operations(one)]
+        return [operation for one in given for operation in list_operations(one)]
     raise UserError(f"A selection is a name, or a name with parameters such as {{nearest: {{k: 50}}}}, not {given!r}.")
 
 
-def _parse_operation(text: str) -> Operation:
+def read_operations(given: Any) -> list[Operation]:
+    """Return the operations that a user gave (:func:`list_operations`).
+
+    Raises:
+        UserError: If a name or a parameter is unknown, or a value does not fit.
+    """
+    found = list_operations(given)
+    return [build_dataclass(SELECTIONS.lookup(name), "selection", name, settings) for name, settings in found]
+
+
+def _parse_operation(text: str) -> tuple[str, dict[str, Any]]:
+    error = UserError(f"A selection is NAME or 'NAME parameter=value ...', not '{text}'.")
     try:
         name, *parts = shlex.split(text)
     except ValueError:
-        raise UserError(f"A selection is NAME or 'NAME parameter=value ...', not '{text}'.") from None
+        raise error from None
     pairs = [part.partition("=") for part in parts]
-    if [value for key, sign, value in pairs if not sign or not key]:
-        raise UserError(f"A selection is NAME or 'NAME parameter=value ...', not '{text}'.")
-    return _build_operation(name, {key: parse_number(value) for key, _, value in pairs})
+    if any(not sign or not key for key, sign, _ in pairs):
+        raise error
+    return name, {key: parse_number(value) for key, _, value in pairs}
 
 
-def _build_operation(name: str, settings: Any) -> Operation:
-    cls = SELECTIONS.lookup(name)
-    if settings is None:
-        settings = {}
-    if not isinstance(settings, Mapping):
-        if not cls.main:
-            raise UserError(f"Selection '{name}' expects named parameters, not {shorten(settings)}.")
-        settings = {cls.main: settings}
-    return build_dataclass(cls, "selection", name, settings)
+def _read_settings(name: str, settings: Any) -> dict[str, Any]:
+    if settings is None or isinstance(settings, Mapping):
+        return dict(settings or {})
+    if not (main := SELECTIONS.lookup(name).main):
+        raise UserError(f"Selection '{name}' expects named parameters, not {shorten(settings)}.")
+    return {main: settings}
 
 
 def operate(

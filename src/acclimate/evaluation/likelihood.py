@@ -97,7 +97,7 @@ def classify_by_likelihood(
     truncated = 0
     for prompt in prompts:
         before, _ = read_for_scoring(reader, prompt)
-        made = [_continuation_row(reader, before, prompt + end, limit) for end in continuations]
+        made = [continuation_row(reader, before, prompt + end, limit) for end in continuations]
         rows += [row for row, _ in made]
         truncated += any(is_cut for _, is_cut in made)
     found = np.array(summed_losses(model, tokenizer, rows)).reshape(len(prompts), len(labels), 2)
@@ -148,7 +148,7 @@ def fill_template(template: str, text: str, second: str | None) -> str:
     return FIELD.sub(lambda match: values[match[1]], template).rstrip(" ")
 
 
-def _continuation_row(
+def continuation_row(
     tokenizer: PreTrainedTokenizerBase, before: Sequence[int], whole: str, limit: int
 ) -> tuple[TargetRow, bool]:
     """Return a row that predicts what follows a prompt, and whether the start of the prompt was cut off.

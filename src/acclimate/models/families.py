@@ -218,13 +218,19 @@ def is_compiled(model: PreTrainedModel) -> bool:
     return hasattr(model, COMPILED_ATTRIBUTE)
 
 
-def use_kernels(model: PreTrainedModel, device: torch.device) -> Kernels:
+def use_kernels(model: PreTrainedModel, device: torch.device, sharded: bool = False) -> Kernels:
     """Choose the kernels of a model for the device that it will run on, and replace layers with faster ones.
+
+    Args:
+        model: The model.
+        device: The device.
+        sharded: Whether its weights will be sharded among processes.
 
     Raises:
         UserError: If ``ACCLIMATE_KERNELS`` is neither ``auto`` nor ``torch``.
     """
     kernels = _choose(model, device)
+    kernels = kernels.for_shards() if sharded else kernels
     kernels.replace_layers(model)
     setattr(model, KERNELS_ATTRIBUTE, kernels)
     return kernels

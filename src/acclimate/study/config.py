@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from acclimate.corpus.operations import read_operations
 from acclimate.errors import UserError, did_you_mean, unknown_name_error
 from acclimate.masking import file_parameters
 from acclimate.options.declaration import explain_value
@@ -25,6 +26,7 @@ from acclimate.options.numbers import MAX_SEED
 from acclimate.options.reading import reading_names
 from acclimate.registry import Registry
 from acclimate.settings_file import read_settings
+from acclimate.study import paths
 from acclimate.study.paths import locate_model, locate_settings, locate_source, locate_text, locate_texts
 from acclimate.study.sections import MethodSearch, SearchSettings, SectionEntry
 from acclimate.study.settings import (
@@ -34,6 +36,7 @@ from acclimate.study.settings import (
     FinetuneSettings,
     Label,
     Seeds,
+    Selections,
     ShortForm,
     Sources,
     Strict,
@@ -77,6 +80,8 @@ class MethodSpec(ShortForm):
         on: ``"task"`` adapts to the text of each task separately, ``"domain"`` to the text of the domain. None uses
             the default of the method.
         adapt: Settings of adaptation for this method, which override those of the study.
+        select: Selection from the text of the domain, in place of that of the domain; ``random`` is its control, and
+            ``[]`` the whole text.
         search: Values to try for parameters of the method and, under ``adapt``, for settings of its adaptation.
     """
 
@@ -86,6 +91,7 @@ class MethodSpec(ShortForm):
     label: Label = ""
     on: Literal["domain", "task"] | None = None
     adapt: Annotated[dict[str, Any], AfterValidator(AdaptSettings.check)] = Field(default_factory=dict)
+    select: Selections | None = None
     search: MethodSearch | None = None
 
     @property
@@ -102,9 +108,12 @@ class MethodSpec(ShortForm):
 
     @model_validator(mode="after")
     def _labelled(self) -> MethodSpec:
-        if self.name == UNADAPTED and (self.adapt or self.on or (self.search and self.search.adapt)):
+        changes = self.adapt or self.on or self.select is not None or (self.search and self.search.adapt)
+        if self.name == UNADAPTED and changes:
             raise ValueError(f"'{UNADAPTED}' is the base model and is not adapted; remove its settings")
         changed = {**self.parameters, **({"on": self.on} if self.on else {}), **self.adapt}
+        if self.select is not None:
+            changed["select"] = ", ".join(one.describe() for one in read_operations(self.select)) or "all"
         shown = ", ".join(f"{key}={value}" for key, value in changed.items())
         self.label = self.label or (f"{self.name} ({shown})" if shown else self.name)
         return self
@@ -118,12 +127,31 @@ class SampleSpec(Strict):
 
 
 class DomainSpec(Strict):
-    """A domain: text to adapt to, held-out text, and end tasks."""
+    """A domain: text to adapt to, held-out text, and end tasks.
+
+    Attributes:
+        corpus: The text, or ``{from, select?, target?}``.
+        select: Selection of documents of the corpus.
+        target: Text that selections compare the documents with; by default that of the train splits of the tasks.
+    """
 
     name: Annotated[Label, Field(min_length=1)]
     corpus: Annotated[Sources, BeforeValidator(as_sources), Field(min_length=1)]
+    select: Selections | None = None
+    target: Annotated[Sources | None, BeforeValidator(as_sources)] = None
     heldout: Annotated[Sources | None, BeforeValidator(as_sources)] = None
     tasks: list[TaskSpec] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_selection(cls, value: Any) -> Any:
+        corpus = value.get("corpus") if isinstance(value, Mapping) else None
+        if not isinstance(corpus, Mapping) or "from" not in corpus:
+            return value
+        if unknown := corpus.keys() - {"from", "select", "target"}:
+            raise ValueError(f"corpus: unknown key '{min(unknown)}'; known here: from, select, target")
+        given = {key: entry for key, entry in corpus.items() if key != "from"}
+        return {**value, "corpus": corpus["from"], **given}
 
 
 class StudyConfig(Strict):
@@ -312,6 +340,9 @@ class StudyConfig(Strict):
         for domain in copy.domains:
             domain.corpus = [locate_source(source, folder) for source in domain.corpus]
             domain.heldout = domain.heldout and [locate_source(source, folder) for source in domain.heldout]
+            domain.target = domain.target and [locate_source(source, folder) for source in domain.target]
+        selections = [domain.select for domain in copy.domains] + [method.select for method in copy.methods]
+        paths.locate_selections(selections, folder)
         for task in (*copy.other_tasks, *(task for domain in copy.domains for task in domain.tasks)):
             task.path = locate_text(task.path, folder)
             task.first = task.first and locate_text(task.first, folder)
@@ -359,7 +390,7 @@ def section_types() -> dict[str, type[SectionEntry]]:
 
 
 def _read_section(key: str, entry: type[SectionEntry], value: Any) -> list[Any]:
-    values = value if isinstance(value, list) else [] if value is None else [value]
+    values = value if isinstance(value, list) else [] if value is None or value is False else [value]
     try:
         return TypeAdapter(list[entry]).validate_python(values)  # type: ignore[valid-type]
     except ValidationError as error:

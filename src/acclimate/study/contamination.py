@@ -102,8 +102,18 @@ def remove_contamination(inputs: StudyInputs, found: Contamination) -> StudyInpu
         domain: corpus.without(found.documents[domain]) if found.documents.get(domain) else corpus
         for domain, corpus in inputs.corpora.items()
     }
-    leaked = {digest for name in found.documents.keys() - corpora.keys() for digest in found.documents[name]}
-    return replace(inputs, corpora=corpora, leaked=frozenset(leaked))
+    selected = {
+        place: corpus.without(digests) if (digests := found.documents.get(_selected_name(*place))) else corpus
+        for place, corpus in inputs.selected.items()
+    }
+    own = corpora.keys() | {_selected_name(*place) for place in selected}
+    leaked = {digest for name in found.documents.keys() - own for digest in found.documents[name]}
+    return replace(inputs, corpora=corpora, selected=selected, leaked=frozenset(leaked))
+
+
+def _selected_name(domain: str, method: str) -> str:
+    """Return how the text of a method with a selection of its own is called."""
+    return f"{domain} ({method})"
 
 
 def _search_corpora(
@@ -139,6 +149,7 @@ def _search_corpora(
 def _read_corpora(inputs: StudyInputs) -> dict[str, Corpus]:
     """Return the texts that adaptations read, by the name of their domain, or of their files if they are replayed."""
     found = {domain.name: inputs.corpora[domain.name] for domain in inputs.config.domains}
+    found |= {_selected_name(*place): corpus for place, corpus in inputs.selected.items()}
     if not inputs.replayed:
         return found
     from acclimate.training.mixture import text_name

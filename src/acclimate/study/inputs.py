@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from acclimate.records import texts_fingerprint
 from acclimate.study.backend import Backend
 from acclimate.study.config import JOB_KINDS, DomainSpec, ModelSpec, StudyConfig, TaskSpec
 from acclimate.study.method_inputs import MethodInput, check_scopes, read_methods
+from acclimate.study.selection import select_texts
 from acclimate.study.settings import UNADAPTED, unused_seeds
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class StudyInputs:
         unmeasured: The general text without the documents that the study measures on; None if there are no others.
         replaying: Names of the base models whose adaptations replay it by default.
         leaked: Digests of documents that are not replayed, since they contain dev or test texts.
+        selected: Text to adapt to of methods with a selection of their own, by domain and label.
     """
 
     config: StudyConfig
@@ -127,6 +129,11 @@ class StudyInputs:
     unmeasured: Corpus | None = None
     replaying: frozenset[str] = frozenset()
     leaked: frozenset[str] = frozenset()
+    selected: Mapping[tuple[str, str], Corpus] = field(default_factory=dict)
+
+    def corpus(self, domain: str, method: str) -> Corpus:
+        """Return the text of a domain that a method, given by its label, adapts to."""
+        return self.selected.get((domain, method), self.corpora[domain])
 
     @cached_property
     def trial(self) -> StudyInputs:
@@ -252,9 +259,11 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
         general = Texts.sample(text, config.evaluate.documents)
         unmeasured = _unmeasured(text, general)
     replaying = _find_replaying(config, unmeasured)
+    corpora, selected = select_texts(config, corpora, heldout, tasks, methods, unmeasured)
     texts = (corpora, head_corpus, heldout, general)
     return StudyInputs(
-        config, checkpoints, headless, *texts, tasks, methods, options, extras or {}, unmeasured, replaying
+        *(config, checkpoints, headless, *texts, tasks, methods, options, extras or {}, unmeasured, replaying),
+        selected=selected,
     )
 
 

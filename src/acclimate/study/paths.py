@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from acclimate.corpus.operations import SELECTIONS
 from acclimate.corpus.sources import is_hub_name
 from acclimate.models.checkpoints import is_written_as_path
 
@@ -22,6 +23,15 @@ def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
             if isinstance(value, list)
             else _locate_setting(str(value), folder)
         )
+
+
+def locate_selections(given: Iterable[Iterable[Mapping[str, Any]] | None], folder: Path) -> None:
+    """Resolve the files among the parameters of lists of selections against ``folder``, in place."""
+    for operation in (one for selections in given for one in selections or []):
+        for name, settings in operation.items():
+            cls = SELECTIONS.lookup(name)
+            locate_settings(settings, cls.files, folder)
+            settings |= {key: locate_model(settings[key], folder) for key in cls.models if settings.get(key)}
 
 
 def locate_file(path: str, folder: Path) -> str:

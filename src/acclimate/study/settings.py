@@ -18,8 +18,9 @@ from pydantic import (
 )
 
 from acclimate.corpus.documents import store_texts
-from acclimate.errors import shorten
-from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, Section, section
+from acclimate.corpus.operations import list_operations, read_operations
+from acclimate.errors import UserError, shorten
+from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, ProbeOptions, Section, section
 from acclimate.options.numbers import Count, Fraction, Integer, SeedNumber
 from acclimate.options.reading import default_task_name, reading_names
 from acclimate.registry import MAX_INTEGER, parse_number
@@ -41,6 +42,19 @@ def as_sources(value: Any) -> Any:
     """Turn a single source of text into a list, and texts in memory into the file that holds them."""
     value = as_list(value if value is None else store_texts(value))
     return [value] if isinstance(value, Mapping) else value
+
+
+def as_selections(value: Any) -> Any:
+    """Turn selections, in any form that a user may write, into a list of mappings of one name to its parameters.
+
+    Raises:
+        ValueError: If a name or a parameter is unknown, or a value does not fit.
+    """
+    try:
+        read_operations(value)
+        return None if value is None else [{name: settings} for name, settings in list_operations(value)]
+    except UserError as error:
+        raise ValueError(str(error).removesuffix(".")) from error
 
 
 def lists(value: Any) -> Any:
@@ -97,6 +111,8 @@ def _check_values(options: type[Section], given: dict[str, list[Any]]) -> dict[s
     return {name: [options.check({name: value})[name] for value in values] for name, values in given.items()}
 
 
+Selections = Annotated[list[dict[str, dict[str, Any]]], BeforeValidator(as_selections)]
+"""Selections of documents: each a mapping of its name to its parameters."""
 Lists = Annotated[dict[str, list[Any]], BeforeValidator(lists)]
 """Values to try, by name of the setting."""
 FinetuneLists = Annotated[Lists, AfterValidator(lambda given: _check_values(FinetuneSettings, given))]
@@ -181,6 +197,9 @@ if TYPE_CHECKING:
     class DistillSection(Section):
         """Options of ``acclimate.distill``."""
 
+    class ProbeSection(Section):
+        """Options of ``acclimate.probe``."""
+
     class AdaptSection(Section):
         """Options of ``acclimate.adapt``."""
 
@@ -188,6 +207,7 @@ else:
     FinetuneSettings = section(FinetuneOptions, without=("report_to",))
     TaskSection = section(FinetuneOptions, without=("report_to",), also=OF_ONE_TASK)
     DistillSection = section(DistillOptions, without=("report_to",))
+    ProbeSection = section(ProbeOptions)
     AdaptSection = section(AdaptOptions)
 
 

@@ -295,14 +295,13 @@ def evaluate_splits(
 
 
 def warn_of_collapse(collapse: Collapse, total: int, task: str, readable: Callable[[Any], Any]) -> None:
-    """Warn that a model gives nearly all of ``total`` items of a task the same answer."""
+    """Warn that a model has not learned a task, such as one that gives nearly all of ``total`` items one answer."""
+    answer = readable(collapse.answer) or "none"
+    same = f"gives {collapse.items} of {total} items of '{task}' the same answer ({answer})"
     log.warning(
-        "A model gives %d of %d items of '%s' the same answer (%s): it has not learned the task. Train it longer "
-        "(epochs), with another learning_rate or on more examples.",
-        collapse.items,
-        total,
-        task,
-        readable(collapse.answer) or "none",
+        "A model %s: it has not learned the task. Train it longer (epochs), with another learning_rate or on more "
+        "examples.",
+        f"{collapse.reason} on '{task}'" if collapse.reason else same,
     )
 
 

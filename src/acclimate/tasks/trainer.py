@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel, TrainerState, TrainingArguments
 
 from acclimate.corpus.tokenizing import check_known
-from acclimate.device import Precision, to_device
+from acclimate.device import Precision
 from acclimate.files import read_json, write_json
 from acclimate.models.batching import machine_memory
 from acclimate.models.encoding import skip_unread_tokens
@@ -67,15 +67,17 @@ class TrainingHooks:
     callbacks: Sequence[CallbackFactory] = ()
 
 
-def supervised_loss(penalty: float = 0.0) -> TaskLoss:
-    """Return the loss of the model's own head, minus ``penalty`` times the entropy of its predictions."""
+def supervised_loss(head: HeadModel, penalty: float = 0.0) -> TaskLoss:
+    """Return the loss of the model's own head, minus ``penalty`` times the entropy of its answers."""
 
     def loss(model: PreTrainedModel, inputs: dict[str, Tensor], step: int) -> Tensor:
-        output: Any = model(**inputs)
+        output: Any = head.run(model, inputs)
         found: Tensor = output.loss
         if not penalty:
             return found
-        return found + confidence_penalty(output.logits, penalty, output.logits.shape == inputs["labels"].shape)
+        return found + confidence_penalty(
+            head.answer_logits(output.logits, inputs["labels"]), penalty, head.multi_label
+        )
 
     return loss
 
@@ -94,7 +96,7 @@ def train(
     run_name: str | None = None,
     group: ProcessGroup | None = None,
 ) -> TrainingResult:
-    """Train a model in place: AdamW, linear warm-up and decay, clipped gradients.
+    """Train a model in place: AdamW, linear warm-up and decay, clipped gradients; with no epochs, do nothing.
 
     Args:
         head: The model.
@@ -115,10 +117,12 @@ def train(
         UserError: If all tokens of the text are unknown, or the loss becomes NaN or infinite; the message then names
             the step and its texts.
     """
+    head.prepare()
+    if not options.epochs:
+        return TrainingResult(0, 0, 0.0)
     check_known(np.concatenate([row["input_ids"] for row in rows[:CHECKED_ROWS]]), head.tokenizer)
-    to_device(head.model)
     data = TaskSteps(rows, head, options.batch_size, options.epochs, options.seed, group)
-    hooks = hooks or TrainingHooks(supervised_loss(options.confidence_penalty))
+    hooks = hooks or TrainingHooks(supervised_loss(head, options.confidence_penalty))
     best = BestWeightsCallback(head.model, score) if score else None
     callbacks = [*hooks.callbacks, *([lambda _: best] if best else [])]
     with skip_unread_tokens(head.model):
@@ -218,7 +222,8 @@ class TaskSteps(Dataset):
     def _batch(self, step: int, indices: Sequence[int]) -> list[TaskBatch]:
         if not indices:  # a short batch may have fewer rows than there are processes
             return []
-        return [TaskBatch(self.head.collate([self.rows[index] for index in indices]), step)]
+        parts = self.head.micro_batches([self.rows[index] for index in indices])
+        return [TaskBatch(self.head.collate(part), step) for part in parts]
 
 
 class LengthGroupedBatches:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,74 +31,10 @@ from acclimate.training.cutting import (
     split_micro_batches,
 )
 from acclimate.training.distributed import ProcessGroup
+from acclimate.training.sampler import EpochSampler, StepOrder
 
 MEASURED_STEPS, MEASURED_TEXTS = 100, 25_600
 """Maximum numbers of steps and texts from which the share of padding is estimated."""
-
-
-class StepOrder(Protocol):
-    """Chooses the texts of each step."""
-
-    def of(self, step: int) -> list[int]:
-        """Return the indices of the texts of a step."""
-
-    def describe(self, steps: int) -> list[dict[str, Any]]:
-        """Return what the first ``steps`` steps read of each of several texts; empty if there is one."""
-
-
-class EpochSampler:
-    """Chooses the texts of each step, as a function of the seed and the step alone.
-
-    Each epoch has a new random order, and a step may extend over the end of an epoch. A text that would then occur
-    twice in the same step is swapped with a later one, since a contrast between the texts of a step would use it as a
-    negative of itself. In epochs of fewer than three steps some duplicates may remain.
-    """
-
-    def __init__(self, texts: int, batch_size: int, seed: int) -> None:
-        """Prepare the order of texts.
-
-        Args:
-            texts: Number of texts.
-            batch_size: Texts per step.
-            seed: Random seed.
-        """
-        self.texts, self.batch_size, self.seed = texts, batch_size, seed
-        self.epoch = lru_cache(maxsize=2)(self._epoch)
-
-    def of(self, step: int) -> list[int]:
-        """Return the indices of the texts of a step."""
-        return self.between(step * self.batch_size, (step + 1) * self.batch_size)
-
-    def between(self, start: int, stop: int) -> list[int]:
-        """Return the indices of the texts at the places from ``start`` to ``stop`` of the order of all epochs."""
-        epochs, places = np.divmod(np.arange(start, stop), self.texts)
-        found = [self.epoch(int(epoch))[places[epochs == epoch]] for epoch in np.unique(epochs)]
-        return list(np.concatenate(found).tolist()) if found else []
-
-    def describe(self, steps: int) -> list[dict[str, Any]]:
-        """Return an empty list: there is one text."""
-        return []
-
-    def _epoch(self, number: int) -> np.ndarray:
-        """Return the indices of the texts in the order of an epoch: (texts,)."""
-        order = self._drawn(number)
-        before = self._shared_with_next_epoch(number - 1) if number else 0
-        if not before:
-            return order
-        # Swap only with the middle: the next epoch depends on the end of this one.
-        beginning, end = self.batch_size - before, self.texts - self._shared_with_next_epoch(number)
-        duplicates = np.isin(order[:end], self._drawn(number - 1)[-before:])
-        here, there = duplicates[:beginning].nonzero()[0], beginning + (~duplicates[beginning:]).nonzero()[0]
-        here, there = here[: len(there)], there[: len(here)]
-        order[here], order[there] = order[there], order[here]
-        return order
-
-    def _drawn(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng([self.seed, 1, epoch]).permutation(self.texts)
-
-    def _shared_with_next_epoch(self, epoch: int) -> int:
-        """Return how many texts of an epoch share a step with texts of the next epoch."""
-        return min(self.texts, (epoch + 1) * self.texts % self.batch_size)
 
 
 def make_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
@@ -184,10 +119,13 @@ class Collator:
         return [[[order[place] for place in row] for row in part] for part in parts]
 
     def plan_share(self, lengths: Sequence[int], group: ProcessGroup) -> list[list[list[int]]]:
-        """Return the micro-batches of one of several processes, at least one; all get about the same tokens."""
+        """Return the micro-batches of one of several processes, all with about the same tokens.
+
+        A process has at least one, unless there are fewer texts than processes.
+        """
         collator = self if group.size == 1 else self._for_processes(lengths, group.size)
         parts: list[list[list[int]]] = []
-        while len(parts) < group.size:
+        while len(parts) < min(group.size, len(lengths)):
             parts = collator.plan(lengths)
             collator = replace(collator, tokens=collator.tokens // 2, layout="padded")
         return group.assign_balanced(parts, [collator._cost(part, lengths) for part in parts])
@@ -333,6 +271,52 @@ def describe_text(place: str, ids: Sequence[int], tokenizer: PreTrainedTokenizer
     return f"{place} ('{' '.join(text.split()[:DESCRIBED_WORDS])} …')"
 
 
+class SharedTexts:
+    """Reads sets of texts that processes share, with masks that do not depend on their number."""
+
+    def __init__(
+        self, rows: Sequence[np.ndarray], collator: Collator, entropy: Sequence[int], group: ProcessGroup
+    ) -> None:
+        """Prepare reading.
+
+        Args:
+            rows: All texts.
+            collator: Makes the micro-batches.
+            entropy: What, with the number of a set, decides its masks.
+            group: The processes.
+        """
+        self.rows, self.collator, self._entropy, self.group = rows, collator, entropy, group
+
+    def lengths(self, indices: Sequence[int]) -> np.ndarray:
+        """Return the tokens of some texts (texts,); rows on disk are not read."""
+        if isinstance(self.rows, Rows):
+            return self.rows.lengths_of(indices)
+        return np.array([len(self.rows[index]) for index in indices])
+
+    def read(self, number: int, indices: list[int]) -> list[Batch]:
+        """Return the micro-batches of this process of the set with that number, which has these texts."""
+        blocks = self.blocks(indices)
+        team, mine = join_team(self.group, len(blocks), len(indices))
+        return self.read_blocks(number, indices, blocks, mine, team)
+
+    def blocks(self, indices: Sequence[int]) -> list[np.ndarray]:
+        """Return the places, in a set, of the texts that are masked together."""
+        return mask_blocks(self.lengths(indices))
+
+    def read_blocks(
+        self, number: int, indices: list[int], blocks: list[np.ndarray], mine: slice, team: ProcessGroup
+    ) -> list[Batch]:
+        """Read some blocks of the texts of a set; return the micro-batches of one process of the team."""
+        chosen = []
+        for block in range(len(blocks))[mine]:
+            entropy = [*self._entropy, number, *([block] if len(blocks) > 1 else [])]
+            chosen.append((blocks[block], np.random.default_rng(entropy)))
+        places = np.sort(np.concatenate(blocks[mine])).tolist()
+        texts = {place: np.asarray(self.rows[indices[place]]) for place in places}
+        parts = self.collator.plan_share([len(text) for text in texts.values()], team)
+        return self.collator.build(texts, chosen, [[[places[i] for i in row] for row in part] for part in parts])
+
+
 class StepDataset(Dataset):
     """The micro-batches of every step: item ``i`` is the list for step ``i`` (a ``StepData``)."""
 
@@ -357,6 +341,7 @@ class StepDataset(Dataset):
             UserError: If a step has fewer texts than there are processes.
         """
         self.rows, self.collator, self.group = rows, collator, group or ProcessGroup()
+        self._texts = SharedTexts(rows, collator, (seed, 2), self.group)
         if batch_size < self.group.size:
             raise UserError(f"batch-size {batch_size} is less than the {self.group.size} processes; increase it.")
         self.batch_size, self.steps, self.seed = batch_size, steps, seed
@@ -374,9 +359,10 @@ class StepDataset(Dataset):
         steps = min(self.steps, 1000)
         for step in range(steps):
             indices = self.indices(step)
-            blocks = self._blocks(indices)
+            blocks = self._texts.blocks(indices)
             for number in range(len(blocks)):
-                batches = self._read(step, indices, blocks, slice(number, number + 1), ProcessGroup())
+                mine = slice(number, number + 1)
+                batches = self._texts.read_blocks(step, indices, blocks, mine, ProcessGroup())
                 if any((batch.labels != IGNORE_INDEX).any() for batch in batches):
                     return
         raise UserError(
@@ -395,7 +381,7 @@ class StepDataset(Dataset):
     def padding(self) -> float:
         """Return the share of padding in the micro-batches of the first steps that a single process reads."""
         steps = min(self.steps, MEASURED_STEPS, max(1, MEASURED_TEXTS // self.batch_size))
-        lengths = [self._lengths(self.indices(step)).tolist() for step in range(steps)]
+        lengths = [self._texts.lengths(self.indices(step)).tolist() for step in range(steps)]
         return 1 - sum(map(sum, lengths)) / sum(map(self.collator.padded_tokens, lengths))
 
     def alone(self, step: int, index: int) -> list[Batch]:
@@ -410,30 +396,4 @@ class StepDataset(Dataset):
         return describe_text(place, ids.tolist(), self.collator.vocabulary.tokenizer)
 
     def __getitem__(self, step: int) -> list[Batch]:
-        indices = self.indices(step)
-        blocks = self._blocks(indices)
-        team, mine = join_team(self.group, len(blocks), len(indices))
-        return self._read(step, indices, blocks, mine, team)
-
-    def _lengths(self, indices: list[int]) -> np.ndarray:
-        """Return the tokens of some texts (texts,); rows on disk are not read."""
-        if isinstance(self.rows, Rows):
-            return self.rows.lengths_of(indices)
-        return np.array([len(self.rows[index]) for index in indices])
-
-    def _blocks(self, indices: list[int]) -> list[np.ndarray]:
-        """Return the places, in a step, of the texts that are masked together."""
-        return mask_blocks(self._lengths(indices))
-
-    def _read(
-        self, step: int, indices: list[int], blocks: list[np.ndarray], mine: slice, team: ProcessGroup
-    ) -> list[Batch]:
-        """Read some blocks of the texts of a step; return the micro-batches of one process of the team."""
-        chosen = []
-        for number in range(len(blocks))[mine]:
-            entropy = [self.seed, 2, step, *([number] if len(blocks) > 1 else [])]
-            chosen.append((blocks[number], np.random.default_rng(entropy)))
-        places = np.sort(np.concatenate(blocks[mine])).tolist()
-        texts = {place: np.asarray(self.rows[indices[place]]) for place in places}
-        parts = self.collator.plan_share([len(text) for text in texts.values()], team)
-        return self.collator.build(texts, chosen, [[[places[i] for i in row] for row in part] for part in parts])
+        return self._texts.read(step, self.indices(step))

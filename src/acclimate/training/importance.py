@@ -65,7 +65,7 @@ def measure_importance(
     """
     most = min(tokens, int(getattr(context.rows, "tokens", tokens)))
     least = min(most, MIN_GROUPS * SAMPLE_GROUP_TOKENS * context.group.size)
-    tensor_cache = context.tensor_cache("importance", {"reads": reads, "parts": sorted(units)})
+    tensor_cache = context.tensor_cache("importance", {"reads": reads, "parts": sorted(units), "masks": "by group"})
     groups: list[tuple[int, dict[str, Tensor]]] = []
     read, found = 0, None
     with Progress(title, least if error else most, unit="tokens", enabled=context.progress) as bar:

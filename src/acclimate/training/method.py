@@ -34,7 +34,7 @@ from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
 from acclimate.progress import print_message
 from acclimate.registry import Registry, build_dataclass, fill_from_preset, hash_user_code
-from acclimate.training.batches import Collator
+from acclimate.training.batches import Collator, SharedTexts
 from acclimate.training.distributed import ProcessGroup
 from acclimate.updates import UpdateRule
 from acclimate.version import __version__
@@ -186,7 +186,8 @@ class AdaptContext:
     def sample_groups(self, tokens: int, readings: int = 1) -> Iterator[tuple[int, list[Batch]]]:
         """Yield the micro-batches of :meth:`sample` in groups, each of which is a random part of the corpus.
 
-        All processes get the same number of groups, of about :data:`SAMPLE_GROUP_TOKENS` tokens per process.
+        All processes get the same number of groups, of about :data:`SAMPLE_GROUP_TOKENS` tokens per process, and each
+        reads and masks its own texts only.
 
         Yields:
             For each group its number of tokens in all processes, and the micro-batches of this process.
@@ -195,22 +196,20 @@ class AdaptContext:
         collator = Collator.of(
             self.tokenizer, self.masking, kind_of(self.model), at_once, policy=padding_policy(self.model)
         )
-        order = np.random.default_rng([self.seed, 3]).permutation(len(self.rows))
-        rng = np.random.default_rng([self.seed, 4])
-        chosen: list[np.ndarray] = []
-        total = pool = 0
-        for index in order:
-            row = np.asarray(self.rows[int(index)])
-            if total and total + len(row) > tokens:
+        data = SharedTexts(self.rows, collator, (self.seed, 4), self.group)
+        chosen: list[int] = []
+        total = pool = number = 0
+        for index in np.random.default_rng([self.seed, 3]).permutation(len(self.rows)).tolist():
+            length = int(data.lengths([index])[0])
+            if total and total + length > tokens:
                 break
-            chosen.append(row)
-            total += len(row)
-            pool += len(row)
+            chosen.append(index)
+            total, pool = total + length, pool + length
             if pool > SAMPLE_GROUP_TOKENS * self.group.size:
-                yield pool, self.group.share(collator(chosen, rng))
-                chosen, pool = [], 0
+                yield pool, data.read(number, chosen)
+                chosen, pool, number = [], 0, number + 1
         if chosen:
-            yield pool, self.group.share(collator(chosen, rng))
+            yield pool, data.read(number, chosen)
 
     def say(self, text: str) -> None:
         """Print a message, unless the run is quiet."""

@@ -28,9 +28,9 @@ from acclimate.errors import UserError
 from acclimate.models import LanguageModel
 from acclimate.options.replay import REPLAY_SHARE
 from acclimate.progress import print_message, report_text
-from acclimate.training.batches import EpochSampler
 from acclimate.training.inputs import Budget, as_corpus
 from acclimate.training.method import cache_folder
+from acclimate.training.sampler import EpochSampler
 
 COUNTS = ("documents", "duplicates", "leaked", "broken", "truncated", "repeated")
 """What is recorded of a text, unless it is 0."""

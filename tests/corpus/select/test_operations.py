@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate import cli, select
+from acclimate import adapt, cli, select
 from acclimate.corpus import Corpus
 from acclimate.corpus.operations import (
     SELECTIONS,
@@ -105,7 +105,7 @@ def test_the_account_says_what_went_in_and_came_out(tmp_path):
     assert drawn.name == "random" and abs(drawn.tokens_out - account.tokens_out) <= 5
     assert account.public()["settings"]["k"] == 3
     assert not any(text in json.dumps(account.public()) for text in ("memory", "number"))
-    assert find_accounts(Corpus(tmp_path))[0].operation == "nearest (k=3)"  # the account is not read as text
+    assert find_accounts(Corpus(tmp_path))[0].operation == "nearest k=3"  # the account is not read as text
     out.write_text(out.read_text() + '{"text": "added by hand"}\n')
     assert find_accounts(Corpus(out)) == []
 
@@ -220,7 +220,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
         cli.main()
     assert not ended.value.code
     out = capsys.readouterr().out
-    assert "nearest (k=2, order=rank):" in out and "Control" in out
+    assert "nearest k=2 order=rank:" in out and "Control" in out
     assert account_file(tmp_path / "o.jsonl").is_file() and "acclimate adapt" in out
 
 
@@ -232,3 +232,15 @@ def test_tokens_of_a_model_are_counted(tiny_bert):
     assert account.tokens_in == sum(len(tokenizer(text, add_special_tokens=False).input_ids) for text in POOL)
     assert account.counted_by.startswith("tokens of ")
     assert replace(account, notes={}).to_dict() != {}
+
+
+def test_the_account_travels_into_manifest_and_card(tiny_bert, tmp_path):
+    chosen = select(POOL, {"random": {"documents": 30}, "nearest": {"k": 4}}, task=ROWS)
+    out = tmp_path / "adapted"
+    adapt(tiny_bert, chosen, "lm", out, steps=1, batch_size=4, max_length=16, precision="fp32", progress=False)
+    stored = json.loads((out / "acclimate.json").read_text())["text"]["selections"]
+    assert [account["operation"] for account in stored] == ["random", "nearest"]
+    assert stored[0]["documents_out"] == 30 and "kept" not in stored[0]
+    card = (out / "README.md").read_text()
+    assert "Selected with `random`, documents 30, seed 0: 30 of 60 documents" in card
+    assert "Selected with `nearest`" in card and "number" not in card.split("## Data")[1].split("##")[0]

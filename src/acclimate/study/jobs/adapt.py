@@ -296,7 +296,7 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
         model=base,
         method=oldest_name(method.name),
         parameters=found.parameters,
-        corpus=inputs.task_corpora[here] if found.reads == "task" else inputs.corpora[here[0]],
+        corpus=inputs.task_corpora[here] if found.reads == "task" else inputs.corpus(here[0], method.label),
         task=inputs.tasks[here].task if found.needs_task else None,
         heldout=inputs.heldout[here[0]] if given.get("heldout_every") else None,
         settings=settings,

@@ -1,0 +1,181 @@
+"""Models learn to choose, are compared with chance, and their folders choose the same without this package."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForMultipleChoice, AutoTokenizer
+
+from acclimate.errors import UserError
+from acclimate.evaluation.choice import ChoiceScoring, compare_choices
+from acclimate.evaluation.scoring import make_scoring
+from acclimate.tasks import finetune, load_task
+from acclimate.tasks.choice.data import Item
+from acclimate.tasks.choice.model import load_choice_decoder, load_choice_encoder, prompt_of
+from tests.tasks.choice.toy import QUICK, rows, task_of
+
+LEARN = {**QUICK, "epochs": 2, "learning_rate": 1e-2, "batch_size": 4}
+DECODER = {**LEARN, "max_length": 64}
+CPU = torch.device("cpu")
+
+
+def small_task():
+    return task_of(train=16, test=12, sizes=(2, 3))
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_bert, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("choice") / "encoder"
+    return folder, finetune(tiny_bert, task_of(), out=folder, **LEARN)
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_llama, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("choice") / "decoder"
+    return folder, finetune(tiny_llama, small_task(), out=folder, **DECODER)
+
+
+def probabilities_of(scores):
+    return torch.tensor(scores, dtype=torch.float64).softmax(-1).tolist()
+
+
+def test_the_folder_of_an_encoder_chooses_the_same_elsewhere(encoder):
+    folder, result = encoder
+    assert result.kind == "choice" and result.labels == []
+    assert {"ece", "brier", "nll"} <= set(result.metrics)
+    model = AutoModelForMultipleChoice.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for item, expected in zip(task_of().test[:8], result.probabilities, strict=False):
+        read = tokenizer([item.text] * len(item.choices), list(item.choices), padding=True, return_tensors="pt")
+        with torch.inference_mode():
+            logits = model(**{name: value[None] for name, value in read.items()}).logits[0]
+        assert probabilities_of(logits.tolist()) == pytest.approx(expected, abs=1e-5)
+    card = (folder / "README.md").read_text()
+    assert "AutoModelForMultipleChoice" in card and "pipeline_tag: multiple-choice" in card and "| chance |" in card
+    # Such a folder is evaluated as it is, too.
+    again = finetune(folder, task_of(), **{**LEARN, "epochs": 0})
+    assert again.predicted == result.predicted and again.steps == 0
+
+
+def test_the_folder_of_a_decoder_chooses_the_same_elsewhere(decoder, tiny_llama):
+    folder, result = decoder
+    before = result.metrics["references"]["before training"]
+    assert before["difference"]["difference"] == pytest.approx(result.metrics["accuracy"] - before["accuracy"])
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    hits = {"likelihood of the whole choice": [], "likelihood per token": []}
+    for item, expected in zip(small_task().test, result.probabilities, strict=True):
+        sums, means, scores = [], [], []
+        for choice in item.choices:
+            prompt = tokenizer(f"Question: {item.question}\nAnswer:", return_tensors="pt")["input_ids"]
+            whole = tokenizer(f"Question: {item.question}\nAnswer: {choice}", return_tensors="pt")["input_ids"]
+            with torch.inference_mode():
+                logs = model(whole).logits[0, :-1].double().log_softmax(-1)
+            own = logs.gather(1, whole[0, 1:, None])[prompt.shape[1] - 1 :, 0]
+            sums.append(float(own.sum()))
+            means.append(float(own.mean()))
+            scores.append(sums[-1] / len(choice) * np.mean([len(other) for other in item.choices]))
+        assert probabilities_of(scores) == pytest.approx(expected, abs=1e-5)
+        hits["likelihood of the whole choice"].append(int(np.argmax(sums)) == item.answer)
+        hits["likelihood per token"].append(int(np.argmax(means)) == item.answer)
+    for name, right in hits.items():
+        assert result.metrics["references"][name]["accuracy"] == pytest.approx(np.mean(right))
+    card = (folder / "README.md").read_text()
+    assert "AutoModelForCausalLM" in card and "before training" in card
+    zero_shot = finetune(tiny_llama, small_task(), **{**DECODER, "epochs": 0})
+    assert zero_shot.metrics["accuracy"] == pytest.approx(before["accuracy"])
+
+
+@pytest.mark.parametrize("kind", ["distilbert", "electra", "modernbert", "roberta"])
+def test_scores_are_those_of_the_class_of_transformers(encoders, kind):
+    head = load_choice_encoder(encoders[kind], 32, 4, CPU)
+    task = task_of(context=True)
+    found = head.choose(task.test, "fp32")
+    for item, scores in list(zip(task.test, found, strict=True))[:4]:
+        read = head.tokenizer([item.text] * len(item.choices), list(item.choices), padding=True, return_tensors="pt",
+                              return_token_type_ids=head.reads_segments)  # fmt: skip
+        with torch.inference_mode():
+            expected = head.model(**{name: value[None] for name, value in read.items()}).logits[0]
+        assert scores == pytest.approx(expected.numpy(), abs=1e-5)
+
+
+def test_gradients_are_those_of_the_class_of_transformers(tiny_bert):
+    head = load_choice_encoder(tiny_bert, 32, 3, CPU)
+    items = load_task({"train": rows(6, sizes=(3,)), "test": rows(2)}).train
+    inputs = head.collate(head.features(items))
+    assert inputs["input_ids"].shape[:2] == (6, 3)
+    head.model.eval()
+    head.run(head.model, inputs).loss.backward()
+    found = {name: value.grad.clone() for name, value in head.model.named_parameters() if value.grad is not None}
+    head.model.zero_grad()
+    head.model(**inputs).loss.backward()
+    for name, value in head.model.named_parameters():
+        assert value.grad is None or torch.allclose(found[name], value.grad, atol=1e-6), name
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_parts_of_a_step_have_the_gradients_of_the_whole(tiny_bert, tiny_llama, kind, monkeypatch):
+    from acclimate.tasks.choice import model as module
+    from acclimate.tasks.trainer import TaskSteps, supervised_loss
+    from acclimate.training.engine import TaskEngine
+
+    head = load_choice_encoder(tiny_bert, 32, 4, CPU) if kind == "encoder" else load_choice_decoder(tiny_llama, 64, 4)
+    head.prepare()
+    made = head.features(task_of().train[:12])
+    gradients, losses = [], []
+    for budget in (10**9, 100):
+        monkeypatch.setattr(module, "micro_batch_tokens", lambda model, budget=budget: budget)
+        batches = TaskSteps(made, head, 12, 1, 0)[0]
+        head.model.eval()
+        head.model.zero_grad()
+        losses.append(float(TaskEngine(head.model, supervised_loss(head), "fp32").step(batches)["loss"]))
+        gradients.append(torch.cat([p.grad.flatten() for p in head.model.parameters() if p.grad is not None]))
+    assert len(batches) > 2 and losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert torch.allclose(*gradients, atol=1e-6)
+
+
+def test_no_better_than_chance_is_said(tiny_bert, caplog):
+    with caplog.at_level(logging.WARNING):
+        finetune(tiny_bert, task_of(), **{**LEARN, "epochs": 1, "learning_rate": 1e-12})
+    assert "no better than chance" in caplog.text or "the same answer" in caplog.text
+    scoring = ChoiceScoring((4,) * 100)
+    gold = [number % 4 for number in range(100)]
+    half = [answer if number < 50 else (answer + 1) % 4 for number, answer in enumerate(gold)]
+    third = [answer if number < 30 else (answer + 1) % 4 for number, answer in enumerate(gold)]
+    assert scoring.find_collapse(gold, half) is None
+    assert "30 of 100 items correct, 25.0 by chance" in scoring.find_collapse(gold, third).reason
+    assert (
+        scoring.find_collapse(gold, [2] * 100) == (2, 100, "") and scoring.find_collapse(gold[:9], third[:9]) is None
+    )
+    assert make_scoring("choice", scoring.details()) == scoring
+    found = compare_choices(gold, half, {"chance": [0.25] * 100})["chance"]
+    assert found["accuracy"] == 0.25 and found["difference"]["low"] < 0.25 < found["difference"]["high"]
+
+
+def test_models_that_cannot_choose_yet(tiny_bert, encoder):
+    with pytest.raises(UserError, match="no trained head for multiple choice, so 'epochs' must be at least 1"):
+        finetune(tiny_bert, task_of(), **{**LEARN, "epochs": 0})
+    with pytest.raises(UserError, match="no classes"):
+        finetune(tiny_bert, task_of(), confidence_penalty=0.1, **QUICK)
+
+
+def test_long_passages_lose_their_start(tiny_bert, tiny_llama, caplog):
+    item = Item("is it good ?", ("good", "bad"), 0, "the food was cold . " * 20)
+    encoder = load_choice_encoder(tiny_bert, 32, 2, CPU)
+    (row,) = encoder.features([item])
+    read = encoder.tokenizer.decode(row["input_ids"][: row["sizes"][0]])
+    assert row["sizes"] == [32, 32] and read.endswith("is it good ? [SEP] good [SEP]")
+    assert "1 of 1 questions are longer than 32 tokens" in caplog.text
+    decoder = load_choice_decoder(tiny_llama, 32, 2)
+    (row,) = decoder.features([item])
+    assert row["sizes"] == [32, 32]
+    assert decoder.tokenizer.decode(row["input_ids"][:32]).endswith("Question: is it good ?\nAnswer: good")
+    assert prompt_of(Item("she", ("a", "b"), 0, "a man .", continues=True)) == "a man . she"
+
+
+def test_two_stages(tiny_bert):
+    result = finetune(tiny_bert, task_of(), first=task_of(train=20), first_epochs=1, **{**LEARN, "epochs": 1})
+    assert result.first == "task"
