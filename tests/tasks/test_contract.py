@@ -178,6 +178,7 @@ def test_it_learns_scores_saves_reloads_elsewhere_and_resumes(kind, model, tmp_p
     scoring = make_scoring(whole.kind, json.loads(json.dumps(whole.scoring)))
     for name in scoring.metrics:
         assert scoring.score(*stored, name) == pytest.approx(whole.metrics[name], abs=1e-9)
+        assert scoring.score(stored[0], stored[0], name) == pytest.approx(1.0) and name not in scoring.errors
         items, score = scoring.resampler(*stored, name)
         assert float(score(np.ones((1, items)))[0]) == pytest.approx(whole.metrics[name], abs=1e-9)
     assert len(whole.predicted) == len(whole.gold) == len(whole.probabilities) == SIZES["test"]

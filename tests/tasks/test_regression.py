@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import random
 
@@ -177,7 +178,17 @@ def test_in_a_study_and_on_the_command_line(tiny_bert, tmp_path):
     assert not results.failures
     row = results.scores[0]
     assert row.metric == "spearman" and row.kind == "regression" and {"pearson", "rmse", "mae"} <= set(row.summaries)
-    assert results.scores[1].comparison is not None
+    adapted = results.scores[1]
+    assert adapted.comparison is not None and adapted.errors == ["rmse", "mae"] and "rmse" not in adapted.metrics
+    changes = {name: adapted.summaries[name].mean - row.summaries[name].mean for name in adapted.errors}
+    assert all(adapted.difference.metrics[name].difference == pytest.approx(changes[name]) for name in changes)
+    (table,) = [table for table in results.tables if table.title == "Errors in the unit of the target"]
+    assert [line[3:6] for line in table.rows][2:] == [
+        ["lm", name, pytest.approx(adapted.summaries[name].mean)] for name in ("rmse", "mae")
+    ]
+    lines = list(csv.DictReader((tmp_path / "out" / "results.csv").open()))
+    (line,) = [line for line in lines if (line["method"], line["measure"]) == ("lm", "rmse")]
+    assert float(line["value"]) == adapted.summaries["rmse"].mean and float(line["difference"]) == changes["rmse"]
     assert "spearman" in (tmp_path / "out" / "report.html").read_text().lower()
     run = CliRunner().invoke(
         app, ["finetune", "--model", str(tiny_bert), "--task", str(folder), "--epochs", "1", "--max-length", "16"]

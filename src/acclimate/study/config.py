@@ -341,7 +341,8 @@ class StudyConfig(Strict):
             domain.corpus = [locate_source(source, folder) for source in domain.corpus]
             domain.heldout = domain.heldout and [locate_source(source, folder) for source in domain.heldout]
             domain.target = domain.target and [locate_source(source, folder) for source in domain.target]
-        paths.locate_selections([one.select for one in (*copy.domains, *copy.methods)], folder)
+        selections = [domain.select for domain in copy.domains] + [method.select for method in copy.methods]
+        paths.locate_selections(selections, folder)
         for task in (*copy.other_tasks, *(task for domain in copy.domains for task in domain.tasks)):
             task.path = locate_text(task.path, folder)
             task.first = task.first and locate_text(task.first, folder)
@@ -389,7 +390,7 @@ def section_types() -> dict[str, type[SectionEntry]]:
 
 
 def _read_section(key: str, entry: type[SectionEntry], value: Any) -> list[Any]:
-    values = value if isinstance(value, list) else [] if value is None else [value]
+    values = value if isinstance(value, list) else [] if value is None or value is False else [value]
     try:
         return TypeAdapter(list[entry]).validate_python(values)  # type: ignore[valid-type]
     except ValidationError as error:

@@ -93,7 +93,8 @@ def selection_results(
         Entries of the results of the study: ``"selections"``, and ``"tables"`` with a table for the report.
     """
     texts: dict[tuple[str, str | None], Corpus] = {(domain, None): corpus for domain, corpus in corpora.items()}
-    found = {place: find_accounts(corpus) for place, corpus in {**texts, **selected}.items()}
+    texts.update(selected.items())
+    found = {place: find_accounts(corpus) for place, corpus in texts.items()}
     rows = [SelectionRow(domain=place[0], method=place[1], accounts=own) for place, own in found.items() if own]
     units = sorted({account.counted_by for row in rows for account in row.accounts})
     note = (

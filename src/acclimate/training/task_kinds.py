@@ -108,6 +108,17 @@ class TaskKind(ABC):
         """Return whether a checkpoint already is a model of a task, which a distillation uses unchanged."""
         return False
 
+    def probe(self, task: Any) -> Any:
+        """Return how a task is learned from the states of whole texts (:class:`acclimate.tasks.probing.Probe`).
+
+        Raises:
+            UserError: If tasks of this kind are not.
+        """
+        raise UserError(
+            f"The task '{task.name}' is of the kind '{self.name}', which cannot be learned from one state per text; "
+            "there is no probe, so fine-tune on it."
+        )
+
     @abstractmethod
     def texts(self, example: Any) -> Iterable[str | None]:
         """Return the texts of an example that a language model can learn from."""

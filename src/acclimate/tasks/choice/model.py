@@ -221,7 +221,7 @@ class ChoiceDecoder(ChoiceModel):
         host = host_copy(inputs["attention_mask"])
         text = torch.where(host > 0, torch.arange(len(host))[:, None], -1)
         wanted = inputs["continuation"]
-        hidden = encode(model, inputs["input_ids"], copy_to(text, wanted.device), host=text).flatten(0, 1)
+        hidden = encode(model, inputs["input_ids"], copy_to(text, wanted.device)).flatten(0, 1)
         places = (wanted.flatten() != IGNORE_INDEX).nonzero()[:, 0]
         losses = map_logits(
             cross_entropy,

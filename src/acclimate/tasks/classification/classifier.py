@@ -19,6 +19,7 @@ from acclimate.tasks.classification.data import Example, Task, build_task
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import is_classifier_of, load_with_head
+from acclimate.tasks.probing import ClassProbe, LabelSetProbe, Probe
 from acclimate.tasks.sources import Tables, read_tables, select_columns
 
 
@@ -142,6 +143,10 @@ class Classification(TaskKind):
     def answer(self, example: Example, task: Task) -> str:
         """Return the names of the labels."""
         return ", ".join(task.labels[index] for index in example.places)
+
+    def probe(self, task: Task) -> Probe:
+        """Return a probe of one class per text, or of each label."""
+        return LabelSetProbe(len(task.labels)) if task.multi_label else ClassProbe()
 
     def learner(
         self, model: str | Path, task: Task, options: ResolvedOptions, device: torch.device
