@@ -101,8 +101,8 @@ def test_scores_are_those_of_the_class_of_transformers(encoders, kind):
         read = head.tokenizer([item.text] * len(item.choices), list(item.choices), padding=True, return_tensors="pt",
                               return_token_type_ids=head.reads_segments)  # fmt: skip
         with torch.inference_mode():
-            expected = head.model(**{name: value[None] for name, value in read.items()}).logits[0]
-        assert scores == pytest.approx(expected.numpy(), abs=1e-5)
+            expected = head.model(**{name: value[None] for name, value in read.to(head.device).items()}).logits[0]
+        assert scores == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_gradients_are_those_of_the_class_of_transformers(tiny_bert):
@@ -130,8 +130,8 @@ def test_parts_of_a_step_have_the_gradients_of_the_whole(tiny_bert, tiny_llama, 
     made = head.features(task_of().train[:12])
     gradients, losses = [], []
     for budget in (10**9, 100):
-        monkeypatch.setattr(module, "micro_batch_tokens", lambda model, budget=budget: budget)
-        batches = TaskSteps(made, head, 12, 1, 0)[0]
+        monkeypatch.setattr(module, "training_tokens", lambda model, length, budget=budget: budget)
+        batches = [batch.to(head.device) for batch in TaskSteps(made, head, 12, 1, 0)[0]]
         head.model.eval()
         head.model.zero_grad()
         losses.append(float(TaskEngine(head.model, supervised_loss(head), "fp32").step(batches)["loss"]))
