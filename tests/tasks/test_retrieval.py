@@ -21,7 +21,7 @@ from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, ran
 from acclimate.files import read_json
 from acclimate.merging import merge
 from acclimate.study import compare
-from acclimate.tasks import distill, finetune, load_task
+from acclimate.tasks import finetune, load_task
 from acclimate.tasks.kinds import ResolvedOptions, find_task_kind, item_texts, task_text
 from acclimate.tasks.retrieval import RetrievalTask
 from acclimate.tasks.retrieval.model import load_bi_encoder
@@ -221,36 +221,6 @@ def test_training_improves_the_ranking_and_the_folder_gives_the_same(kind, selec
     assert again.metrics["ndcg@10"] == pytest.approx(result.metrics["ndcg@10"])
 
 
-def test_an_interrupted_training_resumes(beir, tiny_bert, tmp_path, monkeypatch):
-    from acclimate.tasks.retrieval import model as module
-
-    options = {**QUICK, "epochs": 2, "learning_rate": 1e-3, "batch_size": 8, "select": "dev"}
-    whole = finetune(tiny_bert, beir, out=tmp_path / "whole", **options)
-    steps, on_step_end = [], module._EpochCallback.on_step_end
-
-    def stop(self, args, state, control, **kwargs):
-        steps.append(state.global_step)
-        if len(steps) == 7:
-            raise KeyboardInterrupt
-        on_step_end(self, args, state, control, **kwargs)
-
-    monkeypatch.setattr(module._EpochCallback, "on_step_end", stop)
-    with pytest.raises(KeyboardInterrupt):
-        finetune(tiny_bert, beir, out=tmp_path / "out", **options)
-    resumed = finetune(tiny_bert, beir, out=tmp_path / "out", **options)
-    assert steps[7] == 6 and steps[-1] == whole.steps
-    assert resumed.predicted == whole.predicted and resumed.epoch == whole.epoch
-    ours, theirs = read_weights(tmp_path / "out"), read_weights(tmp_path / "whole")
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert not (tmp_path / ".out.work").exists()
-
-
-def read_weights(folder):
-    from safetensors.torch import load_file
-
-    return load_file(folder / "model.safetensors")
-
-
 def test_what_does_not_apply_is_an_error(beir, tiny_bert, tmp_path, monkeypatch):
     cases = [
         ({"first": beir}, "'first' does not apply"),
@@ -260,8 +230,6 @@ def test_what_does_not_apply_is_an_error(beir, tiny_bert, tmp_path, monkeypatch)
     for options, words in cases:
         with pytest.raises(UserError, match=words):
             finetune(tiny_bert, beir, **QUICK, **options)
-    with pytest.raises(UserError, match="only those can be distilled"):
-        distill(tiny_bert, tiny_bert, beir, progress=False)
     classes = [{"text": f"a {n}", "label": n % 2} for n in range(40)]
     with pytest.raises(UserError, match="'similarity' is for retrieval models"):
         finetune(tiny_bert, classes, similarity=beir, **QUICK)

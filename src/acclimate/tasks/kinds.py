@@ -87,6 +87,9 @@ class EvaluationResult:
 class Learner(ABC):
     """A model with the head of a task, and the task that it learns."""
 
+    negative: Sequence[str] = ()
+    """Labels that mean "none of these"."""
+
     def __init__(self, head: Any, task: Any) -> None:
         """Set the model and its task."""
         self.head, self.task = head, task
