@@ -58,6 +58,8 @@ class Interval(Record):
 class Comparison(Interval):
     """The difference in one metric between a method and what it is compared with.
 
+    The verdict on an error, of which less is better, is ``"win"`` if the interval lies below zero.
+
     Attributes:
         before: Mean over seeds of what the method is compared with.
         after: Mean over seeds of the method.
@@ -107,6 +109,8 @@ class TaskScores(Record):
     Attributes:
         model: Name of the base model, or of the student of a distillation.
         metric: The metric that the task is evaluated on.
+        metrics: All metrics of the task.
+        errors: Further measures, in the unit of the target; lower is better.
         collapsed: Number of seeds whose model gives nearly all test items the same answer.
         seconds: Mean duration of one fine-tuning, in seconds.
         summaries: Each metric and the calibration errors, over seeds; each is a key of the row in the JSON.
@@ -120,6 +124,7 @@ class TaskScores(Record):
     metric: str
     kind: str = "single_label"
     metrics: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     test_items: int = 0
@@ -171,6 +176,27 @@ class ForgettingRow(TaskScores):
 
     adapted_for: str | None = optional()
     before: float | None = optional()
+
+
+@dataclass(kw_only=True, eq=False)
+class ProbeRow(TaskScores):
+    """Scores of a simple model that learns a task from the states of a frozen model, compared with the baseline.
+
+    ``seeds`` are those of the draws of train examples.
+
+    Attributes:
+        probe: ``"linear"`` or ``"neighbors"``.
+        unit: What a draw counts, such as ``"labels per class"``.
+        labels_per_class: Number of these; None for all.
+        short: Classes with fewer train examples, with their number.
+        interval: The score with its 95 % interval over draws, adaptations and test items; None for one test item.
+    """
+
+    probe: str
+    unit: str = "labels per class"
+    labels_per_class: int | None = None
+    short: dict[str, int] = field(default_factory=dict)
+    interval: Interval | None = optional()
 
 
 @dataclass(kw_only=True, eq=False)

@@ -7,10 +7,8 @@ only one of the two sources of variance is too narrow.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +17,6 @@ from scipy import stats
 
 from acclimate.evaluation.scoring import Scoring, SingleLabel
 
-SHUFFLES = 19
-"""Random orders of the answers of a model; a score above all of them has p <= 0.05 (one-sided permutation test)."""
 MAX_BLOCK_ELEMENTS = 4_000_000
 """Elements of a block of resamples, of shape (resamples, items): 32 MB of float64."""
 
@@ -29,11 +25,11 @@ WeightedDifference = Callable[[np.ndarray], np.ndarray]
 
 
 class PairedPredictions(NamedTuple):
-    """The predictions of two methods on one task: see :func:`paired_bootstrap`."""
+    """The predictions of two methods on one task: see :func:`paired_bootstrap`. ``b`` is None for one alone."""
 
     gold: Any
     a: Sequence[Any]
-    b: Sequence[Any]
+    b: Sequence[Any] | None
     metric: str
     scoring: Scoring
 
@@ -47,21 +43,24 @@ class Interval:
         low: Lower end of the interval.
         high: Upper end of the interval.
         p: Two-sided p-value of "no difference", below 0.05 exactly if the interval excludes zero.
+        is_error: Whether lower values are better.
     """
 
     difference: float
     low: float
     high: float
     p: float
+    is_error: bool = False
 
     @property
     def verdict(self) -> str:
-        """``"win"`` if the interval is above zero, ``"loss"`` if it is below, else ``"tie"``; higher is better."""
-        return "win" if self.low > 0 else "loss" if self.high < 0 else "tie"
+        """``"win"`` if the whole interval is on the better side of zero, ``"loss"`` on the other, else ``"tie"``."""
+        verdicts = ("loss", "win") if self.is_error else ("win", "loss")
+        return verdicts[0] if self.low > 0 else verdicts[1] if self.high < 0 else "tie"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the four numbers and the verdict, ready for JSON."""
-        return {**asdict(self), "verdict": self.verdict}
+        return {name: getattr(self, name) for name in ("difference", "low", "high", "p", "verdict")}
 
 
 def bootstrap_weights(items: int, n: int, seed: int) -> Iterator[np.ndarray]:
@@ -141,7 +140,7 @@ def paired_bootstrap(
         gold: The true answer to each item: class numbers, shape (items,), or what ``scoring`` expects.
         predictions_a: For each seed, the predictions of method ``a`` for all items.
         predictions_b: The same for method ``b``; entry ``i`` of both has the same seed.
-        metric: A metric of the scoring.
+        metric: A metric or an error of the scoring.
         n: Number of bootstrap resamples.
         seed: Random seed of the resampling.
         groups: For each seed, what it shares with others, such as the seed of the adaptation that several fine-tunings
@@ -149,8 +148,8 @@ def paired_bootstrap(
         scoring: The scoring; None: single-label classification (macro_f1, micro_f1 or accuracy).
 
     Returns:
-        The difference in units of the metric. For a single item, and for up to five items that all differ by the same
-        amount, the interval is the whole possible range.
+        The difference in units of the metric or error. For a single item, and for up to five items that all differ by
+        the same amount, the interval is the whole possible range.
 
     Raises:
         ValueError: If the metric is unknown, the shapes do not match, or there are no items or seeds.
@@ -160,14 +159,18 @@ def paired_bootstrap(
 
 
 def mean_paired_bootstrap(
-    tasks: Sequence[PairedPredictions], n: int = 2000, seed: int = 0, groups: Sequence[Any] | None = None
+    tasks: Sequence[PairedPredictions],
+    n: int = 2000,
+    seed: int = 0,
+    groups: Sequence[Any] | None = None,
+    scales: Sequence[float] | None = None,
 ) -> Interval:
     """Estimate the mean over tasks of the difference between two methods, each task in its own metric.
 
     The interval is about these tasks. Their items are resampled independently of each other. Entry ``i`` of the
     predictions of all tasks is of the same seed, so the interval accounts for an adaptation that is good or bad on all
     tasks. Otherwise as :func:`paired_bootstrap`, which is the case of one task. The degrees of freedom of the items
-    are those of the smallest task.
+    are those of the smallest task. With ``scales``, the difference on each task is divided by its scale.
 
     Raises:
         ValueError: As :func:`paired_bootstrap`, or if the tasks have different numbers of seeds.
@@ -178,45 +181,20 @@ def mean_paired_bootstrap(
     for number, task in enumerate(tasks):
         items, score = weighted_difference(*task)
         blocks = [score(weights) for weights in bootstrap_weights(items, n, seed + number)]  # (resamples, seeds) each
-        observed = observed + score(np.ones((1, items)))[0] / len(tasks)
-        resampled = resampled + np.concatenate(blocks) / len(tasks)
+        divisor = len(tasks) * (1.0 if scales is None else scales[number])
+        observed = observed + score(np.ones((1, items)))[0] / divisor
+        resampled = resampled + np.concatenate(blocks) / divisor
         sizes.append(items)
     draws = _group_seeds(groups, len(observed))
     whole, parts = (np.stack([values[..., draw].mean(-1) for draw in draws], -1) for values in (observed, resampled))
     draw_sizes = [len(draw) for draw in draws]
     found = _student_interval(whole, parts, float(observed.mean()), items=min(sizes), sizes=draw_sizes)
+    if scales is not None:
+        return found
+    if any(task.metric in task.scoring.errors for task in tasks):
+        return replace(found, is_error=True)
     # With two seeds the interval can exceed the range of a difference of shares.
     return Interval(found.difference, max(found.low, -1.0), min(found.high, 1.0), found.p)
-
-
-def is_above_chance(gold: Sequence[Any], runs: Sequence[Sequence[Any]], metric: str, scoring: Scoring) -> bool:
-    """Return whether any of several models has learned a task.
-
-    A model that gives the most frequent answer to all items has not, nor one whose answers do not depend on the item.
-    So a score must be above that of the most frequent answer, and the mean score above that of the same answers in
-    random order, which is a permutation test at the 5 % level.
-
-    Args:
-        gold: The true answer to each item.
-        runs: The predicted answers of each model.
-        metric: A metric of the scoring.
-        scoring: The scoring of the task.
-    """
-    scores = [scoring.score(gold, predicted, metric) - 1e-12 for predicted in runs]
-    (common, _), *_ = Counter(map(json.dumps, gold)).most_common(1)
-    if max(scores) <= scoring.score(gold, [json.loads(common)] * len(gold), metric):
-        return False
-    rng = np.random.default_rng(0)
-
-    def shuffled_score(predicted: Sequence[Any]) -> float:
-        return scoring.score(gold, [predicted[place] for place in rng.permutation(len(gold))], metric)
-
-    # Five standard errors of a share, so that one random order is enough for most models.
-    margin = 2.5 / len(gold) ** 0.5
-    if any(score - shuffled_score(run) > margin for score, run in zip(scores, runs, strict=True)):
-        return True
-    means = (np.mean([shuffled_score(predicted) for predicted in runs]) for _ in range(SHUFFLES))
-    return all(np.mean(scores) > mean for mean in means)
 
 
 def paired_difference(
@@ -253,6 +231,28 @@ def paired_difference(
     return _student_interval(observed, np.concatenate(parts), float(observed.mean()), items=items)
 
 
+def item_deviation(
+    gold: Any, predictions: Sequence[Any], metric: str, scoring: Scoring, n: int = 2000, seed: int = 0
+) -> float:
+    """Return the standard deviation that a score has with a single test item, in the unit of the metric.
+
+    It is the standard error over bootstrap resamples of the items times the square root of their number. For accuracy
+    this is the standard deviation of right and wrong answers, ``sqrt(p * (1 - p))``. It depends neither on the number
+    of items nor on that of seeds.
+
+    Args:
+        gold: As in :func:`paired_bootstrap`.
+        predictions: For each seed, the predictions for all items; the variances are averaged over seeds.
+        metric: A metric of the scoring.
+        scoring: The scoring of the task.
+        n: Number of bootstrap resamples.
+        seed: Random seed of the resampling.
+    """
+    items, score = weighted_difference(gold, predictions, None, metric, scoring)
+    resampled = np.concatenate([score(weights) for weights in bootstrap_weights(items, n, seed)])
+    return float(np.sqrt(items * resampled.var(axis=0, ddof=1).mean()))
+
+
 def permutation_test(
     gold: Any,
     predictions_a: Sequence[Any],
@@ -266,10 +266,8 @@ def permutation_test(
 
     Under the null hypothesis the predictions of all seeds of ``a`` and of all seeds of ``b`` can be swapped on each
     item, independently, without changing their joint distribution. Each item is therefore swapped with probability one
-    half, for all seeds together, and the mean difference over seeds is computed again. The test is about the trained
-    models: it accounts for the variance between items but not between seeds. A small p-value says that these models
-    differ, not that the methods would differ with other seeds; for the latter see the p-value of
-    :func:`paired_bootstrap`.
+    half, for all seeds together, and the mean difference over seeds is computed again. The test is about these trained
+    models: it ignores the variance between seeds, which the p-value of :func:`paired_bootstrap` includes.
 
     Args:
         gold: As in :func:`paired_bootstrap`.
@@ -309,9 +307,9 @@ def permutation_test(
 def paired_t_test(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Return the p-value of the two-sided paired t-test over seeds, for comparison with papers that report it.
 
-    The test takes the score of each seed as exact. It ignores the variance over the test items, which all seeds share,
-    so with many seeds p becomes small even if other items could reverse the difference. It also ignores that seeds
-    which start from the same adapted model are not independent. See :func:`paired_bootstrap`, which considers both.
+    The test ignores the variance over the test items, which all seeds share: with many seeds p becomes small even if
+    other items could reverse the difference. It also ignores that seeds which start from the same adapted model are
+    not independent. See :func:`paired_bootstrap`, which considers both.
 
     Args:
         a: The score of one method for each seed.
@@ -336,25 +334,27 @@ def paired_t_test(a: Sequence[float], b: Sequence[float]) -> float | None:
 def holm(pvalues: Sequence[float]) -> list[float]:
     """Return p-values adjusted for multiple comparisons (Holm, 1979), in the order given.
 
-    Comparing the adjusted values with 0.05 keeps the probability of any false positive at or below 5 %.
+    Values below 0.05 keep the probability of any false positive at or below 5 %.
     """
     values = np.asarray(pvalues, dtype=float)
     order = np.argsort(values, kind="stable")
     stepped = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
-    adjusted = np.empty_like(values)
-    adjusted[order] = np.minimum(stepped, 1.0)
-    return [float(value) for value in adjusted]
+    return [float(value) for value in np.minimum(stepped, 1.0)[np.argsort(order)]]
 
 
 def weighted_difference(
-    gold: Any, a: Sequence[Any], b: Sequence[Any], metric: str, scoring: Scoring
+    gold: Any, a: Sequence[Any], b: Sequence[Any] | None, metric: str, scoring: Scoring
 ) -> tuple[int, WeightedDifference]:
-    """Return the number of items, and a function from weights of the items to the difference of each seed."""
-    _check_predictions(gold, a, b)
-    made = [[scoring.resampler(gold, predicted, metric) for predicted in pair] for pair in zip(a, b, strict=True)]
+    """Return the number of items, and a function from weights of the items to the difference of each seed.
+
+    Without ``b`` it is the score of ``a``.
+    """
+    _check_predictions(gold, a, a if b is None else b)
+    seeds: Iterator[tuple[Any, ...]] = zip(a, strict=True) if b is None else zip(a, b, strict=True)
+    made = [[scoring.resampler(gold, predicted, metric) for predicted in pair] for pair in seeds]
 
     def score(weights: np.ndarray) -> np.ndarray:
-        return np.stack([first(weights) - second(weights) for (_, first), (_, second) in made], axis=1)
+        return np.stack([first(weights) - sum(one(weights) for _, one in rest) for (_, first), *rest in made], axis=1)
 
     return made[0][0][0], score
 
@@ -439,8 +439,7 @@ def _student_interval(
     if variance < 1e-30:
         if abs(estimate) < 1e-15:
             return Interval(estimate, estimate, estimate, 1.0)
-        # All items agree: the p-value is that of the permutation test. For up to five items it is not significant,
-        # and resampling says nothing about the width of the interval.
+        # All items agree: the p-value is that of the permutation test, not significant for up to five items.
         p = 2.0 ** (1 - items)
         return Interval(estimate, estimate, estimate, p) if p < 0.05 else Interval(estimate, -np.inf, np.inf, p)
     error = float(np.sqrt(variance))

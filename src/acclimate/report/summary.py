@@ -12,6 +12,8 @@ from acclimate.report.formatting import (
     joined,
     loss_name,
     metric_name,
+    rounded,
+    rounded_interval,
     row_place,
     signed,
 )
@@ -188,6 +190,8 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
     elif nothing := _nothing_to_compare(results):
         sentences.append(nothing)
     sentences += missing if compared else []
+    sentences += _describe_errors(results, methods)
+    sentences += [line.partition(". ")[0] + "." for line in _collapsed_models(results)]
     general = [row for row in results.losses if row.text == "general" and row.difference]
     loss = loss_name(results.losses)
     domain = [row for row in results.losses if row.text == "domain" and row.difference]
@@ -298,6 +302,18 @@ def _describe_losses(rows: list[LossRow], methods: list[str], start: str) -> lis
             interval = f"; {interval_text(differences[0], 1, 3)}" if len(own) == 1 else ""
             words[f"{signed(nats, 3)} nats ({signed(percent)} %{interval}) with {method}"] = nats
     return [f"{start} {_all_or_extremes(words, 'between {} and {}')}."] if words else []
+
+
+def _describe_errors(results: StudyResults, methods: list[str]) -> list[str]:
+    """Describe the change of the first error of each task of numbers in one sentence."""
+    words = {}
+    for row in results.scores:
+        entry = row.difference.metrics.get(row.errors[0]) if row.difference and row.errors else None
+        if entry and entry.verdict != NOT_LEARNED and row.method in methods:
+            change = f"{rounded(entry.difference, signed=True)} ({rounded_interval(entry)}) with {row.method}"
+            words[f"{metric_name(row.errors[0])} on {row_place(results, row)} {change}"] = entry.difference
+    text = _all_or_extremes(words, "between {} and {}")
+    return [f"Changes of errors, of which lower is better: {text}."] if words else []
 
 
 def _all_or_extremes(words: dict[str, float], template: str) -> str:

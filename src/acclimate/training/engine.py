@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from acclimate.device import Precision, autocast, copy_to, host_copy, with_host_copy
+from acclimate.device import Precision, autocast, concatenate, copy_to, host_copy
 from acclimate.errors import UserError
 from acclimate.masking import Rewriting
 from acclimate.models import dropout_rates, kind_of, language_head, reads_positions, step_context
@@ -116,18 +116,19 @@ class Engine:
             groups.setdefault((view.reader, view.full, batch.view_input(view.tokens).ids.shape), []).append(view)
         for (name, _, (rows, _)), mine in groups.items():
             inputs = [batch.view_input(view.tokens) for view in mine]
-            ids, text = torch.cat([part.ids for part in inputs]), torch.cat([part.text for part in inputs])
-            host = torch.cat([batch.host.view_input(view.tokens).text for view in mine])
+            ids, text = inputs[0]
+            if len(inputs) > 1:
+                ids, text = torch.cat([part.ids for part in inputs]), concatenate([part.text for part in inputs])
             with torch.no_grad() if name == "reference" else nullcontext():
                 if len(mine) == 1 and mine[0] in self.chosen_only and not all_tokens:
-                    chosen[mine[0]] = encode_positions(self.readers[name], ids, text, batch.chosen, host)
+                    chosen[mine[0]] = encode_positions(self.readers[name], ids, text, batch.chosen)
                     continue
                 gates = _stack_gates(mine, rows)
                 if self.embeddings:
-                    states, first = encode_with_embeddings(self.readers[name], ids, text, gates, host)
+                    states, first = encode_with_embeddings(self.readers[name], ids, text, gates)
                     embedded.update(zip(mine, first.chunk(len(mine)), strict=True))
                 else:
-                    states = encode(self.readers[name], ids, text, gates, host)
+                    states = encode(self.readers[name], ids, text, gates)
             hidden.update(zip(mine, states.chunk(len(mine)), strict=True))
         for found in (hidden, embedded, chosen):
             found.update({view: found[same] for view, same in self.duplicates.items() if same in found})
@@ -298,8 +299,7 @@ class TaskBatch:
 
     def to(self, device: torch.device) -> TaskBatch:
         """Return the batch on ``device``."""
-        moved = {name: with_host_copy(copy_to(value, device), value) for name, value in self.inputs.items()}
-        return replace(self, inputs=moved)
+        return replace(self, inputs={name: copy_to(value, device) for name, value in self.inputs.items()})
 
     @property
     def texts(self) -> int:
