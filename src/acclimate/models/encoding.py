@@ -104,7 +104,7 @@ def decode(model: PreTrainedModel, ids: Tensor, text: Tensor, **arguments: Any) 
     earlier = torch.ones(2 * text.shape[1:], dtype=torch.bool, device=text.device).tril()
     options = {
         "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),  # the mask below also separates padding, see `_forward`
+        "attention_mask": None,  # the mask below also separates padding, see `_forward`
         "position_ids": _position_ids(model, ids, text),
         "block_mask": ((text[:, :, None] == text[:, None, :]) & earlier).unsqueeze(1),
     }
