@@ -195,12 +195,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     framing = document_framing(loaded, options.documents)
     with group.main_process_first():
         rows = tokenize(
-            text,
-            loaded.tokenizer,
-            length,
-            framing=framing,
-            cache=cache_folder() / "rows",
-            progress=progress,
+            text, loaded.tokenizer, length, framing=framing, cache=cache_folder() / "rows", progress=progress
         )
     report_text(f"Text: {text.report.summary()}.", progress, group.first and bool(text.report.problems))
     check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
