@@ -46,7 +46,7 @@ from acclimate.training.callbacks import (
     copy_kept_models,
     tensorboard_folder,
 )
-from acclimate.training.distributed import join_process_group, wants_sharding
+from acclimate.training.distributed import join_process_group
 from acclimate.training.engine import Engine, check_dropout, make_reference
 from acclimate.training.heldout import NO_SIMILARITY, HeldOutText, SimilarityCheck
 from acclimate.training.inputs import (
@@ -83,7 +83,7 @@ from acclimate.training.result import (
     sample_masked_texts,
     warn_of_explosion,
 )
-from acclimate.training.sharding import check_sharding, choose_trainer
+from acclimate.training.sharding import check_sharding, shard
 from acclimate.training.stages import adapt_in_stages, stages_folder
 from acclimate.training.task_kinds import open_task
 from acclimate.training.trainer import LOG_FILE, StepTrainer, train
@@ -144,7 +144,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         raise UserError(f"Method '{method.name}' sets the mask rate itself; remove the option 'mask_rate'.")
     out = follow_link(options.out)
     precision = choose_precision(options.precision, default_device())
-    check_sharding(options, method, precision)
+    sharded = check_sharding(options, method, precision)
     config = recorded(
         options,
         (*BUDGETS, *REPLAY_OPTIONS, "masking_settings", "text_column", "heldout_every", "keep_steps", "similarity"),
@@ -187,7 +187,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     kind, loaded.pooling = loaded.kind, method.sentence_pooling
     method.check_kind(kind, model)
     _check_masking(options, kind)
-    layers = attach(to_device(loaded.model), wants_sharding(options.fsdp))
+    layers = attach(to_device(loaded.model), sharded)
     layout = usable_layout(loaded.model, options.layout, given_layout)
     appended = add_method_virtual_tokens(loaded, method, seed)
     length = max_length + appended
@@ -283,7 +283,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 progress=progress,
                 report_to=trackers,
                 run_name=out.name,
-                trainer_class=choose_trainer(options, engine, loaded, rule),
+                trainer_class=shard(engine, loaded, rule, progress) if sharded else StepTrainer,
                 callbacks=[partial(KeepStepsCallback, options.keep_steps, work / KEPT_FOLDER, keep), *watch],
             )
         method.finish(context)

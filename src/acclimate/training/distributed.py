@@ -330,6 +330,8 @@ def wants_sharding(fsdp: bool) -> bool:
         raise UserError("FSDP of version 1 is not supported; add --fsdp_version 2, or set fsdp_version: 2.")
     if os.environ.get("FSDP_OFFLOAD_PARAMS", "").lower() in TRUE_VALUES:
         raise UserError("Parameters cannot be offloaded to the CPU; set fsdp_offload_params to false.")
+    if os.environ.get("FSDP_ACTIVATION_CHECKPOINTING", "").lower() in TRUE_VALUES:
+        raise UserError("Use --gradient-checkpointing, and set fsdp_activation_checkpointing to false.")
     return True
 
 

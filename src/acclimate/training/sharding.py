@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
@@ -157,16 +158,16 @@ class ShardedTrainer(StepTrainer):
         Raises:
             UserError: If the checkpoint is not one of this model.
         """
-        stored = load_file(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME)
         own = _state(self.model)
         names: dict[int, set[str]] = {}  # tied weights have several
         for name, value in own.items():
             names.setdefault(id(value), set()).add(name)
-        lost = [min(tied) for tied in names.values() if not tied & stored.keys()]
-        check_weight_names(resume_from_checkpoint, [*lost, *(stored.keys() - own.keys())])
-        with torch.no_grad():
-            for name, value in stored.items():
-                own[name].copy_(_shard_like(own[name], value))
+        with safe_open(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME, "pt") as stored, torch.no_grad():
+            found = sorted(stored.keys())
+            lost = [min(tied) for tied in names.values() if tied.isdisjoint(found)]
+            check_weight_names(resume_from_checkpoint, [*lost, *(set(found) - own.keys())])
+            for name in found:  # one at a time, since every process reads all of them
+                own[name].copy_(_shard_like(own[name], stored.get_tensor(name)))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Read the local shards of the state of the optimizer, and the schedule."""
@@ -212,14 +213,14 @@ def _shard_like(like: Tensor, whole: Tensor) -> Tensor:
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def check_sharding(options: AdaptOptions, method: Method, precision: Precision) -> None:
-    """Check, before a model is loaded, that a training can shard its parameters if the user asks for it.
+def check_sharding(options: AdaptOptions, method: Method, precision: Precision) -> bool:
+    """Return whether the user asks for sharded parameters, after a check, before a model is loaded.
 
     Raises:
         UserError: If it cannot; the message says what to do.
     """
     if not wants_sharding(options.fsdp):
-        return
+        return False
     obstacle = ""
     if type(method).finish is not Method.finish:
         obstacle = f"method '{method.name}' changes the whole model after its training; use another method, such as lm"
@@ -230,19 +231,12 @@ def check_sharding(options: AdaptOptions, method: Method, precision: Precision) 
     elif precision == "fp16":
         obstacle = "sums of scaled gradients could overflow in fp16; use --precision bf16 or fp32"
     _refuse(obstacle)
+    return True
 
 
-def choose_trainer(
-    options: AdaptOptions, engine: Engine, loaded: LanguageModel, rule: UpdateRule | None
-) -> type[StepTrainer]:
-    """Return the class of the trainer, after :func:`shard` if the user asks for sharded parameters."""
-    if not wants_sharding(options.fsdp):
-        return StepTrainer
-    shard(engine, loaded, rule, options.progress)
-    return ShardedTrainer
-
-
-def shard(engine: Engine, loaded: LanguageModel, rule: UpdateRule | None = None, progress: bool = False) -> None:
+def shard(
+    engine: Engine, loaded: LanguageModel, rule: UpdateRule | None = None, progress: bool = False
+) -> type[ShardedTrainer]:
     """Shard the models of an engine; the model of ``loaded`` then has its weights only while it is written.
 
     Args:
@@ -250,6 +244,9 @@ def shard(engine: Engine, loaded: LanguageModel, rule: UpdateRule | None = None,
         loaded: The model in training.
         rule: What happens around each optimizer step.
         progress: Whether to print what each process holds.
+
+    Returns:
+        The class of the trainer of such an engine.
 
     Raises:
         UserError: If the update rule or the model needs whole weights.
@@ -265,7 +262,7 @@ def shard(engine: Engine, loaded: LanguageModel, rule: UpdateRule | None = None,
     print_message(
         f"FSDP: each of the {group.size} processes holds {sum(sizes) / group.size / 1e9:,.3g} of the "
         f"{sum(sizes) / 1e9:,.3g} GB of weights, gradients and optimizer state.",
-        enabled=progress and group.first,
+        enabled=progress,
     )
     shell = share_weights(model)
     for reader in engine.readers.values():
@@ -277,6 +274,7 @@ def shard(engine: Engine, loaded: LanguageModel, rule: UpdateRule | None = None,
     loaded.model = shell
     if loaded.adapter is not None:
         loaded.adapter.model = shell
+    return ShardedTrainer
 
 
 def _refuse(obstacle: str) -> None:
