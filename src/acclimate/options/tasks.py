@@ -191,6 +191,16 @@ class FinetuneOptions(SupervisedOptions, ReadingOptions):
             study=False,
         ),
     ] = None
+    contrastive: Annotated[
+        bool,
+        Option(
+            "Train a sentence encoder on pairs of examples, then a logistic regression on its vectors (SetFit).",
+            METHOD,
+            more="For classification of single texts with few labels. In each epoch every example is paired with one "
+            "of its class and one of another. With ``epochs=0`` only the regression is trained.",
+            study=False,
+        ),
+    ] = False
     hard_negatives: Annotated[
         Literal["bm25", "model"] | None,
         Option(

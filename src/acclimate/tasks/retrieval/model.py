@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -326,12 +326,13 @@ def train_encoder(
     adapter: AdapterName | None = None,
     prompts: dict[str, str] | None = None,
     passes: int | None = None,
+    sampler: Literal["no_duplicates", "batch_sampler"] = "no_duplicates",
 ) -> TrainingResult:
     """Train a sentence encoder in place with the trainer of ``sentence-transformers``.
 
     Args:
         head: The sentence encoder.
-        rows: Texts by column, and perhaps a ``label``; no batch has a text twice.
+        rows: Texts by column, and perhaps a ``label``.
         loss: A loss of ``sentence-transformers`` for the encoder.
         options: Options of fine-tuning.
         precision: The resolved precision.
@@ -345,6 +346,7 @@ def train_encoder(
         adapter: Name of a low-rank adapter that is trained in place of the weights, and merged into them.
         prompts: Prompts by column.
         passes: Passes over the rows, if not the epochs of the options.
+        sampler: The sampler of ``sentence-transformers``; by default no batch has a text twice.
 
     Raises:
         UserError: If there are several processes, or the loss becomes NaN or infinite.
@@ -377,7 +379,7 @@ def train_encoder(
             bf16=precision == "bf16",
             fp16=precision == "fp16",
             use_cpu=default_device().type == "cpu",
-            batch_sampler="no_duplicates",
+            batch_sampler=sampler,
             prompts=prompts,
             save_strategy="epoch" if work else "no",
             logging_steps=max(1, steps // LOGGED_LINES),
