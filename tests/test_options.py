@@ -44,6 +44,7 @@ from acclimate.options.declaration import MISSING, accepts
 from acclimate.options.inspection import AdviseOptions, DemoOptions
 from acclimate.options.numbers import Count
 from acclimate.options.studies import InitOptions
+from acclimate.options.tasks import ProbeSettings
 from acclimate.planning.cost import inspect_cost
 from acclimate.study.in_memory import CompareCall
 from tests.cases import each
@@ -146,7 +147,8 @@ def test_the_flags_of_every_command_are_the_options_of_its_class():
         names = {one.name: [one.metavar] if one.param_type_name == "argument" else one.opts for one in made.params}
         flags = {name for found in names.values() for name in found}
         expected = {field.flag for field in option_fields(cls).values() if field.option.cli}
-        extra = {"finetune": {"--seeds", "--repartition"}, "distill": {"--seeds"}, "adapt": {"--push-to-hub"}}
+        probe = {"--probe", *(field.flag for field in option_fields(ProbeSettings).values())}
+        extra = {"finetune": {"--seeds", "--repartition", *probe}, "distill": {"--seeds"}, "adapt": {"--push-to-hub"}}
         quiet = {"--quiet"} if "progress" in option_fields(cls) else set()
         quiet |= {"--plugin"} if verb_name in TAKES_PLUGINS else set()
         one_seed = {"--seed"} if verb_name in ("finetune", "distill") else set()

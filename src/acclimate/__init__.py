@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from acclimate.merging import merge
     from acclimate.planning.advice import advise
     from acclimate.study import compare
-    from acclimate.tasks import distill, finetune
+    from acclimate.tasks import distill, finetune, probe
     from acclimate.training import adapt, pretrain
     from acclimate.training.selection import select
 
@@ -37,6 +37,7 @@ __all__ = [
     "inspect_model",
     "merge",
     "pretrain",
+    "probe",
     "push_to_hub",
     "select",
 ]
@@ -48,6 +49,7 @@ _EXPORT_MODULES = {
     "pretrain": "acclimate.training",
     "distill": "acclimate.tasks",
     "finetune": "acclimate.tasks",
+    "probe": "acclimate.tasks",
     "compare": "acclimate.study",
     "inspect_benchmarks": "acclimate.evaluation.benchmarks",
     "inspect_embeddings": "acclimate.inspect",

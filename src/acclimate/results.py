@@ -8,6 +8,7 @@ results and reports read them.
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from acclimate.adaptation_rows import AdaptationRow, MaskedSample, SelectionRow
 from acclimate.display import Page, Reported, data_frame
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import read_json
+from acclimate.options.numbers import ALL
 from acclimate.records import Record, internal, optional
 from acclimate.rows import (
     VERDICTS,
@@ -27,6 +29,7 @@ from acclimate.rows import (
     Interval,
     LossRow,
     MeanRow,
+    ProbeRow,
     ScoreRow,
     SearchRow,
     TaskScores,
@@ -145,6 +148,7 @@ class StudyResults(Reported, Record):
         searches: Settings that were chosen on dev.
         means: Means over tasks; empty with a single task.
         win_counts: Wins, ties and losses over tasks.
+        probes: Scores of simple models on frozen states, by number of labels.
         forgetting: Scores on tasks of other domains.
         drift: How far adaptation moved embeddings and hidden states.
         contamination: Dev and test texts in corpora and train splits.
@@ -172,6 +176,7 @@ class StudyResults(Reported, Record):
     means: list[MeanRow] = field(default_factory=list)
     win_counts: list[WinCount] = field(default_factory=list)
     losses: list[LossRow] = field(default_factory=list)
+    probes: list[ProbeRow] = field(default_factory=list)
     forgetting: list[ForgettingRow] = field(default_factory=list)
     drift: list[DriftRow] = field(default_factory=list)
     contamination: list[ContaminationRow] = field(default_factory=list)
@@ -308,6 +313,93 @@ def table_results(title: str, tables: Mapping[str, Sequence[Mapping[str, Any]]],
         if rows
     ]
     return StudyResults(name=title, title=title, tables=made, **more)
+
+
+@dataclass(kw_only=True, eq=False)
+class ProbeScore(Record):
+    """A simple model that was fitted on one draw of train examples.
+
+    Attributes:
+        probe: ``"linear"`` or ``"neighbors"``.
+        labels: Train examples per class (of numbers, in total); None for all.
+        draw: Seed of the draw; zero for all examples.
+        train_size: Number of train examples.
+        metrics: Scores on the test split; the first is the default primary metric of the task.
+        predicted: The predictions, as the scoring of the task expects them.
+    """
+
+    probe: str
+    labels: int | None
+    draw: int
+    train_size: int
+    metrics: dict[str, float]
+    predicted: list[Any]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ProbeResult(Reported, Record):
+    """What simple models learned of a task from the states of a frozen model: see :func:`acclimate.probe`.
+
+    Attributes:
+        gold: The true answer to each test item.
+        labels: The classes.
+        kind: Name of the scoring.
+        scoring: What the scoring needs in addition to score the predictions again.
+        unit: What a draw counts, such as ``"labels per class"``.
+        scores: The fitted models.
+        short: By number of labels, the classes that have fewer train examples, with their number.
+        notes: What was left out or changed, in sentences.
+        features: Number of features per example.
+        seconds: Duration.
+    """
+
+    task: str
+    gold: list[Any]
+    labels: list[str] = field(default_factory=list)
+    kind: str
+    scoring: dict[str, Any] = field(default_factory=dict)
+    unit: str
+    scores: list[ProbeScore] = field(default_factory=list)
+    short: dict[str, dict[str, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    features: int = 0
+    seconds: float = 0.0
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row per probe and number of labels: means over draws, and the spread of the first metric."""
+        groups: dict[tuple[str, int | None], list[ProbeScore]] = {}
+        for score in self.scores:
+            groups.setdefault((score.probe, score.labels), []).append(score)
+        rows = []
+        for (probe, labels), own in sorted(groups.items(), key=lambda item: item[0][0]):
+            primary, *others = own[0].metrics
+            found = [score.metrics[primary] for score in own]
+            size = statistics.mean(score.train_size for score in own)
+            row: dict[str, Any] = {"probe": probe, self.unit: ALL if labels is None else labels}
+            row["train examples"] = round(size)
+            row |= {"draws": len(own), primary: statistics.mean(found)}
+            row["sd"] = statistics.stdev(found) if len(found) > 1 else None
+            rows.append(row | {name: statistics.mean(score.metrics[name] for score in own) for name in others})
+        return rows
+
+    def describe(self) -> list[str]:
+        """Return the primary metric of each probe by number of labels in a line, and what was left out."""
+        metric = next(iter(self.scores[0].metrics))
+        lines: dict[str, list[str]] = {}
+        for row in self.rows():
+            spread = "" if row["sd"] is None else f" ± {row['sd']:.4f}"
+            lines.setdefault(row["probe"], []).append(f"{row[self.unit]}: {row[metric]:.4f}{spread}")
+        head = f"{self.task}, from frozen states of {self.features:,} features: {metric} by {self.unit}"
+        return [head, *(f"{probe}: {', '.join(points)}" for probe, points in lines.items()), *self.notes]
+
+    def as_results(self) -> StudyResults:
+        """Return the rows, as the results of a study."""
+        title = f"Frozen states on {self.task}"
+        return table_results(title, {title: self.rows()}, notes=self.notes)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a row per probe and number of labels as a data frame."""
+        return data_frame([{"task": self.task, **row} for row in self.rows()])
 
 
 class Measurements(dict[str, Any], Reported):

@@ -179,6 +179,27 @@ class ForgettingRow(TaskScores):
 
 
 @dataclass(kw_only=True, eq=False)
+class ProbeRow(TaskScores):
+    """Scores of a simple model that learns a task from the states of a frozen model, compared with the baseline.
+
+    ``seeds`` are those of the draws of train examples.
+
+    Attributes:
+        probe: ``"linear"`` or ``"neighbors"``.
+        unit: What a draw counts, such as ``"labels per class"``.
+        labels_per_class: Number of these; None for all.
+        short: Classes with fewer train examples, with their number.
+        interval: The score with its 95 % interval over draws, adaptations and test items; None for one test item.
+    """
+
+    probe: str
+    unit: str = "labels per class"
+    labels_per_class: int | None = None
+    short: dict[str, int] = field(default_factory=dict)
+    interval: Interval | None = optional()
+
+
+@dataclass(kw_only=True, eq=False)
 class LossRow(Record):
     """Language-model loss on held-out text, before and after adaptation.
 

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import f1_score
 
-from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
+from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel, is_above_chance
 from acclimate.evaluation.statistics import (
     Interval,
     PairedPredictions,
     bootstrap_intervals,
     bootstrap_weights,
     holm,
-    is_above_chance,
     mean_paired_bootstrap,
     paired_bootstrap,
     paired_difference,

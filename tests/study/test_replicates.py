@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.rows import NOT_LEARNED, WITHHELD, Comparison
 from acclimate.study.jobs.base import HEAD, Job, JobResult, Place
-from acclimate.study.summary import TaskResult, average_over_tasks, compare_runs, is_replicated, replicate_groups
+from acclimate.study.jobs.finetune import average_over_tasks
+from acclimate.study.summary import TaskResult, compare_runs, is_replicated, replicate_groups
 from tests.cases import each
 
 pytestmark = pytest.mark.usefixtures("no_report")

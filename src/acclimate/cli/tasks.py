@@ -17,18 +17,35 @@ from acclimate.cli.app import app, describe_reading, describe_text, print_next
 from acclimate.cli.options import command
 from acclimate.errors import environment_integer
 from acclimate.locks import output_lock
-from acclimate.options import AnnotateOptions, DistillOptions, FinetuneOptions, Option, options, values
-from acclimate.options.declaration import DATA
+from acclimate.options import (
+    AnnotateOptions,
+    DistillOptions,
+    FinetuneOptions,
+    Option,
+    ProbeOptions,
+    defaults,
+    option_fields,
+    options,
+    values,
+)
+from acclimate.options.declaration import DATA, METHOD
 from acclimate.options.numbers import Fraction, SeedCount
 from acclimate.options.reading import DEFAULT_READING
+from acclimate.options.tasks import ProbeSettings
 from acclimate.progress import format_duration
 
 
 @options
-class FinetuneCommand(FinetuneOptions):
-    """Options of ``acclimate finetune``; the Python function takes a single seed and an already repartitioned task."""
+class FinetuneCommand(FinetuneOptions, ProbeSettings):
+    """Options of ``acclimate finetune``; the Python function takes a single seed and an already repartitioned task.
+
+    With ``probe`` they are those of :func:`acclimate.probe`.
+    """
 
     _: KW_ONLY
+    probe: Annotated[
+        bool, Option("Freeze the model: a linear model and nearest neighbours learn from its states.", METHOD)
+    ] = False
     seeds: Annotated[SeedCount, Option("Number of seeds, counted from 0.")] = 5
     repartition: Annotated[
         Fraction | None,
@@ -38,6 +55,17 @@ class FinetuneCommand(FinetuneOptions):
             DATA,
         ),
     ] = None
+
+    @model_validator(mode="after")
+    def check_probe(self) -> Any:
+        """Check that options of a training are given only without a probe, and those of a probe only with it."""
+        usual = defaults(FinetuneCommand)
+        own, shared = option_fields(ProbeSettings).keys(), option_fields(ProbeOptions).keys()
+        others = own if not self.probe else usual.keys() - shared - {"probe", "repartition"}
+        if given := [name for name in usual if name in others and getattr(self, name) != usual[name]]:
+            wrong = "does not apply with a probe, which trains no model" if self.probe else "needs 'probe'"
+            raise ValueError(f"'{given[0]}' {wrong}; remove it" + ("" if self.probe else ", or give --probe"))
+        return self
 
 
 @command(
@@ -49,7 +77,8 @@ class FinetuneCommand(FinetuneOptions):
 def finetune(options: FinetuneCommand) -> None:
     """Fine-tune a model on a labelled task, once per seed, and evaluate it on the test split.
 
-    Each seed gets a folder seed-0, seed-1, ... in the output directory.
+    Each seed gets a folder seed-0, seed-1, ... in the output directory. With --probe the model is not trained: simple
+    models learn the task from its states, with several numbers of labels, in little more time than to read the texts.
     """
     from acclimate.evaluation.scoring import make_scoring
     from acclimate.tasks import finetune as run
@@ -60,6 +89,8 @@ def finetune(options: FinetuneCommand) -> None:
     task = open_task(options.task, options)
     if options.repartition is not None:
         task = enlarge_test(task, options.repartition)
+    if options.probe:
+        return _probe(options, task)
     first = open_task(options.first)
     scores: list[dict[str, Any]] = []
     seeds = options.seeds if options.epochs else 1  # without training there is nothing random
@@ -83,7 +114,21 @@ def finetune(options: FinetuneCommand) -> None:
     _print_details(scores)
     if seeds == 1 and options.epochs:
         typer.echo("One seed says little about a model; --seeds 5 is the default.")
-    if not options.epochs:
+    _propose(options)
+
+
+def _probe(options: FinetuneCommand, task: Any) -> None:
+    """Print what simple models learn of a loaded task from the states of the model."""
+    from acclimate.tasks import probe
+
+    for line in probe(**{**values(options, ProbeOptions), **values(DEFAULT_READING), "task": task}).describe():
+        typer.echo(line)
+    _propose(options)
+
+
+def _propose(options: FinetuneCommand) -> None:
+    """Print what to run next."""
+    if options.probe or not options.epochs:
         task = [*describe_text("--task", options.task, "TASK", column=options.text_column), *describe_reading(options)]
         print_next(["acclimate", "finetune", "--model", options.model, *task, "--out", "finetuned"], "to train it")
     elif options.out is None:
@@ -167,7 +212,7 @@ def _print_details(scores: Sequence[dict[str, Any]]) -> None:
 def _print_references(metrics: dict[str, Any], names: Collection[str]) -> None:
     """Print the scores of what is measured beside the model that was fine-tuned, such as BM25."""
     for other, found in metrics.get("references", {}).items():
-        typer.echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names))
+        typer.echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names if name in found))
     if "similarity" in metrics:
         from acclimate.evaluation.embeddings import SimilarityChange
 

@@ -25,6 +25,8 @@ MIN_EXCESS_SHARE = 0.05
 """A collapse counts only if the answer is predicted more often than it is true, by over this share of the items."""
 MIN_ITEMS = 20
 """Minimum number of items; with fewer, equal answers may be a coincidence."""
+SHUFFLES = 19
+"""Random orders of the answers of a model; a score above all of them has p <= 0.05 (one-sided permutation test)."""
 
 
 class Collapse(NamedTuple):
@@ -419,3 +421,33 @@ def _check_labels(
         raise ValueError(f"{len(gold)} gold labels cannot be compared with {len(predicted)} predictions.")
     if not all(0 <= number < len(labels) for number in numbers):
         raise ValueError(f"A class number is outside the range of the {len(labels)} labels.")
+
+
+def is_above_chance(gold: Sequence[Any], runs: Sequence[Sequence[Any]], metric: str, scoring: Scoring) -> bool:
+    """Return whether any of several models has learned a task.
+
+    A model that gives the most frequent answer to all items has not, nor one whose answers do not depend on the item.
+    So a score must be above that of the most frequent answer, and the mean score above that of the same answers in
+    random order, which is a permutation test at the 5 % level.
+
+    Args:
+        gold: The true answer to each item.
+        runs: The predicted answers of each model.
+        metric: A metric of the scoring.
+        scoring: The scoring of the task.
+    """
+    scores = [scoring.score(gold, predicted, metric) - 1e-12 for predicted in runs]
+    (common, _), *_ = Counter(map(json.dumps, gold)).most_common(1)
+    if max(scores) <= scoring.score(gold, [json.loads(common)] * len(gold), metric):
+        return False
+    rng = np.random.default_rng(0)
+
+    def shuffled_score(predicted: Sequence[Any]) -> float:
+        return scoring.score(gold, [predicted[place] for place in rng.permutation(len(gold))], metric)
+
+    # Five standard errors of a share, so that one random order is enough for most models.
+    margin = 2.5 / len(gold) ** 0.5
+    if any(score - shuffled_score(run) > margin for score, run in zip(scores, runs, strict=True)):
+        return True
+    means = (np.mean([shuffled_score(predicted) for predicted in runs]) for _ in range(SHUFFLES))
+    return all(np.mean(scores) > mean for mean in means)

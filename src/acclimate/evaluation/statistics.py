@@ -7,8 +7,6 @@ only one of the two sources of variance is too narrow.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,8 +17,6 @@ from scipy import stats
 
 from acclimate.evaluation.scoring import Scoring, SingleLabel
 
-SHUFFLES = 19
-"""Random orders of the answers of a model; a score above all of them has p <= 0.05 (one-sided permutation test)."""
 MAX_BLOCK_ELEMENTS = 4_000_000
 """Elements of a block of resamples, of shape (resamples, items): 32 MB of float64."""
 
@@ -29,11 +25,11 @@ WeightedDifference = Callable[[np.ndarray], np.ndarray]
 
 
 class PairedPredictions(NamedTuple):
-    """The predictions of two methods on one task: see :func:`paired_bootstrap`."""
+    """The predictions of two methods on one task: see :func:`paired_bootstrap`. ``b`` is None for one alone."""
 
     gold: Any
     a: Sequence[Any]
-    b: Sequence[Any]
+    b: Sequence[Any] | None
     metric: str
     scoring: Scoring
 
@@ -163,14 +159,18 @@ def paired_bootstrap(
 
 
 def mean_paired_bootstrap(
-    tasks: Sequence[PairedPredictions], n: int = 2000, seed: int = 0, groups: Sequence[Any] | None = None
+    tasks: Sequence[PairedPredictions],
+    n: int = 2000,
+    seed: int = 0,
+    groups: Sequence[Any] | None = None,
+    scales: Sequence[float] | None = None,
 ) -> Interval:
     """Estimate the mean over tasks of the difference between two methods, each task in its own metric.
 
     The interval is about these tasks. Their items are resampled independently of each other. Entry ``i`` of the
     predictions of all tasks is of the same seed, so the interval accounts for an adaptation that is good or bad on all
     tasks. Otherwise as :func:`paired_bootstrap`, which is the case of one task. The degrees of freedom of the items
-    are those of the smallest task.
+    are those of the smallest task. With ``scales``, the difference on each task is divided by its scale.
 
     Raises:
         ValueError: As :func:`paired_bootstrap`, or if the tasks have different numbers of seeds.
@@ -181,47 +181,20 @@ def mean_paired_bootstrap(
     for number, task in enumerate(tasks):
         items, score = weighted_difference(*task)
         blocks = [score(weights) for weights in bootstrap_weights(items, n, seed + number)]  # (resamples, seeds) each
-        observed = observed + score(np.ones((1, items)))[0] / len(tasks)
-        resampled = resampled + np.concatenate(blocks) / len(tasks)
+        divisor = len(tasks) * (1.0 if scales is None else scales[number])
+        observed = observed + score(np.ones((1, items)))[0] / divisor
+        resampled = resampled + np.concatenate(blocks) / divisor
         sizes.append(items)
     draws = _group_seeds(groups, len(observed))
     whole, parts = (np.stack([values[..., draw].mean(-1) for draw in draws], -1) for values in (observed, resampled))
     draw_sizes = [len(draw) for draw in draws]
     found = _student_interval(whole, parts, float(observed.mean()), items=min(sizes), sizes=draw_sizes)
+    if scales is not None:
+        return found
     if any(task.metric in task.scoring.errors for task in tasks):
         return replace(found, is_error=True)
     # With two seeds the interval can exceed the range of a difference of shares.
     return Interval(found.difference, max(found.low, -1.0), min(found.high, 1.0), found.p)
-
-
-def is_above_chance(gold: Sequence[Any], runs: Sequence[Sequence[Any]], metric: str, scoring: Scoring) -> bool:
-    """Return whether any of several models has learned a task.
-
-    A model that gives the most frequent answer to all items has not, nor one whose answers do not depend on the item.
-    So a score must be above that of the most frequent answer, and the mean score above that of the same answers in
-    random order, which is a permutation test at the 5 % level.
-
-    Args:
-        gold: The true answer to each item.
-        runs: The predicted answers of each model.
-        metric: A metric of the scoring.
-        scoring: The scoring of the task.
-    """
-    scores = [scoring.score(gold, predicted, metric) - 1e-12 for predicted in runs]
-    (common, _), *_ = Counter(map(json.dumps, gold)).most_common(1)
-    if max(scores) <= scoring.score(gold, [json.loads(common)] * len(gold), metric):
-        return False
-    rng = np.random.default_rng(0)
-
-    def shuffled_score(predicted: Sequence[Any]) -> float:
-        return scoring.score(gold, [predicted[place] for place in rng.permutation(len(gold))], metric)
-
-    # Five standard errors of a share, so that one random order is enough for most models.
-    margin = 2.5 / len(gold) ** 0.5
-    if any(score - shuffled_score(run) > margin for score, run in zip(scores, runs, strict=True)):
-        return True
-    means = (np.mean([shuffled_score(predicted) for predicted in runs]) for _ in range(SHUFFLES))
-    return all(np.mean(scores) > mean for mean in means)
 
 
 def paired_difference(
@@ -256,6 +229,28 @@ def paired_difference(
         total = drawn @ weight
         parts.append((drawn @ weighted)[total > 0] / total[total > 0, None])
     return _student_interval(observed, np.concatenate(parts), float(observed.mean()), items=items)
+
+
+def item_deviation(
+    gold: Any, predictions: Sequence[Any], metric: str, scoring: Scoring, n: int = 2000, seed: int = 0
+) -> float:
+    """Return the standard deviation that a score has with a single test item, in the unit of the metric.
+
+    It is the standard error over bootstrap resamples of the items times the square root of their number. For accuracy
+    this is the standard deviation of right and wrong answers, ``sqrt(p * (1 - p))``. It depends neither on the number
+    of items nor on that of seeds.
+
+    Args:
+        gold: As in :func:`paired_bootstrap`.
+        predictions: For each seed, the predictions for all items; the variances are averaged over seeds.
+        metric: A metric of the scoring.
+        scoring: The scoring of the task.
+        n: Number of bootstrap resamples.
+        seed: Random seed of the resampling.
+    """
+    items, score = weighted_difference(gold, predictions, None, metric, scoring)
+    resampled = np.concatenate([score(weights) for weights in bootstrap_weights(items, n, seed)])
+    return float(np.sqrt(items * resampled.var(axis=0, ddof=1).mean()))
 
 
 def permutation_test(
@@ -348,14 +343,18 @@ def holm(pvalues: Sequence[float]) -> list[float]:
 
 
 def weighted_difference(
-    gold: Any, a: Sequence[Any], b: Sequence[Any], metric: str, scoring: Scoring
+    gold: Any, a: Sequence[Any], b: Sequence[Any] | None, metric: str, scoring: Scoring
 ) -> tuple[int, WeightedDifference]:
-    """Return the number of items, and a function from weights of the items to the difference of each seed."""
-    _check_predictions(gold, a, b)
-    made = [[scoring.resampler(gold, predicted, metric) for predicted in pair] for pair in zip(a, b, strict=True)]
+    """Return the number of items, and a function from weights of the items to the difference of each seed.
+
+    Without ``b`` it is the score of ``a``.
+    """
+    _check_predictions(gold, a, a if b is None else b)
+    seeds: Iterator[tuple[Any, ...]] = zip(a, strict=True) if b is None else zip(a, b, strict=True)
+    made = [[scoring.resampler(gold, predicted, metric) for predicted in pair] for pair in seeds]
 
     def score(weights: np.ndarray) -> np.ndarray:
-        return np.stack([first(weights) - second(weights) for (_, first), (_, second) in made], axis=1)
+        return np.stack([first(weights) - sum(one(weights) for _, one in rest) for (_, first), *rest in made], axis=1)
 
     return made[0][0][0], score
 

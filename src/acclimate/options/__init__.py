@@ -19,7 +19,7 @@ from acclimate.options.declaration import (
     verb,
 )
 from acclimate.options.merging import MergeOptions
-from acclimate.options.tasks import AnnotateOptions, DistillOptions, FinetuneOptions, SupervisedOptions
+from acclimate.options.tasks import AnnotateOptions, DistillOptions, FinetuneOptions, ProbeOptions, SupervisedOptions
 from acclimate.options.training import AdaptOptions, PretrainOptions, TrainingOptions
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Option",
     "OptionField",
     "PretrainOptions",
+    "ProbeOptions",
     "Section",
     "SupervisedOptions",
     "TrainingOptions",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from acclimate.errors import shorten
 from acclimate.registry import parse_number
 
 MAX_SEED = 2**32 - 1
@@ -54,3 +56,26 @@ Duration = Annotated[Positive, Field(le=MAX_SIZE)]
 """Epochs or minutes."""
 NonNegative = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(ge=0, lt=1)]
+ALL = "all"
+"""In place of a number of labels: all train examples."""
+
+
+def read_levels(value: Any) -> Any:
+    """Return numbers of labels as a tuple; they are given as a list, as one text such as ``"8,64,all"``, or both.
+
+    Raises:
+        ValueError: If one is neither a whole number of at least 1 nor ``"all"``, or there is none.
+    """
+    given = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    items = [part for item in given for part in (map(str.strip, item.split(",")) if isinstance(item, str) else [item])]
+    levels = [item if item == ALL or isinstance(item, bool) else parse_number(item) for item in items if item != ""]
+    for level in levels:
+        if level != ALL and (type(level) is not int or not 1 <= level <= MAX_COUNT):
+            raise ValueError(f"must be whole numbers of at least 1, or {ALL}, not {shorten(level)}")
+    if not levels:
+        raise ValueError("must not be empty")
+    return tuple(dict.fromkeys(levels))
+
+
+Levels = Annotated[tuple[int | str, ...], BeforeValidator(read_levels)]
+"""Numbers of labels per class, and :data:`ALL`."""

@@ -11,7 +11,20 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import ArgsKwargs
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.options.numbers import MAX_SIZE, Count, Integer, NonNegative, Number, Positive, SeedNumber, Size
+from acclimate.options.memory import AdapterName
+from acclimate.options.numbers import (
+    ALL,
+    MAX_SIZE,
+    Count,
+    Integer,
+    Levels,
+    NonNegative,
+    Number,
+    Positive,
+    SeedCount,
+    SeedNumber,
+    Size,
+)
 from acclimate.options.reading import ReadingOptions
 from acclimate.options.training import LearningRate, MaxGradientNorm, MaxLength, Precision, Progress, ReportTo, Seed
 from acclimate.registry import Published, fill_from_preset, preset_names
@@ -57,7 +70,9 @@ class SupervisedOptions:
     ] = 0
     epochs: Annotated[
         Annotated[Integer, Field(ge=0, le=MAX_SIZE)],
-        Option("Passes over the train split; 0 evaluates a retrieval model as it is."),
+        Option(
+            "Passes over the train split; 0 evaluates a retrieval model, or a decoder on multiple choice, as it is."
+        ),
     ] = 5
     learning_rate: LearningRate = 3e-5
     batch_size: Annotated[Size, Option("Examples per optimizer step.")] = 16
@@ -66,7 +81,7 @@ class SupervisedOptions:
         Option(
             "Maximum tokens per example, or per window of a passage.",
             DATA,
-            default="128; 384 for question answering",
+            default="128; 256 for multiple choice and retrieval, 384 for question answering",
             more="Of a pair, the longer text is truncated first; a passage is read whole, in overlapping windows. The "
             "model's own limit applies, too.",
         ),
@@ -176,6 +191,37 @@ class FinetuneOptions(SupervisedOptions, ReadingOptions):
             study=False,
         ),
     ] = None
+    contrastive: Annotated[
+        bool,
+        Option(
+            "Train a sentence encoder on pairs of examples, then a logistic regression on its vectors (SetFit).",
+            METHOD,
+            more="For classification of single texts with few labels. In each epoch every example is paired with one "
+            "of its class and one of another. With ``epochs=0`` only the regression is trained.",
+            study=False,
+        ),
+    ] = False
+    hard_negatives: Annotated[
+        Literal["bm25", "model"] | None,
+        Option(
+            "Mine a hard negative for each pair of a retrieval task, with BM25 or the model before training.",
+            METHOD,
+            default="those that the task has, if every query has one",
+            more="Drawn from the 50 best documents that are not known as relevant.",
+            study=False,
+        ),
+    ] = None
+    adapter: Annotated[
+        AdapterName | None,
+        Option(
+            "Low-rank adapter that a retrieval model trains, such as lora; it is merged into the saved weights.",
+            METHOD,
+            default="all weights are trained",
+            more="It needs a higher learning rate, such as 3e-4. ``acclimate merge --method skill`` adds what it "
+            "learned to other models of the same base.",
+            study=False,
+        ),
+    ] = None
     report_to: ReportTo = None
 
     @model_validator(mode="after")
@@ -185,6 +231,45 @@ class FinetuneOptions(SupervisedOptions, ReadingOptions):
             if self.first is None and getattr(self, name) is not None:
                 raise ValueError(f"'{name}' needs a first task: give it as 'first', or remove '{name}'")
         return self
+
+
+@options
+class ProbeSettings:
+    """How a task is learned from the states of a frozen model."""
+
+    _: KW_ONLY
+    labels_per_class: Annotated[
+        Levels,
+        Option(
+            "Train examples per class (of numbers, in total) that a probe learns from, such as 8,64,all.",
+            DATA,
+            default="8,16,64,all",
+            many=True,
+        ),
+    ] = (8, 16, 64, ALL)
+    draws: Annotated[SeedCount, Option("Random draws of the train examples of a probe, counted from 0.", DATA)] = 8
+    neighbors: Annotated[Size, Option("Neighbours whose answers a probe averages.", METHOD)] = 5
+
+
+@options
+class ProbeOptions(ProbeSettings, ReadingOptions):
+    """Options of :func:`acclimate.probe`."""
+
+    model: Annotated[
+        str | Path, Option("Model folder or name on the Hugging Face Hub; it is not trained.", MODEL, study=False)
+    ]
+    task: Annotated[
+        TaskLike | str | Path,
+        Option("Labelled task, as that of :func:`acclimate.finetune`.", DATA, study=False),
+    ]
+    _: KW_ONLY
+    max_length: Annotated[Size | None, Option("Maximum tokens per text.", DATA, default="that of the task")] = None
+    negative: Annotated[
+        str | Sequence[str] | None,
+        BeforeValidator(read_labels),
+        Option("Label that means 'none of these', as for fine-tuning.", DATA, many=True, study=False),
+    ] = None
+    progress: Progress = True
 
 
 @options

@@ -16,7 +16,14 @@ from acclimate.report.figures import colour_index
 from acclimate.report.formatting import Table
 from acclimate.report.masked_text import masked_examples
 from acclimate.report.next_steps import next_steps
-from acclimate.report.score_figures import forest_plot, reliability_diagram, reliability_table, tradeoff_plot
+from acclimate.report.score_figures import (
+    forest_plot,
+    probe_curves,
+    probe_differences,
+    reliability_diagram,
+    reliability_table,
+    tradeoff_plot,
+)
 from acclimate.report.summary import summarize
 from acclimate.report.tables import BEFORE_TRAINING, overview, tables
 from acclimate.report.training_figures import (
@@ -65,6 +72,21 @@ FIGURES = (
         "Vertical: gain on the domain. Horizontal: increase of the loss on general text. Thin lines are 95 % "
         "intervals.",
         tradeoff_plot,
+    ),
+    Figure(
+        "probe-differences",
+        "Learning from frozen states: differences to the baseline",
+        "The model is frozen, and a linear model or the nearest neighbours learn from its states. Differences are "
+        "paired by draw and test item; lines are 95 % intervals, and the dot is hollow if the interval includes zero.",
+        probe_differences,
+    ),
+    Figure(
+        "probes",
+        "Learning from frozen states: scores",
+        "Mean over random draws of train examples, the same for all models. Lines are 95 % intervals over draws, "
+        "adaptations and test items. Methods share the test items, so a clear difference can have intervals that "
+        "overlap.",
+        probe_curves,
     ),
     Figure(
         "drift",

@@ -1,9 +1,12 @@
-"""Figures of scores: differences to the baseline, gain against forgetting, and calibration."""
+"""Figures of scores: differences to the baseline, gain against forgetting, calibration, and probes."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from acclimate.options.numbers import ALL
 from acclimate.report.figures import (
     CARD,
     GRID,
@@ -20,17 +23,23 @@ from acclimate.report.figures import (
     svg,
 )
 from acclimate.report.formatting import (
+    DASH,
     Entry,
     Table,
     bracket_text,
     count_entry,
+    interval_entry,
     loss_name,
     metric_name,
     number_entry,
+    p_entry,
+    plain,
     row_place,
+    signed,
+    verdict_entry,
 )
 from acclimate.results import StudyResults
-from acclimate.rows import Interval, LossRow, ScoreRow
+from acclimate.rows import Interval, LossRow, ProbeRow, ScoreRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -196,3 +205,105 @@ def _reliability_panel(axes: Axes, rows: list[ScoreRow], colours: dict[str, int]
     axes.set_xlim(start - 2, 103)
     axes.set_ylim(-4, 104)
     axes.grid(color=GRID, linewidth=0.8)
+
+
+def probe_curves(results: StudyResults) -> str:
+    """Draw the scores of probes over the number of labels, with 95 % intervals; empty without probes."""
+    return _draw_probes(results, "probes", "score, %", "Scores of probes on frozen states by number of labels")
+
+
+def probe_differences(results: StudyResults) -> str:
+    """Draw the paired differences of probes to the baseline over the number of labels; empty without any."""
+    title = "Differences of probes on frozen states to the baseline by number of labels"
+    return _draw_probes(results, "probe-differences", "difference, points", title)
+
+
+def _draw_probes(results: StudyResults, name: str, ylabel: str, title: str) -> str:
+    @styled
+    def draw(results: StudyResults) -> str:
+        differences = name != "probes"
+        rows = [row for row in results.probes if row.comparison or not differences]
+        if not rows:
+            return ""
+        panels: dict[str, list[ProbeRow]] = {}
+        for row in rows:
+            panels.setdefault(f"{row_place(results, row)}, {row.probe}", []).append(row)
+        methods = list(dict.fromkeys(row.method for row in rows))
+        colours = {method: series(number) for method, number in colour_index(results).items()}
+        colours[results.baseline] = MUTED
+        figure, grid = panel_grid(list(panels), (3.4, 2.7), rows[0].unit, ylabel)
+        for axes, own in zip(grid, panels.values(), strict=True):
+            _probe_panel(axes, own, {method: colours[method] for method in methods}, differences)
+        legend(figure, [(marker(number), colours[method], method) for number, method in enumerate(methods)])
+        return svg(figure, name, title)
+
+    return draw(results)
+
+
+def _probe_panel(axes: Axes, rows: list[ProbeRow], colours: dict[str, str], differences: bool) -> None:
+    """Draw the methods of one probe on one task beside each other; hollow dots are differences that include zero."""
+    levels = sorted({row.labels_per_class or math.inf for row in rows})
+    if differences:
+        axes.axhline(0, color=INK, linewidth=1)
+    for number, (method, colour) in enumerate(colours.items()):
+        shift = 0.6 * ((number + 0.5) / len(colours) - 0.5)
+        points = [
+            (levels.index(row.labels_per_class or math.inf) + shift, entry)
+            for row in rows
+            if row.method == method and (entry := row.comparison if differences else row.interval)
+        ]
+        places, middles = [x for x, _ in points], [100 * entry.difference for _, entry in points]
+        if not differences:
+            axes.plot(places, middles, color=colour, linewidth=1, alpha=0.6)
+        for x, entry in points:
+            axes.plot([x, x], [100 * entry.low, 100 * entry.high], color=colour, linewidth=1.6)
+            fill = CARD if differences and not entry.low > 0 and not entry.high < 0 else colour
+            axes.plot(
+                [x], [100 * entry.difference], marker(number), color=colour, markerfacecolor=fill, markersize=5.5
+            )
+    axes.set_xticks(range(len(levels)), [ALL if level == math.inf else f"{level:,}" for level in levels])
+    axes.set_xlim(-0.6, len(levels) - 0.4)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.locator_params(axis="y", nbins=6)
+    if differences:
+        axes.set_ylim(*_at_least(MIN_SPAN, *axes.get_ylim()))
+
+
+def probe_table(results: StudyResults) -> Table:
+    """Return the scores of probes by number of labels, with comparisons to the baseline."""
+    rows = results.probes
+    units = " or ".join(dict.fromkeys(row.unit for row in rows))
+    names = ["model", "domain", "task", "probe", units, "method", "difference", "95 % interval", "verdict"]
+    minor = ["p (Holm)", "metric", "score", "95 % interval of the score", "draws"]
+    note = (
+        "Simple models on averaged states of frozen models: linear (logistic or ridge regression), and the nearest "
+        "neighbours by cosine similarity. Means over random draws of train examples, the same for all models, "
+        f"in percent. Difference: to the baseline ({results.baseline}) in percentage points, paired by draw and test "
+        "item. Intervals of 95 % over draws, adaptations and test items; p (Holm) is corrected for the comparisons of "
+        "this table alone."
+    )
+    short = {f"{row.task} at {row.labels_per_class:,} ({_counted(row.short)})": None for row in rows if row.short}
+    if short:
+        note += f" Classes with fewer train examples, all of which are used: {'; '.join(short)}."
+    numeric = [False] * 4 + [True, False, True, True, False, True, False, True, True, True]
+    table = Table("Learning from frozen states", note, [*names, *minor], numeric, minor=minor)
+    for row in rows:
+        level = Entry(
+            ALL if row.labels_per_class is None else f"{row.labels_per_class:,}", row.labels_per_class or 1e9
+        )
+        cells = [Entry(row.model), Entry(row.domain), Entry(row.task), Entry(row.probe), level, Entry(row.method)]
+        if entry := row.comparison:
+            cells += [Entry(signed(100 * entry.difference), entry.difference), interval_entry(entry)]
+            cells += [verdict_entry(entry), p_entry(entry.p_holm)]
+        else:
+            cells += [Entry("baseline") if row.method == results.baseline else DASH, DASH, DASH, DASH]
+        spread = (
+            Entry(f"{plain(100 * row.interval.low)} to {plain(100 * row.interval.high)}") if row.interval else DASH
+        )
+        score = number_entry(row.summaries[row.metric].mean, scale=100)
+        table.rows.append([*cells, Entry(metric_name(row.metric)), score, spread, count_entry(len(row.seeds))])
+    return table
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in counts.items())

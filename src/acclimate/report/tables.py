@@ -29,6 +29,7 @@ from acclimate.report.formatting import (
     signed_entry,
     verdict_entry,
 )
+from acclimate.report.score_figures import probe_table
 from acclimate.report.timing import adaptation_runs, preparation_time, score_time
 from acclimate.results import ReportTable, StudyResults
 from acclimate.rows import (
@@ -52,7 +53,7 @@ def tables(results: StudyResults) -> list[Table]:
     """Return the tables of a study that have rows."""
     results = StudyResults.from_dict(results)
     every = [win_counts(results), means(results), scores(results), losses(results), forgetting(results)]
-    every.append(drift(results))
+    every += [probe_table(results), drift(results)]
     every += [corpus_contamination(results), train_contamination(results)]
     every += [score_time(results), adaptation_runs(results), preparation_time(results)]
     every += [distillations(results), *map(_from_job, results.tables), searches(results)]

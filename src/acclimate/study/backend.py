@@ -68,6 +68,12 @@ def _similarity(model: str, pairs: Any) -> list[float]:
     return measured
 
 
+def _probe(*args: Any, **options: Any) -> Any:
+    from acclimate.tasks.probing import measure_probe
+
+    return measure_probe(*args, **options)
+
+
 def _has_head(model: str, max_length: int, methods: Iterable[str] = ()) -> bool:
     from acclimate.methods import lookup
     from acclimate.models import load_language_model
@@ -96,6 +102,7 @@ class Backend:
         drift: Same signature as :func:`acclimate.inspect.drift.measure_drift`.
         similarity: Takes a model and :class:`acclimate.evaluation.embeddings.SentencePairs`; returns what their
             ``measure`` returns.
+        probe: Same signature as :func:`acclimate.tasks.probing.measure_probe`.
         has_head: Takes a model, a sequence length in tokens and names of methods; returns whether the model has a
             language-model head. Raises UserError if the model cannot read sequences of that length, or a method does
             not support it.
@@ -111,4 +118,5 @@ class Backend:
     instructions: Callable[..., dict[str, Any]] = _instructions
     drift: Callable[..., dict[str, Any]] = _drift
     similarity: Callable[..., list[float]] = _similarity
+    probe: Callable[..., Any] = _probe
     has_head: Callable[..., bool] = _has_head

@@ -390,7 +390,7 @@ def section_types() -> dict[str, type[SectionEntry]]:
 
 
 def _read_section(key: str, entry: type[SectionEntry], value: Any) -> list[Any]:
-    values = value if isinstance(value, list) else [] if value is None else [value]
+    values = value if isinstance(value, list) else [] if value is None or value is False else [value]
     try:
         return TypeAdapter(list[entry]).validate_python(values)  # type: ignore[valid-type]
     except ValidationError as error:

@@ -20,7 +20,7 @@ from pydantic import (
 from acclimate.corpus.documents import store_texts
 from acclimate.corpus.operations import list_operations, read_operations
 from acclimate.errors import UserError, shorten
-from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, Section, section
+from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, ProbeOptions, Section, section
 from acclimate.options.numbers import Count, Fraction, Integer, SeedNumber
 from acclimate.options.reading import default_task_name, reading_names
 from acclimate.registry import MAX_INTEGER, parse_number
@@ -197,6 +197,9 @@ if TYPE_CHECKING:
     class DistillSection(Section):
         """Options of ``acclimate.distill``."""
 
+    class ProbeSection(Section):
+        """Options of ``acclimate.probe``."""
+
     class AdaptSection(Section):
         """Options of ``acclimate.adapt``."""
 
@@ -204,6 +207,7 @@ else:
     FinetuneSettings = section(FinetuneOptions, without=("report_to",))
     TaskSection = section(FinetuneOptions, without=("report_to",), also=OF_ONE_TASK)
     DistillSection = section(DistillOptions, without=("report_to",))
+    ProbeSection = section(ProbeOptions)
     AdaptSection = section(AdaptOptions)
 
 

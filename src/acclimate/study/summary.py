@@ -18,12 +18,9 @@ import numpy as np
 
 from acclimate.device import KERNELS_VARIABLE
 from acclimate.evaluation import calibration
-from acclimate.evaluation.scoring import Scoring, make_scoring
+from acclimate.evaluation.scoring import Scoring, is_above_chance, make_scoring
 from acclimate.evaluation.statistics import (
-    PairedPredictions,
     holm,
-    is_above_chance,
-    mean_paired_bootstrap,
     paired_bootstrap,
     paired_t_test,
     permutation_test,
@@ -36,8 +33,6 @@ from acclimate.rows import (
     Comparison,
     Comparisons,
     ConfidenceBin,
-    Interval,
-    MeanRow,
     MetricSummary,
     ScoreRow,
     SearchRow,
@@ -241,7 +236,8 @@ def summarize_scores(runs: TaskRuns, metric: str, kind: type[Any], **values: Any
         **values: Further fields of the row.
     """
     place, first, results = runs[0].job.place, runs[0].result, [run.result for run in runs]
-    names, errors = _scoring(first).metrics, _scoring(first).errors
+    scoring = scoring_of(first)
+    names, errors = scoring.metrics, scoring.errors
     summaries = {}
     for name in (*names, *errors, *calibration.NAMES):
         found = [float(result.metrics[name]) for result in results if name in result.metrics]
@@ -262,7 +258,9 @@ def summarize_scores(runs: TaskRuns, metric: str, kind: type[Any], **values: Any
         test_items=len(first.gold),
         train_size=first.train_size,
         precisions=sorted({result.precision for result in results if result.precision}),
-        collapsed=sum(_scoring(first).find_collapse(result.gold, result.predicted) is not None for result in results),
+        collapsed=sum(
+            scoring_of(first).find_collapse(result.gold, result.predicted) is not None for result in results
+        ),
         seconds=round(float(np.mean([result.seconds or 0.0 for result in results])), 2),
         summaries=summaries,
         **values,
@@ -275,31 +273,35 @@ def pool_confidence(runs: TaskRuns) -> list[ConfidenceBin] | None:
     return [ConfidenceBin.from_dict(entry) for entry in calibration.pool_bins(bins)] if bins else None
 
 
-def _scoring(result: TaskResult) -> Scoring:
+def scoring_of(result: TaskResult) -> Scoring:
+    """Return how the predictions of a result are scored."""
     return make_scoring(result.kind, result.scoring)
 
 
-def compare_runs(runs: TaskRuns, base: TaskRuns, n: int = 2000) -> Comparisons | None:
+def compare_runs(
+    runs: TaskRuns, base: TaskRuns, n: int = 2000, metrics: Sequence[str] | None = None
+) -> Comparisons | None:
     """Compare runs with reference runs, paired by seed, in every metric and error of the task.
 
     Args:
         runs: Runs of a method.
         base: Reference runs.
         n: Number of resamples of the statistics.
+        metrics: The metrics to compare; None for all of the task.
 
     Returns:
         The comparisons, without verdict and p-values unless the trainings are replicated and a model has learned the
         task; None if no seed is in both, or the gold answers or metrics differ.
     """
-    if not (pairs := _pair_by_seed(runs, base)):
+    if not (pairs := pair_by_seed(runs, base)):
         return None
-    gold, scoring = pairs[0][0].result.gold, _scoring(pairs[0][0].result)
+    gold, scoring = pairs[0][0].result.gold, scoring_of(pairs[0][0].result)
     ours, theirs = ([run.result for run in side] for side in zip(*pairs, strict=True))
     predicted, reference = ([result.predicted for result in side] for side in (ours, theirs))
     jobs = [(run.job, other.job) for run, other in pairs]
     groups = replicate_groups(jobs)
     compared = Comparisons(seeds=[run.job.place.seed or 0 for run, _ in pairs])
-    for metric in (*scoring.metrics, *scoring.errors):
+    for metric in metrics or (*scoring.metrics, *scoring.errors):
         equivalent = scoring.equivalent_metric(metric)
         if equivalent in compared.metrics:
             compared.metrics[metric] = Comparison(**vars(compared.metrics[equivalent]))
@@ -322,58 +324,12 @@ def compare_runs(runs: TaskRuns, base: TaskRuns, n: int = 2000) -> Comparisons |
     return compared
 
 
-def _pair_by_seed(runs: TaskRuns, base: TaskRuns) -> list[tuple[JobResult[TaskResult], JobResult[TaskResult]]]:
+def pair_by_seed(runs: TaskRuns, base: TaskRuns) -> list[tuple[JobResult[TaskResult], JobResult[TaskResult]]]:
     """Return the runs with a seed that the reference has, each with its reference; none if they are not comparable."""
     by_seed = {run.job.place.seed: run for run in base}
     pairs = [(run, by_seed[run.job.place.seed]) for run in runs if run.job.place.seed in by_seed]
-    read = [(run.result.gold, _scoring(run.result)) for pair in pairs for run in pair]
+    read = [(run.result.gold, scoring_of(run.result)) for pair in pairs for run in pair]
     return pairs if all(one == read[0] for one in read) else []
-
-
-def average_over_tasks(
-    runs: Sequence[TaskRuns], base: Sequence[TaskRuns], metrics: Sequence[str], n: int = 2000
-) -> MeanRow | None:
-    """Return the mean of a method over tasks.
-
-    Args:
-        runs: Runs of the method on each task.
-        base: Reference runs on each task; empty for no comparison.
-        metrics: The metric of each task.
-        n: Number of resamples of the statistics.
-
-    Returns:
-        The row, over the seeds with scores on all tasks; None if there is none.
-    """
-    pairs = [_pair_by_seed(ours, theirs) for ours, theirs in zip(runs, base or runs, strict=True)]
-    common = set.intersection(*({run.job.place.seed for run, _ in task} for task in pairs))
-    if not common:
-        return None
-    pairs = [[pair for pair in task if pair[0].job.place.seed in common] for task in pairs]
-    scores = [[run.result.metrics[name] for run, _ in task] for task, name in zip(pairs, metrics, strict=True)]
-    place, by_seed = runs[0][0].job.place, np.mean(scores, axis=0)
-    spread = float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None
-    return MeanRow(
-        model=str(place.model),
-        method=str(place.method),
-        tasks=len(runs),
-        score=MetricSummary(mean=float(by_seed.mean()), sd=spread, by_seed=by_seed.tolist()),
-        difference=_mean_difference(pairs, metrics, n) if base else None,
-    )
-
-
-def _mean_difference(
-    pairs: Sequence[Sequence[tuple[JobResult[TaskResult], JobResult[TaskResult]]]], metrics: Sequence[str], n: int
-) -> Interval:
-    """Return the mean difference over tasks; ``pairs`` has runs and reference runs of the same seeds for each task."""
-    tasks = []
-    for task, metric in zip(pairs, metrics, strict=True):
-        ours, theirs = ([run.result.predicted for run in side] for side in zip(*task, strict=True))
-        first = task[0][0].result
-        tasks.append(PairedPredictions(first.gold, ours, theirs, metric, _scoring(first)))
-    jobs = [tuple(run.job for pair in seed for run in pair) for seed in zip(*pairs, strict=True)]
-    found = mean_paired_bootstrap(tasks, n, groups=replicate_groups(jobs))
-    interval: Interval = Interval.from_dict(found.as_dict())
-    return interval if is_replicated(jobs) else interval.without_verdict(WITHHELD)
 
 
 def is_replicated(runs: Sequence[Sequence[Job]]) -> bool:

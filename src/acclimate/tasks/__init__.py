@@ -4,6 +4,7 @@ from acclimate.tasks.classification.data import Example, Task
 from acclimate.tasks.distillation import DistillResult, distill
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds import LabelledTask, load_task
+from acclimate.tasks.probing import probe
 from acclimate.tasks.result import FinetuneResult
 from acclimate.tasks.splits import repartition
 
@@ -16,5 +17,6 @@ __all__ = [
     "distill",
     "finetune",
     "load_task",
+    "probe",
     "repartition",
 ]

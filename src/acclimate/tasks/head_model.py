@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.device import Precision, autocast, copy_to, to_device, with_host_copy
+from acclimate.device import Precision, autocast, copy_to, to_device
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX
 from acclimate.models.batching import micro_batch_tokens, padding_multiple, round_up
@@ -141,11 +141,9 @@ class HeadModel:
         self.model.eval()
         with fp32_last_layer(self.model), skip_unread_tokens(self.model):
             for batch in self.batches([rows[place]["input_ids"] for place in range(len(rows))]):
-                inputs = self.collate([rows[place] for place in batch])
+                given = self.collate([rows[place] for place in batch])
                 inputs = {
-                    name: with_host_copy(copy_to(value, self.device), value)
-                    for name, value in inputs.items()
-                    if name not in self.targets
+                    name: copy_to(value, self.device) for name, value in given.items() if name not in self.targets
                 }
                 with autocast(precision, self.device):
                     output = self.run(self.model, inputs)

@@ -26,6 +26,7 @@ from acclimate.tasks.drawing import draw_splits
 from acclimate.tasks.head_model import check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import load_with_head
+from acclimate.tasks.probing import NumberProbe, Probe
 from acclimate.tasks.readers import SPLITS, Row, Splits
 from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, select_columns
 
@@ -271,6 +272,10 @@ class Regression(TaskKind):
             return None
         texts = ([example.text for example in examples], [str(example.text_pair) for example in examples])
         return SentencePairs(task.name, *texts, [example.target for example in examples])
+
+    def probe(self, task: RegressionTask) -> Probe:
+        """Return a probe of a number."""
+        return NumberProbe()
 
     def learner(
         self, model: str | Path, task: RegressionTask, options: ResolvedOptions, device: torch.device

@@ -33,13 +33,13 @@ class TaskKind(ABC):
     """Whether it reads tables that no other kind claims."""
     own_training: ClassVar[bool] = False
     """Whether its learner trains the model itself; such a model can also be evaluated as it is, with no epochs."""
+    zero_shot: ClassVar[bool] = False
+    """Whether some models can be evaluated as they are, with no epochs."""
     distillation: ClassVar[tuple[str, ...]] = ()
     """What a student can learn from a teacher, the default first: ``"boundary"``, ``"kl"``, both or nothing.
 
     Boundaries are those of a representation of the whole text, which the head must read.
     """
-    zero_shot: ClassVar[bool] = False
-    """Whether some models can be evaluated as they are, with no epochs."""
 
     def matches(self, folder: Path) -> bool:
         """Return whether a folder has the file format of this kind."""
@@ -108,6 +108,17 @@ class TaskKind(ABC):
         """Return whether a checkpoint already is a model of a task, which a distillation uses unchanged."""
         return False
 
+    def probe(self, task: Any) -> Any:
+        """Return how a task is learned from the states of whole texts (:class:`acclimate.tasks.probing.Probe`).
+
+        Raises:
+            UserError: If tasks of this kind are not.
+        """
+        raise UserError(
+            f"The task '{task.name}' is of the kind '{self.name}', which cannot be learned from one state per text; "
+            "there is no probe, so fine-tune on it."
+        )
+
     @abstractmethod
     def texts(self, example: Any) -> Iterable[str | None]:
         """Return the texts of an example that a language model can learn from."""
@@ -119,6 +130,10 @@ class TaskKind(ABC):
     @abstractmethod
     def answer(self, example: Any, task: Any) -> str:
         """Return the expected answer to an example in words."""
+
+    def contrastive_learner(self, model: str | Path, task: Any, options: Any, device: Any) -> Any:
+        """Load a checkpoint as a sentence encoder that learns pairs of examples; raise a UserError if it cannot."""
+        raise UserError(f"'contrastive' is for classification, and '{task.name}' is {self.name}; remove it.")
 
     @abstractmethod
     def learner(self, model: str | Path, task: Any, options: Any, device: Any) -> Any:
@@ -184,6 +199,9 @@ def load_task(
     An entity task: rows with lists of ``tokens`` and ``tags``, or with a ``text`` and ``spans`` of ``start``, ``end``
     and ``label``, as annotation tools export them; or files with a word and its tag per line. See
     :mod:`acclimate.tasks.entities.formats`.
+
+    A multiple-choice task: rows with a question, its choices in one column or in several, and the correct one; see
+    :mod:`acclimate.tasks.choice.data`.
 
     A retrieval task: a folder in the layout of BEIR, or pairs of a query and a passage, perhaps with a negative, and
     without labels; see :mod:`acclimate.tasks.retrieval.data`.

@@ -9,16 +9,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from acclimate.evaluation.statistics import PairedPredictions, mean_paired_bootstrap
 from acclimate.options import FinetuneOptions
 from acclimate.records import Record
 from acclimate.results import ReportTable, StageName
-from acclimate.rows import VERDICTS, ForgettingRow, MeanRow, ScoreRow
+from acclimate.rows import VERDICTS, WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
 from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs, TaskInput
 from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.base import (
     FORGETTING,
     Job,
+    JobResult,
     Model,
     Place,
     Planner,
@@ -31,11 +33,14 @@ from acclimate.study.jobs.base import (
 from acclimate.study.summary import (
     TaskResult,
     TaskRuns,
-    average_over_tasks,
     compare_runs,
     correct_for_multiple_comparisons,
     count_wins,
+    is_replicated,
+    pair_by_seed,
     pool_confidence,
+    replicate_groups,
+    scoring_of,
     summarize_scores,
 )
 
@@ -203,6 +208,52 @@ def _mean_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns]
             comparable = label != config.baseline and all(base)
             rows.append(average_over_tasks(runs, base if comparable else [], metrics))
     return [row for row in rows if row]
+
+
+def average_over_tasks(
+    runs: Sequence[TaskRuns], base: Sequence[TaskRuns], metrics: Sequence[str], n: int = 2000
+) -> MeanRow | None:
+    """Return the mean of a method over tasks.
+
+    Args:
+        runs: Runs of the method on each task.
+        base: Reference runs on each task; empty for no comparison.
+        metrics: The metric of each task.
+        n: Number of resamples of the statistics.
+
+    Returns:
+        The row, over the seeds with scores on all tasks; None if there is none.
+    """
+    pairs = [pair_by_seed(ours, theirs) for ours, theirs in zip(runs, base or runs, strict=True)]
+    common = set.intersection(*({run.job.place.seed for run, _ in task} for task in pairs))
+    if not common:
+        return None
+    pairs = [[pair for pair in task if pair[0].job.place.seed in common] for task in pairs]
+    scores = [[run.result.metrics[name] for run, _ in task] for task, name in zip(pairs, metrics, strict=True)]
+    place, by_seed = runs[0][0].job.place, np.mean(scores, axis=0)
+    spread = float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None
+    return MeanRow(
+        model=str(place.model),
+        method=str(place.method),
+        tasks=len(runs),
+        score=MetricSummary(mean=float(by_seed.mean()), sd=spread, by_seed=by_seed.tolist()),
+        difference=_mean_difference(pairs, metrics, n) if base else None,
+    )
+
+
+def _mean_difference(
+    pairs: Sequence[Sequence[tuple[JobResult[TaskResult], JobResult[TaskResult]]]], metrics: Sequence[str], n: int
+) -> Interval:
+    """Return the mean difference over tasks; ``pairs`` has runs and reference runs of the same seeds for each task."""
+    tasks = []
+    for task, metric in zip(pairs, metrics, strict=True):
+        ours, theirs = ([run.result.predicted for run in side] for side in zip(*task, strict=True))
+        first = task[0][0].result
+        tasks.append(PairedPredictions(first.gold, ours, theirs, metric, scoring_of(first)))
+    jobs = [tuple(run.job for pair in seed for run in pair) for seed in zip(*pairs, strict=True)]
+    found = mean_paired_bootstrap(tasks, n, groups=replicate_groups(jobs))
+    interval: Interval = Interval.from_dict(found.as_dict())
+    return interval if is_replicated(jobs) else interval.without_verdict(WITHHELD)
 
 
 def _score_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns]) -> list[ScoreRow]:

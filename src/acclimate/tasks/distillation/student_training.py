@@ -67,10 +67,8 @@ class DistillationLoss:
         device = inputs["input_ids"].device
         with autocast(self.precision, device):
             if self.objective == "kl":
-                answers, wanted = (
-                    self.head.answer_logits(model(**inputs).logits, labels),
-                    self.targets.answers(indices),
-                )
+                logits = self.head.run(model, inputs).logits
+                answers, wanted = self.head.answer_logits(logits, labels), self.targets.answers(indices)
                 known = wanted.isfinite().all(-1).nonzero()[:, 0].to(device)
                 if not len(known):
                     return answers.sum() * 0.0

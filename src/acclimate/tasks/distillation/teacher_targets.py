@@ -153,6 +153,7 @@ def _targets_key(
 def _run_teacher(
     head: HeadModel, rows: Sequence[dict[str, Any]], connectors: Connectors | None, precision: Precision
 ) -> TeacherTargets:
+    head.prepare()
     model, device, units = head.model.eval(), head.device, connectors.units if connectors else 0
     bits = torch.empty(len(rows), -(-units // 8), dtype=torch.uint8)
     found = [torch.empty(0)] * len(rows)
@@ -165,7 +166,8 @@ def _run_teacher(
             inputs = head.collate([rows[place] for place in batch])
             labels = inputs.pop("labels")
             with autocast(precision, device):
-                logits = model(**{name: value.to(device) for name, value in inputs.items()}).logits.float().cpu()
+                moved = {name: value.to(device) for name, value in inputs.items()}
+                logits = head.run(model, moved).logits.float().cpu()
             for place, own, label in zip(batch, logits, labels, strict=True):
                 found[place] = head.answer_logits(own[None], label[None])
             states = seen.pop()

@@ -1,0 +1,247 @@
+"""Probe jobs: what a simple model learns of each task from the states of every model, at several numbers of labels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, cast
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from acclimate.errors import UserError, unknown_name_error, warn_once
+from acclimate.evaluation.statistics import PairedPredictions, mean_paired_bootstrap
+from acclimate.options import ProbeOptions
+from acclimate.records import Record, fingerprint
+from acclimate.results import ProbeResult
+from acclimate.rows import Interval, ProbeRow
+from acclimate.study.config import DomainSpec, TaskSpec
+from acclimate.study.inputs import StudyInputs
+from acclimate.study.jobs.base import Job, JobResult, Model, Place, Planner, RunContext, StudyView, register
+from acclimate.study.jobs.finetune import FinetuneJob, finetune_settings
+from acclimate.study.sections import SectionEntry
+from acclimate.study.settings import ProbeSection, as_list
+from acclimate.study.summary import (
+    TaskResult,
+    TaskRuns,
+    compare_runs,
+    correct_for_multiple_comparisons,
+    replicate_groups,
+    scoring_of,
+    summarize_scores,
+)
+
+STATES = "states"
+"""Folder in that of the study with the states of all texts of a task, by model, task and length."""
+
+
+class ProbeSpec(ProbeSection, SectionEntry):
+    """The section ``probe``: ``true``, or options of :func:`acclimate.probe`.
+
+    Attributes:
+        tasks: Names of the tasks to probe; None for all of which the kind has a probe.
+    """
+
+    tasks: Annotated[list[str] | None, BeforeValidator(as_list), Field(min_length=1)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return {} if value is True else value
+
+    def includes(self, task: str) -> bool:
+        """Return whether the section names a task, or names none."""
+        return self.tasks is None or task in self.tasks
+
+
+def _section(inputs: StudyInputs) -> ProbeSpec | None:
+    """Return the section of the study, if it has one."""
+    return next(iter(inputs.config.sections.get("probe", [])), None)
+
+
+def _probed(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpec]]:
+    """Yield the tasks to probe with their domains; warn of those of which the kind has no probe.
+
+    Raises:
+        UserError: If the section names such a task.
+    """
+    from acclimate.tasks.kinds import find_task_kind
+
+    if (spec := _section(inputs)) is None:
+        return
+    for domain in inputs.config.domains:
+        for task in filter(lambda task: spec.includes(task.name), domain.tasks):
+            found = inputs.tasks[domain.name, task.name].task
+            try:
+                find_task_kind(found).probe(found)
+            except UserError as error:
+                if spec.tasks is not None:
+                    raise UserError(f"study: probe: {error}") from error
+                warn_once(f"study: probe: {error}")
+            else:
+                yield domain, task
+
+
+@register("probe", summary="learn a task from the states of a frozen model")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProbeJob(Job):
+    """Probe a model on a task.
+
+    Attributes:
+        model: The model.
+        task: The task.
+        settings: Options of :func:`acclimate.probe`, defaults included.
+        draws: Seeds of the draws of train examples.
+    """
+
+    model: Model
+    task: Any
+    settings: Mapping[str, Any]
+    draws: tuple[int, ...]
+
+    cost: ClassVar[float] = 0.5
+    result_type: ClassVar[type[Record]] = ProbeResult
+    options_type: ClassVar[type[Any] | None] = ProbeOptions
+    section: ClassVar[tuple[str, type[SectionEntry]] | None] = ("probe", ProbeSpec)
+
+    def run(self, context: RunContext) -> ProbeResult:
+        """Read the texts with the model, unless their states are stored, and fit the probes."""
+        read = {name: self.identity[name] for name in ("model", "task")}
+        key = fingerprint({**read, "max_length": self.settings["max_length"]})
+        found: ProbeResult = context.backend.probe(
+            context.path(self.model), self.task, draws=self.draws, states=context.out / STATES / key, **self.settings
+        )
+        return found
+
+    @classmethod
+    def check(cls, inputs: StudyInputs) -> None:
+        """Check that there is one section, and that the tasks that it names exist and can be probed."""
+        sections = inputs.config.sections.get("probe", [])
+        if len(sections) > 1:
+            raise UserError("study: 'probe' is a single section; give one, with all numbers of labels.")
+        if sections:
+            known = [task.name for domain in inputs.config.domains for task in domain.tasks]
+            for name in sections[0].tasks or ():
+                if name not in known:
+                    raise unknown_name_error("task under 'probe'", name, known)
+            list(_probed(inputs))
+
+    @classmethod
+    def finish(cls, planner: Planner) -> None:
+        """Add a job for each model that is fine-tuned on a task to probe.
+
+        As in fine-tuning, the i-th draw starts from the model of the i-th adaptation, cyclically: adaptations differ
+        in their draws, too, so that one group of replicates contains both.
+        """
+        config = planner.config
+        tasks = {(domain.name, task.name): task for domain, task in _probed(planner.inputs)}
+        if not tasks or (spec := _section(planner.inputs)) is None:
+            return
+        options = {**planner.inputs.options[cls.name], **spec.given()}
+        count, adaptations = max(options.pop("draws"), len(config.adapt_seeds)), config.adapt_seeds
+        known = set[tuple[str, Place]]()
+        for job in list(planner.graph.entries):
+            task = tasks.get((str(job.place.domain), str(job.place.task)))
+            if task is None or not isinstance(job, FinetuneJob) or not job.is_scored or job.place.search is not None:
+                continue
+            tuned, _ = finetune_settings(planner.inputs, str(job.place.domain), task)
+            settings = {**options, "negative": task.negative or ()}
+            settings["max_length"] = options.get("max_length") or tuned["max_length"]
+            seed = job.place.adapt_seed
+            first, step = (0, 1) if seed is None else (adaptations.index(seed), len(adaptations))
+            made = cls(
+                place=replace(job.place, seed=None),
+                model=job.model,
+                task=job.task,
+                settings=settings,
+                draws=tuple(range(first, count, step)),
+            )
+            if (made.key, made.place) not in known:
+                known.add((made.key, made.place))
+                planner.add(made)
+
+    @classmethod
+    def rows(cls, view: StudyView) -> dict[str, list[Any]]:
+        """Return a row per model, task, probe, number of labels and row label, compared with the baseline.
+
+        Holm's correction is applied to these comparisons as a separate family.
+        """
+        config = view.inputs.config
+        adaptations = len(config.adapt_seeds)
+        found: dict[tuple[Any, ...], list[JobResult[ProbeResult]]] = {}
+        for entry in view.find(ProbeResult):
+            place = entry.job.place
+            found.setdefault((place.model, place.domain, place.task, place.method), []).append(entry)
+        rows = []
+        for model, domain in itertools.product(config.models, config.domains):
+            for task in domain.tasks:
+                here = (model.name, domain.name, task.name)
+                metric = view.inputs.tasks[domain.name, task.name].metric
+                entries = {label: found[*here, label] for label in config.row_labels if (*here, label) in found}
+                points = dict.fromkeys(
+                    (score.probe, score.labels) for own in entries.values() for score in own[0].result.scores
+                )
+                for probe, labels in sorted(points, key=lambda point: (point[0], point[1] or float("inf"))):
+                    runs = {label: _runs(own, probe, labels, adaptations) for label, own in entries.items()}
+                    for label, own in entries.items():
+                        row = _row(own, probe, labels, metric)
+                        if label != config.baseline and (base := runs.get(config.baseline)):
+                            row.difference = compare_runs(runs[label], base, metrics=[metric])
+                        rows.append(row)
+        correct_for_multiple_comparisons(rows)
+        return {"probes": rows}
+
+
+def _row(entries: Sequence[JobResult[ProbeResult]], probe: str, labels: int | None, metric: str) -> ProbeRow:
+    """Return the scores of a method at one number of labels, with their interval."""
+    runs, result = _runs(entries, probe, labels), entries[0].result
+    row: ProbeRow = summarize_scores(
+        runs,
+        metric,
+        ProbeRow,
+        probe=probe,
+        unit=result.unit,
+        labels_per_class=labels,
+        short=result.short.get(str(labels), {}),
+    )
+    predicted, first = [run.result.predicted for run in runs], runs[0].result
+    if len(first.gold) > 1:
+        task = PairedPredictions(first.gold, predicted, None, metric, scoring_of(first))
+        row.interval = Interval.from_dict(
+            mean_paired_bootstrap([task], groups=replicate_groups([(run.job,) for run in runs])).as_dict()
+        )
+    return row
+
+
+def _runs(entries: Sequence[JobResult[ProbeResult]], probe: str, labels: int | None, adaptations: int = 1) -> TaskRuns:
+    """Return the fits of a probe as runs whose seed is that of the draw, in the order of the seeds.
+
+    Args:
+        entries: Jobs of one row with their results.
+        probe: Name of the probe.
+        labels: Number of labels; None for all.
+        adaptations: Number of adaptations. The only fit on all examples of a model that all adaptations are compared
+            with is repeated for each of them.
+    """
+    runs = []
+    for entry, result in entries:
+        job = cast(ProbeJob, entry)
+        for score in (score for score in result.scores if (score.probe, score.labels) == (probe, labels)):
+            seeds = (
+                [score.draw]
+                if labels is not None
+                else [seed for seed in job.draws if seed < adaptations] or job.draws[:1]
+            )
+            fit = TaskResult(
+                task=result.task,
+                metrics=score.metrics,
+                gold=result.gold,
+                predicted=score.predicted,
+                labels=result.labels,
+                seconds=result.seconds,
+                train_size=score.train_size,
+                kind=result.kind,
+                scoring=result.scoring,
+            )
+            runs += [JobResult(job.at(seed=seed), fit) for seed in seeds]
+    return sorted(runs, key=lambda run: run.job.place.seed or 0)
