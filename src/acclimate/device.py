@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args
@@ -31,7 +31,7 @@ ONEDNN_CACHE_SIZE, ONEDNN_CACHE_SIZE_AMX, TORCH_LRU_CACHE_SIZE = 512, 8_192, 16
 """Maximum compiled matrix products (0.2 to 0.6 MB each) that oneDNN caches without AMX and with AMX, and that torch
 caches per thread."""
 HOST_COPY = "acclimate_host_copy"
-"""Attribute of a tensor on an accelerator: the tensor that it was copied from."""
+"""Attribute of a tensor on an accelerator: a tensor on the CPU with the same values."""
 KERNELS_VARIABLE = "ACCLIMATE_KERNELS"
 """Environment variable: ``auto`` (the default) picks the kernels that suit the device, ``torch`` turns all off."""
 TRUE_VALUES = ("y", "yes", "t", "true", "on", "1")
@@ -54,22 +54,31 @@ def to_device(model: ModuleT) -> ModuleT:
 
 
 def copy_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a tensor on ``device``; the host does not wait for a copy from pinned memory to an accelerator."""
+    """Return a tensor on ``device``; the host does not wait for a copy from pinned memory to an accelerator.
+
+    That copy remembers the tensor that it was made from (:func:`host_copy`).
+    """
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return with_host_copy(tensor.pin_memory().to(device, non_blocking=True), tensor)
 
 
 def with_host_copy(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Store with a tensor the one on the CPU that it was copied from, for :func:`host_copy`."""
+    """Store with a tensor on an accelerator its values on the CPU, for :func:`host_copy`."""
     setattr(tensor, HOST_COPY, source)
     return tensor
 
 
 def host_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor on the CPU: the one that it was copied from if it is known, else a copy, which has to wait."""
+    """Return a tensor on the CPU: the one that it was copied from if it is known, else a copy, for which it waits."""
     source: torch.Tensor | None = getattr(tensor, HOST_COPY, None)
     return tensor.cpu() if source is None else source
+
+
+def concatenate(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the tensors joined along the first dimension; the result has a host copy if it is on an accelerator."""
+    joined = torch.cat(list(tensors))
+    return joined if joined.device.type == "cpu" else with_host_copy(joined, torch.cat(list(map(host_copy, tensors))))
 
 
 def preserve_rng_state() -> AbstractContextManager[None]:

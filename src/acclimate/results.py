@@ -375,7 +375,8 @@ class ProbeResult(Reported, Record):
             primary, *others = own[0].metrics
             found = [score.metrics[primary] for score in own]
             size = statistics.mean(score.train_size for score in own)
-            row = {"probe": probe, self.unit: ALL if labels is None else labels, "train examples": round(size)}
+            row: dict[str, Any] = {"probe": probe, self.unit: ALL if labels is None else labels}
+            row["train examples"] = round(size)
             row |= {"draws": len(own), primary: statistics.mean(found)}
             row["sd"] = statistics.stdev(found) if len(found) > 1 else None
             rows.append(row | {name: statistics.mean(score.metrics[name] for score in own) for name in others})

@@ -58,6 +58,8 @@ class Interval(Record):
 class Comparison(Interval):
     """The difference in one metric between a method and what it is compared with.
 
+    The verdict on an error, of which less is better, is ``"win"`` if the interval lies below zero.
+
     Attributes:
         before: Mean over seeds of what the method is compared with.
         after: Mean over seeds of the method.
@@ -107,6 +109,8 @@ class TaskScores(Record):
     Attributes:
         model: Name of the base model, or of the student of a distillation.
         metric: The metric that the task is evaluated on.
+        metrics: All metrics of the task.
+        errors: Further measures, in the unit of the target; lower is better.
         collapsed: Number of seeds whose model gives nearly all test items the same answer.
         seconds: Mean duration of one fine-tuning, in seconds.
         summaries: Each metric and the calibration errors, over seeds; each is a key of the row in the JSON.
@@ -120,6 +124,7 @@ class TaskScores(Record):
     metric: str
     kind: str = "single_label"
     metrics: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     test_items: int = 0

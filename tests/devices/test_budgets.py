@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from acclimate.corpus import Corpus
-from acclimate.device import to_device
+from acclimate.device import to_device, with_host_copy
 from acclimate.kernels import varlen
 from acclimate.masking import resolve
 from acclimate.model_kinds import MASKED
@@ -19,7 +19,7 @@ from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.models.families import kernels_of
 from acclimate.planning.shapes import draw_lengths
 from acclimate.tasks import finetune
-from acclimate.training import adapt, names, trainer
+from acclimate.training import adapt, heldout, names, trainer
 from acclimate.training.batches import Collator
 from acclimate.training.method import lookup
 from acclimate.training.trainer import StepTrainer
@@ -30,6 +30,8 @@ from tests.methods.test_contract import TASK, run
 from tests.tiny import ENCODERS, WORDS, save_tiny, tiny_model, tiny_tokenizer
 
 MAX_WAITS = 2
+MASKED_ATTENTION = ("tsdae",)
+"""Methods with attention that needs a mask: an encoder that reads from left to right."""
 PLAIN = [word for word in WORDS if word.isalpha() and len(word) > 1]
 
 
@@ -105,7 +107,29 @@ def test_a_step_of_any_method_waits_at_most_twice(tiny_bert, tmp_path, method):
         run(tiny_bert, method, tmp_path / "out", precision="auto")
     # Where a method has several stages, models are measured and written between them.
     usual = sorted(found, key=lambda step: step.waits)[len(found) // 2]
-    assert usual.waits <= MAX_WAITS and "mask" not in usual.attention
+    assert usual.waits <= MAX_WAITS and ("mask" in usual.attention) == (method in MASKED_ATTENTION)
+
+
+def test_held_out_text_is_copied_once_and_waited_for_once(tiny_bert, tmp_path, monkeypatch):
+    """Text that takes too much of the memory is copied again for each measurement."""
+    measured, measure = [], heldout.measure_heldout_terms
+
+    def spied(engine, steps, seed):
+        before = ledger.waits, ledger.copies["to device", False]
+        found = measure(engine, steps, seed)
+        batches = sum(map(len, steps))
+        measured.append((ledger.waits - before[0], (ledger.copies["to device", False] - before[1]) / batches))
+        return found
+
+    monkeypatch.setattr(heldout, "measure_heldout_terms", spied)
+    with counted() as ledger:
+        for share in (heldout.HELDOUT_SHARE, 0):
+            monkeypatch.setattr(heldout, "HELDOUT_SHARE", share)
+            out, text = tmp_path / str(share), Corpus.of(texts(10))
+            run(tiny_bert, "lm", out, precision="auto", heldout=text, heldout_every=2)
+    assert len(measured) == 6 and {waits for waits, _ in measured} == {1}
+    (_, first), (_, kept), *_, (_, again) = measured
+    assert kept <= first <= 5 and again >= kept + 4, "maps without padding, and the four tensors of a batch"
 
 
 def test_a_step_of_fine_tuning_waits_once(tiny_bert):
@@ -133,7 +157,7 @@ def test_attention_without_padding_equals_padded_rows(family, bf16, monkeypatch)
         ledger.reset()
         with torch.autocast("cuda", enabled=bf16, dtype=torch.bfloat16):
             there = {"H": gates["H"].to("cuda")}
-            found = encode(model, ids.to("cuda"), text.to("cuda"), there, host=text).cpu()[text >= 0]
+            found = encode(model, ids.to("cuda"), with_host_copy(text.to("cuda"), text), there).cpu()[text >= 0]
     assert set(ledger.attention) <= ({"varlen"} if bf16 or family != "modernbert" else {"varlen", "mask"})
     torch.testing.assert_close(found.float(), expected, atol=0.05 if bf16 else 1e-5, rtol=0.05 if bf16 else 1e-4)
 
@@ -152,7 +176,7 @@ def test_decoders_are_read_without_padding(family):
         attach(model)
         assert kernels_of(model).varlen_attention
         ledger.reset()
-        found = encode(model, ids.to("cuda"), text.to("cuda"), host=text).cpu()[text >= 0]
+        found = encode(model, ids.to("cuda"), with_host_copy(text.to("cuda"), text)).cpu()[text >= 0]
     assert set(ledger.attention) == ({"varlen"} if family in ("llama", "gpt2", "qwen3") else set(ledger.attention))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 

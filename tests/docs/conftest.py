@@ -93,6 +93,8 @@ def write_tasks(folder: Path) -> None:
     write_retrieval(folder / "retrieval")
     for split in ("train", "dev", "test"):
         write_lines(folder / "tasks" / "restaurant" / f"{split}.jsonl", rows("text", "label"))
+        choices = {"choices": ["aspirin", "metoprolol", "insulin"], "answer": 1}
+        write_lines(folder / "exam" / f"{split}.jsonl", [{"question": text, **choices} for text in lines("exam", 12)])
         write_lines(
             folder / "ner" / f"{split}.jsonl",
             [{"tokens": text.split(), "tags": tags(text)} for text in lines("ner", 20)],

@@ -13,7 +13,13 @@ from sklearn.metrics import mean_absolute_error, root_mean_squared_error
 
 from acclimate.evaluation.regression import RegressionScoring, regression_metrics, weighted_ranks
 from acclimate.evaluation.scoring import make_scoring
-from acclimate.evaluation.statistics import bootstrap_intervals, bootstrap_weights, paired_bootstrap
+from acclimate.evaluation.statistics import (
+    bootstrap_intervals,
+    bootstrap_weights,
+    paired_bootstrap,
+    permutation_test,
+)
+from tests.cases import each
 
 SCORING = RegressionScoring()
 REALS = st.integers(-(10**6), 10**6).map(lambda n: n / 7)
@@ -67,6 +73,23 @@ def test_paired_intervals_find_a_better_model_and_no_difference_to_itself():
     good, bad = gold + rng.normal(0, 0.3, 200), gold + rng.normal(0, 3, 200)
     assert paired_bootstrap(gold, [good], [bad], "spearman", n=300, scoring=SCORING).low > 0.3
     assert paired_bootstrap(gold, [good], [good], "spearman", n=300, scoring=SCORING).verdict == "tie"
+
+
+@each(("metric", "scale"), [("rmse", 1.0), ("rmse", 1000.0), ("mae", 50.0)])
+def test_paired_errors_have_their_unit_and_less_is_better(metric, scale):
+    rng = np.random.default_rng(2)
+    gold = scale * rng.normal(size=150)
+    good, bad = gold + scale * rng.normal(0, 0.3, 150), gold + scale * rng.normal(0, 3, 150)
+    found = paired_bootstrap(gold, [good], [bad], metric, n=500, scoring=SCORING)
+    drawn = np.concatenate(list(bootstrap_weights(150, 500, 0))).astype(int)
+    slow = [SCORING.score(*(np.repeat(x, row) for x in (gold, good)), metric)
+            - SCORING.score(*(np.repeat(x, row) for x in (gold, bad)), metric) for row in drawn]  # fmt: skip
+    assert found.difference == pytest.approx(SCORING.score(gold, good, metric) - SCORING.score(gold, bad, metric))
+    assert (found.high - found.low) / 2 == pytest.approx(1.976 * np.std(slow), rel=0.02)
+    assert found.low < found.high < -1.5 * scale and found.verdict == found.as_dict()["verdict"] == "win"
+    assert paired_bootstrap(gold, [bad], [good], metric, n=300, scoring=SCORING).verdict == "loss"
+    assert paired_bootstrap(gold, [bad], [bad], metric, n=300, scoring=SCORING).verdict == "tie"
+    assert permutation_test(gold, [good], [bad], metric, n=300, scoring=SCORING) == pytest.approx(1 / 301)
 
 
 def test_constant_predictions():

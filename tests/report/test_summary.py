@@ -117,11 +117,31 @@ def test_collapsed_models_are_named(results):
     counts = {("intent", "none"): 5, ("intent", "mlm"): 2}
     scores = [replace(row, collapsed=counts.get((row.task, row.method), 0)) for row in results.scores]
     (text,) = caveats_with(replace(results, scores=scores), "same answer")
-    assert "items: cs · intent (none and mlm in 2 of 5 seeds)." in text
+    named = "the same answer for almost all test items: cs · intent (none and mlm in 2 of 5 seeds)."
+    assert named in text and named in summarize(replace(results, scores=scores)).headline
     place = {"model": scores[0].model, "domain": "food", "task": "intent", "method": "mlm", "metric": "macro_f1"}
     other = ForgettingRow(**place, seeds=[0], collapsed=1)
     (text,) = caveats_with(replace(results, forgetting=[other]), "same answer")
     assert "items: food · intent (mlm)." in text  # the same task name in another domain is another task
+
+
+def test_errors_are_in_the_headline_in_their_unit(results):
+    entry = next(row.comparison for row in results.scores if row.comparison)
+
+    def error(row, **changes):
+        changed = replace(
+            entry, **{"difference": -1234.5, "low": -2000.0, "high": -12.25, "verdict": "win", **changes}
+        )
+        difference = replace(row.difference, metrics={**row.difference.metrics, "rmse": changed})
+        return replace(row, errors=["rmse", "mae"], difference=difference)
+
+    def headline(**changes):
+        rows = [error(row, **changes) if row.comparison and row.task == "intent" else row for row in results.scores]
+        return summarize(replace(results, scores=rows)).headline
+
+    assert "RMSE" not in summarize(results).headline and "RMSE" not in headline(verdict="not_learned")
+    assert "lower is better: RMSE on cs · intent −1234 (−2000 to −12.2) with mlm and RMSE on" in headline()
+    assert "RMSE on cs · intent 0 (−0.02 to +0.5) with mlm" in headline(difference=0.0, low=-0.02, high=0.5)
 
 
 def test_the_headline_says_what_correction_takes_away(results):

@@ -106,7 +106,7 @@ def test_distillations_change_no_other_job_and_shards_keep_chains_together(two_m
         ({"teacher": {"model": "model", "method": "mln"}}, "Did you mean 'mlm'"),
         ({**ROW, "students": ["nobody"]}, "Unknown model in the row"),
         ({**ROW, "epochz": 3}, "Did you mean 'epochs'"),
-        ({**ROW, "objective": "kd"}, "objective' must be 'boundary' or 'kl', not 'kd'"),
+        ({**ROW, "objective": "kd"}, "objective' must be 'auto', 'boundary' or 'kl', not 'kd'"),
         ({**ROW, "epochs": 1}, "less than one epoch"),
         ({"teacher": {"model": "model", "path": "model"}}, "give one"),
         ({**ROW, "label": "mlm"}, "'mlm' is duplicated"),

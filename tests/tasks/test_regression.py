@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import random
 
@@ -17,7 +18,7 @@ from acclimate.cli import app
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.study import compare
-from acclimate.tasks import Task, distill, finetune, load_task
+from acclimate.tasks import Task, finetune, load_task
 from acclimate.tasks.kinds import find_task_kind, item_texts, task_text
 from acclimate.tasks.regression import RegressionTask, read_number
 from acclimate.tasks.splits import limit_splits
@@ -149,10 +150,8 @@ def test_constant_predictions_are_reported(tiny_bert, caplog):
     assert "the same answer" in caplog.text
 
 
-def test_distillation_and_other_kinds_are_refused(tiny_bert):
+def test_what_does_not_apply_is_an_error(tiny_bert):
     task = task_of()
-    with pytest.raises(UserError, match="only those can be distilled"):
-        distill(tiny_bert, tiny_bert, task, progress=False)
     classes = Task.of("c", [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], [{"text": "a", "label": "x"}])
     with pytest.raises(UserError, match="same kind"):
         finetune(tiny_bert, task, first=classes, **QUICK)
@@ -179,7 +178,17 @@ def test_in_a_study_and_on_the_command_line(tiny_bert, tmp_path):
     assert not results.failures
     row = results.scores[0]
     assert row.metric == "spearman" and row.kind == "regression" and {"pearson", "rmse", "mae"} <= set(row.summaries)
-    assert results.scores[1].comparison is not None
+    adapted = results.scores[1]
+    assert adapted.comparison is not None and adapted.errors == ["rmse", "mae"] and "rmse" not in adapted.metrics
+    changes = {name: adapted.summaries[name].mean - row.summaries[name].mean for name in adapted.errors}
+    assert all(adapted.difference.metrics[name].difference == pytest.approx(changes[name]) for name in changes)
+    (table,) = [table for table in results.tables if table.title == "Errors in the unit of the target"]
+    assert [line[3:6] for line in table.rows][2:] == [
+        ["lm", name, pytest.approx(adapted.summaries[name].mean)] for name in ("rmse", "mae")
+    ]
+    lines = list(csv.DictReader((tmp_path / "out" / "results.csv").open()))
+    (line,) = [line for line in lines if (line["method"], line["measure"]) == ("lm", "rmse")]
+    assert float(line["value"]) == adapted.summaries["rmse"].mean and float(line["difference"]) == changes["rmse"]
     assert "spearman" in (tmp_path / "out" / "report.html").read_text().lower()
     run = CliRunner().invoke(
         app, ["finetune", "--model", str(tiny_bert), "--task", str(folder), "--epochs", "1", "--max-length", "16"]

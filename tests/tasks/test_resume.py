@@ -12,7 +12,6 @@ from acclimate.tasks import distill, finetune
 from acclimate.training import callbacks, trainer
 from acclimate.training.callbacks import find_newest_checkpoint
 from tests.kills import counted, killed
-from tests.tasks.qa.toy import food_task
 from tests.tasks.test_classification import keyword_task
 from tests.tiny import save_tiny
 
@@ -65,17 +64,6 @@ def test_another_configuration_does_not_resume(tiny_bert, tmp_path):
     with counted() as steps:
         finetune(tiny_bert, keyword_task(train=24, test=12), out=tmp_path / "out", epochs=2, seed=5, **FAST)
     assert steps == list(range(6))
-
-
-def test_question_answering_resumes(tiny_bert, tmp_path):
-    options = {"epochs": 2, **FAST}
-    finetune(tiny_bert, food_task(train=12, test=6), out=tmp_path / "whole", **options)
-    with killed(2):
-        finetune(tiny_bert, food_task(train=12, test=6), out=tmp_path / "out", **options)
-    with counted() as steps:
-        finetune(tiny_bert, food_task(train=12, test=6), out=tmp_path / "out", **options)
-    assert steps[0] == 2
-    assert_same_run(tmp_path / "whole", tmp_path / "out")
 
 
 def test_without_an_output_directory_there_are_no_checkpoints(tiny_bert, tmp_path, monkeypatch):

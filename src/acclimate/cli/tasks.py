@@ -32,6 +32,7 @@ from acclimate.options.declaration import DATA, METHOD
 from acclimate.options.numbers import Fraction, SeedCount
 from acclimate.options.reading import DEFAULT_READING
 from acclimate.options.tasks import ProbeSettings
+from acclimate.progress import format_duration
 
 
 @options
@@ -178,11 +179,13 @@ def distill(options: DistillCommand) -> None:
             if out is not None and result.teacher_trained:
                 teacher = str(Path(out) / "teacher")
             results.append(result)
-            typer.echo(
-                f"seed {seed}: {result.disagreement[0]:.0f} of {result.units} units were active in only one of the "
-                f"models, {result.disagreement[result.distilled_epochs]:.0f} after distillation, "
-                f"{result.disagreement[-1]:.0f} at the end"
-            )
+            line = f"seed {seed}: {result.steps:,} steps in {format_duration(result.seconds)}"
+            if curve := result.disagreement:
+                line += (
+                    f"; {curve[0]:.0f} of {result.units} units were active in only one of the models, "
+                    f"{curve[result.distilled_epochs]:.0f} after distillation, {curve[-1]:.0f} at the end"
+                )
+            typer.echo(line)
     names = make_scoring(results[0].kind, results[0].scoring).metrics
     for name in [*names, *(name for name in ("ece",) if name in results[0].metrics)]:
         before = statistics.mean(result.student_metrics[name] for result in results)
@@ -209,7 +212,7 @@ def _print_details(scores: Sequence[dict[str, Any]]) -> None:
 def _print_references(metrics: dict[str, Any], names: Collection[str]) -> None:
     """Print the scores of what is measured beside the model that was fine-tuned, such as BM25."""
     for other, found in metrics.get("references", {}).items():
-        typer.echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names))
+        typer.echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names if name in found))
     if "similarity" in metrics:
         from acclimate.evaluation.embeddings import SimilarityChange
 

@@ -109,7 +109,7 @@ class TextIndex:
                 word_ngrams.append(np.zeros(0, dtype=np.uint64))
                 continue
             word_ngrams.append(_hash_word_ngrams(words))
-            character_ngrams = _hash_character_ngrams(joined)
+            character_ngrams = hash_character_ngrams(joined)
             ngram_counts.append(len(character_ngrams))
             self._near.insert(number, self._sketch(character_ngrams), check_duplication=False)
         self._joined = list(self._whole)
@@ -151,7 +151,7 @@ class TextIndex:
 
     def _find_near_texts(self, joined: str) -> list[int]:
         """Return the indices of the near duplicates of a normalized document."""
-        ngrams = _hash_character_ngrams(joined)
+        ngrams = hash_character_ngrams(joined)
         if not self._has_similar_size(len(ngrams)):
             return []
         proposed = self._near.query(self._sketch(ngrams))
@@ -163,7 +163,7 @@ class TextIndex:
         return nearest < len(self._ngram_counts) and bool(self._ngram_counts[nearest] * self._rules.near <= count)
 
     def _similarity(self, number: int, ngrams: np.ndarray) -> float:
-        other = _hash_character_ngrams(self._joined[number])
+        other = hash_character_ngrams(self._joined[number])
         common = len(np.intersect1d(ngrams, other, assume_unique=True))
         return common / (len(ngrams) + len(other) - common)
 
@@ -208,7 +208,7 @@ def _hash_word_ngrams(words: Sequence[str]) -> np.ndarray:
     return _hash_windows(codes, WORD_NGRAM_SIZE)
 
 
-def _hash_character_ngrams(joined: str) -> np.ndarray:
+def hash_character_ngrams(joined: str) -> np.ndarray:
     """Return the hashes of the distinct character n-grams, spaces included: uint64 of shape (n-grams,), ascending."""
     codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.uint64)
     return _hash_windows(codes, CHARACTER_NGRAM_SIZE)

@@ -28,6 +28,7 @@ from acclimate.corpus.pool import Documents, count_words
 from acclimate.corpus.sources import FileSource
 from acclimate.errors import UserError, shorten
 from acclimate.files import atomic_file, cache_folder, hash_file, read_json_object, write_json
+from acclimate.models.checkpoints import model_fingerprint
 from acclimate.records import fingerprint, texts_fingerprint
 from acclimate.registry import Registry, build_dataclass, hash_user_code, parse_number
 
@@ -81,6 +82,8 @@ class Operation(ABC):
     summary: ClassVar[str] = ""
     files: ClassVar[tuple[str, ...]] = ()
     """Parameters that may be paths of files; the identity depends on the content of the files."""
+    models: ClassVar[tuple[str, ...]] = ()
+    """Parameters that name models: folders, or names on the Hugging Face Hub."""
     main: ClassVar[str] = ""
     """The parameter that is meant where only a value is given, as in ``{nearest: 50}``."""
     stays_in_control: ClassVar[bool] = False
@@ -113,6 +116,7 @@ class Operation(ABC):
         for name in self.files:
             if values[name] is not None and Path(str(values[name])).is_file():
                 values[name] = hash_file(Path(str(values[name])))
+        values |= {name: model_fingerprint(values[name]) for name in self.models if values[name] is not None}
         code = hash_user_code(type(self))
         return {"name": self.name, **values, **({"code": code} if code else {})}
 

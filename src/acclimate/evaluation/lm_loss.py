@@ -299,8 +299,8 @@ def _group_losses(
     for row, example in enumerate(examples):
         tokens = len(example.ids)
         ids[row, :tokens], labels[row, :tokens], text[row, :tokens] = example.ids, example.labels, row
-    device, host, targets = model.device, torch.from_numpy(text), torch.from_numpy(labels)
-    hidden = encode(model, copy_to(torch.from_numpy(ids), device), copy_to(host, device), host=host)
+    device, targets = model.device, torch.from_numpy(labels)
+    hidden = encode(model, copy_to(torch.from_numpy(ids), device), copy_to(torch.from_numpy(text), device))
     chosen = targets >= 0
     places, counts = chosen_positions(chosen, device.type), chosen.sum(1).tolist()
     states, wanted = hidden.flatten(0, 1)[copy_to(places, device)], copy_to(targets.flatten()[places], device)

@@ -8,7 +8,7 @@ only one of the two sources of variance is too narrow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,21 +43,24 @@ class Interval:
         low: Lower end of the interval.
         high: Upper end of the interval.
         p: Two-sided p-value of "no difference", below 0.05 exactly if the interval excludes zero.
+        is_error: Whether lower values are better.
     """
 
     difference: float
     low: float
     high: float
     p: float
+    is_error: bool = False
 
     @property
     def verdict(self) -> str:
-        """``"win"`` if the interval is above zero, ``"loss"`` if it is below, else ``"tie"``; higher is better."""
-        return "win" if self.low > 0 else "loss" if self.high < 0 else "tie"
+        """``"win"`` if the whole interval is on the better side of zero, ``"loss"`` on the other, else ``"tie"``."""
+        verdicts = ("loss", "win") if self.is_error else ("win", "loss")
+        return verdicts[0] if self.low > 0 else verdicts[1] if self.high < 0 else "tie"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the four numbers and the verdict, ready for JSON."""
-        return {**asdict(self), "verdict": self.verdict}
+        return {name: getattr(self, name) for name in ("difference", "low", "high", "p", "verdict")}
 
 
 def bootstrap_weights(items: int, n: int, seed: int) -> Iterator[np.ndarray]:
@@ -137,7 +140,7 @@ def paired_bootstrap(
         gold: The true answer to each item: class numbers, shape (items,), or what ``scoring`` expects.
         predictions_a: For each seed, the predictions of method ``a`` for all items.
         predictions_b: The same for method ``b``; entry ``i`` of both has the same seed.
-        metric: A metric of the scoring.
+        metric: A metric or an error of the scoring.
         n: Number of bootstrap resamples.
         seed: Random seed of the resampling.
         groups: For each seed, what it shares with others, such as the seed of the adaptation that several fine-tunings
@@ -145,8 +148,8 @@ def paired_bootstrap(
         scoring: The scoring; None: single-label classification (macro_f1, micro_f1 or accuracy).
 
     Returns:
-        The difference in units of the metric. For a single item, and for up to five items that all differ by the same
-        amount, the interval is the whole possible range.
+        The difference in units of the metric or error. For a single item, and for up to five items that all differ by
+        the same amount, the interval is the whole possible range.
 
     Raises:
         ValueError: If the metric is unknown, the shapes do not match, or there are no items or seeds.
@@ -188,6 +191,8 @@ def mean_paired_bootstrap(
     found = _student_interval(whole, parts, float(observed.mean()), items=min(sizes), sizes=draw_sizes)
     if scales is not None:
         return found
+    if any(task.metric in task.scoring.errors for task in tasks):
+        return replace(found, is_error=True)
     # With two seeds the interval can exceed the range of a difference of shares.
     return Interval(found.difference, max(found.low, -1.0), min(found.high, 1.0), found.p)
 
@@ -261,10 +266,8 @@ def permutation_test(
 
     Under the null hypothesis the predictions of all seeds of ``a`` and of all seeds of ``b`` can be swapped on each
     item, independently, without changing their joint distribution. Each item is therefore swapped with probability one
-    half, for all seeds together, and the mean difference over seeds is computed again. The test is about the trained
-    models: it accounts for the variance between items but not between seeds. A small p-value says that these models
-    differ, not that the methods would differ with other seeds; for the latter see the p-value of
-    :func:`paired_bootstrap`.
+    half, for all seeds together, and the mean difference over seeds is computed again. The test is about these trained
+    models: it ignores the variance between seeds, which the p-value of :func:`paired_bootstrap` includes.
 
     Args:
         gold: As in :func:`paired_bootstrap`.
@@ -304,9 +307,9 @@ def permutation_test(
 def paired_t_test(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Return the p-value of the two-sided paired t-test over seeds, for comparison with papers that report it.
 
-    The test takes the score of each seed as exact. It ignores the variance over the test items, which all seeds share,
-    so with many seeds p becomes small even if other items could reverse the difference. It also ignores that seeds
-    which start from the same adapted model are not independent. See :func:`paired_bootstrap`, which considers both.
+    The test ignores the variance over the test items, which all seeds share: with many seeds p becomes small even if
+    other items could reverse the difference. It also ignores that seeds which start from the same adapted model are
+    not independent. See :func:`paired_bootstrap`, which considers both.
 
     Args:
         a: The score of one method for each seed.
@@ -331,14 +334,12 @@ def paired_t_test(a: Sequence[float], b: Sequence[float]) -> float | None:
 def holm(pvalues: Sequence[float]) -> list[float]:
     """Return p-values adjusted for multiple comparisons (Holm, 1979), in the order given.
 
-    Comparing the adjusted values with 0.05 keeps the probability of any false positive at or below 5 %.
+    Values below 0.05 keep the probability of any false positive at or below 5 %.
     """
     values = np.asarray(pvalues, dtype=float)
     order = np.argsort(values, kind="stable")
     stepped = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
-    adjusted = np.empty_like(values)
-    adjusted[order] = np.minimum(stepped, 1.0)
-    return [float(value) for value in adjusted]
+    return [float(value) for value in np.minimum(stepped, 1.0)[np.argsort(order)]]
 
 
 def weighted_difference(
@@ -438,8 +439,7 @@ def _student_interval(
     if variance < 1e-30:
         if abs(estimate) < 1e-15:
             return Interval(estimate, estimate, estimate, 1.0)
-        # All items agree: the p-value is that of the permutation test. For up to five items it is not significant,
-        # and resampling says nothing about the width of the interval.
+        # All items agree: the p-value is that of the permutation test, not significant for up to five items.
         p = 2.0 ** (1 - items)
         return Interval(estimate, estimate, estimate, p) if p < 0.05 else Interval(estimate, -np.inf, np.inf, p)
     error = float(np.sqrt(variance))

@@ -30,7 +30,6 @@ def encode(
     ids: Tensor,
     text: Tensor,
     gates: Mapping[str, Tensor] | None = None,
-    host: Tensor | None = None,
 ) -> Tensor:
     """Return the last hidden states of the encoder.
 
@@ -42,17 +41,14 @@ def encode(
         text: Index of the text of each token (rows, tokens); -1 at padding.
         gates: Gates (layers, rows, units) by part (see :data:`acclimate.models.PARTS`), or None for ones. Parts other
             than the heads need :func:`acclimate.models.gate_units` first.
-        host: ``text`` on the CPU, if it is known there; otherwise it is copied, for which the CPU has to wait.
 
     Returns:
         (rows, tokens, width). States at padding are undefined.
     """
-    return _forward_padded(model, ids, text, gates, host).last_hidden_state
+    return _forward_padded(model, ids, text, gates).last_hidden_state
 
 
-def encode_positions(
-    model: PreTrainedModel, ids: Tensor, text: Tensor, places: Tensor, host: Tensor | None = None
-) -> Tensor:
+def encode_positions(model: PreTrainedModel, ids: Tensor, text: Tensor, places: Tensor) -> Tensor:
     """Return the last hidden states (places, width) at some positions only, which costs less than all of them.
 
     Args:
@@ -60,9 +56,8 @@ def encode_positions(
         ids: As for :func:`encode`.
         text: As for :func:`encode`.
         places: Indices into the flattened rows; repetitions are allowed.
-        host: As for :func:`encode`.
     """
-    host = text.cpu() if host is None else host
+    host = host_copy(text)
     unpadded = _unpadding(model, host)
     here = places if unpadded is None else unpadded.map_indices(places)
     with cut_last_layer(last_layer_ends(model), lambda states: states.flatten(0, 1)[here][None]):
@@ -74,14 +69,13 @@ def encode_with_embeddings(
     ids: Tensor,
     text: Tensor,
     gates: Mapping[str, Tensor] | None = None,
-    host: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the last hidden states and the input of the first layer, both (rows, tokens, width).
 
     The latter is the output of the embedding layer after its normalization and dropout, projected to the width of the
     layers where the embeddings are narrower (ELECTRA, ALBERT).
     """
-    output = _forward_padded(model, ids, text, gates, host, output_hidden_states=True)
+    output = _forward_padded(model, ids, text, gates, output_hidden_states=True)
     return output.last_hidden_state, output.hidden_states[0]
 
 
@@ -91,7 +85,7 @@ def encode_layers(model: PreTrainedModel, ids: Tensor, text: Tensor) -> list[Ten
     The first is the input of the first layer, the last what :func:`encode` returns, after a final normalization if the
     model has one.
     """
-    output = _forward_padded(model, ids, text, None, None, output_hidden_states=True)
+    output = _forward_padded(model, ids, text, None, output_hidden_states=True)
     return [*output.hidden_states[:-1], output.last_hidden_state]
 
 
@@ -123,11 +117,10 @@ def _forward_padded(
     ids: Tensor,
     text: Tensor,
     gates: Mapping[str, Tensor] | None,
-    host: Tensor | None,
     **outputs: bool,
 ) -> Any:
     """Run the encoder and return its output with states (rows, tokens, width), padded again if need be."""
-    host = text.cpu() if host is None else host
+    host = host_copy(text)
     unpadded = _unpadding(model, host, gates)
     output = _forward(model, ids, text, gates, unpadded, host, **outputs)
     if unpadded is not None:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from acclimate.device import copy_to
+from acclimate.device import copy_to, host_copy
 from acclimate.masking import Rewriting
 from acclimate.model_kinds import ModelKind
 from acclimate.models.batching import chosen_positions
@@ -63,10 +63,6 @@ class ViewInput(NamedTuple):
     ids: Tensor
     text: Tensor
 
-    def to(self, device: torch.device) -> ViewInput:
-        """Return the input on ``device``."""
-        return ViewInput(copy_to(self.ids, device), copy_to(self.text, device))
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -79,8 +75,6 @@ class Batch:
         text: Index of the text of each token, from 0; -1 at padding (rows, tokens).
         texts: Number of texts.
         rewritten: The texts rewritten in the other ways that views ask for.
-        source: The batch on the CPU that this one was copied from. What depends on values, such as the number of
-            labels, is read there: the host would have to wait for an accelerator.
     """
 
     original: Tensor
@@ -89,22 +83,31 @@ class Batch:
     text: Tensor
     texts: int
     rewritten: dict[Rewriting, ViewInput] = field(default_factory=dict)
-    source: Batch | None = None
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on ``device``."""
-        moved: dict[str, Any] = {
-            name: copy_to(getattr(self, name), device) for name in ("original", "masked", "labels", "text")
-        }
-        rewritten = {how: found.to(device) for how, found in self.rewritten.items()}
-        return replace(self, **moved, rewritten=rewritten, source=self.host)
+        return self._map(lambda tensor: copy_to(tensor, device))
 
     @property
     def host(self) -> Batch:
-        """The same batch on the CPU."""
-        if self.source is not None:
-            return self.source
-        return self if self.text.device.type == "cpu" else self.to(torch.device("cpu"))
+        """The same batch on the CPU.
+
+        What depends on values, such as the number of labels, is read there: the host would have to wait for an
+        accelerator.
+        """
+        return self if self.text.device.type == "cpu" else self._host
+
+    @cached_property
+    def _host(self) -> Batch:
+        return self._map(host_copy)
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        """Return a batch of the results of a function of each tensor."""
+        tensors: dict[str, Any] = {
+            name: function(getattr(self, name)) for name in ("original", "masked", "labels", "text")
+        }
+        rewritten = {how: ViewInput(*map(function, found)) for how, found in self.rewritten.items()}
+        return replace(self, **tensors, rewritten=rewritten)
 
     def on_device(self, tensor: Tensor) -> Tensor:
         """Return a tensor that was computed on the CPU on the device of the batch."""

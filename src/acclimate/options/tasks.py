@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import ArgsKwargs
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.options.memory import AdapterName
 from acclimate.options.numbers import (
     ALL,
     MAX_SIZE,
@@ -69,7 +70,9 @@ class SupervisedOptions:
     ] = 0
     epochs: Annotated[
         Annotated[Integer, Field(ge=0, le=MAX_SIZE)],
-        Option("Passes over the train split; 0 evaluates a retrieval model as it is."),
+        Option(
+            "Passes over the train split; 0 evaluates a retrieval model, or a decoder on multiple choice, as it is."
+        ),
     ] = 5
     learning_rate: LearningRate = 3e-5
     batch_size: Annotated[Size, Option("Examples per optimizer step.")] = 16
@@ -78,7 +81,7 @@ class SupervisedOptions:
         Option(
             "Maximum tokens per example, or per window of a passage.",
             DATA,
-            default="128; 384 for question answering",
+            default="128; 256 for multiple choice and retrieval, 384 for question answering",
             more="Of a pair, the longer text is truncated first; a passage is read whole, in overlapping windows. The "
             "model's own limit applies, too.",
         ),
@@ -119,7 +122,7 @@ class SupervisedOptions:
         Option(
             "Weight of the entropy of the predictions, which is subtracted from the loss.",
             METHOD,
-            more="Pereyra et al., 2017; usually 0.3. Classification only.",
+            more="Pereyra et al., 2017; usually 0.3. Classes and entities only.",
         ),
     ] = 0.0
     progress: Progress = True
@@ -185,6 +188,27 @@ class FinetuneOptions(SupervisedOptions, ReadingOptions):
             default="not measured",
             more="A file, a folder, rows in memory or a loaded task of similarity or retrieval, to see whether the "
             "embeddings still show similarity in general. A drop whose interval excludes zero is a warning.",
+            study=False,
+        ),
+    ] = None
+    hard_negatives: Annotated[
+        Literal["bm25", "model"] | None,
+        Option(
+            "Mine a hard negative for each pair of a retrieval task, with BM25 or the model before training.",
+            METHOD,
+            default="those that the task has, if every query has one",
+            more="Drawn from the 50 best documents that are not known as relevant.",
+            study=False,
+        ),
+    ] = None
+    adapter: Annotated[
+        AdapterName | None,
+        Option(
+            "Low-rank adapter that a retrieval model trains, such as lora; it is merged into the saved weights.",
+            METHOD,
+            default="all weights are trained",
+            more="It needs a higher learning rate, such as 3e-4. ``acclimate merge --method skill`` adds what it "
+            "learned to other models of the same base.",
             study=False,
         ),
     ] = None
@@ -257,7 +281,8 @@ class DistillOptions(SupervisedOptions, ReadingOptions):
     task: Annotated[
         TaskLike | str | Path,
         Option(
-            "Classification task: a folder with train, test and perhaps dev files, one file, or hf:NAME.",
+            "Task of classes, numbers or entities: a folder with train, test and perhaps dev files, one file, or "
+            "hf:NAME.",
             DATA,
             study=False,
         ),
@@ -289,13 +314,14 @@ class DistillOptions(SupervisedOptions, ReadingOptions):
         ),
     ] = None
     objective: Annotated[
-        Literal["boundary", "kl"],
+        Literal["auto", "boundary", "kl"],
         Option(
             "What the student learns: which units are active (boundary), or softened predictions (kl).",
             METHOD,
-            more="``kl`` is the paper's ablation (Table 6).",
+            more="``kl`` is the paper's ablation (Table 6), and what entities and decoders can learn; for numbers it "
+            "is the squared distance. ``auto`` is ``boundary``, for entities ``kl``.",
         ),
-    ] = "boundary"
+    ] = "auto"
     epochs: Annotated[Size, Option("Passes over the train split, distillation and refinement together.")] = 10
     few_shot: Annotated[Count | None, Option("Train examples per class, drawn at random.", DATA, default="all")] = None
     distill_share: Annotated[
@@ -309,7 +335,11 @@ class DistillOptions(SupervisedOptions, ReadingOptions):
     learning_rate: Annotated[Positive, Option("Peak learning rate of both phases.")] = 1e-5
     confidence_penalty: Annotated[
         NonNegative,
-        Option("Weight of the entropy of the predictions during refinement.", METHOD, more="The paper's beta_2."),
+        Option(
+            "Weight of the entropy of the predictions during refinement.",
+            METHOD,
+            more="The paper's beta_2. Numbers have none.",
+        ),
     ] = 0.5
     margin: Annotated[NonNegative, Option("Margin of the activation boundary.", METHOD, more="The paper's mu.")] = 1.0
     scale: Annotated[
@@ -359,7 +389,7 @@ class DistillOptions(SupervisedOptions, ReadingOptions):
         Option(
             "Weight of the entropy of the predictions in the teacher's fine-tuning.",
             METHOD,
-            more="The paper's beta_1; 0 is the ablation without calibration.",
+            more="The paper's beta_1; 0 is the ablation without calibration. Numbers have none.",
         ),
     ] = 0.3
     teacher_seed: Annotated[

@@ -20,6 +20,8 @@ METRIC_NAMES = {
     "boundary_f1": "boundary F1",
     "f1": "F1",
     "mrr": "MRR",
+    "rmse": "RMSE",
+    "mae": "MAE",
 }
 LOSS_VERDICTS = {"win": "loss", "loss": "win", "tie": "tie", WITHHELD: WITHHELD}
 """Verdict on a model, by the verdict on the difference in its loss: a higher loss is worse."""
@@ -69,6 +71,17 @@ def plain(value: float, digits: int = 1) -> str:
     """Format with a Unicode minus; zero after rounding has no sign."""
     text = f"{value:.{digits}f}".replace("-", "−")
     return text.lstrip("−") if not text.strip("−0.") else text
+
+
+def rounded(value: float, *, signed: bool = False) -> str:
+    """Format a number of any unit to at least three significant digits, with a Unicode minus."""
+    form = ("+" if signed and value else "") + (".0f" if 100 <= abs(value) < 1e15 else ".3g")
+    return format(value, form).replace("-", "−")
+
+
+def rounded_interval(interval: Interval) -> str:
+    """Format the bounds of an interval of numbers of any unit."""
+    return " to ".join(rounded(end, signed=True) for end in (interval.low, interval.high))
 
 
 def interval_text(interval: Interval, scale: float = 1.0, digits: int = 1) -> str:

@@ -362,7 +362,7 @@ def distillations(results: StudyResults) -> Table:
             Entry(row.method),
             Entry(metric_name(row.metric)),
         ]
-        units = [curve[0], curve[row.distilled_epochs], curve[-1], row.units]
+        units = [curve[0], curve[row.distilled_epochs], curve[-1], row.units] if curve else [None] * 4
         table.rows.append([*cells, *_retained([row]), *(number_entry(value, 0) for value in units)])
         by_student.setdefault((row.model, row.method), []).append(row)
     for (model, method), rows in by_student.items():

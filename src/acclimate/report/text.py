@@ -68,12 +68,15 @@ def write_tables(results: StudyResults, folder: str | Path) -> list[Path]:
 
 
 def _csv(results: StudyResults) -> str:
-    """Return one line for each score and loss, in full precision; scores are shares, losses are nats."""
+    """Return one line for each score, error and loss, in full precision.
+
+    Scores are shares, errors have the unit of the target, losses are nats.
+    """
     file = io.StringIO()
     lines = csv.DictWriter(file, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
     lines.writeheader()
     for row in [*results.scores, *results.forgetting]:
-        for metric in shown_metrics([row]):
+        for metric in (*shown_metrics([row]), *row.errors):
             entry = row.difference.metrics.get(metric) if row.difference else None
             score = row.summaries.get(metric)
             values = {**vars(row), **(vars(entry) if entry else {}), **(vars(score) if score else {})}

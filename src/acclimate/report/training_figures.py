@@ -196,12 +196,12 @@ def layer_drift_table(results: StudyResults) -> Table:
 
 @styled
 def teacher_agreement(results: StudyResults) -> str:
-    """Draw the disagreement with the teacher by epoch (Eq. 4 of DoKTra); empty without distillation.
+    """Draw the disagreement with the teacher by epoch (Eq. 4 of DoKTra); empty if it was not measured.
 
     A panel per student and task, a line per distillation. All panels share a y axis that starts at zero.
     """
     panels: dict[str, list[DistillationRow]] = {}
-    for row in results.distillations:
+    for row in (row for row in results.distillations if row.disagreement):
         panels.setdefault(row_place(results, row), []).append(row)
     if not panels:
         return ""

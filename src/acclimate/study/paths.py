@@ -29,7 +29,9 @@ def locate_selections(given: Iterable[Iterable[Mapping[str, Any]] | None], folde
     """Resolve the files among the parameters of lists of selections against ``folder``, in place."""
     for operation in (one for selections in given for one in selections or []):
         for name, settings in operation.items():
-            locate_settings(settings, SELECTIONS.lookup(name).files, folder)
+            cls = SELECTIONS.lookup(name)
+            locate_settings(settings, cls.files, folder)
+            settings |= {key: locate_model(settings[key], folder) for key in cls.models if settings.get(key)}
 
 
 def locate_file(path: str, folder: Path) -> str:

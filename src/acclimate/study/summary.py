@@ -252,6 +252,7 @@ def summarize_scores(runs: TaskRuns, metric: str, kind: type[Any], **values: Any
         metric=metric,
         kind=first.kind,
         metrics=list(names),
+        errors=list(errors),
         seeds=[run.job.place.seed for run in runs],
         labels=list(first.labels),
         test_items=len(first.gold),
@@ -280,7 +281,7 @@ def scoring_of(result: TaskResult) -> Scoring:
 def compare_runs(
     runs: TaskRuns, base: TaskRuns, n: int = 2000, metrics: Sequence[str] | None = None
 ) -> Comparisons | None:
-    """Compare runs with reference runs, paired by seed.
+    """Compare runs with reference runs, paired by seed, in every metric and error of the task.
 
     Args:
         runs: Runs of a method.
@@ -300,22 +301,22 @@ def compare_runs(
     jobs = [(run.job, other.job) for run, other in pairs]
     groups = replicate_groups(jobs)
     compared = Comparisons(seeds=[run.job.place.seed or 0 for run, _ in pairs])
-    for metric in metrics or scoring.metrics:
+    for metric in metrics or (*scoring.metrics, *scoring.errors):
         equivalent = scoring.equivalent_metric(metric)
         if equivalent in compared.metrics:
             compared.metrics[metric] = Comparison(**vars(compared.metrics[equivalent]))
             continue
         interval = paired_bootstrap(gold, predicted, reference, metric, n=n, groups=groups, scoring=scoring)
         scores = [[float(result.metrics[metric]) for result in side] for side in (ours, theirs)]
-        after, before = (float(np.mean(side)) for side in scores)
         entry = Comparison(
             **interval.as_dict(),
-            before=before,
-            after=after,
+            before=float(np.mean(scores[1])),
+            after=float(np.mean(scores[0])),
             p_models=permutation_test(gold, predicted, reference, metric, n=n, scoring=scoring),
             p_t=paired_t_test(*scores),
         )
-        if not is_above_chance(gold, [*predicted, *reference], metric, scoring):
+        learned_in = metric if metric in scoring.metrics else scoring.metrics[0]
+        if not is_above_chance(gold, [*predicted, *reference], learned_in, scoring):
             entry = entry.without_verdict(NOT_LEARNED)
         elif not is_replicated(jobs):
             entry = entry.without_verdict(WITHHELD)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.device import Precision, autocast, copy_to, to_device, with_host_copy
+from acclimate.device import Precision, autocast, copy_to, to_device
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX
 from acclimate.models.batching import micro_batch_tokens, padding_multiple, round_up
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.models.loading import reads_segments
 from acclimate.models.saving import save_model
+from acclimate.objectives.distillation import soft_target_loss
 
 
 @dataclass
@@ -94,6 +95,37 @@ class HeadModel:
         logits: Tensor = output.logits
         return logits
 
+    @property
+    def multi_label(self) -> bool:
+        """Whether an answer can have any number of classes."""
+        return False
+
+    @property
+    def unit(self) -> tuple[float, float]:
+        """Scale and shift of :meth:`answer_logits`, where they are numbers in the unit of a task."""
+        return 1.0, 0.0
+
+    def answer_keys(self, examples: Sequence[Any]) -> list[list[Hashable]]:
+        """Return what each answer of each row is about; models with other tokenizers give the same keys.
+
+        Args:
+            examples: Examples, whose rows each have one answer here.
+        """
+        return [[place] for place in range(len(examples))]
+
+    def answer_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the answers of all rows in a batch, one row after the other: (answers, classes).
+
+        Args:
+            logits: Outputs of the model.
+            labels: Targets of the rows, which show where answers are.
+        """
+        return logits
+
+    def soft_target_loss(self, answers: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+        """Return the loss of answers (answers, classes) that should be those of a teacher."""
+        return soft_target_loss(answers, teacher, temperature, self.multi_label)
+
     @torch.inference_mode()
     def predict(self, rows: Sequence[dict[str, Any]], precision: Precision) -> list[Tensor]:
         """Return the result of :meth:`read_output` for each row, in fp32 on the CPU.
@@ -109,11 +141,9 @@ class HeadModel:
         self.model.eval()
         with fp32_last_layer(self.model), skip_unread_tokens(self.model):
             for batch in self.batches([rows[place]["input_ids"] for place in range(len(rows))]):
-                inputs = self.collate([rows[place] for place in batch])
+                given = self.collate([rows[place] for place in batch])
                 inputs = {
-                    name: with_host_copy(copy_to(value, self.device), value)
-                    for name, value in inputs.items()
-                    if name not in self.targets
+                    name: copy_to(value, self.device) for name, value in given.items() if name not in self.targets
                 }
                 with autocast(precision, self.device):
                     output = self.run(self.model, inputs)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from acclimate.device import Precision
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.scoring import Scoring
 from acclimate.options import Option, SupervisedOptions, options, values
+from acclimate.options.memory import AdapterName
 from acclimate.options.numbers import Count
 from acclimate.tasks.readers import SPLITS
 from acclimate.training.task_kinds import TASK_KINDS, TaskKind, find_task_kind, load_task, open_task, task_texts
@@ -86,11 +87,18 @@ class EvaluationResult:
 class Learner(ABC):
     """A model with the head of a task, and the task that it learns."""
 
+    negative: Sequence[str] = ()
+    """Labels that mean "none of these"."""
+
     def __init__(self, head: Any, task: Any) -> None:
         """Set the model and its task."""
         self.head, self.task = head, task
         self.general: SentencePairs | None = None
         """Pairs on which a model with embeddings of sentences is measured before and after training."""
+        self.hard_negatives: Literal["bm25", "model"] | None = None
+        """What ranks the documents from which hard negatives of a retrieval model are drawn; None for none."""
+        self.adapter: AdapterName | None = None
+        """Low-rank adapter that such a model trains; None for all weights."""
 
     @abstractmethod
     def rows(self, examples: Sequence[Any]) -> Sequence[dict[str, Any]]:

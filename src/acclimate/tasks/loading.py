@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.corpus.tokenizing import read_as_text
 from acclimate.device import enable_fast_fp32_matmul
@@ -69,6 +69,7 @@ def load_with_head(
                 config,
                 dtype=torch.float32,
                 ignore_mismatched_sizes=True,  # for the head of another task; the encoder is checked below
+                **_renamed_body(auto, config),
             )
     except UNREADABLE as error:
         raise UserError(f"'{path}' cannot be loaded as a {what}: {load_error(error, path)}") from error
@@ -96,6 +97,13 @@ def load_with_head(
     return model, tokenizer, length
 
 
+def _renamed_body(auto: Any, config: PreTrainedConfig) -> dict[str, dict[str, str]]:
+    """Return how weights are renamed where a model with a head calls its body otherwise, as Llama for QA does."""
+    classes = [made._model_mapping.get(type(config), None) for made in (AutoModel, auto)]
+    body, inside = (getattr(found, "base_model_prefix", "") for found in classes)
+    return {"key_mapping": {rf"^{body}\.": f"{inside}."}} if body and inside and body != inside else {}
+
+
 def is_classifier_of(path: str | Path, task: LabelledTask) -> bool:
     """Return whether a checkpoint already is a classifier of a task's labels, in their order.
 
@@ -106,13 +114,26 @@ def is_classifier_of(path: str | Path, task: LabelledTask) -> bool:
     Raises:
         UserError: If there is no model.
     """
+    config = find_head(path, "ForSequenceClassification", task.labels)
+    several = task.scoring().kind == "multi_label"
+    return config is not None and (config.problem_type == "multi_label_classification") == several
+
+
+def find_head(path: str | Path, architecture: str, names: Sequence[str]) -> PreTrainedConfig | None:
+    """Return the configuration of a checkpoint if it has a head with classes of these names in this order, else None.
+
+    Args:
+        path: A model folder or a name on the Hugging Face Hub.
+        architecture: End of the name of the architecture.
+        names: Names of the classes.
+
+    Raises:
+        UserError: If there is no model.
+    """
     config = load_config(path)
-    names = getattr(config, "id2label", None) or {}
-    return (
-        any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
-        and [names.get(place) for place in range(len(names))] == task.labels
-        and (config.problem_type == "multi_label_classification") == (task.scoring().kind == "multi_label")
-    )
+    known = getattr(config, "id2label", None) or {}
+    has_head = any(name.endswith(architecture) for name in config.architectures or [])
+    return config if has_head and [known.get(place) for place in range(len(known))] == list(names) else None
 
 
 def _match_classes(model: PreTrainedModel, known: dict[int, str], fresh: Collection[str], path: str | Path) -> None:

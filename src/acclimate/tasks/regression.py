@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import nn
-from transformers import AutoModelForSequenceClassification
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig
 
 from acclimate.device import Precision
 from acclimate.errors import UserError
@@ -189,6 +189,19 @@ class Regressor(Classifier):
     def _target(self, example: Any) -> float:
         return (example.target - self.shift) / self.scale
 
+    @property
+    def unit(self) -> tuple[float, float]:
+        """Scale and shift."""
+        return self.scale, self.shift
+
+    def answer_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the numbers in the unit of the target: (rows, 1)."""
+        return logits.float() * self.scale + self.shift
+
+    def soft_target_loss(self, answers: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+        """Return the mean squared distance in the unit of the output; numbers have no temperature."""
+        return ((answers - teacher) / self.scale).square().mean()
+
     def rescale(self, scale: float, shift: float) -> None:
         """Change the unit of the output, so that the predictions of the model stay the same.
 
@@ -217,6 +230,8 @@ class Regressor(Classifier):
 class Regression(TaskKind):
     """The kind of tables whose labels are numbers, at least one of them with a fraction."""
 
+    distillation: ClassVar[tuple[str, ...]] = ("boundary", "kl")
+
     def matches_table(self, rows: Sequence[Row], options: ReadingOptions) -> bool:
         """Return whether the labels are such numbers."""
         return holds_numbers(rows, options)
@@ -227,6 +242,10 @@ class Regression(TaskKind):
         """Read the task."""
         selected = select_columns(tables, name, options, (*LABEL_NAMES, *SCORE_NAMES))
         return build_task(name, selected, path, options.split_seed)
+
+    def is_model_of(self, path: str | Path, task: RegressionTask) -> bool:
+        """Return whether a checkpoint is a trained model of one number."""
+        return _has_head(load_config(path))
 
     def texts(self, example: Example) -> tuple[str | None, ...]:
         """Return the text, and the second text of a pair."""
@@ -270,12 +289,16 @@ class Regression(TaskKind):
         targets = np.asarray([example.target for example in task.train])
         shift = float(targets.mean()) if regressor.head.bias is not None else 0.0
         scale = float(np.sqrt(np.mean((targets - shift) ** 2))) or 1.0
-        has_head = known.num_labels == 1 and any("ForSequenceClass" in name for name in known.architectures or ())
-        if has_head:  # a trained head, whose output is in the unit of the target
+        if _has_head(known):  # a trained head, whose output is in the unit of the target
             regressor.rescale(scale, shift)
         else:
             regressor.scale, regressor.shift = scale, shift
         return RegressionLearner(regressor, task)
+
+
+def _has_head(config: PreTrainedConfig) -> bool:
+    """Return whether a model is one of a single number."""
+    return config.num_labels == 1 and any("ForSequenceClass" in name for name in config.architectures or ())
 
 
 class RegressionLearner(Learner):

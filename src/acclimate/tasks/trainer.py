@@ -68,14 +68,16 @@ class TrainingHooks:
 
 
 def supervised_loss(head: HeadModel, penalty: float = 0.0) -> TaskLoss:
-    """Return the loss of the model's own head, minus ``penalty`` times the entropy of its predictions."""
+    """Return the loss of the model's own head, minus ``penalty`` times the entropy of its answers."""
 
     def loss(model: PreTrainedModel, inputs: dict[str, Tensor], step: int) -> Tensor:
         output: Any = head.run(model, inputs)
         found: Tensor = output.loss
         if not penalty:
             return found
-        return found + confidence_penalty(output.logits, penalty, output.logits.shape == inputs["labels"].shape)
+        return found + confidence_penalty(
+            head.answer_logits(output.logits, inputs["labels"]), penalty, head.multi_label
+        )
 
     return loss
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from acclimate.corpus import Corpus, tokenize
@@ -27,6 +28,7 @@ from acclimate.evaluation.embeddings import (
     is_sentence_encoder,
     neighbor_pairs,
 )
+from acclimate.models.batching import machine_memory
 from acclimate.objectives import Batch
 from acclimate.options.training import HELDOUT_EVERY
 from acclimate.training.batches import Collator
@@ -58,7 +60,7 @@ def measure_heldout_terms(engine: Engine, steps: Sequence[Sequence[Batch]], seed
     training, group = student.training, engine.group
     student.eval()
     engine.group = ProcessGroup()  # every process measures all of the text, which is short
-    totals: dict[str, float] = {}
+    totals: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
     try:
         with preserve_rng_state():
@@ -70,12 +72,14 @@ def measure_heldout_terms(engine: Engine, steps: Sequence[Sequence[Batch]], seed
                 items |= {term.name: texts for term in engine.over_batch}
                 terms = engine.step(batches, backward=False)
                 for name, count in items.items():
-                    totals[name] = totals.get(name, 0.0) + float(terms[name]) * count
+                    part = terms[name].double() * count
+                    totals[name] = totals[name] + part if name in totals else part
                     counts[name] = counts.get(name, 0) + count
+            sums = torch.stack(list(totals.values())).tolist() if totals else []  # the host waits once
     finally:
         engine.group = group
         student.train(training)
-    means = {name: total / max(1, counts[name]) for name, total in totals.items()}
+    means = {name: total / max(1, counts[name]) for name, total in zip(totals, sums, strict=True)}
     weights = engine.weights
     return {**means, "loss": sum(weights[name] * value for name, value in means.items())}
 
@@ -126,11 +130,19 @@ class HeldOutText:
         return lambda trainer: _HeldOutCallback(trainer, steps, self.every, seed)
 
 
+HELDOUT_SHARE = 0.05
+"""Share of the memory of a GPU that held-out text may take; more is copied again for each measurement."""
+
+
 class _HeldOutCallback(TrainerCallback):
     """Writes the terms to the log, measured before the first step, at each interval and after the last step."""
 
     def __init__(self, trainer: StepTrainer, steps: list[list[Batch]], every: int, seed: int) -> None:
         self._trainer, self._steps, self._every, self._seed = trainer, steps, every, seed
+        device = trainer.args.device
+        size = sum(batch.text.nbytes * (4 + 2 * len(batch.rewritten)) for step in steps for batch in step)
+        if device.type != "cpu" and size <= HELDOUT_SHARE * machine_memory(device):
+            self._steps = [[batch.to(device) for batch in step] for step in steps]
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -160,7 +160,7 @@ def _kept_bytes(model: PreTrainedModel, precision: Precision, tokens: int) -> in
     device = model.device
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with torch.enable_grad(), hooks, autocast(precision, device):
-        encode(model, copy_to(ids, device), copy_to(text, device), host=text)
+        encode(model, copy_to(ids, device), copy_to(text, device))
     own = {value.untyped_storage().data_ptr() for value in model.state_dict(keep_vars=True).values()}
     return sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in own)
 

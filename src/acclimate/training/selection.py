@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def make_context(
     counting: dict[str, Any] = {}
     if tokenizer is not None:
         counting["count"], counting["counted_by"] = _count_with(tokenizer)
-    return Context(target, general, load_encoder=_load_encoder, progress=progress, **counting)
+    return Context(target, general, load_encoder=_load_encoder, load_model=_load_model, progress=progress, **counting)
 
 
 def _count_with(model: str | Path) -> tuple[Callable[[Sequence[str]], list[int]], str]:
@@ -104,3 +105,25 @@ def _load_encoder(model: str) -> Callable[[Sequence[str]], np.ndarray]:
 
     encoder = load_encoder(model)
     return lambda texts: encoder.encode(list(texts), convert_to_numpy=True, show_progress_bar=False)
+
+
+def _load_model(model: str) -> Callable[[Sequence[str]], list[float]]:
+    """Return the function that measures the loss of texts under a language model, in nats per predicted token."""
+    from acclimate.device import to_device
+    from acclimate.evaluation.lm_loss import language_model_loss
+    from acclimate.models import load_language_model
+
+    loaded = load_language_model(model)
+    if loaded.absent_head:
+        raise UserError(f"The model '{model}' has no language-model head, so it cannot score documents.")
+    network = to_device(loaded.model)
+
+    def losses(texts: Sequence[str]) -> list[float]:
+        try:
+            found = language_model_loss(network, list(texts), tokenizer=loaded.tokenizer)
+        except UserError:  # no text has a token to predict
+            return [math.nan] * len(texts)
+        pairs = zip(found["per_text"], found["per_text_masked"], strict=True)
+        return [total / count if count else math.nan for total, count in pairs]
+
+    return losses

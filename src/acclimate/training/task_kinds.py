@@ -35,6 +35,11 @@ class TaskKind(ABC):
     """Whether its learner trains the model itself; such a model can also be evaluated as it is, with no epochs."""
     zero_shot: ClassVar[bool] = False
     """Whether some models can be evaluated as they are, with no epochs."""
+    distillation: ClassVar[tuple[str, ...]] = ()
+    """What a student can learn from a teacher, the default first: ``"boundary"``, ``"kl"``, both or nothing.
+
+    Boundaries are those of a representation of the whole text, which the head must read.
+    """
 
     def matches(self, folder: Path) -> bool:
         """Return whether a folder has the file format of this kind."""
@@ -98,6 +103,10 @@ class TaskKind(ABC):
             :class:`acclimate.evaluation.embeddings.SentencePairs`, or None for kinds that have none.
         """
         return None
+
+    def is_model_of(self, path: str | Path, task: Any) -> bool:
+        """Return whether a checkpoint already is a model of a task, which a distillation uses unchanged."""
+        return False
 
     def probe(self, task: Any) -> Any:
         """Return how a task is learned from the states of whole texts (:class:`acclimate.tasks.probing.Probe`).
@@ -186,6 +195,9 @@ def load_task(
     An entity task: rows with lists of ``tokens`` and ``tags``, or with a ``text`` and ``spans`` of ``start``, ``end``
     and ``label``, as annotation tools export them; or files with a word and its tag per line. See
     :mod:`acclimate.tasks.entities.formats`.
+
+    A multiple-choice task: rows with a question, its choices in one column or in several, and the correct one; see
+    :mod:`acclimate.tasks.choice.data`.
 
     A retrieval task: a folder in the layout of BEIR, or pairs of a query and a passage, perhaps with a negative, and
     without labels; see :mod:`acclimate.tasks.retrieval.data`.

@@ -49,7 +49,7 @@ def documents() -> Documents:
 def test_the_union_of_the_neighbors_of_each_text_is_kept(documents, monkeypatch):
     target = [*sentences(SEA, 6, 3), documents[1], "unknown"]
     context = Context(target=target)
-    embed = load_embedding("tfidf", documents, target, context)
+    embed = load_embedding(None, documents, target, context)
     similarity = embed(target) @ embed(documents[:]).T
     similarity[:, 1] = -1  # it equals a text of the task
     expected = {int(place) for row in similarity[:-1] for place in np.argsort(-row)[:4]}
@@ -69,7 +69,7 @@ def test_planted_documents_are_found(documents):
 def test_a_budget_takes_first_neighbors_first(documents):
     target = sentences(SEA, 5, 5)
     context = Context(target=target)
-    embed = load_embedding("tfidf", documents, target, context)
+    embed = load_embedding(None, documents, target, context)
     order = np.argsort(-(embed(target) @ embed(documents[:]).T), axis=1)
     first = {int(place) for place in order[:, 0]}
     kept = Nearest(k=50, documents=len(first), order="rank").apply(documents, context)
@@ -97,7 +97,7 @@ def test_an_encoder_embeds_the_texts(documents):
         return np.array([[text.split()[0] in SEA, text.split()[0] in LAW] for text in texts], dtype=float)
 
     context = Context(target=sentences(LAW, 2, 9), load_encoder=lambda name: encode)
-    kept = Nearest(k=3, embeddings="some/encoder").apply(documents, context)
+    kept = Nearest(k=3, encoder="some/encoder").apply(documents, context)
     assert all(text.split()[0] in LAW for text in kept) and sum(calls) == len(documents) + 2
 
 

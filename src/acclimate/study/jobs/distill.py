@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
@@ -17,7 +18,7 @@ from acclimate.rows import DistillationRow
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, StudyConfig, TaskSpec
 from acclimate.study.graph import Choices, extend, plan_chosen
-from acclimate.study.inputs import Checkpoint, StudyInputs
+from acclimate.study.inputs import Checkpoint, StudyInputs, TaskInput
 from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.base import Job, JobGraph, Model, Place, Planner, RunContext, StudyView, register
 from acclimate.study.jobs.finetune import FinetuneJob
@@ -69,7 +70,7 @@ class DistillJob(Job):
     """Fine-tune a student on a task with one seed, then distill the teacher into it.
 
     Attributes:
-        teacher: A classifier of the task, or the job that trains it.
+        teacher: A model of the task, or the job that trains it.
         student: The base model of the student.
         task: The task.
         settings: Options of ``distill``, defaults included.
@@ -133,13 +134,15 @@ class DistillJob(Job):
     @classmethod
     def check(cls, inputs: StudyInputs) -> None:
         """Raise UserError for tasks that cannot be distilled."""
+        from acclimate.tasks.distillation.distill import choose_objective
+
         for domain in inputs.config.domains:
-            for task in domain.tasks if any(row.is_for(domain.name) for row in distill_rows(inputs.config)) else ():
-                if not inputs.tasks[domain.name, task.name].task.labels:
-                    raise UserError(
-                        f"study: '{task.name}' is not a classification task, and only those can be distilled; set "
-                        "'domains' of the row."
-                    )
+            rows = [row for row in distill_rows(inputs.config) if row.is_for(domain.name)]
+            for row, task in itertools.product(rows, domain.tasks):
+                try:
+                    choose_objective(row.settings.get("objective", "auto"), inputs.tasks[domain.name, task.name].task)
+                except UserError as error:
+                    raise UserError(f"study: {error} Set 'domains' of the row '{row.label}' of distill.") from error
                 if task.first is not None:
                     raise UserError(
                         f"study: '{task.name}' has a first task, which distillation does not support; remove 'first'."
@@ -253,7 +256,7 @@ def _row_settings(
     config, chosen = planner.config, planner.settings
     unadapted = next((method.label for method in config.methods if method.name == UNADAPTED), "")
     models = {"": (row.teacher.model or "", row.teacher.method), **{name: (name, unadapted) for name in students}}
-    metric = planner.inputs.tasks[domain.name, task.name].metric
+    given = planner.inputs.tasks[domain.name, task.name]
     found = {}
     for name, (model, method) in models.items():
         choice = chosen.get((model, domain.name, task.name, method))
@@ -262,22 +265,27 @@ def _row_settings(
         for who in dict.fromkeys(("", name)):
             if choice := chosen.get((who, domain.name, task.name, row.label)):
                 own |= choice.section("distill")
-        found[name] = _split_settings(config.finetune_settings(tuned), own, metric, planner.inputs.options["distill"])
+        found[name] = _split_settings(config.finetune_settings(tuned), own, given, planner.inputs.options["distill"])
     return found
 
 
 def _split_settings(
-    tuning: Mapping[str, Any], own: Mapping[str, Any], metric: str, defaults: Mapping[str, Any]
+    tuning: Mapping[str, Any], own: Mapping[str, Any], task: TaskInput, defaults: Mapping[str, Any]
 ) -> _Settings:
+    from acclimate.tasks.distillation.distill import choose_objective
+
     renamed = (*TEACHER_OPTIONS.items(), *STUDENT_OPTIONS.items())
     given = {option: tuning[name] for name, option in renamed if name in tuning}
     given |= {name: tuning[name] for name in (*COMMON_OPTIONS, "select") if name in tuning} | dict(own)
     given = fill_from_preset(DistillOptions, given)
     if given.get("select") == "dev":
-        given["metric"] = metric
+        given["metric"] = task.metric
     settings = {**defaults, **given}
+    settings["objective"] = choose_objective(settings["objective"], task.task)
     teaching = {name: settings.pop(option) for name, option in TEACHER_OPTIONS.items() if option in settings}
     teaching |= {name: settings[name] for name in COMMON_OPTIONS if name in settings}
+    if not task.task.labels:  # a number has no entropy
+        teaching["confidence_penalty"] = 0.0
     options = {name: value for name, value in given.items() if name not in TEACHER_OPTIONS.values()}
     return _Settings(teaching, settings, options)
 
@@ -296,6 +304,8 @@ def _teachers(
 
 def _add_row(planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskSpec, seed: int) -> None:
     """Add the jobs of one row for one task and seed: the students, and the teacher unless it is already trained."""
+    from acclimate.tasks.kinds import find_task_kind
+
     loaded = planner.inputs.tasks[domain.name, task.name].task
     students = row.student_names([model.name for model in planner.config.models])
     settings = _row_settings(planner, row, domain, task, students)
@@ -307,7 +317,7 @@ def _add_row(planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskS
         tuned = next(_teachers(planner, row, domain, task, seed))  # every method is fine-tuned on every task
         teacher, place = tuned.model, tuned.place
         taught = turn if place.adapt_seed is None else place.adapt_seed
-    if isinstance(teacher, Job) or not _is_classifier(teacher, loaded):
+    if isinstance(teacher, Job) or not find_task_kind(loaded).is_model_of(teacher.path, loaded):
         teaching = settings[""].teaching
         taught = seed if teaching.get("few_shot") else taught
         job = TeacherJob(place=place, model=teacher, task=loaded, settings=teaching, seed=taught, options=teaching)
@@ -324,12 +334,6 @@ def _add_row(planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskS
                 options=settings[student].options,
             )
         )
-
-
-def _is_classifier(checkpoint: Checkpoint, task: Any) -> bool:
-    from acclimate.tasks.loading import is_classifier_of
-
-    return is_classifier_of(checkpoint.path, task)
 
 
 def _distillation_rows(

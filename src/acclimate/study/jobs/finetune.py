@@ -14,7 +14,7 @@ from acclimate.evaluation.statistics import PairedPredictions, item_deviation, m
 from acclimate.options import FinetuneOptions
 from acclimate.records import Record
 from acclimate.results import ReportTable, StageName
-from acclimate.rows import WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
+from acclimate.rows import VERDICTS, WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
 from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs, TaskInput
 from acclimate.study.jobs.adapt import adaptation_seconds
@@ -165,7 +165,7 @@ class FinetuneJob(Job):
         return {
             **{"scores": scores, "means": _mean_rows(view, runs)},
             **{"win_counts": count_wins(scores), "forgetting": _forgetting_rows(view)},
-            "tables": [*_reference_tables(view, runs), *_error_tables(runs)],
+            "tables": [*_reference_tables(view, runs), *_error_tables(runs), *_measured_errors(scores)],
         }
 
 
@@ -348,6 +348,27 @@ def _error_tables(found: Mapping[tuple[str | None, ...], TaskRuns]) -> list[Repo
         for place, errors in counted.items()
     ]
     return [ReportTable(title="Kinds of errors", note=ERRORS, columns=columns, rows=rows, digits=1)] if rows else []
+
+
+MEASURED = (
+    "In the unit of the target, means over seeds; lower is better. Difference to the baseline, with its 95 % interval "
+    "and p as in the scores."
+)
+
+
+def _measured_errors(scores: Sequence[ScoreRow]) -> list[ReportTable]:
+    """Return a table of the errors of predicted numbers; none if there are no such tasks."""
+    columns = ["model", "domain", "task", "method", "measure", "mean", "verdict", "difference", "from", "to", "p"]
+    table = ReportTable(title="Errors in the unit of the target", note=MEASURED, columns=columns)
+    for row in scores:
+        for name in row.errors:
+            entry = row.difference.metrics.get(name) if row.difference else None
+            cells = (
+                [VERDICTS[entry.verdict], entry.difference, entry.low, entry.high, entry.p] if entry else [None] * 5
+            )
+            place = [row.model, row.domain, row.task, row.method]
+            table.rows.append([*place, name, row.summaries[name].mean, *cells])
+    return [table] if table.rows else []
 
 
 def mean_stage_seconds(runs: TaskRuns, view: StudyView) -> dict[str, float]:

@@ -27,6 +27,7 @@ from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.choice import compare_choices
 from acclimate.evaluation.likelihood import continuation_row
 from acclimate.evaluation.lm_loss import read_for_scoring
+from acclimate.files import RECORD_FILE, read_json_object
 from acclimate.masking import IGNORE_INDEX
 from acclimate.model_kinds import kind_of_checkpoint
 from acclimate.models import attach, encode, language_head, load_language_model, longest_text
@@ -220,7 +221,7 @@ class ChoiceDecoder(ChoiceModel):
         host = host_copy(inputs["attention_mask"])
         text = torch.where(host > 0, torch.arange(len(host))[:, None], -1)
         wanted = inputs["continuation"]
-        hidden = encode(model, inputs["input_ids"], copy_to(text, wanted.device), host=text).flatten(0, 1)
+        hidden = encode(model, inputs["input_ids"], copy_to(text, wanted.device)).flatten(0, 1)
         places = (wanted.flatten() != IGNORE_INDEX).nonzero()[:, 0]
         losses = map_logits(
             cross_entropy,
@@ -307,6 +308,7 @@ class MultipleChoice(TaskKind):
     """Tables of a question, its choices and the correct one."""
 
     zero_shot: ClassVar[bool] = True
+    distillation: ClassVar[tuple[str, ...]] = ("kl",)
 
     def matches_table(self, rows: Sequence[Row], options: ReadingOptions) -> bool:
         """Return whether rows have a question, choices and an answer."""
@@ -317,6 +319,11 @@ class MultipleChoice(TaskKind):
     ) -> ChoiceTask:
         """Read the task."""
         return read_choices(tables, name, options, path)
+
+    def is_model_of(self, path: str | Path, task: ChoiceTask) -> bool:
+        """Return whether a checkpoint has a trained head for choices, or is a decoder that was fine-tuned on such."""
+        record = read_json_object(Path(path) / RECORD_FILE) or {}
+        return has_choice_head(load_config(path)) or record.get("result", {}).get("kind") == "choice"
 
     def texts(self, example: Item) -> tuple[str, ...]:
         """Return the passage, and the question with its choices, which do not show the correct one."""

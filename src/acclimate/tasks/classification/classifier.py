@@ -18,7 +18,7 @@ from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.classification.data import Example, Task, build_task
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
-from acclimate.tasks.loading import load_with_head
+from acclimate.tasks.loading import is_classifier_of, load_with_head
 from acclimate.tasks.probing import ClassProbe, LabelSetProbe, Probe
 from acclimate.tasks.sources import Tables, read_tables, select_columns
 
@@ -118,6 +118,7 @@ class Classification(TaskKind):
     """The kind of every table that no other kind claims; if train rows have lists of labels, it is multi-label."""
 
     fallback: ClassVar[bool] = True
+    distillation: ClassVar[tuple[str, ...]] = ("boundary", "kl")
 
     def open_tables(self, source: Any, name: str, options: ReadingOptions) -> Tables:
         """Return the rows of a source in any form, with columns of any name."""
@@ -126,6 +127,10 @@ class Classification(TaskKind):
     def read_tables(self, tables: Tables, name: str, options: ReadingOptions, path: Path | None) -> Task:
         """Read the task."""
         return build_task(name, select_columns(tables, name, options), path, options.split_seed)
+
+    def is_model_of(self, path: str | Path, task: Task) -> bool:
+        """Return whether a checkpoint is a classifier of the labels, in their order."""
+        return is_classifier_of(path, task)
 
     def texts(self, example: Example) -> tuple[str | None, ...]:
         """Return the text, and the second text of a pair."""

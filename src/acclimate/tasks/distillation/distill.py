@@ -15,15 +15,15 @@ from acclimate.errors import UserError
 from acclimate.evaluation.scoring import make_scoring
 from acclimate.files import RECORD_FILE, check_replaceable, check_writable, follow_link
 from acclimate.locks import with_output_lock
+from acclimate.models.checkpoints import load_config
 from acclimate.modules.connectors import Connectors
 from acclimate.options import DistillOptions, recorded, verb
 from acclimate.results import MethodRow, StudyResults
 from acclimate.rows import DistillationRow
-from acclimate.tasks.classification.data import Task
 from acclimate.tasks.distillation.initial_models import finetune_into, load_or_evaluate, load_or_finetune
 from acclimate.tasks.distillation.student_training import DistillationLoss, build_phase_hooks
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets, representation_width
-from acclimate.tasks.kinds import open_task, resolve_options
+from acclimate.tasks.kinds import TASK_KINDS, LabelledTask, find_task_kind, open_task, resolve_options
 from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, numbers, run_identity
 from acclimate.tasks.trainer import train
 from acclimate.training.callbacks import check_trackers, tensorboard_folder
@@ -41,16 +41,17 @@ class DistillResult(FinetuneResult):
 
     objective: str
     connector: str
-    """The option ``connector``, with ``"auto"`` resolved."""
+    """The option ``connector``, with ``"auto"`` resolved; ``"none"`` if no units are compared."""
     distilled_epochs: int
     """Epochs of the first phase."""
     disagreement: list[float]
     """Number of units that are active in only one of the models (Eq. 4 of DoKTra).
 
     A mean over up to 512 train examples, without dropout: before the first step, then after each epoch of both phases.
+    Empty if no units are compared.
     """
     units: int
-    """Number of units that are compared."""
+    """Number of units that are compared; 0 if a model or the task has no representation of whole texts."""
     teacher_metrics: dict[str, Any]
     """Metrics of the teacher on the test split."""
     teacher_dev_metrics: dict[str, Any] | None
@@ -73,6 +74,8 @@ class DistillResult(FinetuneResult):
 
     def describe(self) -> list[str]:
         """Return the size of the training, the metrics and the disagreement, in a few lines."""
+        if not self.disagreement:
+            return super().describe()
         first, last = self.disagreement[0], self.disagreement[-1]
         return [
             *super().describe(),
@@ -105,16 +108,67 @@ class DistillResult(FinetuneResult):
         )
 
 
+def choose_objective(objective: str, task: LabelledTask) -> str:
+    """Return the objective of a distillation, with ``"auto"`` resolved.
+
+    Raises:
+        UserError: If the task cannot be distilled, or not with this objective.
+    """
+    kind = find_task_kind(task)
+    if not kind.distillation:
+        able = [name for name in TASK_KINDS.names() if TASK_KINDS.lookup(name).distillation]
+        raise UserError(
+            f"'{task.name}' is a task of the kind '{task.task_kind}', which cannot be distilled; the kinds that can "
+            f"are {', '.join(able)}."
+        )
+    if objective == "auto":
+        return kind.distillation[0]
+    if objective not in kind.distillation:
+        raise UserError(
+            f"The objective '{objective}' does not apply to '{task.name}', a task of the kind '{task.task_kind}'; use "
+            f"{' or '.join(map(repr, kind.distillation))}."
+        )
+    return objective
+
+
+def _connect(options: DistillOptions, objective: str, compares: bool) -> Connectors | None:
+    """Return the projections between the representations of teacher and student; None if none are compared.
+
+    Args:
+        options: The options.
+        objective: The resolved objective.
+        compares: Whether the kind of task has models with a representation of whole texts.
+
+    Raises:
+        UserError: If a model lacks the representation that is distilled, or the connector does not apply.
+    """
+    if objective == "kl" and options.connector == "student":
+        raise UserError("'connector' cannot be 'student' with the objective 'kl', which does not train it.")
+    models = (options.teacher, options.student)
+    widths = [representation_width(model) if compares else None for model in models]
+    teacher, student = widths
+    if teacher and student:
+        return Connectors(options.connector, teacher, student, options.seed)
+    if objective == "boundary":
+        model = models[widths.index(None)]
+        raise UserError(
+            f"'{model}' ({load_config(model).model_type}) has no first token that represents the whole text, so its "
+            "representation cannot be distilled; use the objective 'kl', or an encoder such as BERT or RoBERTa."
+        )
+    return None
+
+
 @with_output_lock
 def _distill(options: DistillOptions) -> DistillResult:
     """Distill a teacher of a domain into a student of any architecture, width and tokenizer (DoKTra, ACL 2022).
 
     The teacher is fine-tuned on the task with a confidence penalty, the student without; a checkpoint that already is
-    a classifier of the task's labels is used unchanged. Then the student is trained for another ``epochs`` epochs. In
+    a model of the task's labels is used unchanged. Then the student is trained for another ``epochs`` epochs. In
     the first ``floor(distill_share * epochs)``, its representation of the first token learns to be active where that
     of the teacher is, and its head is not trained; in the others, it is trained on the labels with a confidence
     penalty. With ``objective="kl"``, the first phase trains the whole student on the softened predictions of the
-    teacher.
+    teacher; decoders and entities have this objective only. Of entities, the predictions for the words that both
+    tokenizers know are compared; of regression, the predicted numbers, by their squared distance.
 
     The defaults are the paper's, tuned for models of 60 to 355 million parameters; small models need learning rates
     that are three to ten times as high. As in the released code, there is no warm-up and no weight decay.
@@ -130,8 +184,9 @@ def _distill(options: DistillOptions) -> DistillResult:
     if join_process_group().size > 1:
         raise UserError("Distillation runs in one process; start it without torchrun or accelerate launch.")
     data = open_task(options.task, options)
-    if data.task_kind != Task.task_kind:
-        raise UserError(f"'{data.name}' is not a classification task; only those can be distilled.")
+    objective = choose_objective(options.objective, data)
+    if not data.labels:  # a number has no entropy
+        options = replace(options, confidence_penalty=0.0, teacher_penalty=0.0)
     resolved, scoring = resolve_options(options, data)
     fine_tuning = replace(resolved, few_shot=None, select="last", confidence_penalty=0.0)
     of_teacher = replace(
@@ -148,7 +203,7 @@ def _distill(options: DistillOptions) -> DistillResult:
     whole = data
     if options.few_shot is not None:  # both models learn from the same examples
         data = replace(data, train=data.few_shot(options.few_shot, seed))
-    used = recorded(options, ("teacher", "student", "task"), precision=chosen)
+    used = recorded(options, ("teacher", "student", "task"), precision=chosen, objective=objective)
     models = {"teacher": teacher, "student": student}
     identity = run_identity("distill", models, {"task": whole}, chosen, used) if target else {}
     run = RunFolder(target, identity)
@@ -158,9 +213,7 @@ def _distill(options: DistillOptions) -> DistillResult:
         return done
     check_replaceable(target, RECORD_FILE, "a distilled model")
     check_writable(target)
-    connectors = Connectors(
-        options.connector, representation_width(teacher), representation_width(student), seed
-    )  # checked before training, since their widths may not match
+    connectors = _connect(options, objective, "boundary" in find_task_kind(data).distillation)
     instructor, teacher_seconds, teacher_trained = load_or_finetune(
         teacher, data, of_teacher, chosen, device, options.teacher_out
     )
@@ -168,20 +221,20 @@ def _distill(options: DistillOptions) -> DistillResult:
     learner, student_seconds, _ = load_or_finetune(student, data, of_student, chosen, device)
     to_device(instructor.head.model)
     set_seed(seed)
-    connectors.to(device)
+    if connectors:
+        connectors.to(device)
     targets = compute_teacher_targets(instructor.head, instructor.rows(data.train), connectors, chosen)
+    targets = targets.match(*(model.head.answer_keys(data.train) for model in (instructor, learner)))
     teacher_scores, student_scores = load_or_evaluate(instructor, chosen), load_or_evaluate(learner, chosen)
     del instructor  # only its targets are needed from here on
     gc.collect()  # mixed precision creates reference cycles
 
-    several = data.multi_label
-    distillation_loss = DistillationLoss(
-        targets, connectors, options.objective, options.margin, options.scale, options.temperature, several, chosen
-    )
+    terms = (objective, options.margin, options.scale, options.temperature, chosen)
+    distillation_loss = DistillationLoss(learner.head, targets, connectors, *terms)
     rows = [{**row, "index": index} for index, row in enumerate(learner.rows(data.train))]
     switch = options.distilled_epochs
-    hooks, watch = build_phase_hooks(
-        distillation_loss, learner.head, rows, resolved, switch, options.schedule, options.connector_learning_rate
+    hooks, disagreement = build_phase_hooks(
+        distillation_loss, rows, resolved, switch, options.schedule, options.connector_learning_rate
     )
     run.open_work()
 
@@ -209,17 +262,24 @@ def _distill(options: DistillOptions) -> DistillResult:
         "distillation": time.perf_counter() - begin,
     }
     fields = evaluate_splits(
-        learner, data, trained, precision=chosen, scoring=scoring, seed=seed, train_size=len(rows), started=started
+        learner,
+        data,
+        trained,
+        precision=chosen,
+        scoring=scoring,
+        seed=seed,
+        train_size=len(data.train),
+        started=started,
     )
     supervised = [line for line in trained.log if line.get("epoch", 0) > switch]
     result = DistillResult(
         **fields,
         warning=warn_of_explosion(supervised, resolved.learning_rate, "task", len(data.labels)),
-        objective=options.objective,
-        connector=connectors.kind,
+        objective=objective,
+        connector=connectors.kind if connectors else "none",
         distilled_epochs=switch,
-        disagreement=watch.curve,
-        units=connectors.units,
+        disagreement=disagreement,
+        units=connectors.units if connectors else 0,
         teacher_metrics=teacher_scores["test"],
         teacher_dev_metrics=teacher_scores.get("dev"),
         teacher_trained=teacher_trained,

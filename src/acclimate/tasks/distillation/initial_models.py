@@ -12,25 +12,22 @@ from transformers import set_seed
 from acclimate.device import Precision, to_device
 from acclimate.evaluation.scoring import Collapse
 from acclimate.files import read_json, warn_on_write_error, write_json
-from acclimate.tasks.classification.classifier import Classification, ClassificationLearner
-from acclimate.tasks.classification.data import Task
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.kinds import ResolvedOptions
-from acclimate.tasks.loading import is_classifier_of
+from acclimate.tasks.kinds import LabelledTask, Learner, ResolvedOptions, find_task_kind
 from acclimate.tasks.result import warn_of_collapse
-from acclimate.tasks.training_cache import computation_key, hash_rows, load_or_train
+from acclimate.tasks.training_cache import computation_key, load_or_train
 from acclimate.training.method import cache_folder, cache_key
 
 
 def load_or_finetune(
     path: str | Path,
-    task: Task,
+    task: LabelledTask,
     options: ResolvedOptions,
     precision: Precision,
     device: torch.device,
     out: str | Path | None = None,
-) -> tuple[ClassificationLearner, float, bool]:
-    """Return a classifier of the task: the given model if it already is one, else the fine-tuned model.
+) -> tuple[Learner, float, bool]:
+    """Return a model of the task: the given model if it already is one, else the fine-tuned model.
 
     The fine-tuned model is cached, so that neither an interrupted distillation nor another one with the same teacher
     or student repeats the fine-tuning.
@@ -49,12 +46,13 @@ def load_or_finetune(
     Raises:
         UserError: As :func:`acclimate.finetune`.
     """
-    seconds, known = 0.0, is_classifier_of(path, task)
+    kind = find_task_kind(task)
+    seconds, known = 0.0, kind.is_model_of(path, task)
     if not known and out is not None:
         seconds = finetune_into(out, path, task, options, precision)
         path = out
     set_seed(options.seed)  # before the new weights are initialized
-    learner = Classification().learner(path, task, options, device)
+    learner: Learner = kind.learner(path, task, options, device)
     to_device(learner.head.model)
     if not known and out is None:
         seconds = load_or_train(learner, learner.rows(task.train), options, precision)
@@ -62,7 +60,7 @@ def load_or_finetune(
 
 
 def finetune_into(
-    out: str | Path, path: str | Path, task: Task, options: ResolvedOptions, precision: Precision
+    out: str | Path, path: str | Path, task: LabelledTask, options: ResolvedOptions, precision: Precision
 ) -> float:
     """Fine-tune a model into a folder, unless the folder already contains the result; return the seconds it took."""
     # The metric only selects among epochs, which does not apply here, and it may exist for dev only.
@@ -70,22 +68,21 @@ def finetune_into(
     return finetune(path, task, out=out, precision=precision, **asked).seconds
 
 
-def load_or_evaluate(learner: ClassificationLearner, precision: Precision) -> dict[str, dict[str, Any]]:
+def load_or_evaluate(learner: Learner, precision: Precision) -> dict[str, dict[str, Any]]:
     """Return the metrics on ``"test"`` and, if it exists, ``"dev"``, from the cache if possible.
 
     Log a warning if the model gives nearly all test items the same answer.
 
     Args:
-        learner: A classifier of its task.
+        learner: A model of its task.
         precision: Precision of the forward pass.
     """
     task = learner.task
     splits = ["test", *(["dev"] if task.dev else [])]
     decides = {
         **computation_key(learner.head.model, learner.head.tokenizer, precision),
-        "rows": [hash_rows(learner.rows(getattr(task, split))) for split in splits],
+        "task": [task.fingerprint(), learner.head.max_length],
         "scoring": [[task.scoring().kind, task.scoring(split, learner.negative).details()] for split in splits],
-        "labels": task.labels,
     }
     file = cache_folder() / "scores" / f"{cache_key(decides)}.json"
     try:

@@ -18,9 +18,9 @@ from transformers import PreTrainedModel, TrainerState
 from acclimate.device import Precision, autocast
 from acclimate.files import read_json, write_json
 from acclimate.modules.connectors import Connectors
-from acclimate.objectives.distillation import activation_boundary_loss, count_disagreements, soft_target_loss
-from acclimate.tasks.classification.classifier import Classifier
+from acclimate.objectives.distillation import activation_boundary_loss, count_disagreements
 from acclimate.tasks.distillation.teacher_targets import TeacherTargets, first_token_states
+from acclimate.tasks.head_model import HeadModel
 from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.tasks.trainer import TrainingHooks, phase_schedule, supervised_loss
 from acclimate.training.callbacks import ResumableCallback
@@ -36,39 +36,45 @@ class DistillationLoss:
     """The loss of the first phase, in which the student learns from the teacher.
 
     Attributes:
-        targets: The teacher's targets for the train examples.
-        connectors: The projections, of which ``student`` is applied to the student's representations.
+        head: The student.
+        targets: The teacher's targets for its rows.
+        connectors: The projections, of which ``student`` is applied to the student's representations; None if no
+            units are compared.
         objective: ``"boundary"`` or ``"kl"``.
         margin, scale: See :func:`acclimate.objectives.distillation.activation_boundary_loss`.
-        temperature, multi_label: See :func:`acclimate.objectives.distillation.soft_target_loss`.
+        temperature: See :meth:`HeadModel.soft_target_loss`.
         precision: Precision of the forward pass.
     """
 
+    head: HeadModel
     targets: TeacherTargets
-    connectors: Connectors
-    objective: Literal["boundary", "kl"]
+    connectors: Connectors | None
+    objective: str
     margin: float
     scale: float
     temperature: float
-    multi_label: bool
     precision: Precision
 
-    def loss(self, model: Any, inputs: dict[str, Tensor], indices: Sequence[int]) -> Tensor:
+    def loss(self, model: Any, inputs: dict[str, Tensor], labels: Tensor, indices: Sequence[int]) -> Tensor:
         """Return the loss of a batch.
 
         Args:
             model: The student.
             inputs: Inputs of the student by name (rows, tokens), without labels.
-            indices: Indices of the train examples (rows,).
+            labels: The labels, which only show where the answers of the student are.
+            indices: Indices of its rows (rows,).
         """
         device = inputs["input_ids"].device
         with autocast(self.precision, device):
             if self.objective == "kl":
-                logits = model(**inputs).logits
-                return soft_target_loss(
-                    logits, self.targets.logits[list(indices)].to(device), self.temperature, self.multi_label
-                )
+                logits = self.head.run(model, inputs).logits
+                answers, wanted = self.head.answer_logits(logits, labels), self.targets.answers(indices)
+                known = wanted.isfinite().all(-1).nonzero()[:, 0].to(device)
+                if not len(known):
+                    return answers.sum() * 0.0
+                return self.head.soft_target_loss(answers[known], wanted.to(device)[known], self.temperature)
             states = first_token_states(model, inputs)
+        assert self.connectors is not None
         return activation_boundary_loss(
             self.connectors.student(states.float()), self.targets.active(indices).to(device), self.margin, self.scale
         )
@@ -78,17 +84,21 @@ class DisagreementCallback(ResumableCallback):
     """Measures before the first step and after each epoch how many units are active in only one of the models."""
 
     def __init__(
-        self, classifier: Classifier, rows: list[dict[str, Any]], distillation_loss: DistillationLoss, seed: int
+        self,
+        rows: list[dict[str, Any]],
+        distillation_loss: DistillationLoss,
+        connectors: Connectors,
+        seed: int,
     ) -> None:
         """Choose the examples.
 
         Args:
-            classifier: The student.
-            rows: The train examples as its model inputs, see :meth:`Classifier.features`.
+            rows: The train examples as model inputs of the student.
             distillation_loss: The loss of the first phase.
+            connectors: Its projections.
             seed: Random seed of the choice.
         """
-        self.classifier, self.distillation_loss = classifier, distillation_loss
+        self.head, self.distillation_loss, self.connectors = distillation_loss.head, distillation_loss, connectors
         self.indices = sorted(
             random.Random(f"{seed}/watch").sample(range(len(rows)), min(MAX_TRACKED_EXAMPLES, len(rows)))
         )
@@ -116,16 +126,16 @@ class DisagreementCallback(ResumableCallback):
     @torch.inference_mode()
     def measure(self) -> float:
         """Return the mean number of units that differ, without dropout."""
-        model, device = self.classifier.model.eval(), self.classifier.device
+        model, device = self.head.model.eval(), self.head.device
         total = 0
-        for batch in self.classifier.batches([row["input_ids"] for row in self.rows]):
-            inputs = self.classifier.collate([self.rows[index] for index in batch])
+        for batch in self.head.batches([row["input_ids"] for row in self.rows]):
+            inputs = self.head.collate([self.rows[index] for index in batch])
             for name in set(inputs) - {"input_ids", "attention_mask", "token_type_ids"}:
                 inputs.pop(name)
             with autocast(self.distillation_loss.precision, device):
                 states = first_token_states(model, {name: value.to(device) for name, value in inputs.items()})
             active = self.distillation_loss.targets.active([self.indices[index] for index in batch]).to(device)
-            total += int(count_disagreements(self.distillation_loss.connectors.student(states.float()), active).sum())
+            total += int(count_disagreements(self.connectors.student(states.float()), active).sum())
         return total / len(self.rows)
 
 
@@ -171,45 +181,45 @@ def _constant(callback: ResumableCallback, trainer: StepTrainer) -> ResumableCal
 
 def build_phase_hooks(
     distillation_loss: DistillationLoss,
-    classifier: Classifier,
     rows: list[dict[str, Any]],
     options: ResolvedOptions,
     switch: int,
     schedule: Literal["shared", "each"],
     connector_learning_rate: float,
-) -> tuple[TrainingHooks, DisagreementCallback]:
+) -> tuple[TrainingHooks, list[float]]:
     """Set up the two phases of a student's training.
 
     Args:
         distillation_loss: The loss of the first phase.
-        classifier: The student.
-        rows: Its train examples, each with its index (``index``) in the targets of the teacher.
+        rows: The student's train examples, each with its index (``index``).
         options: Options of training.
         switch: Number of epochs of the first phase.
         schedule: One learning-rate schedule for both phases, or one for each.
         connector_learning_rate: Peak learning rate of the student's connector, if it is learned.
 
     Returns:
-        The hooks of the training, and the callback that measures the disagreement.
+        The hooks of the training; and the curve of the disagreement, which the training fills if units are compared.
     """
     epoch_steps = math.ceil(len(rows) / options.batch_size)
 
-    labels_loss = supervised_loss(classifier, options.confidence_penalty)
+    labels_loss = supervised_loss(distillation_loss.head, options.confidence_penalty)
 
     def loss(model: PreTrainedModel, inputs: dict[str, Tensor], step: int) -> Tensor:
         indices = inputs.pop("index")
         if step >= switch * epoch_steps:
             return labels_loss(model, inputs, step)
-        inputs.pop("labels")
-        return distillation_loss.loss(model, inputs, indices.tolist())
+        return distillation_loss.loss(model, inputs, inputs.pop("labels"), indices.tolist())
 
-    watch = DisagreementCallback(classifier, rows, distillation_loss, options.seed)
-    callbacks: list[ResumableCallback] = [watch]
-    if distillation_loss.connectors.kind == "student":
-        callbacks.append(ConnectorOptimizerCallback(distillation_loss.connectors, connector_learning_rate))
+    curve: list[float] = []
+    callbacks: list[ResumableCallback] = []
+    if (connectors := distillation_loss.connectors) is not None:
+        watch = DisagreementCallback(rows, distillation_loss, connectors, options.seed)
+        callbacks, curve = [watch], watch.curve
+        if connectors.kind == "student":
+            callbacks.append(ConnectorOptimizerCallback(connectors, connector_learning_rate))
     own = (
         phase_schedule(switch * epoch_steps, options.epochs * epoch_steps, options.warmup)
         if schedule == "each"
         else None
     )
-    return TrainingHooks(loss, own, [partial(_constant, callback) for callback in callbacks]), watch
+    return TrainingHooks(loss, own, [partial(_constant, callback) for callback in callbacks]), curve

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from acclimate.device import Precision, autocast
-from acclimate.errors import UserError
+from acclimate.errors import warn_once
 from acclimate.files import atomic_folder, warn_on_write_error
 from acclimate.models import load_tokenizer
 from acclimate.models.checkpoints import load_config
 from acclimate.modules.connectors import Connectors
-from acclimate.tasks.classification.classifier import Classifier
-from acclimate.tasks.head_model import check_finite
+from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.training_cache import computation_key, hash_rows, load_tensors
 from acclimate.training.method import cache_folder, cache_key, fingerprint_weights
 
@@ -32,12 +31,39 @@ class TeacherTargets:
     """The teacher's targets, with one bit per unit: 768 units of 10,000 examples take less than a megabyte."""
 
     bits: Tensor
-    """Which units are active, packed: (examples, ceil(units / 8)), uint8."""
+    """Which units are active, packed: (rows, ceil(units / 8)), uint8."""
     logits: Tensor
-    """(examples, classes), fp32."""
+    """Its answers, see :meth:`HeadModel.answer_logits`: (answers, classes), fp32; NaN where it has none."""
     units: int
+    """Number of units that are compared; 0 if none are."""
     seconds: float = 0.0
     """Time it took to compute them."""
+    ends: tuple[int, ...] = ()
+    """For each row of the student the number of answers up to it; set by :meth:`match`."""
+
+    def match(self, teacher: Sequence[Sequence[Hashable]], student: Sequence[Sequence[Hashable]]) -> TeacherTargets:
+        """Return the targets with the answers that the rows of the student need, in their order.
+
+        Warn of answers that the teacher does not have, since its tokenizer divides a text in another way.
+
+        Args:
+            teacher: What each answer in ``logits`` is about, see :meth:`HeadModel.answer_keys`.
+            student: The same for the answers of the student.
+        """
+        places = {key: place for place, key in enumerate(key for row in teacher for key in row)}
+        wanted = [places.get(key, -1) for row in student for key in row]
+        if missing := wanted.count(-1):
+            warn_once(
+                f"The teacher has no answer for {missing:,} of the {len(wanted):,} words that the student marks, "
+                "since the tokenizers divide them differently; these are learned from their labels only."
+            )
+        padded = torch.cat([self.logits, torch.full_like(self.logits[:1], torch.nan)])
+        ends = tuple(np.cumsum([len(row) for row in student]).tolist())
+        return replace(self, logits=padded[wanted], ends=ends)
+
+    def answers(self, rows: Sequence[int]) -> Tensor:
+        """Return the answers that rows of the student should have: (answers, classes), on the CPU."""
+        return torch.cat([self.logits[self.ends[row - 1] if row else 0 : self.ends[row]] for row in rows])
 
     def active(self, places: Sequence[int]) -> Tensor:
         """Return which units are above zero: booleans (places, units), on the CPU."""
@@ -53,30 +79,28 @@ def first_token_states(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     return model.base_model(**inputs)[0][:, 0]
 
 
-def representation_width(path: str | Path) -> int:
+def representation_width(path: str | Path) -> int | None:
     """Return the width of :func:`first_token_states` for a model, without loading it.
 
     Args:
         path: A model folder or a name on the Hugging Face Hub.
 
+    Returns:
+        The width; None if the first token of a text does not represent the text.
+
     Raises:
-        UserError: If there is no model, or the first token of a text does not represent the text.
+        UserError: If there is no model.
     """
     config, tokenizer = load_config(path), load_tokenizer(path)
     leads = tokenizer.cls_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.cls_token_id
     # XLNet puts that token last; in BART and similar models the last states are the decoder's.
-    if not leads or getattr(config, "is_encoder_decoder", False):
-        raise UserError(
-            f"'{path}' ({config.model_type}) has no first token that represents the whole text, so its "
-            "representation cannot be distilled or compared; choose an encoder such as BERT or RoBERTa."
-        )
-    return int(config.hidden_size)
+    return int(config.hidden_size) if leads and not getattr(config, "is_encoder_decoder", False) else None
 
 
 def compute_teacher_targets(
-    classifier: Classifier,
+    head: HeadModel,
     rows: Sequence[dict[str, Any]],
-    connectors: Connectors,
+    connectors: Connectors | None,
     precision: Precision,
     cache: bool = True,
 ) -> TeacherTargets:
@@ -85,9 +109,10 @@ def compute_teacher_targets(
     The released code reads the examples again in every epoch of distillation, with the same result.
 
     Args:
-        classifier: The teacher, with its own tokenizer.
-        rows: The examples as its model inputs, see :meth:`Classifier.features`.
-        connectors: The projections, of which ``teacher`` is applied before the sign is taken.
+        head: The teacher, with its own tokenizer.
+        rows: The examples as its model inputs, with their targets.
+        connectors: The projections, of which ``teacher`` is applied before the sign is taken; None if no units are
+            compared.
         precision: Precision of the forward pass.
         cache: Whether to use the cache. Its key covers the teacher, the token ids, the connector, device, precision
             and software.
@@ -96,12 +121,12 @@ def compute_teacher_targets(
         UserError: If the teacher returns NaN or infinity.
     """
     if not cache:
-        return _run_teacher(classifier, rows, connectors, precision)
-    folder = cache_folder() / "teacher_targets" / _targets_key(classifier, rows, connectors, precision)
+        return _run_teacher(head, rows, connectors, precision)
+    folder = cache_folder() / "teacher_targets" / _targets_key(head, rows, connectors, precision)
     if (found := load_tensors(folder / TARGETS_FILE)) is not None:
         tensors, seconds = found
-        return TeacherTargets(tensors["bits"], tensors["logits"], connectors.units, seconds)
-    targets = _run_teacher(classifier, rows, connectors, precision)
+        return TeacherTargets(tensors["bits"], tensors["logits"], connectors.units if connectors else 0, seconds)
+    targets = _run_teacher(head, rows, connectors, precision)
     with warn_on_write_error("Teacher targets", folder), atomic_folder(folder) as temporary:
         save_file(
             {"bits": targets.bits, "logits": targets.logits},
@@ -112,40 +137,44 @@ def compute_teacher_targets(
 
 
 def _targets_key(
-    classifier: Classifier, rows: Sequence[dict[str, Any]], connectors: Connectors, precision: Precision
+    head: HeadModel, rows: Sequence[dict[str, Any]], connectors: Connectors | None, precision: Precision
 ) -> str:
     return cache_key(
         {
-            **computation_key(classifier.model, classifier.tokenizer, precision),
-            "connector": [connectors.units, fingerprint_weights(connectors.teacher)],
-            "rows": hash_rows([{name: row[name] for name in row if name != "labels"} for row in rows]),
+            **computation_key(head.model, head.tokenizer, precision),
+            "connector": [connectors.units, fingerprint_weights(connectors.teacher)] if connectors else None,
+            "rows": hash_rows(rows),
+            "unit": head.unit,
         }
     )
 
 
 @torch.inference_mode()
 def _run_teacher(
-    classifier: Classifier, rows: Sequence[dict[str, Any]], connectors: Connectors, precision: Precision
+    head: HeadModel, rows: Sequence[dict[str, Any]], connectors: Connectors | None, precision: Precision
 ) -> TeacherTargets:
-    model, device = classifier.model.eval(), classifier.device
-    project = connectors.teacher.to(device)
-    bits = torch.empty(len(rows), -(-connectors.units // 8), dtype=torch.uint8)
-    logits = torch.empty(len(rows), int(model.config.num_labels or 0))
+    head.prepare()
+    model, device, units = head.model.eval(), head.device, connectors.units if connectors else 0
+    bits = torch.empty(len(rows), -(-units // 8), dtype=torch.uint8)
+    found = [torch.empty(0)] * len(rows)
     seen: list[Tensor] = []
     started = time.perf_counter()
     # One pass gives both: the hook reads the input of the head, even if the encoder is an ensemble.
     hook = model.base_model.register_forward_hook(lambda module, inputs, output: seen.append(output[0][:, 0]))
     try:
-        for batch in classifier.batches([row["input_ids"] for row in rows]):
-            inputs = classifier.collate([rows[place] for place in batch])
-            inputs.pop("labels")
+        for batch in head.batches([row["input_ids"] for row in rows]):
+            inputs = head.collate([rows[place] for place in batch])
+            labels = inputs.pop("labels")
             with autocast(precision, device):
-                logits[batch] = (
-                    model(**{name: value.to(device) for name, value in inputs.items()}).logits.float().cpu()
-                )
-            active = (project(seen.pop().float()) > 0).cpu().numpy()
-            bits[batch] = torch.from_numpy(np.packbits(active, axis=1))
+                moved = {name: value.to(device) for name, value in inputs.items()}
+                logits = head.run(model, moved).logits.float().cpu()
+            for place, own, label in zip(batch, logits, labels, strict=True):
+                found[place] = head.answer_logits(own[None], label[None])
+            states = seen.pop()
+            if connectors:
+                active = (connectors.teacher.to(device)(states.float()) > 0).cpu().numpy()
+                bits[batch] = torch.from_numpy(np.packbits(active, axis=1))
     finally:
         hook.remove()
-    check_finite([logits])
-    return TeacherTargets(bits, logits, connectors.units, time.perf_counter() - started)
+    check_finite(found)
+    return TeacherTargets(bits, torch.cat(found), units, time.perf_counter() - started)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBase
 
 from acclimate.device import Precision
@@ -23,7 +24,7 @@ from acclimate.tasks.entities.formats import find_column_files, find_columns, ho
 from acclimate.tasks.entities.schemes import OUTSIDE, read_entities, split_tag
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
-from acclimate.tasks.loading import load_with_head
+from acclimate.tasks.loading import find_head, load_with_head
 from acclimate.tasks.qa.windows import TokenizedText, split_into_windows, tokenize_texts
 from acclimate.tasks.readers import Row
 from acclimate.tasks.sources import Table
@@ -235,6 +236,19 @@ class Tagger(HeadModel):
             raise UserError("The tokenizer finds no token in the train sentences.")
         return rows
 
+    def answer_keys(self, examples: Sequence[Sentence]) -> list[list[Hashable]]:
+        """Return the sentence, start and end of each word that a window decides."""
+        windows = self.windows(examples)
+        return [
+            [(window.sentence, *windows.units[window.sentence][unit][:2]) for unit, _ in decided]
+            for window, decided in zip(windows.windows, windows.decided, strict=True)
+            if decided
+        ]
+
+    def answer_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the logits of the tokens that decide a word: (words, tags)."""
+        return logits[labels != IGNORE_INDEX]
+
     def probabilities(self, sentences: Sequence[Sentence], precision: Precision) -> tuple[Windows, list[np.ndarray]]:
         """Return the words of each sentence, and the softmax over the tags for each of them: (units, tags).
 
@@ -275,6 +289,8 @@ def _warn_about_inexact(
 class Entities(TaskKind):
     """Tokens with tags, texts with spans, or files with a word and its tag per line."""
 
+    distillation: ClassVar[tuple[str, ...]] = ("kl",)
+
     def matches(self, folder: Path) -> bool:
         """Return whether a folder has files of columns."""
         return bool(find_column_files(folder))
@@ -309,6 +325,10 @@ class Entities(TaskKind):
         """Read the task."""
         return build_task(name, read_table(tables, name, options), path, options.split_seed)
 
+    def is_model_of(self, path: str | Path, task: EntityTask) -> bool:
+        """Return whether a checkpoint is a model of the tags of the task, in their order."""
+        return find_head(path, "ForTokenClassification", _tags(task)) is not None
+
     def texts(self, example: Sentence) -> tuple[str, ...]:
         """Return the sentence; words without a text are joined by blanks."""
         return (example.text,)
@@ -325,14 +345,8 @@ class Entities(TaskKind):
     def learner(
         self, model: str | Path, task: EntityTask, options: ResolvedOptions, device: torch.device
     ) -> EntityLearner:
-        """Load a checkpoint as a model of tags in the scheme IOB2.
-
-        Raises:
-            UserError: If the model cannot be loaded, or there is a confidence penalty, which is not defined here.
-        """
-        if options.confidence_penalty:
-            raise UserError(f"'confidence_penalty' does not apply to the entities of '{task.name}'; remove it.")
-        tags = dict(enumerate([OUTSIDE, *(f"{prefix}-{label}" for label in task.labels for prefix in "BI")]))
+        """Load a checkpoint as a model of tags in the scheme IOB2."""
+        tags = dict(enumerate(_tags(task)))
         settings = {"num_labels": len(tags), "id2label": tags, "label2id": {tag: place for place, tag in tags.items()}}
         head = Tagger(
             *load_with_head(
@@ -342,6 +356,11 @@ class Entities(TaskKind):
         if not is_encoder(head.model):
             warn_once(f"'{model}' is a decoder: it marks each word without having read the words after it.")
         return EntityLearner(head, task)
+
+
+def _tags(task: EntityTask) -> list[str]:
+    """Return the tags that a model of the task has."""
+    return [OUTSIDE, *(f"{prefix}-{label}" for label in task.labels for prefix in "BI")]
 
 
 class EntityLearner(Learner):

@@ -1,0 +1,133 @@
+"""What students learn from teachers in each kind of task, with other tokenizers, encoders and decoders."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from acclimate.errors import UserError
+from acclimate.options import DistillOptions
+from acclimate.tasks import distill, finetune, load_task
+from acclimate.tasks.distillation.distill import choose_objective
+from acclimate.tasks.distillation.student_training import DistillationLoss
+from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
+from acclimate.tasks.kinds import TASK_KINDS, find_task_kind, resolve_options
+from tests.cases import each
+from tests.tasks.distillation.conftest import CPU
+from tests.tasks.test_classification import keyword_task
+from tests.tasks.test_contract import SAMPLES, splits_of
+
+QUICK = {"precision": "fp32", "progress": False, "max_length": 40, "batch_size": 8}
+
+
+def learner_of(model, task):
+    resolved, _ = resolve_options(DistillOptions(str(model), str(model), task, max_length=40), task)
+    torch.manual_seed(0)
+    return find_task_kind(task).learner(model, task, resolved, CPU)
+
+
+def test_words_have_the_predictions_of_the_teacher_whatever_the_tokenizers(tiny_bert, student, caplog):
+    """The teacher reads pieces of words, the student bytes, both in windows; words are looked up one by one."""
+    rows = splits_of("entities")["train"]
+    long = {"tokens": [w for row in rows for w in row["tokens"]], "tags": [t for row in rows for t in row["tags"]]}
+    odd = {"tokens": ["\u0301", "pasta", "\u200b", "x" * 30], "tags": ["O", "B-food", "O", "O"]}
+    task = load_task({"train": [*rows, long, odd], "test": rows})
+    teacher, pupil = learner_of(tiny_bert, task), learner_of(student, task)
+    teacher.head.max_length, pupil.head.max_length = 32, 24
+    targets = compute_teacher_targets(teacher.head, teacher.rows(task.train), None, "fp32", cache=False)
+    targets = targets.match(*(one.head.answer_keys(task.train) for one in (teacher, pupil)))
+    windows, tables = teacher.head.probabilities(task.train, "fp32")
+    known = {
+        (number, unit.start, unit.end): row
+        for number, (units, table) in enumerate(zip(windows.units, tables, strict=True))
+        for unit, row in zip(units, table, strict=True)
+    }
+    own, lost = pupil.head.answer_keys(task.train), 0
+    pupil_rows = pupil.rows(task.train)
+    assert len(own) == len(pupil_rows) > len(task.train)
+    for place, (keys, row) in enumerate(zip(own, pupil_rows, strict=True)):
+        found = targets.answers([place])
+        assert len(found) == len(keys) == (row["labels"] != -100).sum()
+        for key, logits in zip(keys, found, strict=True):
+            assert logits.isfinite().all() == (key in known)
+            lost += key not in known
+            if key in known:
+                torch.testing.assert_close(logits.softmax(-1), torch.tensor(known[key]).float(), atol=1e-5, rtol=1e-4)
+    assert lost and f"no answer for {lost:,} of the" in caplog.text
+
+    # The loss of a batch is the mean over the words that both have.
+    loss = DistillationLoss(pupil.head, targets, None, "kl", 1.0, 1.0, 2.0, "fp32")
+    places = [0, 5, len(own) - 1]
+    inputs = pupil.head.collate([pupil_rows[place] for place in places])
+    labels = inputs.pop("labels")
+    model = pupil.head.model.eval()
+    slow = []
+    for line, place in enumerate(places):
+        logits = model(**inputs).logits[line][labels[line] != -100]
+        for key, ours, theirs in zip(own[place], logits, targets.answers([place]), strict=True):
+            if key in known:
+                wanted = (theirs / 2).softmax(-1)
+                slow.append(4 * (wanted * (wanted.log() - (ours / 2).log_softmax(-1))).sum())
+    torch.testing.assert_close(loss.loss(model, inputs, labels, places), torch.stack(slow).mean())
+    alone = [place for place, keys in enumerate(own) if not any(key in known for key in keys)]
+    if alone:
+        one = pupil.head.collate([pupil_rows[alone[0]]])
+        assert loss.loss(model, one, one.pop("labels"), alone[:1]) == 0
+
+
+def mislabelled(kind):
+    """Rows of a kind whose train labels are wrong."""
+    rows = splits_of(kind)
+    train = rows["train"]
+    if kind == "entities":
+        swapped = {"B-food": "B-place", "B-place": "B-food", "O": "O"}
+        return {**rows, "train": [{**row, "tags": [swapped[tag] for tag in row["tags"]]} for row in train]}
+    return {**rows, "train": [{**row, "label": train[place - 1]["label"]} for place, row in enumerate(train)]}
+
+
+@each(("kind", "teacher", "pupil", "objective"), [
+    ("classification", "bert", "llama", "kl"),
+    ("entities", "llama", "roberta", "auto"),
+    ("regression", "bert", "llama", "kl"),
+    ("regression", "bert", "roberta", "auto"),
+])  # fmt: skip
+def test_a_student_learns_from_the_teacher_alone(kind, teacher, pupil, objective, encoders, decoders, tmp_path):
+    """The labels that the student reads before and beside distillation are wrong."""
+    models, task, mine = encoders | decoders, load_task(splits_of(kind)), tmp_path / "teacher"
+    metric, shared = task.scoring().metrics[0], {**QUICK, "learning_rate": 1e-2}
+    finetune(models[teacher], task, out=mine, epochs=8, **shared)
+    options = {"objective": objective, "epochs": 8, "distill_share": 1.0, "student_epochs": 1, **shared}
+    result = distill(mine, models[pupil], load_task(mislabelled(kind)), **options)
+    assert not result.teacher_trained and result.teacher_metrics[metric] > 0.8
+    boundary = kind == "regression" and objective == "auto"
+    assert result.objective == ("boundary" if boundary else "kl") and bool(result.units) == boundary
+    if boundary:
+        assert result.disagreement[-1] < 0.8 * result.disagreement[0]
+    else:
+        assert result.metrics[metric] > max(0.8, result.student_metrics[metric] + 0.1) and not result.disagreement
+        assert result.describe() and result.as_results().distillations[0].units == 0
+
+
+def test_the_penalty_applies_to_words_and_not_to_numbers(tiny_bert, student):
+    options = {**QUICK, "objective": "kl", "epochs": 2, "distill_share": 0.5, "teacher_epochs": 1, "student_epochs": 1}
+    for kind, differs in (("entities", True), ("regression", False)):
+        task = load_task(splits_of(kind))
+        plain, calm = (distill(tiny_bert, student, task, confidence_penalty=w, **options) for w in (0.0, 0.5))
+        assert (plain.train_loss != calm.train_loss) == differs
+
+
+def test_what_cannot_be_distilled_is_refused_by_name(tiny_bert, tiny_llama):
+    entities = load_task(splits_of("entities"), name="tiny")
+    for kind in TASK_KINDS.names():
+        if not TASK_KINDS.lookup(kind).distillation and kind in SAMPLES:
+            with pytest.raises(
+                UserError, match=rf"of the kind '{kind}', which cannot be distilled; the kinds that can"
+            ):
+                distill(tiny_bert, tiny_bert, load_task(splits_of(kind)), progress=False)
+    with pytest.raises(UserError, match=r"'boundary' does not apply to 'tiny', .* 'entities'; use 'kl'"):
+        choose_objective("boundary", entities)
+    for models in ((tiny_bert, tiny_llama), (tiny_llama, tiny_bert)):
+        with pytest.raises(UserError, match=r"\(llama\) has no first token.*use the objective 'kl'"):
+            distill(*models, keyword_task(), progress=False)
+    with pytest.raises(UserError, match="'connector' cannot be 'student' with the objective 'kl'"):
+        distill(tiny_bert, tiny_bert, entities, connector="student", progress=False)

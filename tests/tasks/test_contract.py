@@ -1,0 +1,212 @@
+"""What every kind of task must do, for encoders and decoders: load, learn, score, save, reload elsewhere, resume."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import shutil
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from transformers.trainer_callback import CallbackHandler
+
+from acclimate.errors import UserError
+from acclimate.evaluation.scoring import find_hub_task, make_scoring
+from acclimate.tasks import finetune, load_task
+from acclimate.tasks.kinds import EVALUATION_SPLITS, TASK_KINDS, find_task_kind, item_texts, task_text
+from acclimate.tasks.splits import limit_splits
+from acclimate.training import callbacks
+from tests.tiny import save_tiny
+
+FILLER = "the a of and to in is was it for on with".split()
+FOODS, TOPICS = "pasta pizza soup wine menu table".split(), "model data train test loss layer".split()
+
+
+def _classes(chance, number):
+    return {"text": f"{sentence(chance)} {('good', 'bad')[number % 2]}", "label": ("fine", "poor")[number % 2]}
+
+
+def _numbers(chance, number):
+    good = number % 4
+    return {"text": " ".join(["good"] * good + ["bad"] * (3 - good) + [sentence(chance)]), "label": good + 0.5}
+
+
+def _entities(chance, number):
+    words = [*sentence(chance).split(), FOODS[number % 2], chance.choice(FILLER)]
+    return {"tokens": words, "tags": ["O"] * (len(words) - 2) + [("B-food", "B-place")[number % 2], "O"]}
+
+
+def _questions(chance, number):
+    before = f"{sentence(chance)} "
+    answer = {"text": [FOODS[number % 4]], "answer_start": [len(before)]}
+    return {"id": f"{chance.random()}", "question": "which food ?", "context": f"{before}{FOODS[number % 4]} is it",
+            "answers": answer}  # fmt: skip
+
+
+def _queries(chance, number):
+    place = number % 6
+    return {"query": f"{sentence(chance)} {FOODS[place]}", "positive": f"the {TOPICS[place]}"}
+
+
+def _choices(chance, number):
+    words = ["good" if place == number % 3 else "bad" for place in range(3)]
+    return {"question": sentence(chance), "choices": [f"{sentence(chance)} {word}" for word in words],
+            "answer": number % 3}  # fmt: skip
+
+
+def sentence(chance):
+    return " ".join(chance.choices(FILLER, k=chance.randint(2, 5)))
+
+
+class Sample(NamedTuple):
+    """A tiny task of one kind.
+
+    Attributes:
+        row: Makes a row from a random generator and a number, which determines the answer.
+        options: Options of fine-tuning with which a tiny model learns the task.
+        needs: A package without which the kind cannot be used.
+    """
+
+    row: Callable[[random.Random, int], dict[str, Any]]
+    options: dict[str, Any] = {}
+    needs: str = "torch"
+
+
+SAMPLES = {
+    "classification": Sample(_classes),
+    "regression": Sample(_numbers),
+    "entities": Sample(_entities),
+    "qa": Sample(_questions, {"epochs": 8}),
+    "choice": Sample(_choices),
+    "retrieval": Sample(_queries, needs="sentence_transformers"),
+}
+"""A tiny task of every kind in the registry."""
+MODELS = ("bert", pytest.param("llama", marks=pytest.mark.slow))
+OPTIONS = {
+    **{"epochs": 6, "learning_rate": 1e-2, "batch_size": 8, "max_length": 40, "select": "dev"},
+    **{"precision": "fp32", "progress": False},
+}
+SIZES = {"train": 32, "dev": 8, "test": 12}
+
+
+@pytest.fixture(params=TASK_KINDS.names())
+def kind(request):
+    assert request.param in SAMPLES, f"add a tiny task of the kind '{request.param}' to SAMPLES"
+    if importlib.util.find_spec(SAMPLES[request.param].needs) is None:
+        pytest.skip(f"{SAMPLES[request.param].needs} is not installed")
+    return request.param
+
+
+def splits_of(kind):
+    """Rows by split."""
+    return {
+        split: [SAMPLES[kind].row(random.Random(f"{split}{number}"), number) for number in range(count)]
+        for split, count in SIZES.items()
+    }
+
+
+def options_of(kind):
+    return {**OPTIONS, **SAMPLES[kind].options}
+
+
+def test_it_is_found_and_read_the_same_from_objects_and_files(kind, tmp_path):
+    rows = splits_of(kind)
+    for split, own in rows.items():
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own))
+    task, read = load_task(rows, name="tiny"), load_task(tmp_path, name="tiny")
+    assert task.task_kind == read.task_kind == kind == load_task(rows, task_kind=kind).task_kind
+    assert task.fingerprint() == read.fingerprint() == load_task(rows, name="other").fingerprint()
+    assert {split: len(getattr(task, split)) for split in SIZES} == SIZES
+    assert f"'tiny': {SIZES['train']} train" in repr(task)
+    fewer = load_task({**rows, "train": rows["train"][1:]})
+    assert fewer.fingerprint() != task.fingerprint()
+    drawn = load_task(rows["train"])
+    assert drawn.drawn and drawn.test and len(drawn.train) < SIZES["train"]
+
+    found, own = find_task_kind(task), item_texts(task)
+    assert own.keys() == set(SIZES) and all(text.strip() for texts in own.values() for text in texts)
+    assert all(text.strip() for text in task_text(task))
+    for split in SIZES:
+        for example in getattr(task, split):
+            assert found.answer(example, task).strip() and list(found.texts(example))
+    shots = task.few_shot(4, 0)
+    assert shots == task.few_shot(4, 0) != task.few_shot(4, 1) and all(example in task.train for example in shots)
+    assert len(shots) < len(task.train)
+    with pytest.raises(UserError):
+        task.few_shot(0, 0)
+    assert len(limit_splits(task, train=8).train) == 8 and found.shrink(limit_splits(task, train=8)).test
+    for split in EVALUATION_SPLITS:
+        scoring = task.scoring(split)
+        assert make_scoring(scoring.kind, json.loads(json.dumps(scoring.details()))) == scoring
+        assert scoring.metrics and all(find_hub_task(scoring.kind))
+
+
+def killing(at, monkeypatch):
+    """Kill a training of any trainer at a step, once, after a checkpoint in the step before."""
+    on_step_begin, seen = CallbackHandler.on_step_begin, []
+
+    def kill(self, args, state, control):
+        seen.append(state.global_step)
+        monkeypatch.setattr(callbacks, "SECONDS_BETWEEN_CHECKPOINTS", -1 if state.global_step == at - 1 else 1e9)
+        if state.global_step == at and seen.count(at) == 1:
+            raise KeyboardInterrupt
+        return on_step_begin(self, args, state, control)
+
+    return patch.object(CallbackHandler, "on_step_begin", kill), seen
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_it_learns_scores_saves_reloads_elsewhere_and_resumes(kind, model, tmp_path, monkeypatch):
+    task, options = load_task(splits_of(kind), name="tiny"), options_of(kind)
+    start = save_tiny(model, tmp_path / "start")
+
+    # Learns: better than the same model with hardly any step.
+    whole = finetune(start, task, **options)
+    metric = make_scoring(whole.kind, whole.scoring).metrics[0]
+    before = finetune(start, task, **{**options, "epochs": 1, "learning_rate": 1e-12, "select": "last"})
+    assert whole.metrics[metric] > max(0.8, before.metrics[metric] + 0.1), (before.metrics[metric], whole.metrics)
+
+    # Scores: what a study computes from stored predictions, in which the true answers are the best possible.
+    stored = json.loads(json.dumps([whole.gold, whole.predicted]))
+    scoring = make_scoring(whole.kind, json.loads(json.dumps(whole.scoring)))
+    for name in scoring.metrics:
+        assert scoring.score(*stored, name) == pytest.approx(whole.metrics[name], abs=1e-9)
+        assert scoring.score(stored[0], stored[0], name) == pytest.approx(1.0) and name not in scoring.errors
+        items, score = scoring.resampler(*stored, name)
+        assert float(score(np.ones((1, items)))[0]) == pytest.approx(whole.metrics[name], abs=1e-9)
+    assert len(whole.predicted) == len(whole.gold) == len(whole.probabilities) == SIZES["test"]
+    assert all(name in whole.dev_metrics for name in task.scoring("dev").metrics)
+
+    # Resumes: a training that is killed in its second half ends with the same numbers.
+    kill, seen = killing(whole.steps // 2, monkeypatch)
+    with kill:
+        with pytest.raises(KeyboardInterrupt):
+            finetune(start, task, out=tmp_path / "out", **options)
+        first = len(seen)
+        resumed = finetune(start, task, out=tmp_path / "out", **options)
+    assert 0 < seen[first] <= whole.steps // 2 and seen[-1] == whole.steps - 1
+    assert (resumed.predicted, resumed.metrics) == (whole.predicted, whole.metrics)
+    assert not list(tmp_path.glob(".*.work"))
+
+    # Saves: a folder that another place and `transformers` read, with a card and readable predictions.
+    out = shutil.move(tmp_path / "out", tmp_path / "elsewhere")
+    config = transformers.AutoConfig.from_pretrained(out)
+    loaded, info = getattr(transformers, config.architectures[0]).from_pretrained(out, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    weights = load_file(out / "model.safetensors")
+    assert all(torch.equal(value, weights[name]) for name, value in loaded.state_dict().items() if name in weights)
+    lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert len(lines) == SIZES["test"] and lines[0].keys() == {"gold", "predicted", "probabilities"}
+    text = (out / "README.md").read_text()
+    assert f"pipeline_tag: {scoring.hub_task[0]}" in text and "tiny" in text
+    assert scoring.show(metric, whole.metrics[metric]) in text
+    again = finetune(out, task, **{**options, "epochs": 1, "learning_rate": 1e-12, "select": "last"})
+    assert again.predicted == pytest.approx(whole.predicted) if kind == "regression" else whole.predicted
+    assert again.metrics[metric] == pytest.approx(whole.metrics[metric], abs=1e-6)
