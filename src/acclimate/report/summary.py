@@ -192,6 +192,7 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
         sentences.append(nothing)
     sentences += _across_kinds(results) + (missing if compared else []) + _describe_errors(results, methods)
     sentences += [line.partition(". ")[0] + "." for line in collapsed_models(results)]
+    sentences += _describe_probes(results, methods)
     general = [row for row in results.losses if row.text == "general" and row.difference]
     loss = loss_name(results.losses)
     domain = [row for row in results.losses if row.text == "domain" and row.difference]
@@ -199,6 +200,22 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
     sentences += _describe_losses(general, methods, f"On general text the {loss} changed by")
     sentences += _describe_other_tasks(results, methods)
     return sentences + ([] if compared else missing)
+
+
+def _describe_probes(results: StudyResults, methods: list[str]) -> list[str]:
+    """Describe where methods helped a linear model that learns from the fewest labels and frozen states."""
+    linear = [row for row in results.probes if row.probe == "linear" and row.comparison]
+    if not linear:
+        return []
+    fewest = linear[0].labels_per_class
+    words = {}
+    for method in methods:
+        if rows := [row for row in linear if (row.method, row.labels_per_class) == (method, fewest)]:
+            words[f"{method} {_describe_method(rows, len({row_place(results, row) for row in rows}))}"] = _mean_points(
+                rows
+            )
+    labels = "all labels" if fewest is None else f"{fewest:,} {linear[0].unit}"
+    return [f"For a linear model on frozen states, with {labels}, {_all_or_extremes(words, 'from {} to {}')}."]
 
 
 def _across_kinds(results: StudyResults) -> list[str]:
