@@ -19,9 +19,10 @@ from acclimate.cli import app
 from acclimate.errors import UserError
 from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, ranking_scores, retrieval_metrics
 from acclimate.files import read_json
+from acclimate.merging import merge
 from acclimate.study import compare
 from acclimate.tasks import finetune, load_task
-from acclimate.tasks.kinds import find_task_kind, item_texts, task_text
+from acclimate.tasks.kinds import ResolvedOptions, find_task_kind, item_texts, task_text
 from acclimate.tasks.retrieval import RetrievalTask
 from acclimate.tasks.retrieval.model import load_bi_encoder
 from acclimate.tasks.splits import limit_splits
@@ -230,7 +231,7 @@ def test_what_does_not_apply_is_an_error(beir, tiny_bert, tmp_path, monkeypatch)
         with pytest.raises(UserError, match=words):
             finetune(tiny_bert, beir, **QUICK, **options)
     classes = [{"text": f"a {n}", "label": n % 2} for n in range(40)]
-    with pytest.raises(UserError, match="'similarity' measures retrieval models"):
+    with pytest.raises(UserError, match="'similarity' is for retrieval models"):
         finetune(tiny_bert, classes, similarity=beir, **QUICK)
     with pytest.raises(UserError, match="'epochs' must be at least 1"):
         finetune(tiny_bert, classes, epochs=0, **QUICK)
@@ -296,3 +297,62 @@ def test_a_decoder_is_read_at_its_last_token(tmp_path):
             ids = torch.tensor([tokenizer(text)["input_ids"]])
             last = model(input_ids=ids).last_hidden_state[0, -1]
         assert np.allclose(vector, last / last.norm(), atol=1e-5)
+
+
+@each("source", ["bm25", "model"])
+def test_hard_negatives_are_similar_documents_that_are_not_relevant(source, beir, tiny_bert):
+    task = load_task(beir)
+    learner = find_task_kind(task).learner(tiny_bert, task, ResolvedOptions(max_length=24, metric="ndcg@10"), None)
+    assert learner._mine(task.train, None) is task.train
+    learner.hard_negatives = source
+    options = ResolvedOptions(max_length=24, metric="ndcg@10", seed=3)
+    mined = learner._mine(task.train, options)
+    assert [query.text for query in mined] == [
+        query.text for query in task.train if query.text in {q.text for q in mined}
+    ]
+    ranked = (
+        rank_with_bm25(task.documents, [query.text for query in mined])
+        if source == "bm25"
+        else learner._rank(mined)[0]
+    )
+    for query, ranking in zip(mined, ranked, strict=True):
+        (negative,) = query.negatives
+        relevant = {passage.id for passage in query.relevant}
+        assert negative in [task.documents[key] for key in ranking if key not in relevant]
+    if source == "bm25":  # the other document that names the topic is among the first
+        hits = [query.text.split()[1] in query.negatives[0] for query in mined]
+        assert np.mean(hits) > 2 / len(task.documents)
+    assert learner._mine(task.train, options) == mined
+    assert all("negative" in row for row in learner.rows(mined))
+
+
+def test_what_the_model_finds_as_similar_as_a_relevant_document_is_no_negative(beir, tiny_bert):
+    task = load_task(beir)
+    learner = find_task_kind(task).learner(tiny_bert, task, ResolvedOptions(max_length=24, metric="ndcg@10"), None)
+    learner.hard_negatives = "model"
+    query = task.train[0]
+    (relevant,) = query.relevant
+    ranked = [[*[other for other in task.documents if other != relevant.id][:4], relevant.id]]
+    learner._rank = lambda queries: (ranked * len(queries), [[0.99, 0.96, 0.94, 0.5, 1.0]] * len(queries))
+    mined = learner._mine([query] * 40, ResolvedOptions(max_length=24, metric="ndcg@10"))
+    allowed = {task.documents[key] for key in ranked[0][2:4]}
+    assert {negative for each in mined for negative in each.negatives} == allowed
+
+
+def test_an_adapter_is_trained_merged_and_is_a_skill(beir, tiny_bert, tmp_path):
+    pytest.importorskip("peft")
+    options = {**QUICK, "epochs": 2, "learning_rate": 1e-2, "batch_size": 8}
+    result = finetune(tiny_bert, beir, out=tmp_path / "skill", adapter="lora", hard_negatives="bm25", **options)
+    assert result.metrics["ndcg@10"] > result.metrics["references"]["before training"]["ndcg@10"] + 0.05
+    base, skill = (AutoModel.from_pretrained(folder).state_dict() for folder in (tiny_bert, tmp_path / "skill"))
+    changed = {name for name in base if not torch.equal(base[name], skill[name]) and "pooler" not in name}
+    assert changed and all(name.endswith("weight") and "LayerNorm" not in name for name in changed)
+    difference = (
+        skill["encoder.layer.0.attention.self.query.weight"] - base["encoder.layer.0.attention.self.query.weight"]
+    )
+    assert torch.linalg.matrix_rank(difference, rtol=1e-3) <= 16
+    adapted = save_tiny("bert", tmp_path / "adapted", seed=0, initializer_range=0.02)
+    merge(adapted, "skill", tmp_path / "out", skill=tmp_path / "skill", base=tiny_bert, progress=False)
+    assert finetune(tmp_path / "out", beir, epochs=0, **QUICK).metrics["ndcg@10"] > 0
+    with pytest.raises(UserError, match="'adapter' is for retrieval models, which 'task' does not train"):
+        finetune(tiny_bert, [{"text": f"t {n}", "label": n % 2} for n in range(20)], adapter="lora", **QUICK)

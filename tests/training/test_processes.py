@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
-import multiprocessing
-import os
-import socket
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
 from acclimate.corpus import Corpus, TokenDataset
@@ -26,7 +20,7 @@ from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, POLICIES,
 from acclimate.tasks import finetune
 from acclimate.training import adapt, batches, cutting, distributed, method
 from acclimate.training.batches import Collator, StepDataset
-from acclimate.training.distributed import ProcessGroup, join_process_group
+from acclimate.training.distributed import ProcessGroup
 from acclimate.training.inputs import report_batch
 from acclimate.training.method import AdaptContext
 from tests.cases import each
@@ -35,10 +29,9 @@ from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tasks.test_classification import keyword_task
 from tests.tiny import TEXTS, save_tiny, tiny_model, tiny_tokenizer
 from tests.training.helpers import rows
-from tests.training.together import NO_DROPOUT, main, one_step
+from tests.training.together import NO_DROPOUT, launch, main, one_step
 
 OPTIONS = {**SHORT, "steps": 4, "batch_size": 8}
-FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(scope="module")
@@ -49,30 +42,8 @@ def together(tmp_path_factory, _own_cache):
     save_tiny("bert", out / "still", **NO_DROPOUT)
     with killed(3):  # two processes will continue this run
         adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "more", save_every=2, **OPTIONS)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    logs = [out / f"{rank}.log" for rank in range(2)]
-    started = [FORK.Process(target=_take_part, args=(rank, port, out, log)) for rank, log in enumerate(logs)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(600)
-    assert [process.exitcode for process in started] == [0, 0], "\n".join(log.read_text() for log in logs)
+    launch(main, out)
     return out
-
-
-def _take_part(rank: int, port: int, out: Path, log: Path) -> None:
-    """Run one process in the environment that torchrun would set; forked to save imports."""
-    with log.open("w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    logging.getLogger("acclimate").addHandler(logging.StreamHandler(os.fdopen(os.dup(2), "w")))
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "CUDA_VISIBLE_DEVICES": ""}
-    os.environ |= {name: str(value) for name, value in place.items()}
-    AcceleratorState._reset_state(reset_partial_state=True)  # the state of the parent, which is a single process
-    main(out)
 
 
 @each(("name", "graph_tokens"), [("kept", 10**6), ("twice", 0), ("mixed", 0)])
@@ -361,13 +332,6 @@ def test_the_share_of_a_process_is_said_and_a_small_one_is_a_warning(capsys, cap
     assert not capsys.readouterr().err and not caplog.records
     report_batch(64, 74.4, ProcessGroup(0, 8), gpu, False)
     assert "only 595 tokens per step" in caplog.text and "--batch-size 3584" in caplog.text
-
-
-def test_sharded_parameters_are_refused(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(UserError, match="sharded parameters"):
-        join_process_group()
 
 
 def test_a_single_process_is_unchanged():

@@ -1,14 +1,20 @@
-"""Code that the processes of ``test_processes.py`` run; each calls it once, in the environment of torchrun."""
+"""Code that several processes run, each in the environment of torchrun."""
 
 from __future__ import annotations
 
 import json
+import logging
+import multiprocessing
+import os
+import socket
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from safetensors.torch import save_file
 
 from acclimate.masking import RandomMasking
@@ -26,13 +32,48 @@ from tests.training.helpers import rows
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def one_step(group: ProcessGroup, graph_tokens: int) -> dict[str, torch.Tensor]:
+FORK = multiprocessing.get_context("fork")
+
+
+def launch(run: Callable[[Path], None], out: Path, processes: int = 2) -> None:
+    """Run a function with a folder in several processes at once, and check that all of them succeed."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    logs = [out / f"{rank}.log" for rank in range(processes)]
+    started = [FORK.Process(target=_take_part, args=(run, rank, port, out, logs)) for rank in range(processes)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(600)
+    failed = [process.exitcode for process in started] != [0] * processes
+    assert not failed, "\n".join(log.read_text() for log in logs)
+
+
+def _take_part(run: Callable[[Path], None], rank: int, port: int, out: Path, logs: list[Path]) -> None:
+    """Run one process in the environment that torchrun would set; forked to save imports."""
+    with logs[rank].open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    logging.getLogger("acclimate").addHandler(logging.StreamHandler(os.fdopen(os.dup(2), "w")))
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": len(logs), "LOCAL_WORLD_SIZE": len(logs)}
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "CUDA_VISIBLE_DEVICES": ""}
+    os.environ |= {name: str(value) for name, value in place.items()}
+    AcceleratorState._reset_state(reset_partial_state=True)  # the state of the parent, which is a single process
+    run(out)
+
+
+def one_step(
+    group: ProcessGroup, graph_tokens: int, shard: Callable[[Engine], None] | None = None
+) -> dict[str, torch.Tensor]:
     """Run one step of a model without dropout; return terms and gradients."""
     model = tiny_model("bert", **NO_DROPOUT)
-    attach(model)
+    attach(model, sharded=shard is not None)
     importance = {"H": torch.linspace(0, 1, 8).view(2, 4)}
     objectives = [LanguageModelling(), GeneralKnowledgeContrast(importance, 0.2, 0.7), TextContrast()]
     engine = Engine(model, objectives, graph_tokens=graph_tokens, group=group)
+    if shard is not None:
+        shard(engine)
     collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), MASKED, 40)
     steps = StepDataset(rows(2), collator, batch_size=9, steps=3, seed=1, group=group)
     terms = engine.step(steps[1])

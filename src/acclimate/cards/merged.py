@@ -13,6 +13,7 @@ from acclimate.model_kinds import find_kind
 
 METHODS = {
     "chat-vector": ("model + weight (instruct - base)", "Huang et al., ACL 2024"),
+    "skill": ("model + weight (skill - base)", "Huang et al., EMNLP 2023"),
     "interpolation": ("(1 - alpha) base + alpha model", "Wortsman et al., CVPR 2022"),
     "soup": ("weighted mean of the models", "Wortsman et al., ICML 2022"),
     "ties": ("base + TIES of the differences to it", "Yadav et al., NeurIPS 2023"),

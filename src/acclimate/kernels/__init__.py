@@ -145,6 +145,10 @@ class Kernels:
         """Return whether the gradient of a weight may still change when the context of a step ends."""
         return is_pending(weight)
 
+    def for_shards(self) -> Kernels:
+        """Return these kernels without those that write to whole weights and gradients."""
+        return replace(self, vocabulary_grads=False, bf16_weights=False)
+
     def without_padding(self, device: torch.device) -> Kernels | None:
         """Return these kernels with attention that reads texts without padding; None if the device has none."""
         works = self.device == "cuda" and _are_wanted() and varlen_works(device)

@@ -37,7 +37,7 @@ from acclimate.models.checkpoints import (
     model_fingerprint,
 )
 from acclimate.models.loading import load_tokenizer
-from acclimate.models.saving import copy_sentence_encoder_files
+from acclimate.models.saving import copy_sentence_encoder_files, find_file
 from acclimate.options import recorded, verb
 from acclimate.options.merging import DENSITY, PATH, SPARSE, MergeOptions, check_options
 from acclimate.progress import Progress
@@ -53,7 +53,7 @@ Rule = Callable[[str, Sequence[Callable[[], Tensor]]], Tensor]
 
 
 class Source(NamedTuple):
-    """A model that is merged: ``"model"``, ``"instruct"`` or ``"base"``, and its folder or Hub name."""
+    """A model that is merged: ``"model"``, ``"instruct"``, ``"skill"`` or ``"base"``, and its folder or Hub name."""
 
     role: str
     name: str
@@ -64,10 +64,12 @@ def _merge(options: MergeOptions) -> MergeResult:
     """Merge the weights of models that come from one base model, without training.
 
     ``chat-vector`` adds to a model what instruction tuning has changed: model + weight (instruct - base) (Huang et
-    al., ACL 2024). ``interpolation`` is (1 - alpha) base + alpha model (WiSE-FT, Wortsman et al., CVPR 2022). ``soup``
-    is the weighted mean of the models (Wortsman et al., ICML 2022). ``ties`` (Yadav et al., NeurIPS 2023),
-    ``dare-linear`` and ``dare-ties`` (Yu et al., ICML 2024) drop a part of the difference of each model to the base
-    model, and add a combination of the rest to it; ``peft`` computes it, tensor by tensor.
+    al., ACL 2024). ``skill`` adds what any other training has changed: model + weight (skill - base). With a sentence
+    encoder as the skill, the result is one, too (AdaSent, Huang et al., EMNLP 2023). ``interpolation`` is
+    (1 - alpha) base + alpha model (WiSE-FT, Wortsman et al., CVPR 2022). ``soup`` is the weighted mean of the models
+    (Wortsman et al., ICML 2022). ``ties`` (Yadav et al., NeurIPS 2023), ``dare-linear`` and ``dare-ties`` (Yu et al.,
+    ICML 2024) drop a part of the difference of each model to the base model, and add a combination of the rest to it;
+    ``peft`` computes it, tensor by tensor.
 
     Each tensor is read, merged in fp32 and written before the next, so that memory holds about two tensors; with
     ``ties`` and ``dare``, two per model. The result has the architecture, the types of the weights, the configuration
@@ -95,7 +97,7 @@ def _merge(options: MergeOptions) -> MergeResult:
     }
     config = recorded(
         options,
-        ("models", "base", "instruct", "text_column"),
+        ("models", "base", "instruct", "skill", "text_column"),
         acclimate=__version__,
         model=sources[0].name,
         sources=[{**source._asdict(), "files": model_fingerprint(source.name)} for source in sources],
@@ -140,8 +142,9 @@ def _find_sources(options: MergeOptions) -> list[Source]:
     """
     models: Any = options.models
     sources = [Source("model", str(name)) for name in models]
-    if options.method == "chat-vector":
-        sources.append(Source("instruct", str(options.instruct)))
+    for role, method in (("instruct", "chat-vector"), ("skill", "skill")):
+        if options.method == method:
+            sources.append(Source(role, str(getattr(options, role))))
     if options.method != "soup":
         base = options.base
         if base is None:
@@ -203,6 +206,7 @@ class Merger:
         self._max_shard_bytes, self._progress = max_shard_bytes, progress
         self._tokenizer = load_tokenizer(self._first.folder)
         self._generation = self._first.folder / GENERATION_FILE
+        self._sentence_modules = self._first.folder
         self.notes: list[str] = []
         for source, other in zip(sources[1:], others, strict=True):
             self.notes += match(self._first, other)
@@ -210,6 +214,9 @@ class Merger:
             missing = self._missing_tokens(tokenizer.get_vocab(), other.label)
             if source.role == "instruct":
                 self._take_chat_files(other, tokenizer.chat_template, missing)
+            if source.role == "skill" and find_file(str(other.folder), "modules.json"):
+                self._sentence_modules = other.folder
+                self.notes.append(f"From '{other.label}', the result also has the modules of a sentence encoder.")
         self.notes = list(dict.fromkeys(self.notes))
 
     def _missing_tokens(self, vocabulary: dict[str, int], label: str) -> list[str]:
@@ -273,7 +280,7 @@ class Merger:
         if self._generation.is_file():
             shutil.copy(self._generation, folder)
         self._tokenizer.save_pretrained(folder)
-        copy_sentence_encoder_files(str(first.folder), folder)
+        copy_sentence_encoder_files(str(self._sentence_modules), folder)
 
     def _merge_tensor(self, name: str, rule: Rule) -> Tensor:
         """Merge the tensor, or the rows of it that all models have."""
@@ -331,7 +338,7 @@ def _make_rule(config: Mapping[str, Any]) -> Rule:
     method, weights = config["method"], config["weights"]
     if method == "interpolation":
         return linear([config["alpha"], 1 - config["alpha"]])
-    if method == "chat-vector":
+    if method in ("chat-vector", "skill"):
         return linear([1.0, weights[0], -weights[0]])
     if method == "soup":
         return linear(weights)

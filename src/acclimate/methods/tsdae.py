@@ -42,7 +42,7 @@ class TSDAE(Method):
     """
 
     purpose: ClassVar[str] = "Learn sentence embeddings"
-    cost: ClassVar[float] = 2.0
+    cost: ClassVar[float] = 2.8
     kinds: ClassVar[tuple[str, ...]] = ("masked",)
     kinds_reason: ClassVar[str] = "reads texts in both directions and reconstructs them from left to right"
     learning_rate: ClassVar[float] = 3e-5

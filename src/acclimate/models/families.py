@@ -21,6 +21,7 @@ from acclimate.kernels import Kernels, choose
 from acclimate.model_kinds import find_kind
 
 KERNELS_ATTRIBUTE, PROBE_ATTRIBUTE = "acclimate_kernels", "acclimate_probe"
+COMPILED_ATTRIBUTE = "acclimate_compiled"
 
 
 @dataclass(frozen=True)
@@ -212,13 +213,24 @@ def kernels_of(model: PreTrainedModel) -> Kernels:
     return kernels
 
 
-def use_kernels(model: PreTrainedModel, device: torch.device) -> Kernels:
+def is_compiled(model: PreTrainedModel) -> bool:
+    """Return whether the layers of a model are compiled (:mod:`acclimate.models.compiling`)."""
+    return hasattr(model, COMPILED_ATTRIBUTE)
+
+
+def use_kernels(model: PreTrainedModel, device: torch.device, sharded: bool = False) -> Kernels:
     """Choose the kernels of a model for the device that it will run on, and replace layers with faster ones.
+
+    Args:
+        model: The model.
+        device: The device.
+        sharded: Whether its weights will be sharded among processes.
 
     Raises:
         UserError: If ``ACCLIMATE_KERNELS`` is neither ``auto`` nor ``torch``.
     """
     kernels = _choose(model, device)
+    kernels = kernels.for_shards() if sharded else kernels
     kernels.replace_layers(model)
     setattr(model, KERNELS_ATTRIBUTE, kernels)
     return kernels

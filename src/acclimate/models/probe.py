@@ -40,12 +40,16 @@ _FOUND: dict[str, tuple[Probe, Calls]] = {}
 """Results of this process, by class, configuration, types and kernels: they do not depend on the weights."""
 
 
-def attach(model: PreTrainedModel) -> list[HeadLayer]:
+def attach(model: PreTrainedModel, sharded: bool = False) -> list[HeadLayer]:
     """Make ``model`` run the gated attention function, with the kernels for its device, if the outputs stay the same.
 
     Call it again after moving the model to another device. The model keeps its own attention if it does not call the
     function, or its outputs would change: it then runs without gates and with one text per row. :func:`probe_of`
     returns what was measured.
+
+    Args:
+        model: The model.
+        sharded: Whether its weights will be sharded among processes.
 
     Returns:
         The attention layers in the order of their calls; none if heads cannot be gated.
@@ -56,7 +60,7 @@ def attach(model: PreTrainedModel) -> list[HeadLayer]:
     if not hasattr(model, PROBE_ATTRIBUTE):
         setattr(model, PROBE_ATTRIBUTE, Probe("", model.config._attn_implementation or "eager", (), {}))
     own = getattr(model, PROBE_ATTRIBUTE).own_attention
-    kernels = use_kernels(model, model.device)
+    kernels = use_kernels(model, model.device, sharded)
     entries = json.dumps(model.config.to_dict(), sort_keys=True, default=str)
     key = f"{type(model)} {own} {model.device} {model.dtype} {kernels} {entries}"
     if key not in _FOUND:

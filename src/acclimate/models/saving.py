@@ -78,7 +78,8 @@ def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | No
 
 def find_non_finite(model: PreTrainedModel) -> list[str]:
     """Return the names of the weights with a value that is NaN or infinite."""
-    return [name for name, value in model.named_parameters() if not bool(value.isfinite().all())]
+    weights = ((name, getattr(value, "_local_tensor", value)) for name, value in model.named_parameters())
+    return [name for name, value in weights if not bool(value.isfinite().all())]
 
 
 SENTENCE_ENCODER_FILES = (

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from acclimate.objectives.base import BatchObjective, Gates, Outputs, View
+from acclimate.objectives.base import BatchObjective, Gates, Outputs, PoolingHead, View
 
 Similarity = Literal["cosine", "dot"]
 
@@ -108,7 +108,7 @@ class GeneralKnowledgeContrast(BatchObjective):
 class TextContrast(BatchObjective):
     """Mean over texts of -log( exp(cos(z_i, z_i') / t) / sum_j exp(cos(z_i, z_j') / t) ).
 
-    z and z' are the mean-pooled representations of a text under two dropout masks; j runs over all texts of the step.
+    z and z' are the vectors of a text under two dropout masks; j runs over all texts of the step.
     """
 
     name = "simcse"
@@ -118,6 +118,7 @@ class TextContrast(BatchObjective):
         weight: float = 1.0,
         temperature: float = 0.05,
         tokens: Literal["original", "masked"] = "original",
+        pooling: PoolingHead | None = None,
     ) -> None:
         """Set up the two views.
 
@@ -127,13 +128,14 @@ class TextContrast(BatchObjective):
             tokens: With ``"original"`` the unmasked text is read twice, besides the view of the LM loss, as in SimCSE
                 and in the DGA paper. With ``"masked"`` one of the two is the view of the LM loss, which saves one of
                 three forward passes; but both are then masked at the same positions, which reveals the pair.
+            pooling: How the hidden states of a text become its vector; None for their mean.
         """
-        self.weight, self.temperature = weight, temperature
+        self.weight, self.temperature, self.pooling = weight, temperature, pooling
         self.views = (View(tokens, draw=0), View(tokens, draw=1))
 
     def represent(self, outputs: Outputs) -> Tensor:
-        """Return both pooled representations of each text: (texts, 2, width)."""
-        return torch.stack([outputs.pooled(view) for view in self.views], dim=1)
+        """Return both vectors of each text: (texts, 2, width)."""
+        return torch.stack([outputs.pooled(view, self.pooling) for view in self.views], dim=1)
 
     def loss(self, representations: Tensor) -> Tensor:
         """Return the contrast over all texts."""

@@ -36,6 +36,16 @@ GradientCheckpointing = Annotated[
         recorded=False,
     ),
 ]
+Fsdp = Annotated[
+    bool,
+    Option(
+        "Divide weights, gradients and optimizer state among the processes of torchrun (FSDP2), for larger models.",
+        MODEL,
+        more="It changes nothing but rounding. ``accelerate launch`` with FSDP of version 2 does the same.",
+        study=False,
+        recorded=False,
+    ),
+]
 MaxMemory = Annotated[
     Positive | None,
     Option(

@@ -16,7 +16,7 @@ from acclimate.options.numbers import Count, Fraction, Number, Positive, read_nu
 from acclimate.options.reading import Encoding
 from acclimate.options.training import MaxLength, Overwrite, Progress, Seed, TextColumn, TextInput
 
-METHODS = ("chat-vector", "interpolation", "soup", "ties", "dare-linear", "dare-ties")
+METHODS = ("chat-vector", "skill", "interpolation", "soup", "ties", "dare-linear", "dare-ties")
 SPARSE = ("ties", "dare-linear", "dare-ties")
 """Methods that drop a part of each difference to the base model."""
 DENSITY = 0.2
@@ -25,8 +25,9 @@ PATH = ("domain", "general")
 """Texts on which the models of an interpolation path are measured."""
 USED_BY = {
     "instruct": ("chat-vector",),
-    "base": ("chat-vector", "interpolation", *SPARSE),
-    "weights": ("chat-vector", "soup", *SPARSE),
+    "skill": ("skill",),
+    "base": ("chat-vector", "skill", "interpolation", *SPARSE),
+    "weights": ("chat-vector", "skill", "soup", *SPARSE),
     "alpha": ("interpolation",),
     "alphas": ("interpolation",),
     **dict.fromkeys(PATH, ("interpolation",)),
@@ -84,7 +85,9 @@ class MergeOptions:
             many=True,
         ),
     ]
-    method: Annotated[str, Option("Method: chat-vector, interpolation, soup, ties, dare-linear or dare-ties.", METHOD)]
+    method: Annotated[
+        str, Option("Method: chat-vector, skill, interpolation, soup, ties, dare-linear or dare-ties.", METHOD)
+    ]
     out: Annotated[str | Path, Option("Output directory.", OUTPUT, recorded=False)]
     _: KW_ONLY
     base: Annotated[
@@ -99,11 +102,17 @@ class MergeOptions:
         str | Path | None,
         Option("Instruction-tuned model of the same base, for chat-vector.", MODEL),
     ] = None
+    skill: Annotated[
+        str | Path | None,
+        Option(
+            "Model of the same base that has learned something else, such as a sentence encoder, for skill.", MODEL
+        ),
+    ] = None
     weights: Annotated[
         Weights | None,
         BeforeValidator(lambda value: value if value is None else _read_numbers(value)),
         Option(
-            "Weight of the chat vector, or of each model in the order of --model, such as 1,0.5.",
+            "Weight of the chat vector or the skill, or of each model in the order of --model, such as 1,0.5.",
             METHOD,
             default="1; equal shares for soup and dare-linear",
             more="Those of a soup are divided by their sum.",
@@ -163,6 +172,8 @@ def check_options(options: MergeOptions) -> None:
         raise UserError(f"{method} needs {expected}, not {len(models)}.")
     if method == "chat-vector" and options.instruct is None:
         raise UserError("chat-vector needs the instruction-tuned model; give it with --instruct.")
+    if method == "skill" and options.skill is None:
+        raise UserError("skill needs the model that has it; give it with --skill.")
     if weights is not None and len(weights) != len(models):
         raise UserError(f"There are {len(weights)} weights for {len(models)} models; give one for each.")
     if weights is not None and method == "soup" and (min(weights) < 0 or not sum(weights) > 0):

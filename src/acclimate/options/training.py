@@ -15,6 +15,7 @@ from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, o
 from acclimate.options.memory import (
     Adapter,
     AdapterSetting,
+    Fsdp,
     GradientCheckpointing,
     MaxMemory,
     Optimizer,
@@ -230,6 +231,7 @@ class TrainingOptions:
     weights: Weights = "fp32"
     gradient_checkpointing: GradientCheckpointing = None
     max_memory: MaxMemory = None
+    fsdp: Fsdp = False
     layout: RowLayout = None
     documents: DocumentBorders = None
     text_column: TextColumn = "text"

@@ -8,13 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from acclimate.device import Precision
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.scoring import Scoring
 from acclimate.options import Option, SupervisedOptions, options, values
+from acclimate.options.memory import AdapterName
 from acclimate.options.numbers import Count
 from acclimate.tasks.readers import SPLITS
 from acclimate.training.task_kinds import TASK_KINDS, TaskKind, find_task_kind, load_task, open_task, task_texts
@@ -94,6 +95,10 @@ class Learner(ABC):
         self.head, self.task = head, task
         self.general: SentencePairs | None = None
         """Pairs on which a model with embeddings of sentences is measured before and after training."""
+        self.hard_negatives: Literal["bm25", "model"] | None = None
+        """What ranks the documents from which hard negatives of a retrieval model are drawn; None for none."""
+        self.adapter: AdapterName | None = None
+        """Low-rank adapter that such a model trains; None for all weights."""
 
     @abstractmethod
     def rows(self, examples: Sequence[Any]) -> Sequence[dict[str, Any]]:
@@ -215,7 +220,7 @@ def resolve_options(given: SupervisedOptions, task: Any) -> tuple[ResolvedOption
     if resolved.metric not in metrics:
         raise unknown_name_error("metric", resolved.metric, metrics)
     kind = find_task_kind(task)
-    if not (given.epochs or kind.own_training or kind.zero_shot):
+    if not (given.epochs or kind.own_training or kind.zero_shot or getattr(given, "contrastive", False)):
         raise UserError(f"'epochs' must be at least 1 for the task '{task.name}', whose head needs training.")
     if given.confidence_penalty and not task.labels:
         raise UserError(f"'confidence_penalty' does not apply to the task '{task.name}', which has no classes.")

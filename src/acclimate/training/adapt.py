@@ -83,6 +83,7 @@ from acclimate.training.result import (
     sample_masked_texts,
     warn_of_explosion,
 )
+from acclimate.training.sharding import check_sharding, shard
 from acclimate.training.stages import adapt_in_stages, stages_folder
 from acclimate.training.task_kinds import open_task
 from acclimate.training.trainer import LOG_FILE, StepTrainer, train
@@ -119,7 +120,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     given_layout = options.layout
     options = with_kind_defaults(options, method)
     assert options.layout and options.max_length
-    group = join_process_group()
+    group = join_process_group(options.fsdp)
     progress = options.progress and group.first
     own = options.text_column if options.corpus is None and options.text_column != "text" else None
     task = open_task(options.task, options, text_column=own)
@@ -143,6 +144,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         raise UserError(f"Method '{method.name}' sets the mask rate itself; remove the option 'mask_rate'.")
     out = follow_link(options.out)
     precision = choose_precision(options.precision, default_device())
+    sharded = check_sharding(options, method, precision)
     config = recorded(
         options,
         (*BUDGETS, *REPLAY_OPTIONS, "masking_settings", "text_column", "heldout_every", "keep_steps", "similarity"),
@@ -185,7 +187,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     kind, loaded.pooling = loaded.kind, method.sentence_pooling
     method.check_kind(kind, model)
     _check_masking(options, kind)
-    layers = attach(to_device(loaded.model))
+    layers = attach(to_device(loaded.model), sharded)
     layout = usable_layout(loaded.model, options.layout, given_layout)
     appended = add_method_virtual_tokens(loaded, method, seed)
     length = max_length + appended
@@ -281,6 +283,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 progress=progress,
                 report_to=trackers,
                 run_name=out.name,
+                trainer_class=shard(engine, loaded, rule, progress) if sharded else StepTrainer,
                 callbacks=[partial(KeepStepsCallback, options.keep_steps, work / KEPT_FOLDER, keep), *watch],
             )
         method.finish(context)

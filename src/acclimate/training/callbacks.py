@@ -61,6 +61,23 @@ def find_newest_checkpoint(work: Path) -> Path | None:
     return next((found for found in _list_checkpoints(work) if is_complete(found)), None)
 
 
+def check_weight_names(work: str | Path, wrong: Collection[str]) -> None:
+    """Refuse the checkpoints in a folder if weights are missing or unexpected.
+
+    Args:
+        work: The folder.
+        wrong: Names of such weights.
+
+    Raises:
+        UserError: If there are any.
+    """
+    if wrong:
+        raise UserError(
+            f"The checkpoint in '{work}' is not one of this model ({len(wrong)} weights differ by name, such as "
+            f"{min(wrong)}); remove that folder to start over."
+        )
+
+
 def remove_incomplete_checkpoints(work: Path) -> None:
     """Remove incomplete checkpoints, so that their files do not get into the next checkpoint of the same step."""
     for found in _list_checkpoints(work):
@@ -139,10 +156,14 @@ class KeepStepsCallback(TrainerCallback):
             control.should_save = state.global_step < state.max_steps
 
     def _keep(self, step: int) -> bool:
-        if step in self.steps and self.trainer.engine.group.first:
+        if step not in self.steps:
+            return False
+        self.trainer.engine.group.gather_weights()
+        if self.trainer.engine.group.first:
             with atomic_folder(self.folder / f"step-{step:06d}") as made:
                 self.write(made, self.trainer)
-        return step in self.steps
+        self.trainer.engine.group.release_weights()
+        return True
 
 
 def copy_kept_models(work: Path, out: Path) -> None:

@@ -1,6 +1,7 @@
 """The processes of one run, started by ``torchrun`` or ``accelerate launch``; usually there is one.
 
-Every process holds the whole model and reads its share of the micro-batches of each step. Gradients, and sums over the
+Every process holds the whole model, unless it is sharded (:mod:`acclimate.training.sharding`), and reads its share of
+the micro-batches of each step. Gradients, and sums over the
 batch, are added up over the processes, so that loss, gradients and negatives of a step are those of a single process
 with the same batch. ``DistributedDataParallel`` is not suitable: it averages over processes, which is another loss
 where they read different numbers of tokens, and it requires every forward pass to go through its wrapper.
@@ -16,12 +17,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from acclimate.device import default_device, preserve_rng_state
+from acclimate.device import TRUE_VALUES, default_device, preserve_rng_state
 from acclimate.errors import UserError, environment_integer, first_line
 from acclimate.models import gradient_may_change
 
@@ -30,7 +32,7 @@ TIMEOUT = timedelta(hours=12)
 BUCKET_BYTES, MAX_RUNNING_BUCKETS = 25 * 2**20, 4
 """Bytes of gradients that are summed at a time, and sums that run at a time; their product is the extra memory."""
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-_SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+FSDP_VARIABLE, DEEPSPEED_VARIABLE = "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +111,26 @@ class ProcessGroup:
         sums = _GradientSums(parameters)
         yield sums.last_pass
         sums.finish()
+
+    def before_loss(self) -> None:
+        """Prepare the head of the model for the loss of a micro-batch; weights that are whole need nothing."""
+
+    def gather_weights(self) -> None:
+        """Make the weights of a model whole in the first process, to write it; weights that are whole need nothing."""
+
+    def release_weights(self) -> None:
+        """Free what :meth:`gather_weights` has gathered."""
+
+    def align(self, batches: Sequence[Any]) -> Sequence[Any]:
+        """Return the micro-batches that this process reads in a step, its own ones first.
+
+        The others contribute nothing: they are there for passes that all processes have to run together.
+        """
+        return batches
+
+    def least(self, number: int) -> int:
+        """Return the minimum over the processes, where all have to do the same; else the number itself."""
+        return number
 
     def copy_from_first(self, values: Iterable[Tensor]) -> None:
         """Overwrite tensors with those of the first process."""
@@ -287,24 +309,65 @@ def _make_buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]
     return buckets
 
 
-def join_process_group() -> ProcessGroup:
-    """Return the processes of this run, and connect them if they are not connected yet.
+def wants_sharding(fsdp: bool) -> bool:
+    """Return whether the option or ``accelerate launch`` asks for sharded parameters (FSDP2).
+
+    Args:
+        fsdp: The option of the user.
 
     Raises:
-        UserError: If parameters would be sharded (FSDP, DeepSpeed), since gates and soft masks need whole weights, or
-            the variables of a launcher are wrong or incomplete.
+        UserError: If another kind of sharding is asked for, or there is one process.
+    """
+    launched = os.environ.get(FSDP_VARIABLE, "").lower() in TRUE_VALUES
+    if os.environ.get(DEEPSPEED_VARIABLE, "").lower() in TRUE_VALUES:
+        raise UserError("DeepSpeed is not supported. Shard parameters with --fsdp, started with torchrun.")
+    alone = environment_integer("WORLD_SIZE", 1) <= 1
+    if alone and fsdp:
+        raise UserError("--fsdp divides the model among several processes; start them with torchrun, or remove it.")
+    if alone or not (fsdp or launched):
+        return False
+    if launched and os.environ.get("FSDP_VERSION", "1") != "2":
+        raise UserError("FSDP of version 1 is not supported; add --fsdp_version 2, or set fsdp_version: 2.")
+    if os.environ.get("FSDP_OFFLOAD_PARAMS", "").lower() in TRUE_VALUES:
+        raise UserError("Parameters cannot be offloaded to the CPU; set fsdp_offload_params to false.")
+    if os.environ.get("FSDP_ACTIVATION_CHECKPOINTING", "").lower() in TRUE_VALUES:
+        raise UserError("Use --gradient-checkpointing, and set fsdp_activation_checkpointing to false.")
+    return True
+
+
+@contextmanager
+def hidden_sharding() -> Iterator[None]:
+    """Return a context in which ``accelerate`` does not see that it was launched with FSDP.
+
+    Otherwise the ``Trainer`` would shard the model itself, for a forward pass that the engine does not use.
+    """
+    value = os.environ.pop(FSDP_VARIABLE, None)
+    try:
+        yield
+    finally:
+        if value is not None:
+            os.environ[FSDP_VARIABLE] = value
+
+
+def join_process_group(fsdp: bool | None = None) -> ProcessGroup:
+    """Return the processes of this run, and connect them if they are not connected yet.
+
+    Args:
+        fsdp: Whether the user asks for sharded parameters; None for a training that needs whole ones.
+
+    Raises:
+        UserError: If parameters would be sharded in a way that is not possible, or the variables of a launcher are
+            wrong or incomplete.
     """
     for name in _RANK_VARIABLES:
         environment_integer(name)
+    if wants_sharding(bool(fsdp)) and fsdp is None:
+        raise UserError(
+            "Only adapt and pretrain can shard parameters (FSDP); here every process keeps the whole model. Start it "
+            "with torchrun or accelerate launch --multi_gpu."
+        )
     if environment_integer("WORLD_SIZE", 1) <= 1:
         return ProcessGroup()
-    for name in _SHARDING_VARIABLES:
-        if os.environ.get(name, "").lower() in ("1", "true"):
-            raise UserError(
-                "Training keeps the whole model in every process; sharded parameters (FSDP, DeepSpeed) are not "
-                "supported, since soft masks and gates need whole weights. Start it with torchrun or "
-                "accelerate launch --multi_gpu."
-            )
     from accelerate import PartialState  # chooses the same backend as the Trainer
 
     try:

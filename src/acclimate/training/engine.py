@@ -111,10 +111,10 @@ class Engine:
         hidden: dict[View, Tensor] = {}
         embedded: dict[View, Tensor] = {}
         chosen: dict[View, Tensor] = {}
-        groups: dict[tuple[str, torch.Size], list[View]] = {}
-        for view in views:
-            groups.setdefault((view.reader, batch.view_input(view.tokens).ids.shape), []).append(view)
-        for (name, (rows, _)), mine in groups.items():
+        groups: dict[tuple[str, bool, torch.Size], list[View]] = {}
+        for view in views:  # shortened texts by themselves, so that the number of passes does not depend on the texts
+            groups.setdefault((view.reader, view.full, batch.view_input(view.tokens).ids.shape), []).append(view)
+        for (name, _, (rows, _)), mine in groups.items():
             inputs = [batch.view_input(view.tokens) for view in mine]
             ids, text = inputs[0]
             if len(inputs) > 1:
@@ -182,7 +182,8 @@ class Engine:
         self, batches: Sequence[Batch], counts: dict[str, int], terms: Terms, backward: bool, last_pass: LastPass
     ) -> None:
         """Read the micro-batches, fill ``terms`` and, with ``backward``, add gradients."""
-        device = batches[0].masked.device
+        device, own = batches[0].masked.device, len(batches)
+        batches = self.group.align(batches)
         with autocast(self.precision, device):  # one context for all, so that their graphs share the cast weights
             kept = [self._read(batch, backward) for batch in batches[: self._kept(batches, backward)]]
         represented = [mine for _, mine in kept]
@@ -190,15 +191,17 @@ class Engine:
         for batch in batches[len(kept) :] if self.over_batch else []:
             seeds.append(_RandomState(device))
             represented.append(self._read(batch, grad=False)[1])
-        gradients = self._batch_term_gradients(represented, terms)
+        gradients = self._batch_term_gradients(represented[:own], terms)
         after = _RandomState(device) if seeds else None
         del represented  # frees its graphs
         for number, batch in enumerate(batches):
             if not kept and seeds:
                 seeds.pop(0).restore()
             read = kept.pop(0) if kept else self._read(batch, backward)
+            self.group.before_loss()
             with torch.set_grad_enabled(backward), autocast(self.precision, device):
-                loss = self._loss(read, counts, {name: parts[number] for name, parts in gradients.items()}, terms)
+                mine = {name: parts[number] for name, parts in gradients.items()} if number < own else {}
+                loss = self._loss(read, counts, mine, terms) if number < own else self._no_loss(read)
             del read  # frees what the graph does not need, above all the logits
             if backward:  # per micro-batch: bf16 weights would accumulate gradients in bf16
                 with last_pass() if number == len(batches) - 1 else nullcontext():
@@ -220,7 +223,7 @@ class Engine:
         if not backward or len(batches) == 1:
             return len(batches)
         read = accumulate(self.policy.batch_cost(batch.host.text) * self.student_views for batch in batches)
-        return sum(tokens <= self.graph_tokens for tokens in read)
+        return self.group.least(sum(tokens <= self.graph_tokens for tokens in read))
 
     def _read(self, batch: Batch, grad: bool) -> tuple[Outputs, dict[str, Tensor]]:
         """Read all views of a micro-batch; also return what the terms over all texts need of it, by name.
@@ -259,6 +262,12 @@ class Engine:
         # By the chain rule this product has the gradient of the loss, though not its value.
         parts += [(represented[name] * gradient).sum() for name, gradient in gradients.items()]
         return torch.stack(parts).sum()
+
+    def _no_loss(self, read: tuple[Outputs, dict[str, Tensor]]) -> Tensor:
+        """Return zero, computed from all that a micro-batch gives to the loss."""
+        outputs, represented = read
+        parts = [*(term.total(outputs) for term in self.additive), *map(torch.sum, represented.values())]
+        return 0 * torch.stack(parts).sum()
 
     def _over_batch(self, term: BatchObjective, representations: Tensor) -> tuple[Tensor, Tensor]:
         """Return a term over the representations of all processes, and its gradient for those of this process."""

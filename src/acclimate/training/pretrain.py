@@ -285,7 +285,7 @@ def _pretrain(options: PretrainOptions) -> AdaptResult:
     method = FromScratch(describe_config(config), own)
     check_keep_steps(options.keep_steps, method, options.steps)
     start = out.parent / f".{out.name}.start"
-    group = join_process_group()
+    group = join_process_group(options.fsdp)
 
     def make_initial_model() -> Path:
         with group.main_process_first():

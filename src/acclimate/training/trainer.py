@@ -36,12 +36,14 @@ from acclimate.training.callbacks import (
     Clock,
     ResumableCallback,
     StepCallback,
+    check_weight_names,
     find_newest_checkpoint,
     linear_schedule,
     log_interval,
     remove_incomplete_checkpoints,
 )
 from acclimate.training.diagnosis import StepData, StepEngine, make_divergence_error
+from acclimate.training.distributed import hidden_sharding
 from acclimate.training.memory import LossScaler, make_optimizer
 from acclimate.updates import UpdateRule
 
@@ -279,11 +281,7 @@ class StepTrainer(Trainer):
         missing = set(load_result.missing_keys) & weights.keys()
         loaded = {value.data_ptr() for name, value in weights.items() if name not in missing}
         lost = [name for name in missing if weights[name].data_ptr() not in loaded]
-        if wrong := sorted([*lost, *load_result.unexpected_keys]):
-            raise UserError(
-                f"The checkpoint in '{self.args.output_dir}' is not one of this model ({len(wrong)} weights differ by "
-                f"name, such as {wrong[0]}); remove that folder to start over."
-            )
+        check_weight_names(str(self.args.output_dir), [*lost, *load_result.unexpected_keys])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Append the mean of each term since the last line to ``log.jsonl``, and pass all of it to the trackers."""
@@ -368,6 +366,7 @@ def train(
     callbacks: Sequence[CallbackFactory] = (),
     report_to: Sequence[str] = (),
     run_name: str | None = None,
+    trainer_class: type[StepTrainer] = StepTrainer,
 ) -> StepTrainer:
     """Train with AdamW and clipped gradients; resume from the newest complete checkpoint in ``work``.
 
@@ -393,6 +392,7 @@ def train(
         callbacks: Functions that each make a callback for the trainer.
         report_to: Experiment trackers.
         run_name: Name of the run in the trackers.
+        trainer_class: The class of the trainer.
 
     Returns:
         The trainer, with the number of tokens, the losses and the lines of the log.
@@ -400,7 +400,7 @@ def train(
     Raises:
         UserError: If the loss, a gradient or a weight becomes NaN or infinite, or a checkpoint does not fit the run.
     """
-    with ExitStack() as stack:
+    with hidden_sharding(), ExitStack() as stack:
         if work is None:
             work, save_every = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-"))), 0
         work.mkdir(parents=True, exist_ok=True)
@@ -431,7 +431,7 @@ def train(
         )
         clock = Clock(None if minutes is None else 60 * minutes, engine.group)
         bar = stack.enter_context(Progress(title, 1.0, enabled=progress, delay=0, persistent=True))
-        trainer = StepTrainer(
+        trainer = trainer_class(
             engine,
             args,
             data,
@@ -454,6 +454,7 @@ def train(
         with postpone_stop():
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         trainer.check_weights()
+        engine.group.gather_weights()
     # The caller gets the model without the gradients of the last step.
     nn.Module.zero_grad(engine.model, set_to_none=True)
     return trainer

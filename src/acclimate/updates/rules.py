@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ ROUNDED_VALUES = 2**22
 
 class UpdateRule:
     """Hooks around every optimizer step; by default they do nothing."""
+
+    needs_whole_weights: ClassVar[bool] = True
+    """Whether the weights must not be sharded among processes."""
 
     def after_backward(self) -> None:
         """Run when the gradients of the step are complete, before they are clipped."""
@@ -60,6 +63,8 @@ class SoftMask(UpdateRule):
     the released code does with AdamW. Under Adam this has almost no effect, since a constant factor cancels between
     the first moment and the root of the second, and weight decay still moves a protected unit as far as any other.
     """
+
+    needs_whole_weights: ClassVar[bool] = False
 
     def __init__(
         self,

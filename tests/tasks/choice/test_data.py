@@ -32,6 +32,7 @@ def two(row, key, values, count=8):
 @each(("made", "wanted"), [
     (two({**QUESTION, "choices": TEXTS}, "answer", [0, 2]), [0, 2]),  # MMLU
     (two({**QUESTION, **ABC}, "answer", ["A", "d"]), [0, 3]),
+    (two({**QUESTION, "choices": TEXTS}, "answer", ["(B)", "c."]), [1, 2]),
     (two({**QUESTION, "choices": {"text": TEXTS, "label": list("ABCD")}}, "answerKey", ["B", "D"]), [1, 3]),  # ARC
     (two({**QUESTION, "choices": {"text": TEXTS, "label": list("1234")}}, "answerKey", ["2", "4"]), [1, 3]),
     (two({"question_stem": "a", "choices": {"text": TEXTS, "label": list("ABCD")}}, "answerKey", ["C"]), [2, 2]),
@@ -133,8 +134,8 @@ def test_named_columns_and_other_kinds():
     answers = {"text": ["a"], "answer_start": [0]}
     squad = [{"id": f"{n}", "context": "a b", "question": "q", "answers": answers} for n in range(4)]
     assert load_task({"train": squad, "test": squad}).task_kind == "qa"
-    graded = [{"text": f"a {n}", "option": "x", "label": "no" if n % 2 else "yes"} for n in range(30)]
-    assert load_task(graded).task_kind == "classification"
+    graded = [{"sentence": f"a {n}", "a": "x", "b": f"{n}", "label": "no" if n % 2 else "yes"} for n in range(30)]
+    assert load_task(graded, text_column="sentence").task_kind == "classification"
 
 
 def test_passages_stay_in_one_split_and_texts_do_not_show_the_answer():

@@ -138,7 +138,7 @@ def divide(budget: int, sizes: np.ndarray) -> np.ndarray:
 class Best(Budget):
     """Keeps the documents with the highest scores.
 
-    Scores are cached. Documents without a score, such as those without a word, come last.
+    Scores are cached. Documents without a score, such as empty ones, come last.
 
     Attributes:
         by: ``rules`` for the rules for web pages of Gopher; ``perplexity`` for the loss per token of ``model`` or,

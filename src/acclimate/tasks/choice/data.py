@@ -35,6 +35,10 @@ ENDINGS = ("endings", "ending")
 """Columns of choices that continue the question, as in SWAG and HellaSwag."""
 HIDDEN = ("", "-1", "nan", "none")
 """What datasets write in place of the answers of a hidden test split."""
+AROUND_LETTERS = "()[]. :"
+"""What can be around the letter of an answer, as in ``(B)``."""
+READ_ROWS = 100
+"""Number of rows that decide whether a table is a multiple-choice task."""
 NAMED_ROWS = 3
 """Number of rows that a message on rows that cannot be used names."""
 
@@ -172,12 +176,20 @@ def _choice_columns(lower: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def holds_choices(rows: Sequence[Row], options: ReadingOptions) -> bool:
-    """Return whether rows are those of a multiple-choice task: they have its columns, and the first has choices."""
+    """Return whether rows are those of a multiple-choice task: its columns, and answers that are among the choices.
+
+    Up to half of the answers may be something else, as then reading the rows names the first of these.
+    """
     columns = find_columns(dict.fromkeys(column for _, row in rows for column in row), options)
-    try:
-        return columns is not None and len(list(filter(None, _read_choices(rows[0][1], columns).texts))) > 1
-    except ValueError:
+    if columns is None:
         return False
+    wrong: list[str] = []
+    parsed = _parse(rows[:READ_ROWS], columns, wrong)
+    if not parsed or len(columns.choices) == 1:  # a column of lists can be nothing else
+        return bool(parsed)
+    column, reading = _choose_answers({"train": parsed}, columns.answers)
+    known = sum(READINGS[reading](_value(row, column), choices) is not None for _, row, choices in parsed)
+    return 2 * known >= len(parsed)
 
 
 def _read_choices(row: Mapping[str, Any], columns: Columns) -> Choices:
@@ -233,11 +245,12 @@ Answer = Callable[[str, Choices], int | None]
 
 
 def _by_mark(value: str, choices: Choices) -> int | None:
-    marks = [mark.casefold() for mark in choices.marks]
-    return marks.index(value.casefold()) if value.casefold() in marks else None
+    marks, value = [mark.casefold() for mark in choices.marks], value.strip(AROUND_LETTERS).casefold()
+    return marks.index(value) if value in marks else None
 
 
 def _by_letter(value: str, choices: Choices) -> int | None:
+    value = value.strip(AROUND_LETTERS)
     place = ord(value.lower()) - ord("a") if len(value) == 1 else -1
     return place if 0 <= place < len(choices.texts) else None
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import random
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -26,9 +28,11 @@ from acclimate.evaluation.retrieval import DEPTH, compare_rankings, rank_with_bm
 from acclimate.model_kinds import kind_of_checkpoint
 from acclimate.models.checkpoints import load_config, trusts_remote_code
 from acclimate.models.loading import load_tokenizer
+from acclimate.models.lora import LowRankAdapter
 from acclimate.models.saving import find_non_finite
+from acclimate.options.memory import AdapterName
 from acclimate.options.reading import ReadingOptions
-from acclimate.progress import Progress, silence_transformers
+from acclimate.progress import Progress, print_message, silence_transformers
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.readers import Row
 from acclimate.tasks.retrieval.data import (
@@ -42,12 +46,18 @@ from acclimate.tasks.retrieval.data import (
 )
 from acclimate.tasks.sources import Table
 from acclimate.tasks.trainer import ADAM_EPSILON, BestWeightsCallback, Score, TrainingResult
+from acclimate.training.adapters import check_adapter
 from acclimate.training.callbacks import find_newest_checkpoint, mark_complete, remove_incomplete_checkpoints
 from acclimate.training.distributed import ProcessGroup
 
 LARGEST_BATCH = 64
 """Rows whose gradients fit at once; the loss of a larger batch is computed in parts, with the same gradients."""
 LOGGED_LINES = 50
+MINED_DEPTH, MINED_MARGIN = 50, 0.95
+"""Number of the best documents that are not relevant from which hard negatives are drawn, and their maximum similarity
+to the query as a share of that of a relevant document."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -230,23 +240,15 @@ class RetrievalLearner(Learner):
         examples: Sequence[Query],
         options: ResolvedOptions,
         precision: Precision,
-        *,
-        work: Path | None,
-        title: str,
-        score: Callable[[], Score] | None,
-        report_to: Sequence[str],
-        run_name: str | None,
-        group: ProcessGroup,
+        **training: Any,
     ) -> TrainingResult:
-        """Train with the trainer of ``sentence-transformers`` and its loss with in-batch negatives.
+        """Train with the loss of ``sentence-transformers`` with in-batch negatives; see :func:`train_encoder`.
 
-        The loss is ``MultipleNegativesRankingLoss`` (Henderson et al., 2017); no batch has a text twice. With no
-        epochs, the model is evaluated as it is.
+        The loss is ``MultipleNegativesRankingLoss`` (Henderson et al., 2017). With no epochs, the model is evaluated
+        as it is.
         """
         if not options.epochs:
             return TrainingResult(0, 0, 0.0, [])
-        if group.size > 1:
-            raise UserError("Retrieval is trained in one process; start it without torchrun or accelerate launch.")
         if len(examples) < 2:
             raise UserError(
                 f"'{self.task.name}' has {len(examples)} train queries; give at least two, or epochs=0 to "
@@ -254,72 +256,169 @@ class RetrievalLearner(Learner):
             )
         self.initial, _ = self._rank(self.task.test)
         self._before = None if self.general is None else self.general.measure(self.head.model)
-        library, encoder = import_sentence_transformers(), self.head.model
-        from datasets import Dataset
-
-        losses, rows = library.sentence_transformer.losses, self.rows(examples)
-        best = BestWeightsCallback(encoder, score) if score else None
-        steps = options.epochs * math.ceil(len(rows) / options.batch_size)
+        encoder = self.head.model
+        losses, rows = (
+            import_sentence_transformers().sentence_transformer.losses,
+            self.rows(self._mine(examples, options)),
+        )
+        if options.batch_size > LARGEST_BATCH:
+            loss = losses.CachedMultipleNegativesRankingLoss(encoder, mini_batch_size=LARGEST_BATCH)
+        else:
+            loss = losses.MultipleNegativesRankingLoss(encoder)
         prompts = {"anchor": encoder.prompts.get("query"), "positive": encoder.prompts.get("document")}
         prompts["negative"] = prompts["positive"]
         columns = {name: prompt for name, prompt in prompts.items() if prompt and name in rows[0]}
-        with ExitStack() as stack:
-            folder = work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            arguments = library.SentenceTransformerTrainingArguments(
-                str(folder),
-                num_train_epochs=options.epochs,
-                per_device_train_batch_size=options.batch_size,
-                learning_rate=options.learning_rate,
-                warmup_steps=math.ceil(options.warmup * steps),
-                weight_decay=options.weight_decay,
-                max_grad_norm=options.max_gradient_norm,
-                adam_epsilon=ADAM_EPSILON,
-                seed=options.seed,
-                bf16=precision == "bf16",
-                fp16=precision == "fp16",
-                use_cpu=default_device().type == "cpu",
-                batch_sampler="no_duplicates",
-                prompts=columns or None,
-                save_strategy="epoch" if work else "no",
-                logging_steps=max(1, steps // LOGGED_LINES),
-                report_to=list(report_to) or "none",
-                run_name=run_name,
-                disable_tqdm=True,
-                dataloader_pin_memory=False,
+        return train_encoder(
+            self.head, rows, loss, options, precision, adapter=self.adapter, prompts=columns or None, **training
+        )
+
+    def _mine(self, examples: Sequence[Query], options: ResolvedOptions) -> Sequence[Query]:
+        """Return queries with a hard negative for each relevant document, if that is wanted.
+
+        They are drawn from the :data:`MINED_DEPTH` best documents that are not relevant. A document that the model
+        finds nearly as similar as a relevant one, by :data:`MINED_MARGIN`, is probably relevant, too, and left out
+        (NV-Retriever, Moreira et al., 2024), unless it finds all of them that similar. BM25 has no such threshold.
+        """
+        if self.hard_negatives is None:
+            return examples
+        documents, texts = dict(self.task.documents), [query.text for query in examples]
+        if self.hard_negatives == "bm25":
+            ranked, scores = rank_with_bm25(documents, texts), None
+        else:
+            ranked, scores = self._rank(examples)
+        chance, made = random.Random(options.seed), []
+        for place, query in enumerate(examples):
+            relevant = {passage.id for passage in query.relevant}
+            found = list(zip(ranked[place], scores[place] if scores else [0.0] * len(ranked[place]), strict=True))
+            known = [score for key, score in found if key in relevant]
+            limit = MINED_MARGIN * max(known) if scores and known else math.inf
+            other = [(documents[key], score) for key, score in found if key not in relevant]
+            hard = [text for text, score in other if score < limit] or [text for text, _ in other]
+            hard = hard[:MINED_DEPTH]
+            chosen = chance.sample(hard, min(len(hard), len(query.relevant)))
+            made.append(replace(query, negatives=query.negatives + tuple(chosen)))
+        if without := sum(not query.negatives for query in made):
+            made = [query for query in made if query.negatives]
+            log.warning(
+                "'%s': no hard negative was found for %d of %d train queries, which are left out.",
+                self.task.name,
+                without,
+                len(examples),
             )
-            checkpoint = None
-            if work and work.is_dir():
-                remove_incomplete_checkpoints(work)
-                if (checkpoint := find_newest_checkpoint(work)) and best:
-                    best.load(checkpoint)
-            if options.batch_size > LARGEST_BATCH:
-                loss = losses.CachedMultipleNegativesRankingLoss(encoder, mini_batch_size=LARGEST_BATCH)
-            else:
-                loss = losses.MultipleNegativesRankingLoss(encoder)
-            encoder.model_card_data.widget = [{}]  # without examples, the trainer computes some for a card
-            progress = stack.enter_context(Progress(title, steps, enabled=options.progress))
-            with silence_transformers():
-                trainer = library.SentenceTransformerTrainer(
-                    model=encoder,
-                    args=arguments,
-                    train_dataset=Dataset.from_list(rows),
-                    loss=loss,
-                    callbacks=[_EpochCallback(best, progress)],
-                )
-                trainer.remove_callback(PrinterCallback)
-                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        lines = [
-            {"step": line["step"], "epoch": line["epoch"], "loss": line["loss"]}
-            for line in trainer.state.log_history
-            if "loss" in line
-        ]
-        if not all(math.isfinite(line["loss"]) for line in lines):
-            raise UserError("The loss became NaN or infinite; lower the learning rate.")
-        if best:
-            encoder.load_state_dict(best.weights)
-        encoder.eval()
-        mean = sum(line["loss"] for line in lines) / max(1, len(lines))
-        return TrainingResult(trainer.state.global_step, best.epoch if best else options.epochs, mean, lines)
+        if len(made) < 2:
+            raise UserError(f"'{self.task.name}' has too few documents for hard negatives; leave hard_negatives out.")
+        return made
+
+
+def train_encoder(
+    head: BiEncoder,
+    rows: Sequence[dict[str, Any]],
+    loss: Any,
+    options: ResolvedOptions,
+    precision: Precision,
+    *,
+    work: Path | None,
+    title: str,
+    score: Callable[[], Score] | None,
+    report_to: Sequence[str],
+    run_name: str | None,
+    group: ProcessGroup,
+    adapter: AdapterName | None = None,
+    prompts: dict[str, str] | None = None,
+    passes: int | None = None,
+    sampler: Literal["no_duplicates", "batch_sampler"] = "no_duplicates",
+) -> TrainingResult:
+    """Train a sentence encoder in place with the trainer of ``sentence-transformers``.
+
+    Args:
+        head: The sentence encoder.
+        rows: Texts by column, and perhaps a ``label``.
+        loss: A loss of ``sentence-transformers`` for the encoder.
+        options: Options of fine-tuning.
+        precision: The resolved precision.
+        work: As for :func:`acclimate.tasks.trainer.train`, like the following arguments. A training with an adapter
+            starts anew after an interruption.
+        title: Title of the progress bar.
+        score: Function that scores the model after each epoch.
+        report_to: Experiment trackers.
+        run_name: Name of the run.
+        group: The processes, of which there must be one.
+        adapter: Name of a low-rank adapter that is trained in place of the weights, and merged into them.
+        prompts: Prompts by column.
+        passes: Passes over the rows, if not the epochs of the options.
+        sampler: The sampler of ``sentence-transformers``; by default no batch has a text twice.
+
+    Raises:
+        UserError: If there are several processes, or the loss becomes NaN or infinite.
+    """
+    if group.size > 1:
+        raise UserError("Embeddings are trained in one process; start it without torchrun or accelerate launch.")
+    from datasets import Dataset
+
+    library, encoder, passes = import_sentence_transformers(), head.model, passes or options.epochs
+    added = None
+    if adapter is not None:
+        settings = check_adapter(adapter, None)
+        added = LowRankAdapter(encoder[0].auto_model, adapter, settings, seed=options.seed)
+        print_message(added.describe(), enabled=options.progress)
+        work = None
+    best = BestWeightsCallback(encoder, score) if score else None
+    steps = passes * math.ceil(len(rows) / options.batch_size)
+    with ExitStack() as stack:
+        folder = work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        arguments = library.SentenceTransformerTrainingArguments(
+            str(folder),
+            num_train_epochs=passes,
+            per_device_train_batch_size=options.batch_size,
+            learning_rate=options.learning_rate,
+            warmup_steps=math.ceil(options.warmup * steps),
+            weight_decay=options.weight_decay,
+            max_grad_norm=options.max_gradient_norm,
+            adam_epsilon=ADAM_EPSILON,
+            seed=options.seed,
+            bf16=precision == "bf16",
+            fp16=precision == "fp16",
+            use_cpu=default_device().type == "cpu",
+            batch_sampler=sampler,
+            prompts=prompts,
+            save_strategy="epoch" if work else "no",
+            logging_steps=max(1, steps // LOGGED_LINES),
+            report_to=list(report_to) or "none",
+            run_name=run_name,
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        )
+        checkpoint = None
+        if work and work.is_dir():
+            remove_incomplete_checkpoints(work)
+            if (checkpoint := find_newest_checkpoint(work)) and best:
+                best.load(checkpoint)
+        encoder.model_card_data.widget = [{}]  # without examples, the trainer computes some for a card
+        progress = stack.enter_context(Progress(title, steps, enabled=options.progress))
+        with silence_transformers():
+            trainer = library.SentenceTransformerTrainer(
+                model=encoder,
+                args=arguments,
+                train_dataset=Dataset.from_list(list(rows)),
+                loss=loss,
+                callbacks=[_EpochCallback(best, progress)],
+            )
+            trainer.remove_callback(PrinterCallback)
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    lines = [
+        {"step": line["step"], "epoch": line["epoch"], "loss": line["loss"]}
+        for line in trainer.state.log_history
+        if "loss" in line
+    ]
+    if not all(math.isfinite(line["loss"]) for line in lines):
+        raise UserError("The loss became NaN or infinite; lower the learning rate.")
+    if best:
+        encoder.load_state_dict(best.weights)
+    if added is not None:
+        encoder[0].model = added.merged().to(encoder.device)
+    encoder.eval()
+    mean = sum(line["loss"] for line in lines) / max(1, len(lines))
+    return TrainingResult(trainer.state.global_step, best.epoch if best else passes, mean, lines)
 
 
 class _EpochCallback(TrainerCallback):
