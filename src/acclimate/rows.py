@@ -321,6 +321,10 @@ class MeanRow(Record):
         tasks: Number of tasks.
         score: Mean over tasks, over the seeds that all tasks have.
         difference: Mean over tasks of the difference to the baseline; None for the baseline itself.
+        rank: Mean over tasks of the rank of the mean score among the methods with such a row; 1 is the best, and equal
+            scores share the mean of their ranks.
+        standardized: Mean over tasks of the difference divided by the standard deviation that the score of the
+            baseline has with one test item; None for the baseline, or if that is zero on a task.
     """
 
     model: str
@@ -328,6 +332,8 @@ class MeanRow(Record):
     tasks: int
     score: MetricSummary
     difference: Interval | None = optional()
+    rank: float | None = optional()
+    standardized: Interval | None = optional()
 
 
 @dataclass(kw_only=True, eq=False)

@@ -12,6 +12,8 @@ from acclimate.report.formatting import (
     joined,
     loss_name,
     metric_name,
+    plain,
+    primary_measures,
     rounded,
     rounded_interval,
     row_place,
@@ -189,7 +191,7 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
         sentences.append(NOTHING_LEARNED)
     elif nothing := _nothing_to_compare(results):
         sentences.append(nothing)
-    sentences += missing if compared else []
+    sentences += _across_kinds(results) + (missing if compared else [])
     sentences += _describe_errors(results, methods)
     sentences += [line.partition(". ")[0] + "." for line in _collapsed_models(results)]
     general = [row for row in results.losses if row.text == "general" and row.difference]
@@ -199,6 +201,19 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
     sentences += _describe_losses(general, methods, f"On general text the {loss} changed by")
     sentences += _describe_other_tasks(results, methods)
     return sentences + ([] if compared else missing)
+
+
+def _across_kinds(results: StudyResults) -> list[str]:
+    """Compare methods across tasks with different measures, by rank and by standardized difference."""
+    words, several = {}, len({row.metric for row in results.scores}) > 1
+    for row in results.means if several else ():
+        if entry := row.standardized:
+            name = f"{row.model} · {row.method}" if len(results.models) > 1 else row.method
+            shown = f"{plain(row.rank or 0.0)} ({signed(entry.difference, 2)}, {interval_text(entry, 1, 2)})"
+            words[f"{name} has mean rank {shown}"] = entry.difference
+    start = f"Across tasks, each in its primary measure ({primary_measures(results)}), "
+    legend = "; in parentheses, the mean difference in standard deviations of one test item."
+    return [f"{start}{_all_or_extremes(words, 'from {} to {}')}{legend}"] if words else []
 
 
 def _missing_verdicts(results: StudyResults, compared: list[ScoreRow]) -> list[str]:

@@ -22,8 +22,9 @@ from acclimate.report.formatting import (
     metric_name,
     number_entry,
     p_entry,
+    place_with_measure,
     plain,
-    row_place,
+    primary_measures,
     shown_metrics,
     signed,
     signed_entry,
@@ -76,7 +77,7 @@ def overview(results: StudyResults) -> Table:
     )
     table = Table("Overview", note, names, [False] * 3 + [True] * 4, minor=names[3:5], grouped=True)
     for row in rows:
-        cells = [Entry(row_place(results, row)), Entry(row.method), DASH, DASH, DASH]
+        cells = [Entry(place_with_measure(results, row)), Entry(row.method), DASH, DASH, DASH]
         if isinstance(row, ScoreRow):
             cells[4] = mean_entry(row.summaries[row.metric])
             if entry := row.comparison:
@@ -124,19 +125,23 @@ def win_counts(results: StudyResults) -> Table:
 
 def means(results: StudyResults) -> Table:
     """Return the means of each method over tasks; without rows for a study of one task."""
-    names = ["model", "method", "difference", "95 % interval", "mean", "tasks"]
+    points, standardized = ["difference", "95 % interval"], ["standardized difference", "its 95 % interval"]
     note = (
-        "Mean over the tasks in percent ± standard deviation over seeds, each task in its primary metric and with "
-        f"equal weight, for methods with a score on every task. Difference: to the baseline ({results.baseline}) in "
-        "percentage points. The interval is about these tasks, for other seeds, adaptations and test items."
+        f"Each task counts equally, in its primary measure: {primary_measures(results)}. Methods with a score on all "
+        "tasks. Rank: of the mean score among these methods, 1 is the best. Difference: to the baseline "
+        f"({results.baseline}) in percentage points. Standardized: on each task divided by the standard deviation "
+        "that the score of the baseline has with one test item, so that different measures can be averaged. Mean: in "
+        "percent ± standard deviation over seeds. Intervals are about these tasks, for other seeds and test items."
     )
-    table = Table("Means over tasks", note, names, [False] * 2 + [True] * 4, minor=["tasks"])
+    minor = ["mean", "tasks", *(points if len({row.metric for row in results.scores}) > 1 else standardized)]
+    names = ["model", "method", "rank", *points, *standardized, "mean", "tasks"]
+    table = Table("Means over tasks", note, names, [False] * 2 + [True] * 7, minor=minor)
     for row in results.means:
-        shown = [DASH, DASH]
-        if entry := row.difference:
-            shown = [signed_entry(entry.difference, scale=100), interval_entry(entry)]
-        cells = [*shown, mean_entry(row.score), count_entry(row.tasks)]
-        table.rows.append([Entry(row.model), Entry(row.method), *cells])
+        cells = [Entry(row.model), Entry(row.method), number_entry(row.rank, 2)]
+        for entry, scale, digits in ((row.difference, 100, 1), (row.standardized, 1, 3)):
+            shown = entry and [signed_entry(entry.difference, digits, scale), interval_entry(entry, scale, digits)]
+            cells += shown or [DASH, DASH]
+        table.rows.append([*cells, mean_entry(row.score), count_entry(row.tasks)])
     return table
 
 
