@@ -12,6 +12,7 @@ from pydantic_core import ArgsKwargs
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.embeddings import EmbeddingOptions
+from acclimate.options.memory import Compile
 from acclimate.options.numbers import (
     ALL,
     MAX_SIZE,
@@ -107,6 +108,7 @@ class SupervisedOptions:
     weight_decay: Annotated[NonNegative, Option("AdamW weight decay, except of biases and norms.")] = 0.01
     max_gradient_norm: MaxGradientNorm = 1.0
     precision: Precision = "auto"
+    compile: Compile = False
     negative: Annotated[
         str | Sequence[str] | None,
         BeforeValidator(read_labels),
