@@ -133,9 +133,7 @@ def import_plugin(path: str | Path) -> None:
     """
     path = Path(path).expanduser().resolve()
     if path.suffix != ".py" or not path.is_file():
-        raise UserError(
-            f"There is no Python file '{path}'; give the .py file that registers the method, or has the function."
-        )
+        raise UserError(f"There is no Python file '{path}'; give the .py file that registers the method or function.")
     name = f"{PLUGIN}{path.stem}"  # not the path, so that results are found again after the file has moved
     if (known := sys.modules.get(name)) is not None:
         if known.__file__ != str(path):
