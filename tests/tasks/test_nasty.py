@@ -43,7 +43,7 @@ def changed(rows, path, value):
 
 
 @pytest.mark.parametrize("kind", sorted(SAMPLES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_one_odd_value_is_read_or_refused_in_one_line(kind, data):
     rows = splits_of(kind)
@@ -95,16 +95,15 @@ def odd_task(kind):
 @pytest.mark.parametrize("kind", sorted(SAMPLES))
 @pytest.mark.parametrize("model", ["bert", pytest.param("llama", marks=pytest.mark.slow)])
 def test_every_text_that_is_accepted_can_be_learned_and_predicted(kind, model, tmp_path):
-    """Also in windows as short as can be."""
+    """In windows as short as can be."""
     task, count = odd_task(kind)
     assert count > 3
     folder = save_tiny(model, tmp_path / model)
-    for length in (40, 12):
-        resolved, scoring = resolve_options(FinetuneOptions(str(folder), task, max_length=length), task)
-        torch.manual_seed(0)
-        learner = find_task_kind(task).learner(folder, task, resolved, torch.device("cpu"))
-        assert len(learner.rows(task.train)) >= len(SAMPLES)
-        found = learner.measure("test", "fp32")
-        assert len(found.predicted) == len(found.gold)
-        assert all(0 <= abs(scoring.score(found.gold, found.predicted, name)) <= 1 for name in scoring.metrics)
-        json.dumps([found.gold, found.predicted, found.probabilities], allow_nan=False)
+    resolved, scoring = resolve_options(FinetuneOptions(str(folder), task, max_length=12), task)
+    torch.manual_seed(0)
+    learner = find_task_kind(task).learner(folder, task, resolved, torch.device("cpu"))
+    assert len(learner.rows(task.train)) >= len(SAMPLES)
+    found = learner.measure("test", "fp32")
+    assert len(found.predicted) == len(found.gold)
+    assert all(0 <= abs(scoring.score(found.gold, found.predicted, name)) <= 1 for name in scoring.metrics)
+    json.dumps([found.gold, found.predicted, found.probabilities], allow_nan=False)
