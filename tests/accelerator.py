@@ -23,7 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from acclimate import device as choices
-from acclimate.kernels.varlen import _has_flash, varlen_works
+from acclimate.kernels.varlen import _device_has_flash, varlen_works
 from acclimate.models.attention import _causal_mask
 from acclimate.training.trainer import LOADER_WORKERS
 
@@ -216,7 +216,7 @@ def _clear_caches() -> None:
     """Clear all caches that depend on the available devices."""
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     choices.has_fast_bf16.cache_clear()
-    for cached in (varlen_works, _has_flash, _causal_mask):
+    for cached in (varlen_works, _device_has_flash, _causal_mask):
         cached.cache_clear()
     for name in ("is_torch_bf16_gpu_available", "is_torch_tf32_available"):
         clear = getattr(getattr(transformers.utils.import_utils, name, None), "cache_clear", _nothing)

@@ -110,6 +110,17 @@ def test_a_step_of_any_method_waits_at_most_twice(tiny_bert, tmp_path, method):
     assert usual.waits <= MAX_WAITS and ("mask" in usual.attention) == (method in MASKED_ATTENTION)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains])
+def test_fifty_steps_of_any_method_wait_at_most_twice_on_average(tiny_bert, tmp_path, method):
+    """A line in the log is one more wait: the ``Trainer`` reads its loss."""
+    with counted() as ledger, steps_of(ledger) as found:
+        run(tiny_bert, method, tmp_path / "out", precision="auto", steps=52)
+    waits = [step.waits for step in found]
+    between = len(waits) - 51  # steps of other stages, after some of which a model is measured and written
+    assert sum(sorted(waits[-50 - between :])[:50]) <= 50 * MAX_WAITS + 1
+
+
 def test_held_out_text_is_copied_once_and_waited_for_once(tiny_bert, tmp_path, monkeypatch):
     """Text that takes too much of the memory is copied again for each measurement."""
     measured, measure = [], heldout.measure_heldout_terms

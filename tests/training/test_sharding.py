@@ -86,6 +86,7 @@ LAUNCHED = {"WORLD_SIZE": "2", "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2
         (False, {**LAUNCHED, "FSDP_VERSION": "1"}, "add --fsdp_version 2"),
         (False, {"WORLD_SIZE": "2", "ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed is not supported"),
         (False, {**LAUNCHED, "FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params to false"),
+        (False, {**LAUNCHED, "FSDP_ACTIVATION_CHECKPOINTING": "true"}, "Use --gradient-checkpointing"),
         (None, LAUNCHED, "Only adapt and pretrain"),
     ],
 )
@@ -114,7 +115,7 @@ def test_what_cannot_be_sharded_is_refused_before_the_model_is_loaded(
     with pytest.raises(UserError, match=message):
         check_sharding(SimpleNamespace(**given), get(method), precision)
     given["fsdp"] = False
-    check_sharding(SimpleNamespace(**given), get(method), precision)
+    assert not check_sharding(SimpleNamespace(**given), get(method), precision)
 
 
 OPTIONS = {**SHORT, "steps": 4, "batch_size": 8}

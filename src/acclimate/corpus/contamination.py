@@ -73,7 +73,12 @@ class MatchRules:
 
 def normalize_words(text: str) -> list[str]:
     """Return the normalized words of a text."""
-    return _WORD_PATTERN.findall(unicodedata.normalize("NFKC", text).casefold())
+    return split_words(unicodedata.normalize("NFKC", text).casefold())
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a text as they are; each Chinese or Japanese character is a word."""
+    return _WORD_PATTERN.findall(text)
 
 
 class TextIndex:

@@ -137,6 +137,8 @@ class FastDropout(nn.Dropout):
 
     def forward(self, values: Tensor) -> Tensor:
         """Drop in training mode, pass through in evaluation mode."""
+        if torch.compiler.is_compiling():
+            return super().forward(values)
         return dropout(values, self.p) if self.training else values
 
 

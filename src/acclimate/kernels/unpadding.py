@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -37,16 +37,32 @@ def cut_last_layer(ends: Sequence[nn.Module], select: Callable[[Tensor], Tensor]
         select: The function from states (rows, tokens, width) to those to continue with: (rows, selected, width) or
             (1, selected, width).
     """
-
-    def select_inputs(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(select(states) for states in inputs)
-
-    hooks = [end.register_forward_pre_hook(select_inputs) for end in ends]
+    for end in ends:
+        if not isinstance(end, _CutEnd):  # for good: compiled code would not notice a hook that comes and goes
+            end.__class__ = _cut_class(type(end))
+        end.selections = (*end.selections, select)  # type: ignore[assignment, misc]
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        for end in ends:
+            end.selections = end.selections[:-1]  # type: ignore[index, assignment]
+
+
+class _CutEnd(nn.Module):
+    """A module at which a layer can be cut: its inputs go through the selections of the contexts that it runs in."""
+
+    selections: tuple[Callable[[Tensor], Tensor], ...] = ()
+
+    def forward(self, *states: Tensor) -> Any:
+        """Run the module on the selected tokens."""
+        for select in self.selections:
+            states = tuple(select(values) for values in states)
+        return super().forward(*states)
+
+
+@cache
+def _cut_class(kind: type[nn.Module]) -> type[nn.Module]:
+    return type(kind.__name__, (_CutEnd, kind), {})
 
 
 class Unpadded:
@@ -79,8 +95,15 @@ class Unpadded:
         self.inverse = copy_to(real.cumsum(0).sub_(1).masked_fill_(~real, len(places)), self.device)
 
     @classmethod
-    def if_worthwhile(cls, text: Tensor, device: torch.device, varlen: bool = False) -> Unpadded | None:
-        """Return the maps if there is enough padding to remove, or attention would need a mask; otherwise None."""
+    def if_worthwhile(
+        cls, text: Tensor, device: torch.device, varlen: bool = False, compiled: bool = False
+    ) -> Unpadded | None:
+        """Return the maps if there is enough padding to remove, or attention would need a mask; otherwise None.
+
+        Compiled layers always get them, all computed: for rows without padding they would be compiled again.
+        """
+        if compiled:
+            return cls(text, device, varlen)._compute_all()
         if bool((text >= 0).all()) and not (varlen and bool((text[:, 1:] != text[:, :-1]).any())):
             return None
         unpadded = cls(text, device, varlen)
@@ -112,6 +135,13 @@ class Unpadded:
     def longest(self) -> int:
         """Number of tokens of the longest text."""
         return int(self._bounds.diff().max())
+
+    def _compute_all(self) -> Unpadded:
+        """Compute what is otherwise computed when it is first used, which compiled code cannot do; return self."""
+        self.rows  # noqa: B018
+        if self.varlen:
+            self.starts, self.longest  # noqa: B018
+        return self
 
     def attention_mask(self, causal: bool, window: int | None) -> Tensor:
         """Return where a query may attend to a key in padded rows (rows, 1, tokens, tokens), boolean.

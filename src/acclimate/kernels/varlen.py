@@ -31,8 +31,13 @@ def find_kernel(dtype: torch.dtype, width: int, window: int | None) -> str | Non
     return "efficient" if window is None and dtype in (*HALF, torch.float32) else None
 
 
-@cache
+@torch.compiler.assume_constant_result
 def _has_flash() -> bool:
+    return _device_has_flash()
+
+
+@cache
+def _device_has_flash() -> bool:
     return bool(torch.version.hip) or has_capability(FLASH_CAPABILITY)
 
 

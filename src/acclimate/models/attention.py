@@ -26,6 +26,8 @@ ATTENTION_NAME, EAGER_ATTENTION_NAME = "acclimate", "acclimate_eager"
 BIAS_CACHE, MASK_CACHE = "acclimate_bias", "acclimate_joined"
 LAYER_INDEX = "acclimate_layer"
 """Attribute of an attention module: its index in ``head_gates``."""
+LAYER_INDEX_TENSOR = "acclimate_layer_tensor"
+"""The same as a tensor (1,), for compiled layers, which would be compiled again for each number."""
 
 
 def _gated_attention(
@@ -93,7 +95,8 @@ def _gated_attention(
             mask = unpadded.attention_mask(causal, sliding_window)
     causal = mask is None and causal  # transformers leaves such a mask to the kernel
     if causal and (block_mask is not None or context_vectors is not _sdpa):
-        mask, causal = _causal_mask(query.shape[2], query.device), False
+        make = _causal_mask.__wrapped__ if torch.compiler.is_compiling() else _causal_mask
+        mask, causal = make(query.shape[2], query.device), False
     if block_mask is not None:
         mask = block_mask if mask is None else _combined_mask(mask, block_mask)
     context = context_vectors(query, key, value, mask, scaling, dropout, causal).transpose(1, 2)
@@ -105,7 +108,9 @@ def _gated_attention(
 def _gated(context: Tensor, module: nn.Module, head_gates: Tensor | None, unpadded: Unpadded | None) -> Tensor:
     """Multiply the context vectors (rows, tokens, heads, head width) by the gates of their heads."""
     if head_gates is not None:
-        gates = head_gates[getattr(module, LAYER_INDEX)].to(context.dtype)  # (rows, heads)
+        index = getattr(module, LAYER_INDEX_TENSOR, None)
+        mine = head_gates[getattr(module, LAYER_INDEX)] if index is None else head_gates.index_select(0, index)[0]
+        gates = mine.to(context.dtype)  # (rows, heads)
         gates = gates[:, None] if unpadded is None else gates.index_select(0, unpadded.rows)[None]
         context = context * gates[..., None]
     return context.contiguous()
@@ -132,6 +137,8 @@ def _sdpa(
 def _eager(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, dropout: float, _: bool
 ) -> Tensor:
+    if torch.compiler.is_compiling():
+        return _sdpa(query, key, value, mask, scaling, dropout, False)
     if torch.is_autocast_enabled("cpu"):  # autocast does not cast the arguments of a custom autograd function
         query, key, value = (part.to(torch.get_autocast_dtype("cpu")) for part in (query, key, value))
     bias = None if mask is None else _bias(mask, query.dtype)
@@ -185,7 +192,8 @@ def _combined_mask(mask: Tensor, other: Tensor) -> Tensor:
     cached_for, combined = getattr(mask, MASK_CACHE, (None, None))
     if combined is None or cached_for is not other:
         combined = mask & other if mask.dtype == torch.bool else mask.masked_fill(~other, torch.finfo(mask.dtype).min)
-        setattr(mask, MASK_CACHE, (other, combined))
+        if not torch.compiler.is_compiling():
+            setattr(mask, MASK_CACHE, (other, combined))
     return combined
 
 
@@ -199,7 +207,8 @@ def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     bias = getattr(mask, BIAS_CACHE, None)
     if bias is None or bias.dtype != dtype:
         bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
-        setattr(mask, BIAS_CACHE, bias)
+        if not torch.compiler.is_compiling():
+            setattr(mask, BIAS_CACHE, bias)
     return bias
 
 

@@ -21,7 +21,7 @@ from acclimate.errors import UserError
 from acclimate.kernels import Unpadded, cut_last_layer
 from acclimate.models.attention import uses_gated_attention
 from acclimate.models.extensions import ORIGINAL
-from acclimate.models.families import first_position, kernels_of, last_layer_ends, probe_of
+from acclimate.models.families import first_position, is_compiled, kernels_of, last_layer_ends, probe_of
 from acclimate.models.gates import use_gates
 
 
@@ -104,7 +104,7 @@ def decode(model: PreTrainedModel, ids: Tensor, text: Tensor, **arguments: Any) 
     earlier = torch.ones(2 * text.shape[1:], dtype=torch.bool, device=text.device).tril()
     options = {
         "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),  # the mask below also separates padding, see `_forward`
+        "attention_mask": None,  # the mask below also separates padding, see `_forward`
         "position_ids": _position_ids(model, ids, text),
         "block_mask": ((text[:, :, None] == text[:, None, :]) & earlier).unsqueeze(1),
     }
@@ -136,7 +136,7 @@ def _unpadding(model: PreTrainedModel, host: Tensor, gates: Mapping[str, Tensor]
     kernels = kernels_of(model)
     if gated_by_row or not kernels.unpadding or not uses_gated_attention(model):
         return None
-    return Unpadded.if_worthwhile(host, model.device, kernels.varlen_attention)
+    return Unpadded.if_worthwhile(host, model.device, kernels.varlen_attention, is_compiled(model))
 
 
 def unpadded_inputs(model: PreTrainedModel, text: Tensor, unpadded: Unpadded, **padded: Tensor) -> dict[str, Any]:
@@ -329,7 +329,8 @@ class _SkipUnreadTokens:
         if bool((host[:, 1:] > host[:, :-1]).any()):  # padding on the left
             return None
         kernels = kernels_of(self.model)
-        self.unpadded = Unpadded.if_worthwhile(host, mask.device, kernels.varlen_attention)
+        varlen = kernels.varlen_attention
+        self.unpadded = Unpadded.if_worthwhile(host, mask.device, varlen, is_compiled(self.model))
         if self.unpadded is None:
             return None
         padded = {name: options[name] for name in given - {"attention_mask"}}

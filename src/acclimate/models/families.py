@@ -21,6 +21,7 @@ from acclimate.kernels import Kernels, choose
 from acclimate.model_kinds import find_kind
 
 KERNELS_ATTRIBUTE, PROBE_ATTRIBUTE = "acclimate_kernels", "acclimate_probe"
+COMPILED_ATTRIBUTE = "acclimate_compiled"
 
 
 @dataclass(frozen=True)
@@ -210,6 +211,11 @@ def kernels_of(model: PreTrainedModel) -> Kernels:
         kernels = _choose(model, model.device)
         setattr(model, KERNELS_ATTRIBUTE, kernels)
     return kernels
+
+
+def is_compiled(model: PreTrainedModel) -> bool:
+    """Return whether the layers of a model are compiled (:mod:`acclimate.models.compiling`)."""
+    return hasattr(model, COMPILED_ATTRIBUTE)
 
 
 def use_kernels(model: PreTrainedModel, device: torch.device, sharded: bool = False) -> Kernels:

@@ -117,13 +117,17 @@ class EmbeddingUnits:
 
 
 class _Gate:
-    """A forward hook that multiplies the output of a linear layer by the current gates of its part, if any."""
+    """A forward hook that multiplies the output of a linear layer by its current gates (rows, units), if any.
 
-    def __init__(self, gates_by_part: dict[str, Tensor], part: str, index: int, units: int) -> None:
-        self.gates_by_part, self.part, self.index, self.units = gates_by_part, part, index, units
+    The gates are an attribute of each hook: compiled layers share a graph if their hooks differ in nothing else.
+    """
 
-    def _apply(self, values: Tensor) -> Tensor:
-        gates = self.gates_by_part[self.part][self.index][:, None, :].to(values.dtype)
+    def __init__(self, units: int) -> None:
+        self.units = units
+        self.gates: Tensor | None = None
+
+    def _apply(self, values: Tensor, gates: Tensor) -> Tensor:
+        gates = gates[:, None, :].to(values.dtype)
         if values.shape[-1] == self.units:
             return values * gates
         # A gated linear unit computes both halves in one layer; the activation is applied to the first.
@@ -131,14 +135,14 @@ class _Gate:
         return torch.cat([first * gates, second], dim=-1)
 
     def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
-        return self._apply(output) if self.part in self.gates_by_part else None
+        return None if self.gates is None else self._apply(output, self.gates)
 
 
 class _GateBefore(_Gate):
     """A forward pre-hook that does the same with the input of a layer."""
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any = None) -> Any:
-        return (self._apply(inputs[0]), *inputs[1:]) if self.part in self.gates_by_part else None
+        return None if self.gates is None else (self._apply(inputs[0], self.gates), *inputs[1:])
 
 
 def gate_units(
@@ -177,7 +181,7 @@ def gate_units(
             f"{len(headless)} of {len(kinds)} layers of {type(model).__name__} have no attention heads "
             f"({', '.join(dict.fromkeys(headless))}). Importance and protection of heads leave them out."
         )
-    gates_by_part, known = getattr(model, GATES_ATTRIBUTE), getattr(model, UNITS_ATTRIBUTE)
+    hooks, known = getattr(model, GATES_ATTRIBUTE), getattr(model, UNITS_ATTRIBUTE)
     for part in parts:
         if part not in PARTS:
             raise unknown_name_error("part", part, PARTS)
@@ -185,24 +189,31 @@ def gate_units(
             known[part] = list(layers)
         elif part == "E" and part not in known:
             units = _embedding(model)
-            units.reader.register_forward_pre_hook(_GateBefore(gates_by_part, part, 0, units.units))
-            known[part] = [units]
+            known[part], hooks[part] = [units], [_GateBefore(units.units)]
+            units.reader.register_forward_pre_hook(hooks[part][0])
         elif part not in known:
             known[part] = _feed_forward(model, part, len(layers))
-            for index, found in enumerate(known[part]):
-                found.linear.register_forward_hook(_Gate(gates_by_part, part, index, found.units))
+            hooks[part] = [_Gate(found.units) for found in known[part]]
+            for found, hook in zip(known[part], hooks[part], strict=True):
+                found.linear.register_forward_hook(hook)
     return {part: known[part] for part in parts}
 
 
 @contextmanager
 def use_gates(model: PreTrainedModel, gates: Mapping[str, Tensor]) -> Iterator[None]:
     """Return a context in which ``model`` runs with gates (layers, rows, units) on parts other than H."""
-    current = getattr(model, GATES_ATTRIBUTE)
-    current.update(gates)
+    hooks: list[tuple[_Gate, Tensor]] = [
+        pair
+        for part, values in gates.items()
+        for pair in zip(getattr(model, GATES_ATTRIBUTE)[part], values, strict=True)
+    ]
+    for hook, values in hooks:
+        hook.gates = values
     try:
         yield
     finally:
-        current.clear()
+        for hook, _ in hooks:
+            hook.gates = None
 
 
 def _feed_forward(model: PreTrainedModel, part: str, least: int) -> list[LinearUnits]:

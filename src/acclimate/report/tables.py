@@ -127,9 +127,9 @@ def means(results: StudyResults) -> Table:
     """Return the means of each method over tasks; without rows for a study of one task."""
     points, standardized = ["difference", "95 % interval"], ["standardized difference", "its 95 % interval"]
     note = (
-        f"Each task counts equally, in its primary measure: {primary_measures(results)}. Rank: of the mean score; 1 "
-        f"is best. Difference: to the baseline ({results.baseline}) in percentage points. Standardized: on each "
-        "task divided by the standard deviation that the score of the baseline has with one test item, so that "
+        f"Each task counts equally, in its primary measure: {primary_measures(results)}. Rank: of the mean score, "
+        f"1 is the best. Difference: to the baseline ({results.baseline}) in percentage points. Standardized: on "
+        "each task divided by the standard deviation that the score of the baseline has with one test item, so that "
         "measures can be averaged. Mean: in percent ± standard deviation over seeds. Intervals are about these tasks."
     )
     if constant := list(dict.fromkeys(name for row in results.means for name in row.constant or ())):

@@ -48,7 +48,7 @@ def plan_first_stage(task: LabelledTask, resolved: ResolvedOptions, given: Finet
         return None
     first = open_task(given.first)
     check_first_task(first, task)
-    if find_task_kind(task).own_training:
+    if find_task_kind(task).own_training or given.contrastive:
         raise UserError(f"'first' does not apply to the task '{task.name}'; fine-tune on one task, then on the other.")
     epochs, rate = given.first_epochs, given.first_learning_rate
     own = replace(
@@ -81,7 +81,7 @@ def check_first_task(first: LabelledTask, task: LabelledTask) -> None:
 
 OF_EMBEDDINGS = ("similarity", "hard_negatives", "adapter")
 """Options that apply only to kinds of tasks whose models have embeddings of sentences."""
-IN_IDENTITY = ("model", "task", "first", "first_epochs", "first_learning_rate", *OF_EMBEDDINGS)
+IN_IDENTITY = ("model", "task", "first", "first_epochs", "first_learning_rate", "contrastive", *OF_EMBEDDINGS)
 """Options that the identity of a run contains under other names, or as hashes."""
 
 
@@ -132,6 +132,7 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     trackers = check_trackers(options.report_to)
     group = join_process_group()
     data = open_task(options.task, options)
+    kind = find_task_kind(data)
     resolved, scoring = resolve_options(options, data)
     resolved = replace(resolved, progress=resolved.progress and group.first)
     before = plan_first_stage(data, resolved, options)
@@ -149,6 +150,7 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     given = {
         "similarity": pairs and pairs.fingerprint(),
         **{name: getattr(options, name) for name in OF_EMBEDDINGS[1:]},
+        "contrastive": options.contrastive or None,
     }
     used |= {name: value for name, value in given.items() if value is not None}
     stages = {"options": used, **({"first": recorded(before.options, precision=chosen)} if before else {})}
@@ -161,7 +163,8 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     examples: Sequence[Any] = data.train if resolved.few_shot is None else data.few_shot(resolved.few_shot, seed)
 
     set_seed(seed)  # before the new weights are initialized
-    learner: Learner = find_task_kind(data).learner(options.model, data, resolved, device)
+    load = kind.contrastive_learner if options.contrastive else kind.learner
+    learner: Learner = load(options.model, data, resolved, device)
     learner.general, learner.hard_negatives, learner.adapter = pairs, options.hard_negatives, options.adapter
     if before:
         load_or_train(learner, learner.rows(before.task.train), before.options, chosen)
@@ -174,7 +177,7 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     if resolved.epochs:
         learner.start()
     with tensorboard_folder(trackers, target):
-        own = find_task_kind(data).own_training
+        own = kind.own_training or options.contrastive
         run_training: Callable[..., Any] = learner.train if own else train
         what = (examples,) if own else (learner.head, learner.rows(examples))
         trained = run_training(

@@ -220,7 +220,7 @@ def resolve_options(given: SupervisedOptions, task: Any) -> tuple[ResolvedOption
     if resolved.metric not in metrics:
         raise unknown_name_error("metric", resolved.metric, metrics)
     kind = find_task_kind(task)
-    if not (given.epochs or kind.own_training or kind.zero_shot):
+    if not (given.epochs or kind.own_training or kind.zero_shot or getattr(given, "contrastive", False)):
         raise UserError(f"'epochs' must be at least 1 for the task '{task.name}', whose head needs training.")
     if given.confidence_penalty and not task.labels:
         raise UserError(f"'confidence_penalty' does not apply to the task '{task.name}', which has no classes.")

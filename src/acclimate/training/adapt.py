@@ -29,6 +29,7 @@ from acclimate.masking import MASK_RATE, identify, resolve
 from acclimate.models import LanguageModel, ModelKind, attach, describe_attention, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
+from acclimate.models.compiling import compiled_layers
 from acclimate.models.lora import warn_of_export
 from acclimate.models.saving import write_pooling
 from acclimate.options import AdaptOptions, recorded, values, verb
@@ -46,7 +47,7 @@ from acclimate.training.callbacks import (
     copy_kept_models,
     tensorboard_folder,
 )
-from acclimate.training.distributed import join_process_group, wants_sharding
+from acclimate.training.distributed import join_process_group
 from acclimate.training.engine import Engine, check_dropout, make_reference
 from acclimate.training.heldout import NO_SIMILARITY, HeldOutText, SimilarityCheck
 from acclimate.training.inputs import (
@@ -83,7 +84,7 @@ from acclimate.training.result import (
     sample_masked_texts,
     warn_of_explosion,
 )
-from acclimate.training.sharding import check_sharding, choose_trainer
+from acclimate.training.sharding import check_sharding, shard
 from acclimate.training.stages import adapt_in_stages, stages_folder
 from acclimate.training.task_kinds import open_task
 from acclimate.training.trainer import LOG_FILE, StepTrainer, train
@@ -144,7 +145,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         raise UserError(f"Method '{method.name}' sets the mask rate itself; remove the option 'mask_rate'.")
     out = follow_link(options.out)
     precision = choose_precision(options.precision, default_device())
-    check_sharding(options, method, precision)
+    sharded = check_sharding(options, method, precision)
     config = recorded(
         options,
         (*BUDGETS, *REPLAY_OPTIONS, "masking_settings", "text_column", "heldout_every", "keep_steps", "similarity"),
@@ -187,7 +188,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     kind, loaded.pooling = loaded.kind, method.sentence_pooling
     method.check_kind(kind, model)
     _check_masking(options, kind)
-    layers = attach(to_device(loaded.model), wants_sharding(options.fsdp))
+    layers = attach(to_device(loaded.model), sharded)
     layout = usable_layout(loaded.model, options.layout, given_layout)
     appended = add_method_virtual_tokens(loaded, method, seed)
     length = max_length + appended
@@ -195,12 +196,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     framing = document_framing(loaded, options.documents)
     with group.main_process_first():
         rows = tokenize(
-            text,
-            loaded.tokenizer,
-            length,
-            framing=framing,
-            cache=cache_folder() / "rows",
-            progress=progress,
+            text, loaded.tokenizer, length, framing=framing, cache=cache_folder() / "rows", progress=progress
         )
     report_text(f"Text: {text.report.summary()}.", progress, group.first and bool(text.report.problems))
     check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
@@ -248,11 +244,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
         alike = replace(collator, masking=strategy)
-        watch = (
-            []
-            if heldout is None
-            else [heldout.make_callback(loaded.tokenizer, alike, length, framing, batch_size, seed)]
-        )
+        heldout_options = loaded.tokenizer, alike, length, framing, batch_size, seed
+        watch = [] if heldout is None else [heldout.make_callback(*heldout_options)]
         data = StepDataset(
             mixture.rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group, order=mixture
         )
@@ -263,7 +256,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         print_message(f"Rows: {result.rows.summary()}.", enabled=progress)
         on_gpu = loaded.model.device.type == "cuda"
         print_message(f"Attention: {describe_attention(loaded.model, precision)}.", enabled=progress and on_gpu)
-        with tensorboard_folder(trackers, out):
+        compiled = engine.readers.values() if options.compile else ()
+        with tensorboard_folder(trackers, out), compiled_layers(compiled, progress=progress):
             trainer = train(
                 engine,
                 data,
@@ -283,7 +277,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 progress=progress,
                 report_to=trackers,
                 run_name=out.name,
-                trainer_class=choose_trainer(options, engine, loaded, rule),
+                trainer_class=shard(engine, loaded, rule, progress) if sharded else StepTrainer,
                 callbacks=[partial(KeepStepsCallback, options.keep_steps, work / KEPT_FOLDER, keep), *watch],
             )
         method.finish(context)

@@ -31,7 +31,8 @@ TIMEOUT = timedelta(hours=12)
 """How long processes wait for one another, for example while the first one tokenizes a whole corpus."""
 BUCKET_BYTES, MAX_RUNNING_BUCKETS = 25 * 2**20, 4
 """Bytes of gradients that are summed at a time, and sums that run at a time; their product is the extra memory."""
-_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+"""Variables that a launcher sets for each process."""
 FSDP_VARIABLE, DEEPSPEED_VARIABLE = "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"
 
 log = logging.getLogger(__name__)
@@ -330,6 +331,8 @@ def wants_sharding(fsdp: bool) -> bool:
         raise UserError("FSDP of version 1 is not supported; add --fsdp_version 2, or set fsdp_version: 2.")
     if os.environ.get("FSDP_OFFLOAD_PARAMS", "").lower() in TRUE_VALUES:
         raise UserError("Parameters cannot be offloaded to the CPU; set fsdp_offload_params to false.")
+    if os.environ.get("FSDP_ACTIVATION_CHECKPOINTING", "").lower() in TRUE_VALUES:
+        raise UserError("Use --gradient-checkpointing, and set fsdp_activation_checkpointing to false.")
     return True
 
 
@@ -357,7 +360,7 @@ def join_process_group(fsdp: bool | None = None) -> ProcessGroup:
         UserError: If parameters would be sharded in a way that is not possible, or the variables of a launcher are
             wrong or incomplete.
     """
-    for name in _RANK_VARIABLES:
+    for name in RANK_VARIABLES:
         environment_integer(name)
     if wants_sharding(bool(fsdp)) and fsdp is None:
         raise UserError(

@@ -18,10 +18,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
@@ -131,7 +132,7 @@ class ShardedTrainer(StepTrainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the weights of a checkpoint: those of the adapter alone if there is one."""
         whole = {}
-        for name, value in _gather(_state(self.model)):
+        for name, value in _gather(_state(self.engine.model)):
             if self.args.should_save:
                 whole[name] = value.cpu().contiguous()
         if self.args.should_save:
@@ -141,7 +142,8 @@ class ShardedTrainer(StepTrainer):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Write the whole state of the optimizer, as a single process does, and the schedule."""
-        state = self.optimizer.state_dict()
+        optimizer, schedule = cast(Any, self.optimizer), cast(Any, self.lr_scheduler)
+        state = optimizer.state_dict()
         whole: dict[int, dict[str, Any]] = {}
         for index, values in state["state"].items():
             gathered = {name: _whole(value) for name, value in values.items()}
@@ -149,7 +151,7 @@ class ShardedTrainer(StepTrainer):
                 whole[index] = {name: value.cpu() for name, value in gathered.items()}
         if self.args.should_save:
             torch.save({**state, "state": whole}, Path(output_dir) / OPTIMIZER_NAME)
-            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+            torch.save(schedule.state_dict(), Path(output_dir) / SCHEDULER_NAME)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Read the local shards of the weights of a checkpoint, whatever the number of processes that wrote it.
@@ -157,16 +159,16 @@ class ShardedTrainer(StepTrainer):
         Raises:
             UserError: If the checkpoint is not one of this model.
         """
-        stored = load_file(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME)
-        own = _state(self.model)
+        own = _state(self.engine.model)
         names: dict[int, set[str]] = {}  # tied weights have several
         for name, value in own.items():
             names.setdefault(id(value), set()).add(name)
-        lost = [min(tied) for tied in names.values() if not tied & stored.keys()]
-        check_weight_names(resume_from_checkpoint, [*lost, *(stored.keys() - own.keys())])
-        with torch.no_grad():
-            for name, value in stored.items():
-                own[name].copy_(_shard_like(own[name], value))
+        with safe_open(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME, "pt") as stored, torch.no_grad():
+            found = sorted(stored.keys())
+            lost = [min(tied) for tied in names.values() if tied.isdisjoint(found)]
+            check_weight_names(resume_from_checkpoint, [*lost, *(set(found) - own.keys())])
+            for name in found:  # one at a time, since every process reads all of them
+                own[name].copy_(_shard_like(own[name], stored.get_tensor(name)))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Read the local shards of the state of the optimizer, and the schedule."""
@@ -174,14 +176,15 @@ class ShardedTrainer(StepTrainer):
             return
         options: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
         state = torch.load(Path(checkpoint) / OPTIMIZER_NAME, mmap=True, **options)
-        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+        optimizer, schedule = cast(Any, self.optimizer), cast(Any, self.lr_scheduler)
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         for index, values in state["state"].items():
             like = weights[index]
             values.update(
                 {name: _shard_like(like, value) for name, value in values.items() if value.shape == like.shape}
             )
-        self.optimizer.load_state_dict(state)
-        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, **options))
+        optimizer.load_state_dict(state)
+        schedule.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, **options))
 
 
 def _state(model: nn.Module, all_weights: bool = False) -> dict[str, Tensor]:
@@ -202,7 +205,7 @@ def _gather(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 def _whole(value: Tensor) -> Tensor:
     """Gather a sharded tensor; other tensors are returned unchanged."""
-    return value.detach().full_tensor() if isinstance(value, DTensor) else value.detach()
+    return (value.full_tensor() if isinstance(value, DTensor) else value).detach()
 
 
 def _shard_like(like: Tensor, whole: Tensor) -> Tensor:
@@ -212,14 +215,14 @@ def _shard_like(like: Tensor, whole: Tensor) -> Tensor:
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def check_sharding(options: AdaptOptions, method: Method, precision: Precision) -> None:
-    """Check, before a model is loaded, that a training can shard its parameters if the user asks for it.
+def check_sharding(options: AdaptOptions, method: Method, precision: Precision) -> bool:
+    """Return whether the user asks for sharded parameters, after a check, before a model is loaded.
 
     Raises:
         UserError: If it cannot; the message says what to do.
     """
     if not wants_sharding(options.fsdp):
-        return
+        return False
     obstacle = ""
     if type(method).finish is not Method.finish:
         obstacle = f"method '{method.name}' changes the whole model after its training; use another method, such as lm"
@@ -230,19 +233,12 @@ def check_sharding(options: AdaptOptions, method: Method, precision: Precision) 
     elif precision == "fp16":
         obstacle = "sums of scaled gradients could overflow in fp16; use --precision bf16 or fp32"
     _refuse(obstacle)
+    return True
 
 
-def choose_trainer(
-    options: AdaptOptions, engine: Engine, loaded: LanguageModel, rule: UpdateRule | None
-) -> type[StepTrainer]:
-    """Return the class of the trainer, after :func:`shard` if the user asks for sharded parameters."""
-    if not wants_sharding(options.fsdp):
-        return StepTrainer
-    shard(engine, loaded, rule, options.progress)
-    return ShardedTrainer
-
-
-def shard(engine: Engine, loaded: LanguageModel, rule: UpdateRule | None = None, progress: bool = False) -> None:
+def shard(
+    engine: Engine, loaded: LanguageModel, rule: UpdateRule | None = None, progress: bool = False
+) -> type[ShardedTrainer]:
     """Shard the models of an engine; the model of ``loaded`` then has its weights only while it is written.
 
     Args:
@@ -250,6 +246,9 @@ def shard(engine: Engine, loaded: LanguageModel, rule: UpdateRule | None = None,
         loaded: The model in training.
         rule: What happens around each optimizer step.
         progress: Whether to print what each process holds.
+
+    Returns:
+        The class of the trainer of such an engine.
 
     Raises:
         UserError: If the update rule or the model needs whole weights.
@@ -265,7 +264,7 @@ def shard(engine: Engine, loaded: LanguageModel, rule: UpdateRule | None = None,
     print_message(
         f"FSDP: each of the {group.size} processes holds {sum(sizes) / group.size / 1e9:,.3g} of the "
         f"{sum(sizes) / 1e9:,.3g} GB of weights, gradients and optimizer state.",
-        enabled=progress and group.first,
+        enabled=progress,
     )
     shell = share_weights(model)
     for reader in engine.readers.values():
@@ -277,6 +276,7 @@ def shard(engine: Engine, loaded: LanguageModel, rule: UpdateRule | None = None,
     loaded.model = shell
     if loaded.adapter is not None:
         loaded.adapter.model = shell
+    return ShardedTrainer
 
 
 def _refuse(obstacle: str) -> None:
@@ -298,11 +298,11 @@ def _shard_model(model: PreTrainedModel, processes: int, precision: Precision) -
             module.set_gradient_divide_factor(1.0)  # with the next line: sums, not means
             module.set_force_sum_reduction_for_comms(True)
     # The engine calls the encoder and the head by themselves, not the model.
-    base: Any = model.base_model
-    forward = base.forward
-    model.gathered_forward = forward
-    register_fsdp_forward_method(model, "gathered_forward")
-    base.forward = wraps(forward)(lambda *args, **options: model.gathered_forward(*args, **options))
+    root: Any = model
+    base, forward = root.base_model, root.base_model.forward
+    root.gathered_forward = forward
+    register_fsdp_forward_method(root, "gathered_forward")
+    base.forward = wraps(forward)(lambda *args, **options: root.gathered_forward(*args, **options))
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:

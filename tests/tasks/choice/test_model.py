@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import numpy as np
@@ -10,8 +11,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMultipleChoice, AutoTokenizer
 
 from acclimate.errors import UserError
+from acclimate.evaluation.benchmarks import measure_items
 from acclimate.evaluation.choice import ChoiceScoring, compare_choices
 from acclimate.evaluation.scoring import make_scoring
+from acclimate.options.inspection import InspectBenchmarksOptions
 from acclimate.tasks import finetune, load_task
 from acclimate.tasks.choice.data import Item
 from acclimate.tasks.choice.model import load_choice_decoder, load_choice_encoder, prompt_of
@@ -98,8 +101,8 @@ def test_scores_are_those_of_the_class_of_transformers(encoders, kind):
         read = head.tokenizer([item.text] * len(item.choices), list(item.choices), padding=True, return_tensors="pt",
                               return_token_type_ids=head.reads_segments)  # fmt: skip
         with torch.inference_mode():
-            expected = head.model(**{name: value[None] for name, value in read.items()}).logits[0]
-        assert scores == pytest.approx(expected.numpy(), abs=1e-5)
+            expected = head.model(**{name: value[None] for name, value in read.to(head.device).items()}).logits[0]
+        assert scores == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_gradients_are_those_of_the_class_of_transformers(tiny_bert):
@@ -127,8 +130,8 @@ def test_parts_of_a_step_have_the_gradients_of_the_whole(tiny_bert, tiny_llama, 
     made = head.features(task_of().train[:12])
     gradients, losses = [], []
     for budget in (10**9, 100):
-        monkeypatch.setattr(module, "micro_batch_tokens", lambda model, budget=budget: budget)
-        batches = TaskSteps(made, head, 12, 1, 0)[0]
+        monkeypatch.setattr(module, "training_tokens", lambda model, length, budget=budget: budget)
+        batches = [batch.to(head.device) for batch in TaskSteps(made, head, 12, 1, 0)[0]]
         head.model.eval()
         head.model.zero_grad()
         losses.append(float(TaskEngine(head.model, supervised_loss(head), "fp32").step(batches)["loss"]))
@@ -179,3 +182,29 @@ def test_long_passages_lose_their_start(tiny_bert, tiny_llama, caplog):
 def test_two_stages(tiny_bert):
     result = finetune(tiny_bert, task_of(), first=task_of(train=20), first_epochs=1, **{**LEARN, "epochs": 1})
     assert result.first == "task"
+
+
+@pytest.mark.slow
+def test_decoders_choose_as_in_lm_eval(decoders, tmp_path):
+    pytest.importorskip("lm_eval")
+    items = rows(60, 3)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in items))
+    (tmp_path / "exam.yaml").write_text(
+        f"task: exam\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {tmp_path}/rows.jsonl}}}}\n"
+        "test_split: test\noutput_type: multiple_choice\ndoc_to_text: 'Question: {{question}}\n\n  Answer:'\n"
+        "doc_to_choice: '{{choices}}'\ndoc_to_target: answer\nmetric_list: [{metric: acc}, {metric: acc_norm}]\n"
+    )
+    options = InspectBenchmarksOptions(decoders["smollm3"], ["exam"], include_path=tmp_path)
+    theirs = measure_items(decoders["smollm3"], options)
+    head, task = load_choice_decoder(decoders["smollm3"], 128, 4), load_task({"train": items, "test": items})
+    found = head.choose(task.test, "fp32")
+    ours = [int(scores.argmax()) == item.answer for item, scores in zip(task.test, found, strict=True)]
+    whole = [
+        head.other_answers(item, scores)["likelihood of the whole choice"] == item.answer
+        for item, scores in zip(task.test, found, strict=True)
+    ]
+    for metric, own in (("acc_norm", ours), ("acc", whole)):
+        names, values, _ = theirs["exam", metric]
+        order = np.argsort([int(name.partition("/")[0]) for name in names])
+        assert values[order].tolist() == own
+    assert 0 < sum(ours) != sum(whole)

@@ -26,6 +26,9 @@ CHOICE_COLUMN = re.compile(
     r"(?P<stem>(?:choice|option|ending|answer|sol|solution|candidate|op)?)[ _-]?(?P<mark>[a-j]|\d{1,2})"
 )
 """Columns that hold one choice each: ``A``, ``choice1``, ``option_a``, ``opa``, ``ending0``."""
+WRONG_COLUMN = re.compile(r"(distractor|incorrect(_answer)?|wrong(_answer)?)_?\d*")
+RIGHT_COLUMN = "correct_answer"
+"""Columns of the correct choice and of one wrong choice each, as in SciQ and GPQA."""
 ANSWER_NAMES = (
     *("answer_idx", "answer_index", "answerkey", "answer_key", "answer_letter", "cop", "correct_option"),
     *("correct_answer_id", "correct", "answer", "label", "gold", "gold_label", "target", "correct_answer"),
@@ -35,6 +38,10 @@ ENDINGS = ("endings", "ending")
 """Columns of choices that continue the question, as in SWAG and HellaSwag."""
 HIDDEN = ("", "-1", "nan", "none")
 """What datasets write in place of the answers of a hidden test split."""
+AROUND_LETTERS = "()[]. :"
+"""What can be around the letter of an answer, as in ``(B)``."""
+READ_ROWS = 100
+"""Number of rows that decide whether a table is a multiple-choice task."""
 NAMED_ROWS = 3
 """Number of rows that a message on rows that cannot be used names."""
 
@@ -137,7 +144,7 @@ def find_columns(names: Collection[str], options: ReadingOptions) -> Columns | N
         names: The columns.
         options: The columns that the user named: those of the question, its context and the answer.
     """
-    lower = {name.lower(): name for name in reversed(list(names))}
+    lower = {re.sub("[ -]+", "_", name.lower()): name for name in reversed(list(names))}
 
     def usual(known: Iterable[str], given: str | None, taken: Collection[str | None] = ()) -> list[str]:
         return [given] if given else [lower[name] for name in known if name in lower and lower[name] not in taken]
@@ -147,7 +154,10 @@ def find_columns(names: Collection[str], options: ReadingOptions) -> Columns | N
     if not questions or not choices:
         return None
     taken = (questions[0], *choices)
-    answers = usual(ANSWER_NAMES, options.label_column, taken)
+    if choices[0] == lower.get(RIGHT_COLUMN):
+        answers = [choices[0]]
+    else:
+        answers = usual(ANSWER_NAMES, options.label_column, taken)
     contexts = usual(CONTEXT_NAMES, options.pair_column, (*taken, *answers))
     return Columns(questions[0], contexts[0] if contexts else None, choices, tuple(answers)) if answers else None
 
@@ -158,6 +168,9 @@ def _choice_columns(lower: Mapping[str, str]) -> tuple[str, ...]:
     Args:
         lower: The columns by their names in lower case.
     """
+    wrong = sorted(column for name, column in lower.items() if WRONG_COLUMN.fullmatch(name))
+    if wrong and RIGHT_COLUMN in lower:
+        return lower[RIGHT_COLUMN], *wrong
     groups: dict[str, dict[int, str]] = {}
     for name, column in lower.items():
         if found := CHOICE_COLUMN.fullmatch(name):
@@ -172,12 +185,20 @@ def _choice_columns(lower: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def holds_choices(rows: Sequence[Row], options: ReadingOptions) -> bool:
-    """Return whether rows are those of a multiple-choice task: they have its columns, and the first has choices."""
+    """Return whether rows are those of a multiple-choice task: its columns, and answers that are among the choices.
+
+    Up to half of the answers may be something else, as then reading the rows names the first of these.
+    """
     columns = find_columns(dict.fromkeys(column for _, row in rows for column in row), options)
-    try:
-        return columns is not None and len(list(filter(None, _read_choices(rows[0][1], columns).texts))) > 1
-    except ValueError:
+    if columns is None:
         return False
+    wrong: list[str] = []
+    parsed = _parse(rows[:READ_ROWS], columns, wrong)
+    if not parsed or len(columns.choices) == 1:  # a column of lists can be nothing else
+        return bool(parsed)
+    column, reading = _choose_answers({"train": parsed}, columns.answers)
+    known = sum(READINGS[reading](_value(row, column), choices) is not None for _, row, choices in parsed)
+    return 2 * known >= len(parsed)
 
 
 def _read_choices(row: Mapping[str, Any], columns: Columns) -> Choices:
@@ -187,16 +208,15 @@ def _read_choices(row: Mapping[str, Any], columns: Columns) -> Choices:
         ValueError: If they cannot be read; its message says why.
     """
     if len(columns.choices) > 1:
-        marks = [_mark(name) for name in columns.choices]
-        return Choices([_text(row.get(name)) for name in columns.choices], marks)
-    try:
-        value = plain_value("", row.get(columns.choices[0]))
-    except UserError as error:
-        raise ValueError(f"'{columns.choices[0]}' cannot be read as a list") from error
+        texts = [_text(row.get(name)) for name in columns.choices]
+        if columns.choices[0] in columns.answers:
+            return Choices(sorted(texts), [])  # an order that does not show the correct one
+        return Choices(texts, [_mark(name) for name in columns.choices])
+    value = _plain(row.get(columns.choices[0]))
     if isinstance(value, Mapping):
-        texts = value.get("text")
-        if isinstance(texts, Iterable) and not isinstance(texts, str):  # as in ARC: {"text": [...], "label": [...]}
-            return Choices([*map(_text, texts)], [*map(str, value.get("label", ()))])
+        texts, marks = (_plain(value.get(name)) for name in ("text", "label"))
+        if isinstance(texts, list):  # as in ARC: {"text": [...], "label": [...]}
+            return Choices([*map(_text, texts)], [*map(str, marks)] if isinstance(marks, list) else [])
         return Choices([*map(_text, value.values())], [*map(str, value)])  # as in MedQA: {"A": ..., "B": ...}
     if not isinstance(value, list | tuple):
         raise ValueError(f"'{columns.choices[0]}' must be a list of choices, not {value!r:.40}")
@@ -205,6 +225,13 @@ def _read_choices(row: Mapping[str, Any], columns: Columns) -> Choices:
         marks = [str(next((entry[key] for key in ("label", "key", "id") if key in entry), "")) for entry in value]
         return Choices(texts, marks if all(marks) else [])
     return Choices([*map(_text, value)], [])
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return plain_value("", value)
+    except UserError as error:
+        raise ValueError(f"{value!r:.40} cannot be read as a list of choices") from error
 
 
 def _mark(column: str) -> str:
@@ -233,11 +260,12 @@ Answer = Callable[[str, Choices], int | None]
 
 
 def _by_mark(value: str, choices: Choices) -> int | None:
-    marks = [mark.casefold() for mark in choices.marks]
-    return marks.index(value.casefold()) if value.casefold() in marks else None
+    marks, value = [mark.casefold() for mark in choices.marks], value.strip(AROUND_LETTERS).casefold()
+    return marks.index(value) if value in marks else None
 
 
 def _by_letter(value: str, choices: Choices) -> int | None:
+    value = value.strip(AROUND_LETTERS)
     place = ord(value.lower()) - ord("a") if len(value) == 1 else -1
     return place if 0 <= place < len(choices.texts) else None
 

@@ -31,7 +31,7 @@ from acclimate.files import RECORD_FILE, read_json_object
 from acclimate.masking import IGNORE_INDEX
 from acclimate.model_kinds import kind_of_checkpoint
 from acclimate.models import attach, encode, language_head, load_language_model, longest_text
-from acclimate.models.batching import logit_rows, micro_batch_tokens
+from acclimate.models.batching import logit_rows, training_tokens
 from acclimate.models.checkpoints import load_config
 from acclimate.objectives.vocabulary import cross_entropy, map_logits
 from acclimate.options.reading import ReadingOptions
@@ -137,7 +137,8 @@ class ChoiceModel(HeadModel):
 
     def micro_batches(self, rows: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:
         """Cut the rows of a step, since an item has as many texts as choices."""
-        budget, batches = micro_batch_tokens(self.model), [[rows[0]]]
+        budget = training_tokens(self.model, length=max(max(row["sizes"]) for row in rows))
+        batches = [[rows[0]]]
         for row in rows[1:]:
             longest = max(max(other["sizes"]) for other in (*batches[-1], row))
             if longest * sum(len(other["sizes"]) for other in (*batches[-1], row)) > budget:

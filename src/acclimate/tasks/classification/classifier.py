@@ -13,14 +13,18 @@ from transformers import AutoModelForSequenceClassification
 from acclimate.device import Precision
 from acclimate.errors import UserError
 from acclimate.evaluation.calibration import calibration_metrics
+from acclimate.evaluation.embeddings import import_sentence_transformers
 from acclimate.evaluation.scoring import classification_metrics, multi_label_metrics
 from acclimate.options.reading import ReadingOptions
+from acclimate.tasks.classification.contrastive import SentenceClassifier, draw_pairs
 from acclimate.tasks.classification.data import Example, Task, build_task
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import is_classifier_of, load_with_head
 from acclimate.tasks.probing import ClassProbe, LabelSetProbe, Probe
+from acclimate.tasks.retrieval.encoder import load_bi_encoder, train_encoder
 from acclimate.tasks.sources import Tables, read_tables, select_columns
+from acclimate.tasks.trainer import TrainingResult
 
 
 class Classifier(HeadModel):
@@ -155,6 +159,12 @@ class Classification(TaskKind):
         classifier = load_classifier(model, task.labels, options.max_length, device, task.multi_label)
         return ClassificationLearner(classifier, task, options.negative)
 
+    def contrastive_learner(
+        self, model: str | Path, task: Task, options: ResolvedOptions, device: torch.device
+    ) -> ClassificationLearner:
+        """Load a checkpoint as a sentence encoder for the task."""
+        return ContrastiveLearner.load(model, task, options)
+
 
 class ClassificationLearner(Learner):
     """A classifier that learns a task."""
@@ -194,3 +204,49 @@ class ClassificationLearner(Learner):
         """Return the name of a label, or the names of a list of labels."""
         labels = self.task.labels
         return [labels[number] for number in value] if isinstance(value, list) else labels[value]
+
+
+class ContrastiveLearner(ClassificationLearner):
+    """A sentence encoder that learns a classification task from pairs of its examples."""
+
+    head: SentenceClassifier  # type: ignore[assignment]
+
+    @classmethod
+    def load(cls, model: str | Path, task: Task, options: ResolvedOptions) -> ContrastiveLearner:
+        """Load a checkpoint as a sentence encoder for a task.
+
+        Raises:
+            UserError: If the task has pairs of texts or several labels per text, or an option does not apply.
+        """
+        if task.is_pair or task.multi_label:
+            raise UserError(
+                f"'contrastive' needs single texts with one label each, and '{task.name}' has "
+                f"{'pairs of texts' if task.is_pair else 'lists of labels'}; remove it."
+            )
+        for name, given in (("select", options.select == "dev"), ("confidence_penalty", options.confidence_penalty)):
+            if given:
+                raise UserError(f"'{name}' does not apply to contrastive training, which ends with a regression.")
+        encoder = load_bi_encoder(model, options.max_length).model
+        return cls(SentenceClassifier(encoder, task.labels), task, options.negative)  # type: ignore[arg-type]
+
+    def train(
+        self, examples: Sequence[Example], options: ResolvedOptions, precision: Precision, **training: Any
+    ) -> TrainingResult:
+        """Train the encoder on pairs, ``epochs`` rounds of :func:`draw_pairs`, and then fit the regression.
+
+        The loss is the squared difference of cosine and 1 or 0, ``CosineSimilarityLoss`` of ``sentence-transformers``,
+        as in SetFit. With no epochs, the encoder stays as it is.
+        """
+        pairs = draw_pairs([example.places[0] for example in examples], options.epochs, options.seed)
+        trained = TrainingResult(0, 0, 0.0, [])
+        if pairs:
+            rows = [
+                {"sentence1": examples[first].text, "sentence2": examples[second].text, "label": same}
+                for first, second, same in pairs
+            ]
+            loss = import_sentence_transformers().sentence_transformer.losses.CosineSimilarityLoss(self.head.model)
+            trained = train_encoder(
+                self.head, rows, loss, options, precision, passes=1, sampler="batch_sampler", **training
+            )
+        self.head.fit(examples)
+        return trained
