@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from acclimate import adapt, cli, select
 from acclimate.corpus import Corpus
+from acclimate.corpus.contamination import normalize_words
 from acclimate.corpus.operations import (
     SELECTIONS,
     Context,
@@ -51,6 +52,13 @@ def test_documents_are_read_by_position(texts, data):
 
 def test_words_and_punctuation_marks_are_counted():
     assert count_words(["It's a test, 3.5!", "日本語 x", "", "café naïve"]) == [10, 4, 0, 2]
+
+
+@given(st.text(st.characters(max_codepoint=127), max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_ascii_texts_have_the_same_words_as_others(text):
+    assert count_words([f"{text} é"])[0] == count_words([text])[0] + 1
+    assert normalize_words(f"{text} é") == [*normalize_words(text), "é"]
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 2000))
