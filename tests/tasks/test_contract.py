@@ -56,8 +56,9 @@ def _queries(chance, number):
 
 
 def _choices(chance, number):
-    words = ["good" if place == number % 3 else "bad" for place in range(3)]
-    return {"question": sentence(chance), "choices": [f"{sentence(chance)} {word}" for word in words],
+    good, bad = ["good", "fresh", "kind", "quick"], ["bad", "cold", "rude", "slow"]
+    words = [chance.choice(good if place == number % 3 else bad) for place in range(3)]
+    return {"question": sentence(chance), "choices": [f"{FOODS[place]} {word}" for place, word in enumerate(words)],
             "answer": number % 3}  # fmt: skip
 
 
@@ -84,7 +85,7 @@ SAMPLES = {
     "regression": Sample(_numbers),
     "entities": Sample(_entities),
     "qa": Sample(_questions, {"epochs": 8}),
-    "choice": Sample(_choices),
+    "choice": Sample(_choices, {"epochs": 8, "max_length": 64}),
     "retrieval": Sample(_queries, needs="sentence_transformers"),
 }
 """A tiny task of every kind in the registry."""

@@ -19,7 +19,7 @@ from acclimate.errors import UserError
 from acclimate.evaluation.embeddings import import_sentence_transformers
 from acclimate.files import write_json
 from acclimate.tasks.classification.data import Example
-from acclimate.tasks.retrieval.model import BiEncoder
+from acclimate.tasks.retrieval.encoder import BiEncoder
 
 LABELS_FILE = "labels.json"
 """File of a saved classifier: the classes, in the order of the logits."""
