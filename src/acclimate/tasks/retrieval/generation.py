@@ -124,7 +124,8 @@ def _generate(
 ) -> tuple[list[Query], dict[str, int]]:
     """Return the queries of all passages, and how many were not used, by reason."""
     dropped = dict.fromkeys(("empty", "equal to their passage", "generated before"), 0)
-    queries, seen = [], set[str]()
+    queries: list[Query] = []
+    seen = set[str]()
     with Progress("generate queries", len(texts), unit="passages", enabled=options.progress) as bar:
         for number, text in enumerate(texts):
             check_stop()
