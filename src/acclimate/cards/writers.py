@@ -169,6 +169,7 @@ def _results_of(results: StudyResults, run: AdaptationRow) -> StudyResults:
         results,
         notes=notes,
         scores=list(filter(is_of_model, results.scores)),
+        probes=list(filter(is_of_model, results.probes)),
         losses=list(filter(is_of_model, results.losses)),
         forgetting=list(filter(is_of_model, results.forgetting)),
     )

@@ -388,17 +388,30 @@ def multi_label_metrics(
     scores = {name: scoring.score(gold, predicted, name) for name in scoring.metrics}
     true, shown = label_indicators(gold, len(labels)), label_indicators(predicted, len(labels))
     # scikit-learn would read the indicators of a single label as those of two classes.
-    hits, support, counts = ((table.sum(0)).tolist() for table in (true * shown, true, shown))
-    per_class = {
+    return {**scores, "per_class": scores_per_class(labels, *(table.sum(0) for table in (true * shown, true, shown)))}
+
+
+def scores_per_class(
+    labels: Sequence[str], hits: np.ndarray, true: np.ndarray, shown: np.ndarray
+) -> dict[str, dict[str, Any]]:
+    """Return ``precision``, ``recall``, ``f1`` (zero if undefined) and ``support`` of each class, by its name.
+
+    Args:
+        labels: The name of each class.
+        hits: Number of correct predictions of each class (classes,).
+        true: Number of true items of each class.
+        shown: Number of predictions of each class.
+    """
+    rows = zip(labels, *(counts.tolist() for counts in (hits, true, shown)), strict=True)
+    return {
         label: {
-            "precision": hits[i] / (counts[i] or 1.0),
-            "recall": hits[i] / (support[i] or 1.0),
-            "f1": 2 * hits[i] / (counts[i] + support[i] or 1.0),
-            "support": int(support[i]),
+            "precision": correct / max(predicted, 1),
+            "recall": correct / max(support, 1),
+            "f1": 2 * correct / max(support + predicted, 1),
+            "support": int(support),
         }
-        for i, label in enumerate(labels)
+        for label, correct, support, predicted in rows
     }
-    return {**scores, "per_class": per_class}
 
 
 def _check_labels(

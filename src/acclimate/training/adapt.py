@@ -244,11 +244,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
         alike = replace(collator, masking=strategy)
-        watch = (
-            []
-            if heldout is None
-            else [heldout.make_callback(loaded.tokenizer, alike, length, framing, batch_size, seed)]
-        )
+        heldout_options = loaded.tokenizer, alike, length, framing, batch_size, seed
+        watch = [] if heldout is None else [heldout.make_callback(*heldout_options)]
         data = StepDataset(
             mixture.rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group, order=mixture
         )
