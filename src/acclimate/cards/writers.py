@@ -55,17 +55,6 @@ print(mark("A text with names."))
 ```""",
 }
 """What to do with a model of an end task, by its pipeline tag."""
-CONTRASTIVE_STEP = """Classify texts:
-
-```python
-import json
-from pathlib import Path
-from sentence_transformers import SentenceTransformer
-
-logits = SentenceTransformer('{name}').encode(["A text to classify."])
-print(json.loads(Path('{name}', "labels.json").read_text())[logits[0].argmax()])
-```"""
-"""The same for a classifier of sentence vectors."""
 NOT_MEASURED = (
     "Not evaluated. `acclimate compare` measures such a model and its base model on held-out text, general text and "
     "end tasks, with several seeds, and writes the differences with intervals here."
@@ -355,7 +344,7 @@ def write_task_model_card(
         summary,
         origin=find_origin(start),
         tags=[verb],
-        next_step=CONTRASTIVE_STEP if options.get("contrastive") else TASK_STEPS.get(pipeline, ""),
+        next_step=TASK_STEPS.get(pipeline, ""),
         load_name=name,
         results=[_eval_result(pipeline, task, metric, result, intervals[metric]) for metric in metrics],
     )
