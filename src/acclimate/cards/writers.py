@@ -26,7 +26,7 @@ from acclimate.corpus import Corpus
 from acclimate.corpus.operations import find_accounts
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.errors import UserError
-from acclimate.evaluation.scoring import find_hub_task, make_scoring
+from acclimate.evaluation.scoring import find_scoring, make_scoring
 from acclimate.evaluation.statistics import bootstrap_intervals
 from acclimate.files import MANIFEST_FILE, read_json, read_json_object
 from acclimate.model_kinds import ModelKind, kind_of_checkpoint
@@ -318,7 +318,7 @@ def write_task_model_card(
     Returns:
         The path of the card.
     """
-    pipeline, _ = find_hub_task(task.scoring().kind)
+    pipeline, _ = find_scoring(task.scoring().kind).hub_task
     start = models.get("model") or models["student"]
     teacher = f", with the teacher `{display_name(models['teacher'])}`" if "teacher" in models else ""
     done = "distilled" if verb == "distill" else "fine-tuned"
