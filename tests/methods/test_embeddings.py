@@ -134,13 +134,14 @@ def planted(seed=0):
 def test_tsdae_learns_which_words_go_together(tmp_path):
     documents, pairs = planted()
     base = save_tiny("bert", tmp_path / "base")
-    options = {**SHORT, "steps": 60, "batch_size": 36, "learning_rate": 5e-3, "similarity": "none"}
+    options = {**SHORT, "steps": 40, "batch_size": 36, "learning_rate": 5e-3, "similarity": "none"}
     adapt(base, Corpus.of(documents), "tsdae", tmp_path / "out", settings={"deletion": 0.5}, **options)
     before, after = (pairs.score(pairs.measure(load_encoder(folder)))["mrr"] for folder in (base, tmp_path / "out"))
     assert before < 0.5
     assert after > 0.9
 
 
+@pytest.mark.slow
 def test_a_study_measures_pairs_and_neighbours(tiny_bert, tmp_path):
     """With pairs on these, of every model; without, on neighbours if a method makes a sentence encoder."""
     chance = random.Random(0)

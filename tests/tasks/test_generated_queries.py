@@ -52,6 +52,7 @@ def test_the_folder_is_a_retrieval_task(tmp_path):
     assert again.rows == 49 and "negative" not in read(tmp_path / "out")[0]
 
 
+@pytest.mark.slow
 def test_margins_are_learned(tiny_bert, tmp_path):
     generate_queries(PASSAGES, write, tmp_path / "out", progress=False, scorer=overlap, negatives=str(tiny_bert))
     options = {"progress": False, "precision": "fp32", "max_length": 24, "learning_rate": 3e-3, "batch_size": 8}

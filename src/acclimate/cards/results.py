@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from acclimate.cards.card import escape_markdown, markdown_table
-from acclimate.evaluation.scoring import find_hub_task
+from acclimate.evaluation.scoring import find_scoring
 from acclimate.model_kinds import ModelKind
 from acclimate.results import StudyResults
 from acclimate.rows import (
@@ -128,7 +128,7 @@ def eval_results(results: StudyResults, model_kind: ModelKind) -> list[dict[str,
     """
     found = []
     for row in results.scores:
-        task_type, task_name = find_hub_task(row.kind)
+        task_type, task_name = find_scoring(row.kind).hub_task
         score = _score(row)
         details: dict[str, Any] = {"seeds": len(score.by_seed), "test_items": row.test_items}
         if score.sd is not None:
