@@ -321,6 +321,11 @@ class MeanRow(Record):
         tasks: Number of tasks.
         score: Mean over tasks, over the seeds that all tasks have.
         difference: Mean over tasks of the difference to the baseline; None for the baseline itself.
+        rank: Mean over tasks of the rank of the mean score among the methods with such a row; 1 is the best, and equal
+            scores share the mean of their ranks.
+        standardized: Mean over tasks of the difference divided by the standard deviation that the score of the
+            baseline has with one test item; None for the baseline.
+        constant: Tasks left out of it, because that is zero: all answers of the baseline count the same.
     """
 
     model: str
@@ -328,6 +333,9 @@ class MeanRow(Record):
     tasks: int
     score: MetricSummary
     difference: Interval | None = optional()
+    rank: float | None = optional()
+    standardized: Interval | None = optional()
+    constant: list[str] | None = optional()
 
 
 @dataclass(kw_only=True, eq=False)

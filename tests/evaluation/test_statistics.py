@@ -18,6 +18,7 @@ from acclimate.evaluation.statistics import (
     bootstrap_intervals,
     bootstrap_weights,
     holm,
+    item_deviation,
     mean_paired_bootstrap,
     paired_bootstrap,
     paired_difference,
@@ -403,3 +404,26 @@ def test_a_score_below_that_of_the_most_frequent_answer_is_not_above_chance():
     predicted = [0] * 80 + [1] * 20  # accuracy 0.9 by finding all of the rare class
     assert not is_above_chance(gold, [predicted], "accuracy", SingleLabel())
     assert is_above_chance(gold, [predicted], "macro_f1", SingleLabel())
+
+
+def test_the_deviation_of_a_score_with_one_item():
+    rng = np.random.default_rng(0)
+    for items in (200, 800):  # it does not depend on the number of items
+        gold = rng.integers(2, size=items)
+        runs = [np.where(rng.random(items) < share, gold, 1 - gold) for share in (0.9, 0.6)]
+        shares = [np.mean(run == gold) for run in runs]
+        expected = np.sqrt(np.mean([share * (1 - share) for share in shares]))
+        assert item_deviation(gold, runs, "accuracy", SingleLabel()) == pytest.approx(expected, rel=0.05)
+    assert item_deviation(gold, [gold], "accuracy", SingleLabel()) == 0
+
+
+def test_scales_divide_the_difference_of_each_task():
+    rng = np.random.default_rng(1)
+    gold = rng.integers(3, size=150)
+    sides = [[np.where(rng.random(150) < share, gold, 0) for _ in range(4)] for share in (0.8, 0.7)]
+    tasks = [PairedPredictions(gold, *sides, "accuracy", SingleLabel()) for _ in range(2)]
+    plain, halved = (mean_paired_bootstrap(tasks, scales=scales) for scales in (None, [0.5, 0.5]))
+    assert halved.difference == pytest.approx(2 * plain.difference) and halved.p == pytest.approx(plain.p)
+    assert (halved.low, halved.high) == pytest.approx((2 * plain.low, 2 * plain.high))
+    alone = [mean_paired_bootstrap([task._replace(a=side, b=None)]).difference for task in tasks[:1] for side in sides]
+    assert alone[0] - alone[1] == pytest.approx(paired_bootstrap(gold, *sides, "accuracy").difference)

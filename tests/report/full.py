@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 
 from acclimate.adaptation_rows import Importance, MaskedSample
 from acclimate.report.formatting import Table
 from acclimate.report.tables import tables
 from acclimate.results import MethodRow, StudyResults
-from acclimate.rows import DistillationRow, DriftRow
+from acclimate.rows import DistillationRow, DriftRow, Interval, ProbeRow, TaskScores
 from acclimate.version import DOCS_URL
 
 EVIL = "<script>window.evil = 1</script>"
@@ -83,6 +83,19 @@ def distillations(results) -> list[DistillationRow]:
     return rows
 
 
+def probes(results) -> list[ProbeRow]:
+    """Scores of a probe with three numbers of labels on every task."""
+    rows = []
+    for number, row in enumerate(results.scores):
+        for level, labels in enumerate((8, 64, None)):
+            middle = 0.4 + 0.1 * level + 0.02 * (number % 3)
+            entry = Interval(difference=middle, low=middle - 0.05, high=middle + 0.04, p=None, verdict="win")
+            short = {EVIL: 41} if labels == 64 else {}
+            shown = {field.name: getattr(row, field.name) for field in fields(TaskScores)}
+            rows.append(ProbeRow(**shown, probe="linear", labels_per_class=labels, interval=entry, short=short))
+    return rows
+
+
 def everything(results) -> StudyResults:
     """Results with all optional parts, one adaptation per method, and markup in text from users."""
     results = replace(results, adaptations=[run for run in results.adaptations if run.seed == 0])
@@ -90,6 +103,7 @@ def everything(results) -> StudyResults:
         results,
         masked=masked(),
         drift=drift(results),
+        probes=probes(results),
         distillations=distillations(results),
         notes=[EVIL],
         samples=[{"text": EVIL, "label": EVIL}],

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 
 from acclimate.report import markdown, render, summarize
 from acclimate.report.formatting import plain, signed
+from acclimate.report.tables import overview
 from acclimate.results import MethodRow, StudyResults
 from acclimate.rows import NOTHING_LEARNED, ForgettingRow, TaskScores
 from acclimate.study import compare
@@ -273,3 +274,23 @@ def test_without_results_of_the_baseline(tmp_path):
 def test_numbers():
     assert signed(-1.25) == "−1.2" and signed(0.04) == "0.0" and signed(-0.04) == "0.0" and signed(2) == "+2.0"
     assert plain(-0.5) == "−0.5" and plain(-0.01) == plain(0.0) == "0.0" and plain(0.0, 0) == plain(-0.2, 0) == "0"
+
+
+def test_tasks_with_different_measures_are_compared_by_rank_and_standardized(results):
+    assert "mean rank" not in summarize(results).headline
+    scores = [replace(row, metric="accuracy") if row.task == "aspect" else row for row in results.scores]
+    mixed = replace(results, scores=scores)
+    entry = next(row.standardized for row in results.means if row.method == "mlm")
+    expected = (
+        "Across tasks, each in its primary measure (macro-F1 (on intent) and accuracy (on aspect)), mlm has mean rank "
+        f"1.0 ({signed(entry.difference, 2)}, {signed(entry.low, 2)} to {signed(entry.high, 2)}) and dga, no contrast "
+    )
+    headline = summarize(mixed).headline
+    assert expected in headline and "in standard deviations of one test item." in headline
+    assert [name for name, _ in overview(mixed).groups()] == ["cs · intent (macro-F1)", "food · aspect (accuracy)"]
+    assert "primary measure: macro-F1 (on intent) and accuracy (on aspect)." in markdown(mixed)
+
+
+def test_probes_with_the_fewest_labels_are_in_the_headline(full):
+    words = "For a linear model on frozen states, with 8 labels per class, mlm helped on 2 of 2 tasks (mean +"
+    assert words in summarize(full).headline

@@ -22,8 +22,8 @@ from acclimate.report.tables import overview, searches, tables
 from acclimate.report.text import MAIN_TABLES, escape_latex
 from acclimate.report.timing import preparation_time
 from acclimate.results import ReportTable, StageName, StudyResults
-from acclimate.rows import Comparisons, MetricSummary, SearchRow, TrialRow
-from tests.report.full import parse, texts, titled
+from acclimate.rows import VERDICTS, Comparisons, MetricSummary, SearchRow, TrialRow
+from tests.report.full import EVIL, parse, texts, titled
 
 SCORES = "Scores on end tasks"
 LOSSES = "Held-out loss and forgetting"
@@ -47,7 +47,19 @@ def test_means_over_tasks(results):
     (entry,) = [row.difference for row in results.means if row.method == "mlm"]
     assert mlm["95 % interval"] == f"{100 * entry.low:+.1f} to {100 * entry.high:+.1f}"
     assert entry.low < entry.difference < entry.high
-    assert none["difference"] == none["95 % interval"] == "–"
+    assert none["difference"] == none["95 % interval"] == none["standardized difference"] == "–"
+    assert [mlm["rank"], none["rank"]] == ["1.00", "2.00"]
+    gone = [replace(row, constant=["intent"]) for row in results.means]
+    note = titled(replace(results, means=gone), "Means over tasks").note
+    assert "all answers of the baseline count the same there: intent." in note
+
+
+def test_probes(full):
+    table = titled(full, "Learning from frozen states")
+    first, *_, last = texts(table)
+    assert first["labels per class"] == "8" and first["95 % interval of the score"] == "35.0 to 44.0"
+    assert last["labels per class"] == "all" and last["verdict"] in VERDICTS.values()
+    assert f"intent at 64 ({EVIL}: 41)" in table.note
 
 
 def test_a_student_retains_a_share_of_the_score_of_its_teacher(full):

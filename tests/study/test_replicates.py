@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.rows import NOT_LEARNED, WITHHELD, Comparison
 from acclimate.study.jobs.base import HEAD, Job, JobResult, Place
-from acclimate.study.jobs.finetune import average_over_tasks
+from acclimate.study.jobs.finetune import average_over_tasks, mean_ranks
 from acclimate.study.summary import TaskResult, compare_runs, is_replicated, replicate_groups
 from tests.cases import each
 
@@ -189,3 +189,27 @@ def test_the_mean_over_tasks_uses_the_seeds_of_all_tasks():
     assert average_over_tasks([one[:1], two[1:]], [], ["accuracy"] * 2) is None
     alone = [list(learned(runs("a", "aaaaa"))) for _ in range(2)]
     assert average_over_tasks(alone, base, ["accuracy"] * 2).difference.verdict == WITHHELD
+    shared = average_over_tasks([one, two], base, ["accuracy"] * 2)
+    ours, theirs = ([[run.result for run in side] for side in sides] for sides in ([one, two], base))
+    expected = []
+    for mine, reference in zip(ours, theirs, strict=True):
+        means = [np.mean([result.metrics["accuracy"] for result in side]) for side in (mine, reference)]
+        spread = np.sqrt(np.mean([np.var(np.equal(r.gold, r.predicted)) for r in reference]))
+        expected.append((means[0] - means[1]) / spread)
+    assert shared.standardized.difference == pytest.approx(np.mean(expected), rel=0.05)  # the spread is resampled
+    assert shared.standardized.verdict == shared.difference.verdict
+    perfect = [list(learned(runs("none", [None] * 5), 1.0)) for _ in range(2)]
+    row = average_over_tasks([one, two], perfect, ["accuracy"] * 2)
+    assert row.standardized is None and len(row.constant) == 2  # no item varies
+    row = average_over_tasks([one, two], [perfect[0], base[1]], ["accuracy"] * 2)
+    alone = average_over_tasks([two], base[1:], ["accuracy"])
+    assert row.standardized.difference == pytest.approx(alone.standardized.difference, rel=0.05)
+
+
+def test_mean_ranks():
+    def of(*scores):
+        return [JobResult(None, TaskResult(gold=[], predicted=[], metrics={"f1": score})) for score in scores]
+
+    methods = [[of(0.5, 0.7), of(0.9)], [of(0.6), of(0.2)], [of(0.1), of(0.3)]]
+    assert mean_ranks(methods, ["f1", "f1"]) == [(1.5 + 1) / 2, (1.5 + 3) / 2, (3 + 2) / 2]
+    assert mean_ranks([], []) == []

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers.trainer_callback import CallbackHandler
 
 from acclimate.errors import UserError
-from acclimate.evaluation.scoring import find_hub_task, make_scoring
+from acclimate.evaluation.scoring import find_scoring, make_scoring
 from acclimate.tasks import finetune, load_task
 from acclimate.tasks.kinds import EVALUATION_SPLITS, TASK_KINDS, find_task_kind, item_texts, task_text
 from acclimate.tasks.splits import limit_splits
@@ -146,7 +146,7 @@ def test_it_is_found_and_read_the_same_from_objects_and_files(kind, tmp_path):
     for split in EVALUATION_SPLITS:
         scoring = task.scoring(split)
         assert make_scoring(scoring.kind, json.loads(json.dumps(scoring.details()))) == scoring
-        assert scoring.metrics and all(find_hub_task(scoring.kind))
+        assert scoring.metrics and all(find_scoring(scoring.kind).hub_task)
 
 
 def killing(at, monkeypatch):

@@ -24,7 +24,8 @@ from acclimate.study import compare
 from acclimate.tasks import finetune, load_task
 from acclimate.tasks.kinds import ResolvedOptions, find_task_kind, item_texts, task_text
 from acclimate.tasks.retrieval import RetrievalTask
-from acclimate.tasks.retrieval.model import load_bi_encoder
+from acclimate.tasks.retrieval.encoder import load_bi_encoder
+from acclimate.tasks.retrieval.model import mine_negatives
 from acclimate.tasks.splits import limit_splits
 from tests.cases import each
 from tests.tiny import WORDS, save_tiny
@@ -348,17 +349,21 @@ def test_hard_negatives_are_similar_documents_that_are_not_relevant(source, beir
     assert all("negative" in row for row in learner.rows(mined))
 
 
-def test_what_the_model_finds_as_similar_as_a_relevant_document_is_no_negative(beir, tiny_bert):
+def test_what_a_model_finds_as_similar_as_a_relevant_document_is_no_negative(beir):
     task = load_task(beir)
-    learner = find_task_kind(task).learner(tiny_bert, task, ResolvedOptions(max_length=24, metric="ndcg@10"), None)
-    learner.hard_negatives = "model"
     query = task.train[0]
     (relevant,) = query.relevant
-    ranked = [[*[other for other in task.documents if other != relevant.id][:4], relevant.id]]
-    learner._rank = lambda queries: (ranked * len(queries), [[0.99, 0.96, 0.94, 0.5, 1.0]] * len(queries))
-    mined = learner._mine([query] * 40, ResolvedOptions(max_length=24, metric="ndcg@10"))
-    allowed = {task.documents[key] for key in ranked[0][2:4]}
-    assert {negative for each in mined for negative in each.negatives} == allowed
+    ranking = [*[other for other in task.documents if other != relevant.id][:4], relevant.id]
+
+    def mined(*scores):
+        ranked = ([ranking] * 40, [list(scores)] * 40)
+        found = mine_negatives([query] * 40, task.documents, ranked, 0)
+        return {negative for each in found for negative in each.negatives}
+
+    assert mined(0.99, 0.96, 0.94, 0.5, 1.0) == {task.documents[key] for key in ranking[2:4]}
+    assert mined(0.99, 0.96, 0.98, 0.97, 1.0) == {task.documents[key] for key in ranking[:4]}
+    found = mine_negatives([query] * 99, task.documents, [[relevant.id]] * 99, 0)  # at random
+    assert len({negative for each in found for negative in each.negatives} - {relevant.text}) > 20
 
 
 def test_an_adapter_is_trained_merged_and_is_a_skill(beir, tiny_bert, tmp_path):

@@ -297,16 +297,16 @@ SCORINGS: dict[str, type[Any]] = {scoring.kind: scoring for scoring in (SingleLa
 """The scorings by the kind that is stored in results."""
 
 
-def find_hub_task(kind: str) -> tuple[str, str]:
-    """Return the pipeline tag and the title on the Hugging Face Hub of a kind of scoring.
+def find_scoring(kind: str) -> type[Any]:
+    """Return the class of the scorings of a kind.
 
     Raises:
-        UserError: If there is no such kind.
+        UserError: If the kind is unknown; the predictions then come from a newer version.
     """
     if kind not in SCORINGS:
-        raise _unknown_kind(kind)
-    found: tuple[str, str] = SCORINGS[kind].hub_task
-    return found
+        known = ", ".join(sorted(SCORINGS))
+        raise UserError(f"Predictions of the kind '{kind}' cannot be scored by this version. Known: {known}.")
+    return SCORINGS[kind]
 
 
 def make_scoring(kind: str, details: Mapping[str, Any]) -> Scoring:
@@ -317,18 +317,10 @@ def make_scoring(kind: str, details: Mapping[str, Any]) -> Scoring:
         details: Its fields, as plain values.
 
     Raises:
-        UserError: If the kind is unknown; the predictions then come from a newer version.
+        UserError: If the kind is unknown.
     """
-    if kind not in SCORINGS:
-        raise _unknown_kind(kind)
-    scoring: Scoring = SCORINGS[kind](**details)
+    scoring: Scoring = find_scoring(kind)(**details)
     return scoring
-
-
-def _unknown_kind(kind: str) -> UserError:
-    return UserError(
-        f"Predictions of the kind '{kind}' cannot be scored by this version. Known: {', '.join(sorted(SCORINGS))}."
-    )
 
 
 NAMES = ("accuracy", "macro_f1", "micro_f1")

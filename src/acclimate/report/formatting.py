@@ -117,6 +117,21 @@ def row_place(results: StudyResults, row: Row) -> str:
     return place_name(results, row.model, row.domain, row.task)
 
 
+def place_with_measure(results: StudyResults, row: Row) -> str:
+    """Return :func:`row_place`, with the primary measure of the task where the tasks of the study have several."""
+    several = len({score.metric for score in results.scores}) > 1
+    name = row_place(results, row)
+    return f"{name} ({metric_name(row.metric)})" if several and isinstance(row, TaskScores) else name
+
+
+def primary_measures(results: StudyResults) -> str:
+    """Name the primary measures with their tasks, such as "macro-F1 (on reviews and sst2) and F1 (on entities)"."""
+    found: dict[str, dict[str, None]] = {}
+    for row in results.scores:
+        found.setdefault(metric_name(row.metric), {})[row.task] = None
+    return joined([f"{name} (on {joined(list(tasks))})" if len(found) > 1 else name for name, tasks in found.items()])
+
+
 def method_name(row: Row) -> str:
     """Return the name of a method, with the task if the model was adapted for a single task."""
     return f"{row.method}, {row.task}" if row.task else row.method

@@ -15,6 +15,7 @@ from acclimate.report.formatting import (
     Table,
     count_entry,
     interval_entry,
+    joined,
     loss_kinds,
     loss_title,
     mean_entry,
@@ -22,8 +23,9 @@ from acclimate.report.formatting import (
     metric_name,
     number_entry,
     p_entry,
+    place_with_measure,
     plain,
-    row_place,
+    primary_measures,
     shown_metrics,
     signed,
     signed_entry,
@@ -53,8 +55,7 @@ def tables(results: StudyResults) -> list[Table]:
     """Return the tables of a study that have rows."""
     results = StudyResults.from_dict(results)
     every = [win_counts(results), means(results), scores(results), losses(results), forgetting(results)]
-    every += [probe_table(results), drift(results)]
-    every += [corpus_contamination(results), train_contamination(results)]
+    every += [probe_table(results), drift(results), corpus_contamination(results), train_contamination(results)]
     every += [score_time(results), adaptation_runs(results), preparation_time(results)]
     every += [distillations(results), *map(_from_job, results.tables), searches(results)]
     return [_without_constant_columns(table) for table in every if table.rows]
@@ -76,7 +77,7 @@ def overview(results: StudyResults) -> Table:
     )
     table = Table("Overview", note, names, [False] * 3 + [True] * 4, minor=names[3:5], grouped=True)
     for row in rows:
-        cells = [Entry(row_place(results, row)), Entry(row.method), DASH, DASH, DASH]
+        cells = [Entry(place_with_measure(results, row)), Entry(row.method), DASH, DASH, DASH]
         if isinstance(row, ScoreRow):
             cells[4] = mean_entry(row.summaries[row.metric])
             if entry := row.comparison:
@@ -124,19 +125,24 @@ def win_counts(results: StudyResults) -> Table:
 
 def means(results: StudyResults) -> Table:
     """Return the means of each method over tasks; without rows for a study of one task."""
-    names = ["model", "method", "difference", "95 % interval", "mean", "tasks"]
+    points, standardized = ["difference", "95 % interval"], ["standardized difference", "its 95 % interval"]
     note = (
-        "Mean over the tasks in percent ± standard deviation over seeds, each task in its primary metric and with "
-        f"equal weight, for methods with a score on every task. Difference: to the baseline ({results.baseline}) in "
-        "percentage points. The interval is about these tasks, for other seeds, adaptations and test items."
+        f"Each task counts equally, in its primary measure: {primary_measures(results)}. Rank: of the mean score, "
+        f"1 is the best. Difference: to the baseline ({results.baseline}) in percentage points. Standardized: on "
+        "each task divided by the standard deviation that the score of the baseline has with one test item, so that "
+        "measures can be averaged. Mean: in percent ± standard deviation over seeds. Intervals are about these tasks."
     )
-    table = Table("Means over tasks", note, names, [False] * 2 + [True] * 4, minor=["tasks"])
+    if constant := list(dict.fromkeys(name for row in results.means for name in row.constant or ())):
+        note += f" Not standardized, since all answers of the baseline count the same there: {joined(constant)}."
+    names = ["model", "method", "rank", *points, *standardized, "mean", "tasks"]
+    table = Table("Means over tasks", note, names, [False] * 2 + [True] * 7)
+    table.minor = ["mean", "tasks", *(points if len({row.metric for row in results.scores}) > 1 else standardized)]
     for row in results.means:
-        shown = [DASH, DASH]
-        if entry := row.difference:
-            shown = [signed_entry(entry.difference, scale=100), interval_entry(entry)]
-        cells = [*shown, mean_entry(row.score), count_entry(row.tasks)]
-        table.rows.append([Entry(row.model), Entry(row.method), *cells])
+        cells = [Entry(row.model), Entry(row.method), number_entry(row.rank, 2)]
+        for entry, scale, digits in ((row.difference, 100, 1), (row.standardized, 1, 3)):
+            shown = entry and [signed_entry(entry.difference, digits, scale), interval_entry(entry, scale, digits)]
+            cells += shown or [DASH, DASH]
+        table.rows.append([*cells, mean_entry(row.score), count_entry(row.tasks)])
     return table
 
 

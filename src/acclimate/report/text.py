@@ -19,8 +19,8 @@ from acclimate.report.formatting import (
     method_name,
     metric_name,
     place_name,
+    place_with_measure,
     plain,
-    row_place,
     shown_metrics,
     signed,
 )
@@ -157,7 +157,7 @@ def results_table(results: StudyResults) -> list[rich.table.Table]:
         # Tasks of different kinds share no metrics: one column then holds the primary metric of each.
         metrics = next(iter(main_metrics)) if len(main_metrics) == 1 else ()
         names = [metric_name(metric) for metric in metrics] or ["score"]
-        groups = _group((row_place(results, row), _score_cells(row, metrics)) for row in results.scores)
+        groups = _group((place_with_measure(results, row), _score_cells(row, metrics)) for row in results.scores)
         shown.append(_terminal_table(title, ["", *names, "difference", ""], groups))
     if results.losses:
         title = f"{loss_title(results.losses)}; change with 95 % interval"

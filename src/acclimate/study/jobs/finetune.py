@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.stats import rankdata
 
-from acclimate.evaluation.statistics import PairedPredictions, mean_paired_bootstrap
+from acclimate.evaluation.statistics import PairedPredictions, item_deviation, mean_paired_bootstrap
 from acclimate.options import FinetuneOptions
 from acclimate.records import Record
 from acclimate.results import ReportTable, StageName
@@ -200,14 +201,34 @@ def _mean_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns]
     config, rows = view.inputs.config, []
     tasks = [(domain.name, task.name) for domain in config.domains for task in domain.tasks]
     metrics = [view.inputs.tasks[place].metric for place in tasks]
-    for model, label in itertools.product(config.models, config.row_labels if len(tasks) > 1 else ()):
-        runs, base = (
-            [found.get((model.name, *place, row), []) for place in tasks] for row in (label, config.baseline)
-        )
-        if all(runs):
-            comparable = label != config.baseline and all(base)
-            rows.append(average_over_tasks(runs, base if comparable else [], metrics))
-    return [row for row in rows if row]
+    for model in config.models if len(tasks) > 1 else ():
+        runs = {label: [found.get((model.name, *place, label), []) for place in tasks] for label in config.row_labels}
+        complete = {label: own for label, own in runs.items() if all(own)}
+        base = complete.get(config.baseline, [])
+        made = [
+            average_over_tasks(own, base if label != config.baseline else [], metrics)
+            for label, own in complete.items()
+        ]
+        for row, rank in zip(made, mean_ranks(list(complete.values()), metrics), strict=True):
+            if row is not None:
+                row.rank = rank
+                rows.append(row)
+    return rows
+
+
+def mean_ranks(methods: Sequence[Sequence[TaskRuns]], metrics: Sequence[str]) -> list[float]:
+    """Return the rank of each method by its mean score, averaged over tasks; 1 is the best.
+
+    Args:
+        methods: Runs of each method on each task.
+        metrics: The metric of each task.
+    """
+    means = [
+        [float(np.mean([run.result.metrics[name] for run in runs])) for runs, name in zip(own, metrics, strict=True)]
+        for own in methods
+    ]
+    # Rounded, so that equal scores do not differ by the order of a sum.
+    return rankdata(-np.round(means, 12), axis=0).mean(axis=1).tolist() if means else []
 
 
 def average_over_tasks(
@@ -232,28 +253,47 @@ def average_over_tasks(
     scores = [[run.result.metrics[name] for run, _ in task] for task, name in zip(pairs, metrics, strict=True)]
     place, by_seed = runs[0][0].job.place, np.mean(scores, axis=0)
     spread = float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None
+    difference, standardized, constant = _mean_differences(pairs, metrics, n) if base else (None, None, None)
     return MeanRow(
         model=str(place.model),
         method=str(place.method),
         tasks=len(runs),
         score=MetricSummary(mean=float(by_seed.mean()), sd=spread, by_seed=by_seed.tolist()),
-        difference=_mean_difference(pairs, metrics, n) if base else None,
+        difference=difference,
+        standardized=standardized,
+        constant=constant,
     )
 
 
-def _mean_difference(
+def _mean_differences(
     pairs: Sequence[Sequence[tuple[JobResult[TaskResult], JobResult[TaskResult]]]], metrics: Sequence[str], n: int
-) -> Interval:
-    """Return the mean difference over tasks; ``pairs`` has runs and reference runs of the same seeds for each task."""
-    tasks = []
+) -> tuple[Interval, Interval | None, list[str] | None]:
+    """Return the mean difference over tasks, the standardized one, and the tasks left out of it: see :class:`MeanRow`.
+
+    Args:
+        pairs: For each task, runs and reference runs of the same seeds.
+        metrics: The metric of each task.
+        n: Number of resamples of the statistics.
+    """
+    tasks, scales, names = [], [], []
     for task, metric in zip(pairs, metrics, strict=True):
         ours, theirs = ([run.result.predicted for run in side] for side in zip(*task, strict=True))
         first = task[0][0].result
         tasks.append(PairedPredictions(first.gold, ours, theirs, metric, scoring_of(first)))
+        scales.append(item_deviation(first.gold, theirs, metric, scoring_of(first), n))
+        names.append(str(task[0][0].job.place.task))
     jobs = [tuple(run.job for pair in seed for run in pair) for seed in zip(*pairs, strict=True)]
-    found = mean_paired_bootstrap(tasks, n, groups=replicate_groups(jobs))
-    interval: Interval = Interval.from_dict(found.as_dict())
-    return interval if is_replicated(jobs) else interval.without_verdict(WITHHELD)
+
+    def compare(places: Sequence[int], divisors: Sequence[float] | None) -> Interval:
+        chosen = [tasks[place] for place in places]
+        made = mean_paired_bootstrap(chosen, n, groups=replicate_groups(jobs), scales=divisors)
+        interval: Interval = Interval.from_dict(made.as_dict())
+        return interval if is_replicated(jobs) else interval.without_verdict(WITHHELD)
+
+    varying = [place for place, scale in enumerate(scales) if scale > 0]
+    constant = [name for name, scale in zip(names, scales, strict=True) if not scale > 0]
+    standardized = compare(varying, [scales[place] for place in varying]) if varying else None
+    return compare(range(len(tasks)), None), standardized, constant or None
 
 
 def _score_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns]) -> list[ScoreRow]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +24,8 @@ PASSAGE_NAMES = (
 )
 NEGATIVE_NAMES = ("negative", "neg", "hard_negative")
 """Usual names of the columns of pairs and triplets, in lower case."""
+MARGIN = "margin"
+"""Column of triplets: how much more relevant the passage is than the negative, in any unit."""
 NOT_OF_PAIRS = (*LABEL_NAMES, *SCORE_NAMES, "context", "answers", "choices", "options", "tokens", "spans", "entities")
 """Columns that show that rows are of another kind."""
 CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
@@ -40,12 +44,16 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query, its relevant documents, and texts that are not relevant, to learn from."""
+    """A query, its relevant documents, and texts that are not relevant, to learn from.
+
+    ``margins`` has by how much a passage is more relevant than a negative: (passage, negative, difference of scores).
+    """
 
     id: str
     text: str
     relevant: tuple[Passage, ...]
     negatives: tuple[str, ...] = ()
+    margins: tuple[tuple[str, str, float], ...] = ()
 
     @property
     def item(self) -> str:
@@ -81,7 +89,7 @@ class RetrievalTask(Splits):
     def _fingerprint(self) -> str:
         def describe(query: Query) -> list[Any]:
             relevant = [[passage.id, passage.text, passage.grade] for passage in query.relevant]
-            return [query.text, relevant, query.negatives]
+            return [query.text, relevant, query.negatives, *([query.margins] if query.margins else [])]
 
         return self.hash_splits(b"retrieval" + json.dumps(sorted(self.documents.items())).encode(), describe)
 
@@ -256,19 +264,23 @@ def read_pairs(
     texts: dict[str, str] = {}  # id by text
     splits = {}
     for split in SPLITS:
-        found: dict[str, tuple[dict[str, Passage], list[str]]] = {}
+        found: dict[str, tuple[dict[str, Passage], list[str], list[tuple[str, str, float]]]] = {}
         for where, row in tables[split].rows if split in tables else ():
             parts = {part: check_text(f"{where}: '{column}'", row.get(column)) for part, column in columns.items()}
             for part in ("passage", "negative"):
                 if part in parts:
                     texts.setdefault(parts[part], f"d{len(texts)}")
-            relevant, negatives = found.setdefault(parts["query"], ({}, []))
+            relevant, negatives, margins = found.setdefault(parts["query"], ({}, [], []))
             key = texts[parts["passage"]]
             relevant[key] = Passage(key, parts["passage"])
             negatives += [parts["negative"]] if "negative" in parts else []
+            if "negative" in parts and row.get(MARGIN) is not None:
+                margins.append((parts["passage"], parts["negative"], _read_margin(where, row[MARGIN])))
         splits[split] = [
-            Query(f"{split}-{number}", query, tuple(relevant.values()), tuple(dict.fromkeys(negatives)))
-            for number, (query, (relevant, negatives)) in enumerate(found.items())
+            Query(
+                f"{split}-{number}", query, tuple(relevant.values()), tuple(dict.fromkeys(negatives)), tuple(margins)
+            )
+            for number, (query, (relevant, negatives, margins)) in enumerate(found.items())
         ]
     drawn = ""
     if not splits["test"]:
@@ -279,14 +291,27 @@ def read_pairs(
     return RetrievalTask(name, splits["train"], splits["test"], documents, splits["dev"], path, drawn)
 
 
-def training_rows(queries: Iterable[Query], every_negative: bool) -> list[dict[str, str]]:
-    """Return rows for losses with in-batch negatives: ``anchor``, ``positive`` and perhaps ``negative``.
+def _read_margin(where: str, value: Any) -> float:
+    with suppress(TypeError, ValueError):
+        if math.isfinite(margin := float(value)):
+            return margin
+    raise UserError(f"{where}: '{MARGIN}' must be a number, the difference of two scores, not {value!r}; fix the row.")
+
+
+def training_rows(queries: Sequence[Query], every_negative: bool) -> list[dict[str, Any]]:
+    """Return the rows that a bi-encoder learns: ``anchor``, ``positive`` and perhaps ``negative`` and ``label``.
 
     Args:
-        queries: Queries with relevant documents.
+        queries: Queries with relevant documents. If all have margins, these are the labels.
         every_negative: Whether each row has a negative.
     """
-    rows = []
+    if queries and all(query.margins for query in queries):
+        return [
+            {"anchor": query.text, "positive": passage, "negative": negative, "label": margin}
+            for query in queries
+            for passage, negative, margin in query.margins
+        ]
+    rows: list[dict[str, Any]] = []
     for query in queries:
         for place, passage in enumerate(query.relevant):
             row = {"anchor": query.text, "positive": passage.text}
