@@ -31,10 +31,10 @@ def test_it_measures_both_trainings_of_a_shape():
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     found = json.loads(result.stdout)
     (shape,) = found["shapes"]
-    ours, theirs = shape["costs"].values()
+    ours, theirs, on_blocks = shape["costs"].values()
     assert (found["device"]["type"], shape["texts"], shape["share_of_peak"]) == ("cpu", 4, None)
     assert shape["speedup"] == pytest.approx(ours["tokens_per_second"] / theirs["tokens_per_second"])
-    for cost in (ours, theirs):
+    for cost in (ours, theirs, on_blocks):
         assert 100 < cost["operators"] < 5_000 and cost["tokens_per_second"] > 0 and cost["stops"] is None
         # A step reads 4 texts of 74 tokens on average.
         assert 100 < cost["tokens_per_second"] * cost["step_seconds"] < 4 * 164
@@ -94,11 +94,11 @@ def test_the_branch_for_gpus_on_an_emulated_one(monkeypatch):
     """Every line of it runs; what it would measure is fake."""
     modes, train = [], module._train_with_trainer
 
-    def with_little_memory(folder, steps, texts, micro, *more):
+    def with_little_memory(folder, rows, steps, batch, micro, *more):
         micros.append(micro)
-        if micro > 2:
+        if micro > 4:
             raise torch.OutOfMemoryError
-        return train(folder, steps, texts, micro, *more)
+        return train(folder, rows, steps, batch, micro, *more)
 
     micros = []
     with emulated(bf16=True):
@@ -120,7 +120,7 @@ def test_the_branch_for_gpus_on_an_emulated_one(monkeypatch):
     assert found["device"] | {"driver": None} == {
         "type": "cuda", "name": device.name, "memory": device.total_memory, "driver": None, "toolkit": None
     }  # fmt: skip
-    assert micros == [8, 4, 2] and modes == ["warn", "default"] * 2
+    assert micros == [8, 4, 3] and modes == ["warn", "default"] * 3
     for cost in shape["costs"].values():
         assert (cost["operators"], cost["stops"], cost["peak_bytes"]) == (2, 1, 10**9)
         assert cost["busy"] == pytest.approx(500e-6 / cost["step_seconds"], rel=0.9) and cost["tokens_per_second"] > 0

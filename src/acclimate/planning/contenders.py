@@ -26,7 +26,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from acclimate.device import TF32_CAPABILITY, Precision, default_device, has_capability
+from acclimate.device import TF32_CAPABILITY, Precision, default_device, has_capability, trim_memory
 from acclimate.options.training import MASK_RATE
 from acclimate.planning.shapes import MAX_LENGTH, TEXTS_FILE, read_texts
 from acclimate.progress import silence_transformers
@@ -188,21 +188,50 @@ def time_trainer(folder: Path, steps: int, texts: int, precision: Precision, see
 
     On a GPU it reads the texts of a step at once, or half of them, a quarter, ... if the memory is too small.
     """
-    micro = texts if _on_gpu() else math.gcd(MICRO, texts)
+    return _fit_into_memory(folder, _encode(folder, steps * texts), steps, texts, precision, seed)
+
+
+def time_trainer_on_blocks(folder: Path, steps: int, texts: int, precision: Precision, seed: int = 0) -> Cost:
+    """Train with ``Trainer`` on texts that are joined and cut into blocks, the default of ``run_mlm.py``.
+
+    A step has about as many tokens as ``texts`` texts. Texts of a block attend to each other.
+    """
+    joined = [token for row in _encode(folder, steps * texts) for token in row]
+    blocks = max(1, len(joined) // MAX_LENGTH // steps)
+    blocks -= blocks % MICRO if blocks > MICRO else 0
+    rows = [joined[MAX_LENGTH * number :][:MAX_LENGTH] for number in range(steps * blocks)]
+    return _fit_into_memory(folder, rows, steps, blocks, precision, seed)
+
+
+def _encode(folder: Path, count: int) -> list[list[int]]:
+    """Return the tokens of the first texts."""
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model", trust_remote_code=False)
+    encoded: list[list[int]] = tokenizer(read_texts(folder)[:count], truncation=True, max_length=MAX_LENGTH)[
+        "input_ids"
+    ]
+    return encoded
+
+
+def _fit_into_memory(
+    folder: Path, rows: list[list[int]], steps: int, batch: int, precision: Precision, seed: int
+) -> Cost:
+    """Train with ``Trainer`` with as large a forward pass as memory allows."""
+    micro = batch if _on_gpu() else math.gcd(MICRO, batch)
     while True:
         try:
-            return _train_with_trainer(folder, steps, texts, micro, precision, seed)
+            return _train_with_trainer(folder, rows, steps, batch, micro, precision, seed)
         except torch.OutOfMemoryError:
             if micro % 2:
                 raise
             micro //= 2
 
 
-def _train_with_trainer(folder: Path, steps: int, texts: int, micro: int, precision: Precision, seed: int) -> Cost:
-    """Train with ``Trainer``; ``micro`` texts are read at once."""
+def _train_with_trainer(
+    folder: Path, ids: list[list[int]], steps: int, batch: int, micro: int, precision: Precision, seed: int
+) -> Cost:
+    """Train with ``Trainer`` on steps of ``batch`` rows of token ids, of which it reads ``micro`` at once."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "model", trust_remote_code=False)
-    encoded = tokenizer(read_texts(folder)[: steps * texts], truncation=True, max_length=MAX_LENGTH)
-    rows = [{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in encoded["input_ids"]]
+    rows = [{"input_ids": row, "attention_mask": [1] * len(row)} for row in ids]
     watch = StepWatch()
     _forget_peak()
 
@@ -215,7 +244,7 @@ def _train_with_trainer(folder: Path, steps: int, texts: int, micro: int, precis
             output_dir=out,
             max_steps=steps,
             per_device_train_batch_size=micro,
-            gradient_accumulation_steps=texts // micro,
+            gradient_accumulation_steps=batch // micro,
             train_sampling_strategy="group_by_length",
             bf16=precision == "bf16",
             fp16=precision == "fp16",
@@ -238,10 +267,11 @@ def _train_with_trainer(folder: Path, steps: int, texts: int, micro: int, precis
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    return watch.cost(sum(len(row["input_ids"]) for row in rows) / steps)
+    return watch.cost(sum(map(len, ids)) / steps)
 
 
 def _forget_peak() -> None:
+    trim_memory()
     if _on_gpu():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
