@@ -174,8 +174,8 @@ class ShardedTrainer(StepTrainer):
         """Read the local shards of the state of the optimizer, and the schedule."""
         if checkpoint is None:
             return
-        options: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
-        state = torch.load(Path(checkpoint) / OPTIMIZER_NAME, mmap=True, **options)
+        folder = Path(checkpoint)
+        state = torch.load(folder / OPTIMIZER_NAME, mmap=True, map_location="cpu", weights_only=True)
         optimizer, schedule = cast(Any, self.optimizer), cast(Any, self.lr_scheduler)
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         for index, values in state["state"].items():
@@ -184,7 +184,7 @@ class ShardedTrainer(StepTrainer):
                 {name: _shard_like(like, value) for name, value in values.items() if value.shape == like.shape}
             )
         optimizer.load_state_dict(state)
-        schedule.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, **options))
+        schedule.load_state_dict(torch.load(folder / SCHEDULER_NAME, map_location="cpu", weights_only=True))
 
 
 def _state(model: nn.Module, all_weights: bool = False) -> dict[str, Tensor]:
