@@ -23,7 +23,7 @@ class EntryFinder:
     """Finds entries of a list in texts as sequences of whole words; the longest of those that start at one word."""
 
     def __init__(self, entries: Iterable[str], ignore_case: bool) -> None:
-        """Split the entries into words; those without a word are left out."""
+        """Split the entries into words; empty ones are left out."""
         self._ignore_case = ignore_case
         self._by_first_word: dict[str, list[tuple[str, ...]]] = {}
         for entry in {tuple(self._split(entry)) for entry in entries} - {()}:
