@@ -1,4 +1,4 @@
-"""Types of the options of a training that decide how much memory it takes."""
+"""Types of the options of a training that decide how much memory and time it takes."""
 
 from __future__ import annotations
 
@@ -33,6 +33,16 @@ GradientCheckpointing = Annotated[
         "Recompute activations in the backward pass, which saves memory and takes about a third more time.",
         default="on if the activations of one row do not fit into memory",
         negated="--no-gradient-checkpointing",
+        recorded=False,
+    ),
+]
+Compile = Annotated[
+    bool,
+    Option(
+        "Compile the layers of the model with torch.compile, which makes long trainings on a GPU faster.",
+        more="The first steps take minutes, and need a C++ compiler, or Triton on a GPU. Layers that cannot be "
+        "compiled run as they are, and a warning names them. Results depend on it only as they depend on rounding and "
+        "on the dropout masks.",
         recorded=False,
     ),
 ]

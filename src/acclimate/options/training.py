@@ -15,6 +15,7 @@ from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, o
 from acclimate.options.memory import (
     Adapter,
     AdapterSetting,
+    Compile,
     Fsdp,
     GradientCheckpointing,
     MaxMemory,
@@ -229,6 +230,7 @@ class TrainingOptions:
     precision: Precision = "auto"
     optimizer: Optimizer = "adamw"
     weights: Weights = "fp32"
+    compile: Compile = False
     gradient_checkpointing: GradientCheckpointing = None
     max_memory: MaxMemory = None
     fsdp: Fsdp = False

@@ -21,6 +21,7 @@ from acclimate.corpus.tokenizing import check_known
 from acclimate.device import Precision
 from acclimate.files import read_json, write_json
 from acclimate.models.batching import machine_memory
+from acclimate.models.compiling import compiled_layers
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.objectives.distillation import confidence_penalty
 from acclimate.tasks.head_model import HeadModel
@@ -125,7 +126,8 @@ def train(
     hooks = hooks or TrainingHooks(supervised_loss(head, options.confidence_penalty))
     best = BestWeightsCallback(head.model, score) if score else None
     callbacks = [*hooks.callbacks, *([lambda _: best] if best else [])]
-    with skip_unread_tokens(head.model):
+    compiled = [head.model] if options.compile else []
+    with skip_unread_tokens(head.model), compiled_layers(compiled, progress=options.progress):
         trainer = run_trainer(
             TaskEngine(head.model, hooks.loss, precision, group),
             data,

@@ -29,6 +29,7 @@ from acclimate.masking import MASK_RATE, identify, resolve
 from acclimate.models import LanguageModel, ModelKind, attach, describe_attention, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
+from acclimate.models.compiling import compiled_layers
 from acclimate.models.lora import warn_of_export
 from acclimate.models.saving import write_pooling
 from acclimate.options import AdaptOptions, recorded, values, verb
@@ -195,12 +196,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     framing = document_framing(loaded, options.documents)
     with group.main_process_first():
         rows = tokenize(
-            text,
-            loaded.tokenizer,
-            length,
-            framing=framing,
-            cache=cache_folder() / "rows",
-            progress=progress,
+            text, loaded.tokenizer, length, framing=framing, cache=cache_folder() / "rows", progress=progress
         )
     report_text(f"Text: {text.report.summary()}.", progress, group.first and bool(text.report.problems))
     check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
@@ -248,11 +244,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
         alike = replace(collator, masking=strategy)
-        watch = (
-            []
-            if heldout is None
-            else [heldout.make_callback(loaded.tokenizer, alike, length, framing, batch_size, seed)]
-        )
+        heldout_options = loaded.tokenizer, alike, length, framing, batch_size, seed
+        watch = [] if heldout is None else [heldout.make_callback(*heldout_options)]
         data = StepDataset(
             mixture.rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group, order=mixture
         )
@@ -263,7 +256,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         print_message(f"Rows: {result.rows.summary()}.", enabled=progress)
         on_gpu = loaded.model.device.type == "cuda"
         print_message(f"Attention: {describe_attention(loaded.model, precision)}.", enabled=progress and on_gpu)
-        with tensorboard_folder(trackers, out):
+        compiled = engine.readers.values() if options.compile else ()
+        with tensorboard_folder(trackers, out), compiled_layers(compiled, progress=progress):
             trainer = train(
                 engine,
                 data,
