@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -38,10 +38,11 @@ def _inspect_experts(options: InspectExpertsOptions) -> Measurements:
         UserError: If a model or text cannot be read, or a text names no expert.
     """
     check_report_file(options.out)
+    experts = dict(cast(Mapping[str, Any], options.experts))  # the class of options makes it a mapping
     for name in options.corpora or {}:
-        if name not in options.experts:
-            raise unknown_name_error("expert", name, options.experts)
-    if missing := [name for name in options.experts if options.corpora and name not in options.corpora]:
+        if name not in experts:
+            raise unknown_name_error("expert", name, experts)
+    if missing := [name for name in experts if options.corpora and name not in options.corpora]:
         raise UserError(f"The text of '{missing[0]}' is missing: give --corpus {missing[0]}=TEXT, or no text at all.")
 
     def read(text: Any) -> list[str]:
@@ -51,8 +52,8 @@ def _inspect_experts(options: InspectExpertsOptions) -> Measurements:
     texts = {name: read(text) for name, text in (options.corpora or {}).items()}
     similarity = _compare_domains(texts, target, options.encoder)
     rows = []
-    with Progress("Measuring experts", len(options.experts), unit="models", enabled=options.progress) as bar:
-        for name, model in options.experts.items():
+    with Progress("Measuring experts", len(experts), unit="models", enabled=options.progress) as bar:
+        for name, model in experts.items():
             loss = language_model_loss(str(model), target, max_length=options.max_length)
             measured = {"nats": loss["nats"], "bits_per_byte": loss["bits_per_byte"]}
             rows.append({"expert": name, "similarity": similarity.get(name), **measured})
