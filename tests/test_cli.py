@@ -115,7 +115,7 @@ def test_user_errors_are_one_line_with_exit_code_2(
 VERBS = sorted(typer.main.get_command(cli.app).commands)
 
 
-@each("verb", [verb for verb in VERBS if verb not in ("adapt", "pretrain", "finetune")])
+@each("verb", [verb for verb in VERBS if verb not in ("adapt", "bench", "pretrain", "finetune")])
 def test_commands_that_cannot_share_work_refuse_several_processes(verb, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, _, err = call(monkeypatch, capsys, verb, *(["leakage"] if verb == "inspect" else []))

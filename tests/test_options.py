@@ -29,6 +29,7 @@ from acclimate.options import (
     AnnotateOptions,
     DistillOptions,
     FinetuneOptions,
+    GenerateQueriesOptions,
     MergeOptions,
     Option,
     PretrainOptions,
@@ -98,6 +99,7 @@ VERBS = {
     "init": InitOptions,
     "push": PushCommand,
     "merge": MergeOptions,
+    "generate-queries": GenerateQueriesOptions,
     **{
         f"inspect {name.removeprefix('Inspect').removesuffix('Options').lower()}": cls
         for name, cls in vars(inspection).items()
@@ -140,7 +142,7 @@ TAKES_PLUGINS = ("adapt", "advise", "compare", "init", "inspect masks")
 
 def test_the_flags_of_every_command_are_the_options_of_its_class():
     root = typer.main.get_command(cli.app)
-    assert len(VERBS) == 19
+    assert len(VERBS) == 20
     for verb_name, cls in VERBS.items():
         first, _, second = verb_name.partition(" ")
         made = root.commands[first].commands[second] if second else root.commands[first]

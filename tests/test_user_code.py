@@ -110,7 +110,7 @@ def test_a_method_in_a_file_is_used_by_name(plugin, tiny_bert, tmp_path, monkeyp
     ("name", "text", "message"),
     [
         ("missing.py", None, "There is no Python file"),
-        ("notes.txt", "x = 1", "give the .py file that registers the method"),
+        ("notes.txt", "x = 1", "give the .py file that registers the method or function"),
         ("broken.py", "x = 1 +", "cannot be imported: SyntaxError"),
         ("fails.py", "raise ValueError('no file')", "cannot be imported: ValueError: no file."),
         ("my-method.py", "x = 1", "have the same name; rename one of them"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from acclimate.merging import merge
     from acclimate.planning.advice import advise
     from acclimate.study import compare
-    from acclimate.tasks import distill, finetune, probe
+    from acclimate.tasks import distill, finetune, generate_queries, probe
     from acclimate.training import adapt, pretrain
     from acclimate.training.selection import select
 
@@ -29,6 +29,7 @@ __all__ = [
     "compare",
     "distill",
     "finetune",
+    "generate_queries",
     "inspect_benchmarks",
     "inspect_embeddings",
     "inspect_importance",
@@ -49,6 +50,7 @@ _EXPORT_MODULES = {
     "pretrain": "acclimate.training",
     "distill": "acclimate.tasks",
     "finetune": "acclimate.tasks",
+    "generate_queries": "acclimate.tasks",
     "probe": "acclimate.tasks",
     "compare": "acclimate.study",
     "inspect_benchmarks": "acclimate.evaluation.benchmarks",

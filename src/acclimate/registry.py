@@ -133,7 +133,7 @@ def import_plugin(path: str | Path) -> None:
     """
     path = Path(path).expanduser().resolve()
     if path.suffix != ".py" or not path.is_file():
-        raise UserError(f"There is no Python file '{path}'; give the .py file that registers the method.")
+        raise UserError(f"There is no Python file '{path}'; give the .py file that registers the method or function.")
     name = f"{PLUGIN}{path.stem}"  # not the path, so that results are found again after the file has moved
     if (known := sys.modules.get(name)) is not None:
         if known.__file__ != str(path):
@@ -147,6 +147,28 @@ def import_plugin(path: str | Path) -> None:
     except Exception as error:
         del sys.modules[name]
         raise UserError(f"'{path}' cannot be imported: {type(error).__name__}: {first_line(error)}.") from error
+
+
+def load_function(given: Any, what: str) -> Any:
+    """Return a function of the user: itself, or the one that ``FILE.py:FUNCTION`` names.
+
+    Args:
+        given: The function or its name.
+        what: What it is for, for messages.
+
+    Raises:
+        UserError: If there is no such file or function.
+    """
+    if callable(given):
+        return given
+    file, _, name = str(given).rpartition(":")
+    if not file or not name:
+        raise UserError(f"'{given}' names no function; give the {what} as FILE.py:FUNCTION.")
+    import_plugin(file)
+    found = getattr(sys.modules[f"{PLUGIN}{Path(file).stem}"], name, None)
+    if not callable(found):
+        raise UserError(f"'{file}' has no function '{name}', which was given as {what}.")
+    return found
 
 
 def imported_plugins() -> list[str]:

@@ -324,7 +324,8 @@ class MeanRow(Record):
         rank: Mean over tasks of the rank of the mean score among the methods with such a row; 1 is the best, and equal
             scores share the mean of their ranks.
         standardized: Mean over tasks of the difference divided by the standard deviation that the score of the
-            baseline has with one test item; None for the baseline, or if that is zero on a task.
+            baseline has with one test item; None for the baseline.
+        constant: Tasks left out of it, because that is zero: all answers of the baseline count the same.
     """
 
     model: str
@@ -334,6 +335,7 @@ class MeanRow(Record):
     difference: Interval | None = optional()
     rank: float | None = optional()
     standardized: Interval | None = optional()
+    constant: list[str] | None = optional()
 
 
 @dataclass(kw_only=True, eq=False)

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.corpus import Corpus
-from acclimate.corpus.documents import as_corpus, store_texts
+from acclimate.corpus.documents import as_corpus
 from acclimate.errors import UserError
+from acclimate.study.settings import store_texts
 from tests.corpus.writing import write
 
 texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=30).filter(

@@ -11,6 +11,7 @@ import torch
 
 from acclimate.corpus import Corpus
 from acclimate.device import to_device, with_host_copy
+from acclimate.evaluation import lm_loss
 from acclimate.kernels import varlen
 from acclimate.masking import resolve
 from acclimate.model_kinds import MASKED
@@ -141,6 +142,19 @@ def test_held_out_text_is_copied_once_and_waited_for_once(tiny_bert, tmp_path, m
     assert len(measured) == 6 and {waits for waits, _ in measured} == {1}
     (_, first), (_, kept), *_, (_, again) = measured
     assert kept <= first <= 5 and again >= kept + 4, "maps without padding, and the four tensors of a batch"
+
+
+@each("family", ["bert", "llama"])
+def test_a_measured_loss_waits_once_for_each_forward_pass(family):
+    passes, measure = [], lm_loss._group_losses
+    with counted() as ledger, pytest.MonkeyPatch.context() as patch:
+        model = to_device(tiny_model(family))
+        attach(model)
+        patch.setattr(lm_loss, "_group_losses", lambda *args: passes.append(1) or measure(*args))
+        patch.setattr(lm_loss, "micro_batch_tokens", lambda *_, **__: 300)
+        ledger.reset()
+        found = lm_loss.language_model_loss(model, texts(30), tokenizer=tiny_tokenizer(), max_length=64)
+    assert len(found["per_text"]) == 30 and ledger.waits == len(passes) > 2
 
 
 def test_a_step_of_fine_tuning_waits_once(tiny_bert):

@@ -90,6 +90,8 @@ def write_tasks(folder: Path) -> None:
         {"text": text, "text_pair": text[::-1], "score": 0.25 + number} for number, text in enumerate(lines("pair"))
     ]
     pandas.DataFrame(scored).to_csv(folder / "pairs.csv", index=False)
+    answers = [{"question": f"what of {text}?", "answer": text} for text in lines("answer")]
+    pandas.DataFrame(answers).to_csv(folder / "general-pairs.csv", index=False)
     write_retrieval(folder / "retrieval")
     for split in ("train", "dev", "test"):
         write_lines(folder / "tasks" / "restaurant" / f"{split}.jsonl", rows("text", "label"))

@@ -19,7 +19,7 @@ adapting = importlib.import_module("acclimate.training.adapt")  # the package ha
 STEPS = 2
 QUICK = ("README.md", "docs/data.md", "docs/models.md", "docs/install.md", "docs/methods.md")
 """Pages of the first hour, which are run in every test run; the others are slow tests."""
-MOST_SKIPPED = 10
+MOST_SKIPPED = 12
 
 
 @pytest.fixture(autouse=True)

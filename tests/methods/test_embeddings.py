@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
 
 import numpy as np
@@ -14,7 +16,9 @@ from acclimate.evaluation.embeddings import SentencePairs, load_encoder, load_po
 from acclimate.files import read_json
 from acclimate.models import attach, encode, load_language_model
 from acclimate.objectives import Outputs, TextContrast, View
+from acclimate.study import compare
 from acclimate.training import adapt, get
+from acclimate.training.heldout import open_pairs
 from tests.cases import each
 from tests.methods.test_contract import SHORT
 from tests.objectives.layouts import packed, padded
@@ -130,8 +134,41 @@ def planted(seed=0):
 def test_tsdae_learns_which_words_go_together(tmp_path):
     documents, pairs = planted()
     base = save_tiny("bert", tmp_path / "base")
-    options = {**SHORT, "steps": 60, "batch_size": 36, "learning_rate": 5e-3, "similarity": "none"}
+    options = {**SHORT, "steps": 40, "batch_size": 36, "learning_rate": 5e-3, "similarity": "none"}
     adapt(base, Corpus.of(documents), "tsdae", tmp_path / "out", settings={"deletion": 0.5}, **options)
     before, after = (pairs.score(pairs.measure(load_encoder(folder)))["mrr"] for folder in (base, tmp_path / "out"))
     assert before < 0.5
     assert after > 0.9
+
+
+@pytest.mark.slow
+def test_a_study_measures_pairs_and_neighbours(tiny_bert, tmp_path):
+    """With pairs on these, of every model; without, on neighbours if a method makes a sentence encoder."""
+    chance = random.Random(0)
+    documents = [". ".join(" ".join(chance.choices(WORDS[:60], k=6)) for _ in range(4)) for _ in range(24)]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    scored = [{"text": a, "text_pair": b, "score": n + 0.5} for n, (a, b) in enumerate(itertools.pairwise(TEXTS))]
+    (tmp_path / "scored.jsonl").write_text("".join(json.dumps(row) + "\n" for row in 3 * scored))
+    study = {
+        "models": [{"name": "tiny", "path": str(tiny_bert)}], "methods": ["none", "tsdae", "lm"], "seeds": 1,
+        "domains": [{"name": "d", "corpus": "text.jsonl", "heldout": "text.jsonl"}], "evaluate": {"max_length": 24},
+        "adapt": {"steps": 2, "batch_size": 8, "max_length": 24, "learning_rate": 0.01},
+    }  # fmt: skip
+    for name, more in (("pairs", {"similarity": [{"path": "scored.jsonl", "name": "mine"}]}), ("neighbours", {})):
+        (tmp_path / f"{name}.yaml").write_text(json.dumps({**study, **more}))
+        results = compare(tmp_path / f"{name}.yaml", tmp_path / name, progress=False)
+        assert not results.failures
+        (table,) = [table for table in results.tables if "Similarity" in table.title]
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        assert [row["method"] for row in rows] == ["tsdae", "lm"]
+        before, after = (f"MRR {when}" if name == "neighbours" else when for when in ("before", "after"))
+        assert all(abs(row[after] - row[before] - row["difference"]) < 1e-6 for row in rows)
+    run = next(run for run in results.adaptations if run.method == "tsdae")
+    found = load_encoder(tmp_path / "neighbours" / run.folder)
+    pairs = open_pairs(tmp_path / "scored.jsonl")
+    saved = json.loads((tmp_path / "pairs" / "results.json").read_text())
+    (table,) = [table for table in saved["tables"] if table["title"] == "Similarity on pairs"]
+    assert table["rows"][0][:6] == ["tiny", "d", "mine", "tsdae", len(pairs.first), "Spearman"]
+    assert table["rows"][0][7] == pytest.approx(pairs.score(pairs.measure(found))["spearman"], abs=1e-6)
+    with pytest.raises(UserError, match=r"study: similarity: .*nowhere"):
+        compare({**study, "similarity": "nowhere.csv"}, tmp_path / "other", progress=False)

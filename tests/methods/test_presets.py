@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from acclimate.registry import preset_names, preset_values, published
 from acclimate.study.config import MethodSpec, StudyConfig
 from acclimate.study.jobs.distill import _split_settings
 from acclimate.study.method_inputs import read_method
+from acclimate.tasks import Task
 from acclimate.training import adapt
 from acclimate.training.method import get, lookup, names
 from tests.cases import each
@@ -85,11 +87,13 @@ def test_distillation_takes_presets_in_python_and_in_a_study(preset, scale):
     assert build(DistillOptions, **TEACHER, preset=preset, **explicit).scale == expected
     row = {"teacher": "t", "preset": preset, **explicit}
     config = StudyConfig.of({"models": ["a"], "methods": ["none"], "domains": [DOMAIN], "distill": [row]})
-    split = _split_settings({}, config.sections["distill"][0].settings, "macro_f1", {"scale": 1e-3})
+    split = _split_settings({}, config.sections["distill"][0].settings, INPUT, {"scale": 1e-3, "objective": "auto"})
     assert split.settings["scale"] == expected
     assert build(DistillOptions, **TEACHER, **split.options).scale == expected
 
 
+LABELLED = Task.of("t", *[[{"text": text, "label": text[:1]} for text in ("a b", "b a")]] * 2)
+INPUT = SimpleNamespace(task=LABELLED, metric="macro_f1")
 DOMAIN = {"name": "d", "corpus": "c", "tasks": ["t"]}
 
 

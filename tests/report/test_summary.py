@@ -289,3 +289,8 @@ def test_tasks_with_different_measures_are_compared_by_rank_and_standardized(res
     assert expected in headline and "in standard deviations of one test item." in headline
     assert [name for name, _ in overview(mixed).groups()] == ["cs · intent (macro-F1)", "food · aspect (accuracy)"]
     assert "primary measure: macro-F1 (on intent) and accuracy (on aspect)." in markdown(mixed)
+
+
+def test_probes_with_the_fewest_labels_are_in_the_headline(full):
+    words = "For a linear model on frozen states, with 8 labels per class, mlm helped on 2 of 2 tasks (mean +"
+    assert words in summarize(full).headline

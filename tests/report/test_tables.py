@@ -49,6 +49,9 @@ def test_means_over_tasks(results):
     assert entry.low < entry.difference < entry.high
     assert none["difference"] == none["95 % interval"] == none["standardized difference"] == "–"
     assert [mlm["rank"], none["rank"]] == ["1.00", "2.00"]
+    gone = [replace(row, constant=["intent"]) for row in results.means]
+    note = titled(replace(results, means=gone), "Means over tasks").note
+    assert "all answers of the baseline count the same there: intent." in note
 
 
 def test_probes(full):

@@ -117,6 +117,14 @@ def test_rows_with_mistakes(two_models, row, message):
         two_models([row])
 
 
+def test_decoders_are_refused_before_anything_is_trained(two_models):
+    config = '{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}'
+    (two_models.folder / "other" / "config.json").write_text(config)
+    with pytest.raises(UserError, match=r"'other' of the row .* is a decoder, so the objective cannot be 'boundary'"):
+        two_models([ROW])
+    assert of_kind(two_models([{**ROW, "objective": "kl"}]), "distill")
+
+
 def test_a_study_with_one_model_has_no_student(tmp_path):
     files(tmp_path)
     with pytest.raises(UserError, match="has no student; add another model"):

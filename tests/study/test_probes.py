@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from acclimate.cards.results import result_sections
 from acclimate.errors import UserError
+from acclimate.model_kinds import MASKED
 from acclimate.results import ProbeResult, ProbeScore, StudyResults
 from acclimate.study import compare
 from acclimate.study.config import StudyConfig
@@ -24,13 +26,13 @@ def probed(folder):
 class Prober:
     """A fake probe: models that were adapted answer more test items correctly, by a little in each draw."""
 
-    def __init__(self, items: int = 300):
+    def __init__(self, items: int = 150):
         self.calls, self.items = [], items
 
     def __call__(self, model, task, *, draws, labels_per_class, states, **settings):
         self.calls.append((str(model), draws, settings))
         gold = np.random.default_rng(1).integers(3, size=self.items)
-        better = 0.0 if str(model).endswith("model") else 0.15
+        better = 0.0 if str(model).endswith("model") else 0.25
         scores = []
         for probe in ("linear", "neighbors"):
             for labels in (2, None):
@@ -80,22 +82,22 @@ def test_rows_have_paired_differences_and_are_shown(probed, tmp_path):
     whole = rows["linear", None, "mlm"]
     assert whole.seeds == [0, 1, 2] and rows["linear", None, "none"].seeds == [0]
     assert whole.difference.seeds == [0, 1, 2] and whole.comparison.verdict == "win"
+    ((_, text),) = [part for part in result_sections(results, MASKED) if part[0] == "Learning from frozen states"]
+    assert f"| intent | linear | all | macro\\_f1 | {100 * whole.summaries['macro_f1'].mean:.1f} | +" in text
+    assert "| helped |" in text and "| 2 labels per class |" in text
     again = StudyResults.load(tmp_path / "out" / "results.json")
     assert again.probes == results.probes
 
 
 def test_a_changed_section_computes_only_the_probes(probed, tmp_path, no_report):
-    compare(probed, tmp_path, progress=False, backend=World().backend(probe=Prober()))
+    """Here with one adaptation, which gives no verdict."""
+    probed |= {"adapt_seeds": [0], "seeds": 1}
+    results = compare(probed, tmp_path, progress=False, backend=World().backend(probe=Prober()))
+    assert {row.comparison.verdict for row in results.probes if row.comparison} == {"withheld"}
     world = World()
     probed["probe"]["neighbors"] = 3
     compare(probed, tmp_path, progress=False, backend=world.backend(probe=Prober()))
     assert not world.calls
-
-
-def test_one_adaptation_gives_no_verdict(probed, tmp_path, no_report):
-    probed["adapt_seeds"] = [0]
-    results = compare(probed, tmp_path, progress=False, backend=World().backend(probe=Prober()))
-    assert {row.comparison.verdict for row in results.probes if row.comparison} == {"withheld"}
 
 
 @pytest.mark.parametrize(("section", "match"), [

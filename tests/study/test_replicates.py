@@ -199,7 +199,11 @@ def test_the_mean_over_tasks_uses_the_seeds_of_all_tasks():
     assert shared.standardized.difference == pytest.approx(np.mean(expected), rel=0.05)  # the spread is resampled
     assert shared.standardized.verdict == shared.difference.verdict
     perfect = [list(learned(runs("none", [None] * 5), 1.0)) for _ in range(2)]
-    assert average_over_tasks([one, two], perfect, ["accuracy"] * 2).standardized is None  # no item varies
+    row = average_over_tasks([one, two], perfect, ["accuracy"] * 2)
+    assert row.standardized is None and len(row.constant) == 2  # no item varies
+    row = average_over_tasks([one, two], [perfect[0], base[1]], ["accuracy"] * 2)
+    alone = average_over_tasks([two], base[1:], ["accuracy"])
+    assert row.standardized.difference == pytest.approx(alone.standardized.difference, rel=0.05)
 
 
 def test_mean_ranks():

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers.trainer_callback import CallbackHandler
 
 from acclimate.errors import UserError
-from acclimate.evaluation.scoring import find_hub_task, make_scoring
+from acclimate.evaluation.scoring import find_scoring, make_scoring
 from acclimate.tasks import finetune, load_task
 from acclimate.tasks.kinds import EVALUATION_SPLITS, TASK_KINDS, find_task_kind, item_texts, task_text
 from acclimate.tasks.splits import limit_splits
@@ -56,8 +56,9 @@ def _queries(chance, number):
 
 
 def _choices(chance, number):
-    words = ["good" if place == number % 3 else "bad" for place in range(3)]
-    return {"question": sentence(chance), "choices": [f"{sentence(chance)} {word}" for word in words],
+    good, bad = ["good", "fresh", "kind", "quick"], ["bad", "cold", "rude", "slow"]
+    words = [chance.choice(good if place == number % 3 else bad) for place in range(3)]
+    return {"question": sentence(chance), "choices": [f"{FOODS[place]} {word}" for place, word in enumerate(words)],
             "answer": number % 3}  # fmt: skip
 
 
@@ -84,7 +85,7 @@ SAMPLES = {
     "regression": Sample(_numbers),
     "entities": Sample(_entities),
     "qa": Sample(_questions, {"epochs": 8}),
-    "choice": Sample(_choices),
+    "choice": Sample(_choices, {"epochs": 8, "max_length": 64}),
     "retrieval": Sample(_queries, needs="sentence_transformers"),
 }
 """A tiny task of every kind in the registry."""
@@ -145,7 +146,7 @@ def test_it_is_found_and_read_the_same_from_objects_and_files(kind, tmp_path):
     for split in EVALUATION_SPLITS:
         scoring = task.scoring(split)
         assert make_scoring(scoring.kind, json.loads(json.dumps(scoring.details()))) == scoring
-        assert scoring.metrics and all(find_hub_task(scoring.kind))
+        assert scoring.metrics and all(find_scoring(scoring.kind).hub_task)
 
 
 def killing(at, monkeypatch):

@@ -70,7 +70,7 @@ def test_without_epochs_it_is_a_logistic_regression_on_the_vectors(classes, tiny
     assert result.steps == 0
 
 
-def test_learns_from_few_examples_and_the_folder_gives_the_same(tiny_bert, tmp_path):
+def test_learns_from_few_examples_and_the_folder_gives_the_same(tiny_bert, tmp_path, capsys):
     task = topic_task()
     options = {**QUICK, "few_shot": 8, "learning_rate": 3e-3, "batch_size": 16}
     before = finetune(tiny_bert, task, epochs=0, **options)
@@ -84,7 +84,10 @@ def test_learns_from_few_examples_and_the_folder_gives_the_same(tiny_bert, tmp_p
     chance = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert np.abs(chance - np.array(result.probabilities)).max() < 1e-5
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "SentenceTransformer(" in card and 'pipeline("text-classification"' not in card
+    assert "labels.json" in card and "pipeline_tag: text-classification" in card
+    block = card.partition("```python\n")[2].partition("```")[0].replace("'out'", repr(str(tmp_path / "out")))
+    exec(block, {})  # prints a class
+    assert capsys.readouterr().out.strip() in task.labels
     assert finetune(tiny_bert, task, out=tmp_path / "out", epochs=8, **options).seconds == result.seconds
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from acclimate.errors import UserError
-from acclimate.evaluation.scoring import find_hub_task
+from acclimate.evaluation.scoring import find_scoring
 from acclimate.tasks import Task, finetune, load_task
 from acclimate.tasks.classification import Classification
 from acclimate.tasks.kinds import TASK_KINDS, find_task_kind, item_texts, task_text
@@ -71,4 +71,4 @@ def test_unknown_kinds_are_reported(folder):
         UserError,
         match=r"'tags' cannot be scored.*Known: choice, entities, multi_label, qa, regression, retrieval, single_la",
     ):
-        find_hub_task("tags")
+        find_scoring("tags")

@@ -88,10 +88,13 @@ def test_missing_splits_are_drawn_by_size_with_equal_texts_in_one(caplog):
 
 
 @each(("change", "words"), [
-    ({"label": "high"}, "the label must be a number, not 'high'"),
-    ({"label": None}, "the label must be a number, not None"),
-    ({"label": float("nan")}, "the label must be a number, not nan"),
-    ({"label": True}, "the label must be a number, not True"),
+    ({"label": "high"}, "the label must be a number up to 1e[+]18, not 'high'"),
+    ({"label": None}, "the label must be a number up to 1e[+]18, not None"),
+    ({"label": float("nan")}, "the label must be a number up to 1e[+]18, not nan"),
+    ({"label": True}, "the label must be a number up to 1e[+]18, not True"),
+    ({"label": 10**400}, "the label must be a number up to 1e[+]18, not 1000"),
+    ({"label": "1e400"}, "the label must be a number up to 1e[+]18, not '1e400'"),
+    ({"label": -1e300}, "the label must be a number up to 1e[+]18, not -1e[+]300"),
     ({"text": ""}, "'text' must be a non-empty string"),
 ])  # fmt: skip
 def test_rows_that_cannot_be_used_are_named(change, words):

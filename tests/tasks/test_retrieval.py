@@ -24,7 +24,8 @@ from acclimate.study import compare
 from acclimate.tasks import finetune, load_task
 from acclimate.tasks.kinds import ResolvedOptions, find_task_kind, item_texts, task_text
 from acclimate.tasks.retrieval import RetrievalTask
-from acclimate.tasks.retrieval.model import load_bi_encoder
+from acclimate.tasks.retrieval.encoder import load_bi_encoder
+from acclimate.tasks.retrieval.model import mine_negatives
 from acclimate.tasks.splits import limit_splits
 from tests.cases import each
 from tests.tiny import WORDS, save_tiny
@@ -79,7 +80,10 @@ def test_a_folder_in_the_layout_of_beir(beir):
 @each(("file", "text", "words"), [
     ("corpus.jsonl", '{"text": "a"}', "needs '_id' and 'text'"),
     ("corpus.jsonl", '{"_id": "p1", "text": "a"}\n{"_id": "p1", "text": "b"}', "'p1' is duplicated"),
-    ("corpus.jsonl", '{"_id": "p1", "text": " "}', "non-empty string"),
+    ("corpus.jsonl", '{"_id": "p1", "text": ["a"]}', "needs '_id' and 'text'"),
+    ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq4\tp4\tnan", "the score nan must be a number"),
+    ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq4\tp4\tinf", "the score inf must be a number"),
+    ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq4\tp4\t1\nq4\tp4\t2", "'p4' has another score for 'q4' above"),
     ("queries.jsonl", '{"_id": "q1", "text": "\\ud800"}', "surrogate"),
     ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq4\tp99\t1", "no document with the id 'p99'"),
     ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nx\tp4\t1", "no query with the id 'x'"),
@@ -106,7 +110,26 @@ def test_grades_and_documents_that_are_not_relevant(beir, tmp_path, caplog):
     task = load_task(tmp_path)
     (query,) = task.test
     assert [(passage.id, passage.grade) for passage in query.relevant] == [("p1", 2.0), ("p2", 1.0)]
-    assert query.negatives == (task.documents["p3"],) and "1 queries without a relevant document" in caplog.text
+    assert query.negatives == (task.documents["p3"],) and "1 queries without text or a relevant" in caplog.text
+
+
+def test_documents_and_queries_without_text_are_counted(beir, tmp_path, caplog):
+    (tmp_path / "qrels").mkdir()
+    for name, empty in (("corpus.jsonl", "p1"), ("queries.jsonl", "q2")):
+        rows = [json.loads(line) for line in (beir / name).read_text().splitlines()]
+        lines = [json.dumps({**row, "text": " " if row["_id"] == empty else row["text"]}) for row in rows]
+        (tmp_path / name).write_text("\n".join(lines))
+    lines = ["query-id\tcorpus-id\tscore", "q1\tp1\t1", "q1\tp3\t1", "q2\tp3\t1", "q3\tp1\t1", "q1\tp3\t1"]
+    (tmp_path / "qrels" / "test.tsv").write_text("\n".join(lines))
+    task = load_task(tmp_path)
+    assert len(task.documents) == 29 and "p1" not in task.documents
+    assert [[passage.id for passage in query.relevant] for query in task.test] == [["p3"]]
+    for words in (
+        "documents without text",
+        "queries without text, which are not used",
+        "2 queries without text or a relevant document",
+    ):
+        assert words in caplog.text
 
 
 def test_pairs_and_triplets(caplog):
@@ -326,17 +349,21 @@ def test_hard_negatives_are_similar_documents_that_are_not_relevant(source, beir
     assert all("negative" in row for row in learner.rows(mined))
 
 
-def test_what_the_model_finds_as_similar_as_a_relevant_document_is_no_negative(beir, tiny_bert):
+def test_what_a_model_finds_as_similar_as_a_relevant_document_is_no_negative(beir):
     task = load_task(beir)
-    learner = find_task_kind(task).learner(tiny_bert, task, ResolvedOptions(max_length=24, metric="ndcg@10"), None)
-    learner.hard_negatives = "model"
     query = task.train[0]
     (relevant,) = query.relevant
-    ranked = [[*[other for other in task.documents if other != relevant.id][:4], relevant.id]]
-    learner._rank = lambda queries: (ranked * len(queries), [[0.99, 0.96, 0.94, 0.5, 1.0]] * len(queries))
-    mined = learner._mine([query] * 40, ResolvedOptions(max_length=24, metric="ndcg@10"))
-    allowed = {task.documents[key] for key in ranked[0][2:4]}
-    assert {negative for each in mined for negative in each.negatives} == allowed
+    ranking = [*[other for other in task.documents if other != relevant.id][:4], relevant.id]
+
+    def mined(*scores):
+        ranked = ([ranking] * 40, [list(scores)] * 40)
+        found = mine_negatives([query] * 40, task.documents, ranked, 0)
+        return {negative for each in found for negative in each.negatives}
+
+    assert mined(0.99, 0.96, 0.94, 0.5, 1.0) == {task.documents[key] for key in ranking[2:4]}
+    assert mined(0.99, 0.96, 0.98, 0.97, 1.0) == {task.documents[key] for key in ranking[:4]}
+    found = mine_negatives([query] * 99, task.documents, [[relevant.id]] * 99, 0)  # at random
+    assert len({negative for each in found for negative in each.negatives} - {relevant.text}) > 20
 
 
 def test_an_adapter_is_trained_merged_and_is_a_skill(beir, tiny_bert, tmp_path):

@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json
+from acclimate.options import AdaptOptions
+from acclimate.options.declaration import section
 from acclimate.training import adapt
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.inputs import (
@@ -119,6 +121,12 @@ def test_what_is_chosen_is_printed(capsys, caplog):
     assert "or 4,762 tokens, fewer than the 32,768 that suit the device, for enough steps." in printed
     report_batch(440, 74.4, ProcessGroup(0, 8), GPU, True, STEP_TOKENS["cuda"])
     assert "only 4,092 tokens per step" in caplog.text and "Use fewer GPUs" in caplog.text
+
+
+def test_a_study_file_may_ask_for_it():
+    assert section(AdaptOptions).check({"batch_size": "auto"}) == {"batch_size": "auto"}
+    with pytest.raises(ValueError, match="must be auto or a whole number from 1 to 1,000,000, not automatic"):
+        section(AdaptOptions).check({"batch_size": "automatic"})
 
 
 @each("wrong", ["Auto", "many", 0, -1, 2.5, True, 10**9])

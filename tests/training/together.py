@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +56,8 @@ def _take_part(run: Callable[[Path], None], rank: int, port: int, out: Path, log
     with logs[rank].open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    logging.getLogger("acclimate").addHandler(logging.StreamHandler(os.fdopen(os.dup(2), "w")))
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)  # not that of pytest
+    logging.getLogger("acclimate").addHandler(logging.StreamHandler(sys.stderr))
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": len(logs), "LOCAL_WORLD_SIZE": len(logs)}
     place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "CUDA_VISIBLE_DEVICES": ""}
     os.environ |= {name: str(value) for name, value in place.items()}

@@ -23,6 +23,19 @@ encoder = SentenceTransformer('{name}')
 print(encoder.similarity(encoder.encode(["A sentence."]), encoder.encode(["Another sentence."])))
 ```"""
 """What to do with a sentence encoder, whatever the kind of its language model."""
+LABELS_FILE = "labels.json"
+"""File of a classifier of sentence vectors: the classes, in the order of the logits."""
+CLASSIFIER_STEP = """Classify texts:
+
+```python
+import json
+from pathlib import Path
+from sentence_transformers import SentenceTransformer
+
+logits = SentenceTransformer('{name}').encode(["A text to classify."])
+print(json.loads(Path('{name}', "labels.json").read_text())[logits[0].argmax()])
+```"""
+"""What to do with such a classifier, whose last module returns the logits."""
 MARKDOWN_ESCAPES = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]#"})
 
 
@@ -90,7 +103,7 @@ class Card:
             **self.origin.metadata(),
             datasets=list(dict.fromkeys(self.datasets)) or None,
             library_name="sentence-transformers" if encodes else "transformers",
-            pipeline_tag="sentence-similarity" if encodes else self.pipeline,
+            pipeline_tag="sentence-similarity" if encodes and not _classifies(folder) else self.pipeline,
             tags=["acclimate", "domain-adaptation", *self.tags],
             model_name=self.name if self.results else None,
             eval_results=[EvalResult(**result) for result in self.results] or None,
@@ -119,21 +132,25 @@ class Card:
             text = instructions(kind, parts, source)
             return text.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
         if encodes_sentences(folder):
-            load = f"model = SentenceTransformer({source!r})\nvectors = model.encode(['first text', 'second text'])"
-            return f"```python\nfrom sentence_transformers import SentenceTransformer\n\n{load}\n```"
+            return (CLASSIFIER_STEP if _classifies(folder) else SENTENCE_STEP).replace("{name}", source)
         name = _auto_class(config.get("architectures") or [], self.pipeline)
         load = (
             f"```python\nfrom transformers import AutoTokenizer, {name}\n\n"
             f"tokenizer = AutoTokenizer.from_pretrained({source!r})\n"
             f"model = {name}.from_pretrained({source!r})\n```"
         )
-        step = (SENTENCE_STEP if encodes_sentences(folder) else self.next_step).replace("{name}", source)
+        step = self.next_step.replace("{name}", source)
         return "\n\n".join(part for part in (load, step) if part)
 
 
 def encodes_sentences(folder: Path) -> bool:
     """Return whether a model folder is that of a sentence encoder."""
     return (folder / "modules.json").is_file()
+
+
+def _classifies(folder: Path) -> bool:
+    """Return whether the last module of a sentence encoder is a classifier."""
+    return encodes_sentences(folder) and (folder / LABELS_FILE).is_file()
 
 
 def _auto_class(architectures: Sequence[str], pipeline: str) -> str:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from acclimate.cards.card import escape_markdown, markdown_table
-from acclimate.evaluation.scoring import find_hub_task
+from acclimate.evaluation.scoring import find_scoring
 from acclimate.model_kinds import ModelKind
 from acclimate.results import StudyResults
 from acclimate.rows import (
@@ -18,6 +18,7 @@ from acclimate.rows import (
     Interval,
     LossRow,
     MetricSummary,
+    ProbeRow,
     TaskScores,
 )
 
@@ -44,6 +45,15 @@ def result_sections(results: StudyResults, model_kind: ModelKind) -> list[tuple[
         columns = ("task", "metric", "mean ± sd", "seeds", "difference", "95 % interval", "verdict", "p (Holm)")
         table = markdown_table(columns, [_score_row(row) for row in results.scores])
         sections.append(("Results", "\n\n".join([*answer, intro, table, *results.notes])))
+    if results.probes:
+        intro = (
+            "Scores in percent of simple models that learned each task from the states of this model, which was "
+            "frozen, from random draws of train examples. Differences in percentage points to "
+            f"`{escape_markdown(results.baseline)}`, paired by draw and test item, with 95 % intervals."
+        )
+        columns = ("task", "probe", "labels", "metric", "score", "difference", "95 % interval", "verdict")
+        table = markdown_table(columns, [_probe_row(row) for row in results.probes])
+        sections.append(("Learning from frozen states", f"{intro}\n\n{table}"))
     parts = []
     if losses := [_loss_row(row, row.difference) for row in results.losses if row.difference]:
         loss_name = f"{model_kind.loss_name[0].upper()}{model_kind.loss_name[1:]}"
@@ -74,6 +84,12 @@ def _score_row(row: TaskScores) -> tuple[Any, ...]:
     p = entry and (entry.p if entry.p_holm is None else entry.p_holm)
     compared = (*_difference(entry), None if p is None else f"{p:.3f}") if entry else (None,) * 4
     return (row.task, row.metric, f"{100 * score.mean:.1f}{spread}", len(score.by_seed), *compared)
+
+
+def _probe_row(row: ProbeRow) -> tuple[Any, ...]:
+    labels = "all" if row.labels_per_class is None else f"{row.labels_per_class:,} {row.unit}"
+    compared = _difference(row.comparison) if row.comparison else (None,) * 3
+    return (row.task, row.probe, labels, row.metric, f"{100 * _score(row).mean:.1f}", *compared)
 
 
 def _difference(entry: Comparison) -> tuple[str, str, str]:
@@ -112,7 +128,7 @@ def eval_results(results: StudyResults, model_kind: ModelKind) -> list[dict[str,
     """
     found = []
     for row in results.scores:
-        task_type, task_name = find_hub_task(row.kind)
+        task_type, task_name = find_scoring(row.kind).hub_task
         score = _score(row)
         details: dict[str, Any] = {"seeds": len(score.by_seed), "test_items": row.test_items}
         if score.sd is not None:

@@ -26,7 +26,7 @@ from acclimate.corpus import Corpus
 from acclimate.corpus.operations import find_accounts
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.errors import UserError
-from acclimate.evaluation.scoring import find_hub_task, make_scoring
+from acclimate.evaluation.scoring import find_scoring, make_scoring
 from acclimate.evaluation.statistics import bootstrap_intervals
 from acclimate.files import MANIFEST_FILE, read_json, read_json_object
 from acclimate.model_kinds import ModelKind, kind_of_checkpoint
@@ -55,17 +55,6 @@ print(mark("A text with names."))
 ```""",
 }
 """What to do with a model of an end task, by its pipeline tag."""
-CONTRASTIVE_STEP = """Classify texts:
-
-```python
-import json
-from pathlib import Path
-from sentence_transformers import SentenceTransformer
-
-logits = SentenceTransformer('{name}').encode(["A text to classify."])
-print(json.loads(Path('{name}', "labels.json").read_text())[logits[0].argmax()])
-```"""
-"""The same for a classifier of sentence vectors."""
 NOT_MEASURED = (
     "Not evaluated. `acclimate compare` measures such a model and its base model on held-out text, general text and "
     "end tasks, with several seeds, and writes the differences with intervals here."
@@ -180,6 +169,7 @@ def _results_of(results: StudyResults, run: AdaptationRow) -> StudyResults:
         results,
         notes=notes,
         scores=list(filter(is_of_model, results.scores)),
+        probes=list(filter(is_of_model, results.probes)),
         losses=list(filter(is_of_model, results.losses)),
         forgetting=list(filter(is_of_model, results.forgetting)),
     )
@@ -328,7 +318,7 @@ def write_task_model_card(
     Returns:
         The path of the card.
     """
-    pipeline, _ = find_hub_task(task.scoring().kind)
+    pipeline, _ = find_scoring(task.scoring().kind).hub_task
     start = models.get("model") or models["student"]
     teacher = f", with the teacher `{display_name(models['teacher'])}`" if "teacher" in models else ""
     done = "distilled" if verb == "distill" else "fine-tuned"
@@ -354,7 +344,7 @@ def write_task_model_card(
         summary,
         origin=find_origin(start),
         tags=[verb],
-        next_step=CONTRASTIVE_STEP if options.get("contrastive") else TASK_STEPS.get(pipeline, ""),
+        next_step=TASK_STEPS.get(pipeline, ""),
         load_name=name,
         results=[_eval_result(pipeline, task, metric, result, intervals[metric]) for metric in metrics],
     )

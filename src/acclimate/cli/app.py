@@ -37,7 +37,7 @@ inspection = typer.Typer(
 )
 app.add_typer(inspection, name="inspect")
 
-DISTRIBUTED = ("adapt", "pretrain", "finetune")
+DISTRIBUTED = ("adapt", "pretrain", "finetune", "bench")
 """Commands whose work the processes of one run share."""
 
 

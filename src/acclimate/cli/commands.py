@@ -11,7 +11,7 @@ from acclimate.errors import UserError
 
 JOURNEY = {
     "Find out": ("demo", "advise", "compare", "init"),
-    "Train": ("select", "adapt", "finetune", "merge", "distill", "annotate", "pretrain"),
+    "Train": ("select", "adapt", "generate-queries", "finetune", "merge", "distill", "annotate", "pretrain"),
     "Look and share": ("inspect", "methods", "push", "doctor", "bench"),
 }
 """The commands by panel of ``acclimate --help``, in the order in which they are used."""
@@ -24,6 +24,7 @@ PAGES = {
     "select": "docs/select.md",
     "adapt": "docs/commands.md",
     "finetune": "docs/data.md",
+    "generate-queries": "docs/embeddings.md",
     "merge": "docs/decoders.md",
     "distill": "docs/distill.md",
     "annotate": "docs/selective.md",
@@ -38,6 +39,7 @@ PAGES = {
     "masks": "docs/masking.md",
     "embeddings": "docs/analyses.md",
     "leakage": "docs/evidence.md",
+    "experts": "docs/select.md",
     "cost": "docs/selective.md",
     "instructions": "docs/decoders.md",
     "benchmarks": "docs/decoders.md",

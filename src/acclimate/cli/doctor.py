@@ -332,6 +332,10 @@ def bench(options: BenchCommand) -> None:
     """
     from acclimate.planning.bench import bench as run
     from acclimate.planning.bench import describe as describe_speed
+    from acclimate.training.distributed import leave_process_group
 
     found = run(**values(options, BenchOptions))
+    leave_process_group()
+    if not found:  # in all processes but the first
+        return
     typer.echo(json.dumps(found, indent=2) if options.as_json else "\n".join(describe_speed(found)))

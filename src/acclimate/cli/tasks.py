@@ -1,4 +1,4 @@
-"""``acclimate finetune``, ``distill`` and ``annotate``."""
+"""``acclimate finetune``, ``distill``, ``annotate`` and ``generate-queries``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from acclimate.options import (
     AnnotateOptions,
     DistillOptions,
     FinetuneOptions,
+    GenerateQueriesOptions,
     Option,
     ProbeOptions,
     defaults,
@@ -250,3 +251,19 @@ def annotate(options: AnnotateOptions) -> None:
     typer.echo(f"{options.out}: annotated.jsonl, summary.json")
     words = ["--model", options.model, "--task", options.task, "--corpus", "TEXT", "--method", "selective"]
     print_next(["acclimate", "adapt", *words, "--out", "adapted"], "to mask such tokens")
+
+
+@command(
+    app,
+    GenerateQueriesOptions,
+    name="generate-queries",
+    example="acclimate generate-queries --corpus passages.jsonl --generator queries.py:write --out generated/",
+)
+def generate_queries(options: GenerateQueriesOptions) -> None:
+    """Make a retrieval task out of unlabelled passages with a function that writes queries (GPL)."""
+    from acclimate.tasks import generate_queries as run
+
+    result = run(**values(options))
+    typer.echo(f"{result.out}: {result.describe()}")
+    words = ["--model", "MODEL", "--task", result.out, "--epochs", "1", "--batch-size", "64", "--out", "search"]
+    print_next(["acclimate", "finetune", *words], "to train a retrieval model")

@@ -99,7 +99,8 @@ class SelectCommand(SelectOptions):
 )
 def select(options: SelectCommand) -> None:
     """Select the documents of a pool to adapt to, such as the nearest neighbors of a task."""
-    from acclimate.corpus.operations import account_file, read_accounts
+    from acclimate.corpus.operations import read_accounts
+    from acclimate.corpus.sources import FileSource
     from acclimate.training.selection import select as run
 
     run(**values(options))
@@ -108,7 +109,7 @@ def select(options: SelectCommand) -> None:
         typer.echo(account.summary())
     for name, texts in (("kept", accounts[-1].kept), ("dropped", accounts[-1].dropped)):
         typer.echo("".join(f"  {name}: {text if len(text) <= 100 else f'{text[:99]}…'}\n" for text in texts), nl=False)
-    typer.echo(f"{options.out}; account: {account_file(Path(options.out))}")
+    typer.echo(f"{options.out}; account: {FileSource(Path(options.out)).account}")
     words = ["--model", "MODEL", "--corpus", options.out]
     if options.control is not None:
         typer.echo(f"Control, {read_accounts(Path(options.control))[-1].summary()}: {options.control}")

@@ -14,6 +14,7 @@ Texts of fewer than eight words are only compared with whole documents, since th
 
 from __future__ import annotations
 
+import re
 import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ MAX_WORD_CHARACTERS = 1000
 _CJK = r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]"
 _ALPHANUMERIC = rf"[[\p{{L}}\p{{N}}]--{_CJK}]"
 _WORD_PATTERN = regex.compile(rf"{_CJK}|{_ALPHANUMERIC}[{_ALPHANUMERIC}||\p{{M}}]*", regex.V1)
+_ASCII_WORD_PATTERN = re.compile(r"[a-z0-9]+")
 _WORD_BREAK_PATTERN = regex.compile(r"[^\p{L}\p{N}\p{M}]")
 _HASH_FACTORS = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F],
@@ -73,7 +75,14 @@ class MatchRules:
 
 def normalize_words(text: str) -> list[str]:
     """Return the normalized words of a text."""
-    return _WORD_PATTERN.findall(unicodedata.normalize("NFKC", text).casefold())
+    if text.isascii():  # the same, several times as fast
+        return _ASCII_WORD_PATTERN.findall(text.lower())
+    return split_words(unicodedata.normalize("NFKC", text).casefold())
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a text as they are; each Chinese or Japanese character is a word."""
+    return _WORD_PATTERN.findall(text)
 
 
 class TextIndex:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import heapq
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,6 @@ from acclimate.corpus.opening import NOT_UTF8, explain_surrogates
 from acclimate.corpus.readers import TxtLayout
 from acclimate.corpus.sources import SPEC_KEYS, FileSource, ListSource, Source, is_source, resolve_sources
 from acclimate.errors import UserError, unknown_name_error, warn_once
-from acclimate.files import cache_folder, write_text
 
 MAX_REPORTED_PROBLEMS = 20
 _VERSION = 1  # increment when the same files give different documents
@@ -169,6 +167,8 @@ class Corpus:
             settings: tuple[Any, ...] = (_VERSION, column, self._dedup, self._limit, self._txt, self._parts)
             if self._excluded:
                 settings += (sorted(self._excluded),)
+            if self._dedup and (repeats := self._selections()):
+                settings += (sorted(repeats),)
             state = blake2b(repr(settings).encode(), digest_size=16)
             for source in self.sources:
                 state.update(f"\n{self._fingerprint_of(source)}".encode())
@@ -230,6 +230,11 @@ class Corpus:
         smaller.report = CorpusReport([source.name for source in self.sources])
         return smaller
 
+    def _selections(self) -> set[int]:
+        """Return the indices of the files that a selection wrote: what it repeats on purpose is no duplicate."""
+        files = ((number, one) for number, one in enumerate(self.sources) if isinstance(one, FileSource))
+        return {number for number, file in files if file.account.is_file()}
+
     def _is_in_part(self, text: bytes) -> bool:
         for depth, (heldout, seed, held) in enumerate(self._parts):
             # The depth makes the draws of a second split independent of those of the first with the same seed.
@@ -250,9 +255,10 @@ class Corpus:
         """
         self.report = report = CorpusReport([source.name for source in self.sources])
         seen: set[bytes] = set()
+        repeats = self._selections()
         for text, data, source in self._iterate_usable_texts(report):
             digest = hash_document(data) if self._dedup or self._excluded else b""
-            if self._dedup:
+            if self._dedup and source not in repeats:
                 if digest in seen:
                     report.duplicates += 1
                     continue
@@ -370,30 +376,6 @@ def with_usual_column(corpus_of: Callable[[str], Corpus], text_column: str) -> C
                 warn_once(f"{usual!r} has no column '{text_column}', so its usual text column is read.")
                 return usual
     return corpus
-
-
-def store_texts(value: Any) -> Any:
-    """Write texts in memory to a file of the cache that is named by their content.
-
-    Args:
-        value: A ``Dataset``, a data frame or the like. Lists are sources, as those of a study file are.
-
-    Returns:
-        The path of the file; a value that names files or datasets as it is.
-
-    Raises:
-        UserError: If the texts are in no known column.
-    """
-    texts = None
-    if not isinstance(value, str | Path | Mapping | list | tuple):
-        texts = texts_in_memory(value, DEFAULT_COLUMN)
-    if texts is None:
-        return value
-    name = ListSource(tuple(texts)).fingerprint().split()[-1]
-    path = cache_folder() / "texts" / f"{name}.jsonl"
-    if not path.is_file():
-        write_text(path, "".join(json.dumps({"text": text}, default=str) + "\n" for text in texts))
-    return path
 
 
 def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:

@@ -33,8 +33,6 @@ from acclimate.records import fingerprint, texts_fingerprint
 from acclimate.registry import Registry, build_dataclass, hash_user_code, parse_number
 
 VERSION = 1  # increment when the same operations give different documents
-ACCOUNT_ENDING = ".account.json"
-"""End of the name of the file beside a text that says which operations made it."""
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 200
 """Number of documents that an account quotes, kept and dropped, and their maximum length."""
 
@@ -100,7 +98,8 @@ class Operation(ABC):
 
         Args:
             documents: The documents, which may be read several times.
-            context: What they are compared with; ``context.notes`` takes what the account should say.
+            context: What they are compared with; ``context.notes`` takes what the account should say, and of new
+                documents examples of what was ``dropped``.
 
         Returns:
             Some of the documents (:meth:`Documents.take`), or new ones.
@@ -223,13 +222,13 @@ def operate(
             file.writelines(json.dumps({"text": text}).encode() + b"\n" for text in documents)
         _write_accounts(cached, accounts)
     if out is None:
-        return Corpus(cached, dedup=False)
+        return Corpus(cached)
     check_selection_file(out)
     accounts = read_accounts(cached)
     with atomic_file(out) as file, cached.open("rb") as source:
         shutil.copyfileobj(source, file)
     _write_accounts(Path(out), accounts)
-    return Corpus(Path(out), dedup=False)
+    return Corpus(Path(out))
 
 
 def _apply(operation: Operation, documents: Documents, context: Context) -> tuple[Documents, OperationAccount]:
@@ -241,10 +240,10 @@ def _apply(operation: Operation, documents: Documents, context: Context) -> tupl
     context = replace(context, notes={})
     result = operation.apply(documents, context)
     if isinstance(result, Documents):
-        dropped = documents.take(np.flatnonzero(~documents.are_in(result)))
+        dropped: Sequence[str] = documents.take(np.flatnonzero(~documents.are_in(result)))
     else:
         result = Documents.of(((text, 0) for text in result), (operation.name,), context.count)
-        dropped = documents.take([])
+        dropped = context.notes.pop("dropped", [])
     if not len(result):
         raise UserError(
             f"Selection '{operation.describe()}' keeps none of {format_count(len(documents), 'document')}: change its "
@@ -267,27 +266,22 @@ def _apply(operation: Operation, documents: Documents, context: Context) -> tupl
     return result, account
 
 
-def _quote(documents: Documents) -> list[str]:
+def _quote(documents: Sequence[str]) -> list[str]:
     """Return the beginnings of a few documents, spread over all."""
-    if not len(documents):
+    if not documents:
         return []
     places = np.unique(np.linspace(0, len(documents) - 1, EXAMPLES).astype(int)).tolist()
     return [" ".join(documents[place].split())[:EXAMPLE_CHARACTERS] for place in places]
 
 
-def account_file(path: Path) -> Path:
-    """Return the path of the file that holds the accounts of a text."""
-    return path.with_name(path.name + ACCOUNT_ENDING)
-
-
 def _write_accounts(path: Path, accounts: Sequence[OperationAccount]) -> None:
     content = FileSource(path).fingerprint()
-    write_json(account_file(path), {"text": content, "accounts": [account.to_dict() for account in accounts]})
+    write_json(FileSource(path).account, {"text": content, "accounts": [account.to_dict() for account in accounts]})
 
 
 def read_accounts(path: Path) -> list[OperationAccount]:
     """Return the accounts of the operations that made a file; none if there are none, or the file has changed."""
-    if not path.is_file() or not (found := read_json_object(account_file(path))):
+    if not path.is_file() or not (found := read_json_object(FileSource(path).account)):
         return []
     if found.get("text") != FileSource(path).fingerprint():
         return []
@@ -313,5 +307,5 @@ def check_selection_file(path: str | Path) -> None:
     path = Path(path)
     if path.suffix != ".jsonl":
         raise UserError(f"'{path}' is written as JSON lines; give it a name that ends in .jsonl.")
-    if path.exists() and not account_file(path).is_file():
+    if path.exists() and not FileSource(path).account.is_file():
         raise UserError(f"'{path}' exists, and no selection wrote it; give another name, or delete it.")

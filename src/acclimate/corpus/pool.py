@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -15,12 +16,13 @@ from acclimate.progress import Progress
 
 BATCH = 256
 """Documents whose tokens are counted at once."""
+_ASCII_WORD = re.compile(r"[A-Za-z0-9]+|[^ \t\n\r\f\vA-Za-z0-9]")
 _WORD = regex.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[\p{L}\p{N}\p{M}]+|[^\s\p{L}\p{N}\p{M}]")
 
 
 def count_words(texts: Sequence[str]) -> list[int]:
     """Return the number of words and punctuation marks of each text; a Chinese or Japanese character is a word."""
-    return [len(_WORD.findall(text)) for text in texts]
+    return [len((_ASCII_WORD if text.isascii() else _WORD).findall(text)) for text in texts]
 
 
 class Documents(Sequence[str]):

@@ -29,11 +29,12 @@ from acclimate.files import check_regular_file
 # Files up to this size are hashed whole, so that a copy or a fresh clone counts as the same corpus.
 MAX_FULLY_HASHED_BYTES = 1 << 28
 _HASH_CHUNK_BYTES = 1 << 20
-MAX_PATH_BYTES = 4096
-"""What systems allow; a longer name is a text."""
+MAX_PATH_BYTES = 4096  # what systems allow; a longer name is a text
 SPEC_KEYS = ("path", "text_column", "encoding")
 DATASET_FILES = ("dataset_dict.json", "dataset_info.json", "state.json")
 """Files that ``datasets`` saves beside the rows."""
+ACCOUNT_ENDING = ".account.json"
+"""End of the name of the file beside a text that selections made."""
 OTHER_FILES = "being of an unknown format, a README, or JSON without the text column"
 _FORMAT_VERSIONS = {".csv": 3, ".tsv": 3}
 """Per format; increment when the same file gives different documents."""
@@ -70,6 +71,11 @@ class FileSource:
     def size(self) -> int | None:
         """Size in bytes; None if the file no longer exists."""
         return self.path.stat().st_size if self.path.is_file() else None
+
+    @property
+    def account(self) -> Path:
+        """The file that says which selections made this one, if any did."""
+        return self.path.with_name(self.path.name + ACCOUNT_ENDING)
 
     def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
         """Stream the records of the file."""
@@ -411,7 +417,7 @@ def _list_files(folder: Path, text_column: str) -> list[Path]:
                     continue
                 if os.path.isdir(entry.path):  # unlike entry.is_dir(), False for a link to itself
                     folders.append(entry.path)
-                elif entry.name not in DATASET_FILES:
+                elif entry.name not in DATASET_FILES and not entry.name.endswith(ACCOUNT_ENDING):
                     (found if _is_read(path, text_column) else others).append(path)
     if not found and (unread := [path for path in sorted(others) if missing_extra(detect_format(path))]):
         check_extra(unread[0])

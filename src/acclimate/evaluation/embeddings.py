@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from acclimate.corpus.sentences import split_sentences
 from acclimate.device import default_device
 from acclimate.errors import UserError, first_line
 from acclimate.evaluation.regression import RegressionScoring
 from acclimate.evaluation.statistics import Interval, paired_bootstrap, paired_difference
-from acclimate.masking.words import split_sentences
 from acclimate.models.checkpoints import trusts_remote_code
 from acclimate.models.saving import find_file
 from acclimate.objectives.base import PoolingHead

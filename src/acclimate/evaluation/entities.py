@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from acclimate.evaluation.scoring import SCORINGS, Scoring, mean_f1, pooled_f1
+from acclimate.evaluation.scoring import SCORINGS, Scoring, mean_f1, pooled_f1, scores_per_class
 
 NAMES = ("micro_f1", "macro_f1", "unseen_f1", "overlap_f1", "boundary_f1")
 ERRORS = ("correct", "boundary", "type", "boundary and type", "missed", "spurious")
@@ -182,15 +182,7 @@ def entity_metrics(
         "seen_f1": seen_f1,
         "precision": float(hits.sum() / max(shown.sum(), 1)),
         "recall": float(hits.sum() / max(true.sum(), 1)),
-        "per_class": {
-            label: {
-                "precision": float(hits[number] / max(shown[number], 1)),
-                "recall": float(hits[number] / max(true[number], 1)),
-                "f1": float(2 * hits[number] / max(true[number] + shown[number], 1)),
-                "support": int(true[number]),
-            }
-            for number, label in enumerate(labels)
-        },
+        "per_class": scores_per_class(labels, hits, true, shown),
         "errors": errors,
         "seen_support": seen,
         "unseen_support": unseen,

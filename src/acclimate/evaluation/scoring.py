@@ -297,16 +297,16 @@ SCORINGS: dict[str, type[Any]] = {scoring.kind: scoring for scoring in (SingleLa
 """The scorings by the kind that is stored in results."""
 
 
-def find_hub_task(kind: str) -> tuple[str, str]:
-    """Return the pipeline tag and the title on the Hugging Face Hub of a kind of scoring.
+def find_scoring(kind: str) -> type[Any]:
+    """Return the class of the scorings of a kind.
 
     Raises:
-        UserError: If there is no such kind.
+        UserError: If the kind is unknown; the predictions then come from a newer version.
     """
     if kind not in SCORINGS:
-        raise _unknown_kind(kind)
-    found: tuple[str, str] = SCORINGS[kind].hub_task
-    return found
+        known = ", ".join(sorted(SCORINGS))
+        raise UserError(f"Predictions of the kind '{kind}' cannot be scored by this version. Known: {known}.")
+    return SCORINGS[kind]
 
 
 def make_scoring(kind: str, details: Mapping[str, Any]) -> Scoring:
@@ -317,18 +317,10 @@ def make_scoring(kind: str, details: Mapping[str, Any]) -> Scoring:
         details: Its fields, as plain values.
 
     Raises:
-        UserError: If the kind is unknown; the predictions then come from a newer version.
+        UserError: If the kind is unknown.
     """
-    if kind not in SCORINGS:
-        raise _unknown_kind(kind)
-    scoring: Scoring = SCORINGS[kind](**details)
+    scoring: Scoring = find_scoring(kind)(**details)
     return scoring
-
-
-def _unknown_kind(kind: str) -> UserError:
-    return UserError(
-        f"Predictions of the kind '{kind}' cannot be scored by this version. Known: {', '.join(sorted(SCORINGS))}."
-    )
 
 
 NAMES = ("accuracy", "macro_f1", "micro_f1")
@@ -388,17 +380,30 @@ def multi_label_metrics(
     scores = {name: scoring.score(gold, predicted, name) for name in scoring.metrics}
     true, shown = label_indicators(gold, len(labels)), label_indicators(predicted, len(labels))
     # scikit-learn would read the indicators of a single label as those of two classes.
-    hits, support, counts = ((table.sum(0)).tolist() for table in (true * shown, true, shown))
-    per_class = {
+    return {**scores, "per_class": scores_per_class(labels, *(table.sum(0) for table in (true * shown, true, shown)))}
+
+
+def scores_per_class(
+    labels: Sequence[str], hits: np.ndarray, true: np.ndarray, shown: np.ndarray
+) -> dict[str, dict[str, Any]]:
+    """Return ``precision``, ``recall``, ``f1`` (zero if undefined) and ``support`` of each class, by its name.
+
+    Args:
+        labels: The name of each class.
+        hits: Number of correct predictions of each class (classes,).
+        true: Number of true items of each class.
+        shown: Number of predictions of each class.
+    """
+    rows = zip(labels, *(counts.tolist() for counts in (hits, true, shown)), strict=True)
+    return {
         label: {
-            "precision": hits[i] / (counts[i] or 1.0),
-            "recall": hits[i] / (support[i] or 1.0),
-            "f1": 2 * hits[i] / (counts[i] + support[i] or 1.0),
-            "support": int(support[i]),
+            "precision": correct / max(predicted, 1),
+            "recall": correct / max(support, 1),
+            "f1": 2 * correct / max(support + predicted, 1),
+            "support": int(support),
         }
-        for i, label in enumerate(labels)
+        for label, correct, support, predicted in rows
     }
-    return {**scores, "per_class": per_class}
 
 
 def _check_labels(

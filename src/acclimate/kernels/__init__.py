@@ -146,8 +146,8 @@ class Kernels:
         return is_pending(weight)
 
     def for_shards(self) -> Kernels:
-        """Return these kernels without those that write to whole weights and gradients."""
-        return replace(self, vocabulary_grads=False, bf16_weights=False)
+        """Return these kernels without those that need whole weights or keep the memory of gathered ones."""
+        return replace(self, vocabulary_grads=False, bf16_weights=False, keep_freed_memory=False)
 
     def without_padding(self, device: torch.device) -> Kernels | None:
         """Return these kernels with attention that reads texts without padding; None if the device has none."""

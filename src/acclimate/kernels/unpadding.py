@@ -98,13 +98,13 @@ class Unpadded:
     def if_worthwhile(
         cls, text: Tensor, device: torch.device, varlen: bool = False, compiled: bool = False
     ) -> Unpadded | None:
-        """Return the maps if there is enough padding to remove, or attention would need a mask; otherwise None.
+        """Return the maps if attention reads the kept tokens, or there is enough padding to remove; otherwise None.
 
         Compiled layers always get them, all computed: for rows without padding they would be compiled again.
         """
         if compiled:
             return cls(text, device, varlen)._compute_all()
-        if bool((text >= 0).all()) and not (varlen and bool((text[:, 1:] != text[:, :-1]).any())):
+        if not varlen and bool((text >= 0).all()):
             return None
         unpadded = cls(text, device, varlen)
         return unpadded if varlen or len(unpadded) <= (1 - MIN_PADDING_SHARE) * text.numel() else None

@@ -34,13 +34,6 @@ SPACE_TOKENS = ("Ġ", "▁")
 """Tokens for a single space that the tokenizer could not join to the character after it; they begin its word."""
 
 
-# A sentence ends with a punctuation mark and a space; in Chinese and Japanese, the mark alone ends it.
-_SENTENCE_END = regex.compile(r"""(?:[.!?…]+["'”’)\]]*\s+|[。！？｡][.!?…。！？｡]*["'”’)\]」』）】》]*\s*)+|\n\s*""")
-_ABBREVIATION = regex.compile(
-    r"""(?:^|[\s("'“‘\[])(?:mrs?|ms|dr|prof|sr|jr|st|vs|e\.g|i\.e)\.\s+$""", regex.IGNORECASE
-)
-
-
 def is_punctuation(character: str) -> bool:
     """Return whether the tokenizer of BERT treats a character as punctuation: ASCII symbols and Unicode category P."""
     return _PUNCTUATION_PATTERN.match(character) is not None
@@ -188,14 +181,3 @@ class Words:
         first = np.repeat(self.positions[self.starts[:-1]], self.lengths) if together else self.positions
         leader.ravel()[self.positions[tokens]] = first[tokens]
         return leader
-
-
-def split_sentences(text: str) -> list[str]:
-    """Split a text after full stops, question marks and exclamation marks, and at line ends."""
-    parts, start = [], 0
-    for found in _SENTENCE_END.finditer(text):
-        if _ABBREVIATION.search(text[start : found.end()]):
-            continue
-        parts.append(text[start : found.end()])
-        start = found.end()
-    return [part.strip() for part in [*parts, text[start:]] if part.strip()]

@@ -18,6 +18,7 @@ from acclimate.options.declaration import (
     values,
     verb,
 )
+from acclimate.options.embeddings import GenerateQueriesOptions
 from acclimate.options.merging import MergeOptions
 from acclimate.options.tasks import AnnotateOptions, DistillOptions, FinetuneOptions, ProbeOptions, SupervisedOptions
 from acclimate.options.training import AdaptOptions, PretrainOptions, TrainingOptions
@@ -27,6 +28,7 @@ __all__ = [
     "AnnotateOptions",
     "DistillOptions",
     "FinetuneOptions",
+    "GenerateQueriesOptions",
     "MergeOptions",
     "Option",
     "OptionField",

@@ -11,7 +11,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import ArgsKwargs
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.options.memory import AdapterName, Compile
+from acclimate.options.embeddings import EmbeddingOptions
+from acclimate.options.memory import Compile
 from acclimate.options.numbers import (
     ALL,
     MAX_SIZE,
@@ -130,7 +131,7 @@ class SupervisedOptions:
 
 
 @options
-class FinetuneOptions(SupervisedOptions, ReadingOptions):
+class FinetuneOptions(SupervisedOptions, EmbeddingOptions, ReadingOptions):
     """Options of :func:`acclimate.finetune`."""
 
     model: Annotated[
@@ -180,48 +181,6 @@ class FinetuneOptions(SupervisedOptions, ReadingOptions):
     first_learning_rate: Annotated[
         Positive | None,
         Option("Peak learning rate on the first task.", default="the same as on the task", study=False),
-    ] = None
-    similarity: Annotated[
-        Any,
-        Option(
-            "Pairs of sentences, with or without scores, on which a retrieval model is measured before and after.",
-            DATA,
-            default="not measured",
-            more="A file, a folder, rows in memory or a loaded task of similarity or retrieval, to see whether the "
-            "embeddings still show similarity in general. A drop whose interval excludes zero is a warning.",
-            study=False,
-        ),
-    ] = None
-    contrastive: Annotated[
-        bool,
-        Option(
-            "Train a sentence encoder on pairs of examples, then a logistic regression on its vectors (SetFit).",
-            METHOD,
-            more="For classification of single texts with few labels. In each epoch every example is paired with one "
-            "of its class and one of another. With ``epochs=0`` only the regression is trained.",
-            study=False,
-        ),
-    ] = False
-    hard_negatives: Annotated[
-        Literal["bm25", "model"] | None,
-        Option(
-            "Mine a hard negative for each pair of a retrieval task, with BM25 or the model before training.",
-            METHOD,
-            default="those that the task has, if every query has one",
-            more="Drawn from the 50 best documents that are not known as relevant.",
-            study=False,
-        ),
-    ] = None
-    adapter: Annotated[
-        AdapterName | None,
-        Option(
-            "Low-rank adapter that a retrieval model trains, such as lora; it is merged into the saved weights.",
-            METHOD,
-            default="all weights are trained",
-            more="It needs a higher learning rate, such as 3e-4. ``acclimate merge --method skill`` adds what it "
-            "learned to other models of the same base.",
-            study=False,
-        ),
     ] = None
     report_to: ReportTo = None
 

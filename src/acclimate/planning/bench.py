@@ -5,56 +5,44 @@ The models have common shapes and random weights, and the texts are made at rand
 
 from __future__ import annotations
 
-import math
+import json
+import os
 import platform
-import statistics
 import subprocess
+import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    DataCollatorForLanguageModeling,
-    PreTrainedModel,
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from acclimate.device import Precision, choose_precision, default_device
+from acclimate.errors import UserError
 from acclimate.models import attach, describe_computation
 from acclimate.models.batching import token_bytes, training_tokens
 from acclimate.options import verb
 from acclimate.options.inspection import BenchOptions
-from acclimate.planning.shapes import MAX_LENGTH, TEXTS_FILE, draw_lengths, find_shape, read_texts, write_inputs
-from acclimate.progress import Progress, silence_transformers
-from acclimate.training import adapt, get
-from acclimate.updates import UpdateRule
+from acclimate.options.training import MASK_RATE
+from acclimate.planning.contenders import WARM_UP, Cost, time_ours, time_trainer, time_trainer_on_blocks
+from acclimate.planning.shapes import draw_lengths, find_shape, write_inputs
+from acclimate.progress import Progress
+from acclimate.training.distributed import RANK_VARIABLES, ProcessGroup, join_process_group
 from acclimate.version import __version__
 
-WARM_UP = 2
-"""Steps before the clock starts; operators are counted in the step after them."""
 FEWEST_STEPS, MOST_STEPS = 3, 200
-MICRO = 8
-"""Texts per forward pass of the ``Trainer`` on a CPU; on a GPU it reads the texts of a step at once."""
-MASK_RATE = 0.15
 STATE_BYTES = 16
 """Bytes per weight in fp32: the weight, its gradient, and two moments of AdamW."""
 PEAKS = {
     "H100 PCIe": 756,
     "H100": 989,
     "H200": 989,
+    "B200": 2_250,
     "A100": 312,
     "A10G": 70,
     "A10": 125,
@@ -70,188 +58,37 @@ BUSY = 0.8
 """Share of the time that a GPU computes, below which the host is what limits it."""
 
 
-@dataclass
-class Cost:
-    """What an optimizer step costs.
-
-    Attributes:
-        tokens_per_second: Real tokens read per second; padding does not count.
-        step_seconds: Duration of a step.
-        operators: Operators per step; on a GPU, kernels.
-        stops: How often the host waits for the GPU in a step; None on a CPU.
-        busy: Share of the time that the GPU computes; None on a CPU.
-        peak_bytes: Maximum memory in use; None on a CPU.
-    """
-
-    tokens_per_second: float
-    step_seconds: float
-    operators: int
-    stops: int | None = None
-    busy: float | None = None
-    peak_bytes: int | None = None
-
-
-@dataclass
-class StepWatch:
-    """Times steps, and counts what one of them does.
-
-    Attributes:
-        ends: When each step ended, in seconds.
-    """
-
-    ends: list[float] = field(default_factory=list)
-    operators: int = 0
-    stops: int | None = None
-    kernel_seconds: float | None = None
-    _counting: ExitStack = field(default_factory=ExitStack)
-
-    def step(self) -> None:
-        """Record the end of a step."""
-        self._counting.close()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.ends.append(time.perf_counter())
-        if len(self.ends) == WARM_UP:
-            self._counting.enter_context(self._count())
-
-    @contextmanager
-    def _count(self) -> Iterator[None]:
-        if not torch.cuda.is_available():
-            with _OperatorCount() as counted:
-                yield
-            self.operators = counted.operators
-            return
-        from torch.profiler import ProfilerActivity, profile
-
-        with warnings.catch_warnings(record=True) as caught, profile(activities=[ProfilerActivity.CUDA]) as profiler:
-            warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            try:
-                yield
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
-            torch.cuda.synchronize()
-        self.stops = sum("synchroniz" in str(warning.message) for warning in caught)
-        kernels = [event for event in profiler.events() or () if event.device_type == torch.autograd.DeviceType.CUDA]
-        self.operators = len(kernels)
-        self.kernel_seconds = sum(event.time_range.elapsed_us() for event in kernels) / 1e6
-
-    def cost(self, tokens_per_step: float) -> Cost:
-        """Return the cost of a step, from the steps that were neither warm-up nor counted."""
-        spans = np.diff(self.ends[WARM_UP:])
-        seconds = float(spans.mean())
-        busy = None if self.kernel_seconds is None else min(1.0, self.kernel_seconds / statistics.median(spans))
-        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
-        return Cost(tokens_per_step / seconds, seconds, self.operators, self.stops, busy, peak)
-
-
-class _OperatorCount(TorchDispatchMode):
-    """Counts operators other than views, of the forward and the backward pass."""
-
-    operators = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        is_view = any(value.alias_info and not value.alias_info.is_write for value in func._schema.returns)
-        self.operators += not is_view
-        return func(*args, **(kwargs or {}))
-
-
-class _Watched(UpdateRule):
-    def __init__(self, watch: StepWatch) -> None:
-        self._watch = watch
-
-    def after_step(self) -> None:
-        self._watch.step()
-
-
-def time_ours(folder: Path, steps: int, texts: int, precision: Precision, seed: int = 0) -> Cost:
-    """Adapt the model of a folder with method ``lm``, as a user would."""
-    watch, method = StepWatch(), get("lm")
-    method.update_rule = lambda: _Watched(watch)  # type: ignore[method-assign]
-    _forget_peak()
-    with tempfile.TemporaryDirectory() as out:
-        result = adapt(
-            folder / "model",
-            str(folder / TEXTS_FILE),
-            method,
-            Path(out) / "adapted",
-            steps=steps,
-            batch_size=texts,
-            max_length=MAX_LENGTH,
-            precision=precision,
-            save_every=10**6,
-            seed=seed,
-            progress=False,
-        )
-    return watch.cost(result.tokens / steps)
-
-
-def time_trainer(folder: Path, steps: int, texts: int, precision: Precision, seed: int = 0) -> Cost:
-    """Train with ``Trainer`` and its masked-LM collator on texts grouped by length, as ``run_mlm.py`` does."""
-    on_cpu = default_device().type == "cpu"
-    micro = math.gcd(MICRO, texts) if on_cpu else texts
-    tokenizer = AutoTokenizer.from_pretrained(folder / "model", trust_remote_code=False)
-    encoded = tokenizer(read_texts(folder)[: steps * texts], truncation=True, max_length=MAX_LENGTH)
-    rows = [{"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in encoded["input_ids"]]
-    watch = StepWatch()
-    _forget_peak()
-
-    class Watching(TrainerCallback):
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            watch.step()
-
-    with tempfile.TemporaryDirectory() as out, silence_transformers():
-        arguments = TrainingArguments(
-            output_dir=out,
-            max_steps=steps,
-            per_device_train_batch_size=micro,
-            gradient_accumulation_steps=texts // micro,
-            train_sampling_strategy="group_by_length",
-            bf16=precision == "bf16",
-            fp16=precision == "fp16",
-            use_cpu=on_cpu,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            logging_strategy="no",
-            seed=seed,
-        )
-        trainer = Trainer(
-            model=AutoModelForMaskedLM.from_pretrained(folder / "model", trust_remote_code=False).train(),
-            args=arguments,
-            train_dataset=rows,
-            data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=MASK_RATE),
-            callbacks=[Watching()],
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-    return watch.cost(sum(len(row["input_ids"]) for row in rows) / steps)
-
-
-def _forget_peak() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-
-
-CONTENDERS: dict[str, Callable[..., Cost]] = {"acclimate": time_ours, "Trainer, grouped by length": time_trainer}
+CONTENDERS: dict[str, Callable[..., Cost]] = {
+    "acclimate": time_ours,
+    "Trainer, grouped by length": time_trainer,
+    "Trainer, joined blocks": time_trainer_on_blocks,
+}
 
 
 def _bench(options: BenchOptions) -> dict[str, Any]:
     """Time the training of models with common shapes on this machine, and compare it with the ``Trainer``.
 
+    Under ``torchrun``, half of the time measures one process alone, and the other half a step of all processes with
+    as many texts for each of them (weak scaling).
+
     Returns:
-        Plain values: ``device``, ``precision``, and for each of ``shapes`` its ``name``, ``texts`` and ``tokens`` per
-        step, ``kernels``, the ``costs`` of each contender (:class:`Cost`), ``speedup``, ``share_of_peak``,
-        ``expected_bytes`` and ``verdict``.
+        Plain values: ``device``, ``precision``, ``processes``, and for each of ``shapes`` its ``name``, ``texts`` and
+        ``tokens`` per step, ``kernels``, the ``costs`` of each contender (:class:`Cost`), ``speedup``,
+        ``share_of_peak``, ``expected_bytes``, ``verdict`` and, with several processes, ``scaling``: the cost of a step
+        of all processes, and its ``efficiency``, the tokens per second as a share of those of as many processes alone.
+        Empty in all processes but the first.
 
     Raises:
         UserError: If a shape is unknown.
     """
-    device = default_device()
+    device, group = default_device(), join_process_group()
     precision = choose_precision(options.precision, device)
     names = options.shapes or (("minilm", "base") if device.type == "cuda" else ("minilm",))
+    for name in names:
+        find_shape(name)
     texts = options.batch_size or (256 if device.type == "cuda" else 32)
+    if group.size > 1:
+        return _bench_together(replace(options, shapes=names, batch_size=texts), precision, group)
     seconds = 60 * options.minutes / (len(names) * len(CONTENDERS))
     found = [_bench_shape(name, texts, precision, seconds, device, options.progress) for name in names]
     return {
@@ -259,6 +96,7 @@ def _bench(options: BenchOptions) -> dict[str, Any]:
         "torch": torch.__version__,
         "device": _describe_device(device),
         "precision": precision,
+        "processes": 1,
         "shapes": found,
     }
 
@@ -270,25 +108,16 @@ def _bench_shape(
     name: str, texts: int, precision: Precision, seconds: float, device: torch.device, progress: bool
 ) -> dict[str, Any]:
     """Measure all contenders on a shape, each for about as many seconds, loading included."""
-    find_shape(name)
     costs: dict[str, Cost] = {}
     with tempfile.TemporaryDirectory() as place, Progress(f"bench {name}", len(CONTENDERS), enabled=progress) as bar:
-        folder, fewest = Path(place), WARM_UP + 1 + FEWEST_STEPS
-        write_inputs(folder, name, fewest * texts, seed=0)
+        folder = Path(place)
         for number, (contender, run) in enumerate(CONTENDERS.items()):
-            started = time.perf_counter()
-            cost = run(folder, fewest, texts, precision)
-            left = seconds - (time.perf_counter() - started)
-            steps = min(MOST_STEPS, fewest + int(left / (2 * cost.step_seconds)))
-            if steps > 2 * fewest:  # else the first measurement has taken the time
-                write_inputs(folder, name, steps * texts, seed=0)
-                cost = run(folder, steps, texts, precision)
-            costs[contender] = cost
+            costs[contender] = _measure(run, folder, name, texts, precision, seconds)
             bar.update(number + 1)
         model = AutoModelForMaskedLM.from_pretrained(folder / "model", trust_remote_code=False).to(device)
         attach(model)
         tokens = int(sum(draw_lengths(10_000, np.random.default_rng(0))) / 10_000 * texts)
-        ours, theirs = costs.values()
+        ours, theirs, *_ = costs.values()  # which do the same computation
         peak = peak_of(_describe_device(device)["name"]) if precision != "fp32" else None
         return {
             "name": name,
@@ -303,6 +132,62 @@ def _bench_shape(
         }
 
 
+def _measure(
+    run: Callable[..., Cost],
+    folder: Path,
+    name: str,
+    texts: int,
+    precision: Precision,
+    seconds: float,
+    group: ProcessGroup | None = None,
+) -> Cost:
+    """Measure a contender on a shape, with as many steps as fit into the time."""
+    fewest, started = WARM_UP + 1 + FEWEST_STEPS, time.perf_counter()
+    write_inputs(folder, name, fewest * texts, seed=0)
+    cost = run(folder, fewest, texts, precision)
+    left = seconds - (time.perf_counter() - started)
+    steps = min(MOST_STEPS, fewest + int(left / (2 * cost.step_seconds)))
+    steps = int((group or ProcessGroup()).broadcast_value(steps))
+    if steps <= 2 * fewest:  # the first measurement has taken the time
+        return cost
+    write_inputs(folder, name, steps * texts, seed=0)
+    return run(folder, steps, texts, precision)
+
+
+def _bench_together(options: BenchOptions, precision: Precision, group: ProcessGroup) -> dict[str, Any]:
+    """Measure one process alone, then steps of all processes; return both in the first process."""
+    assert options.batch_size is not None
+    found = _bench_alone(options) if group.first else {}
+    group.all(True)  # the others wait
+    for number, name in enumerate(options.shapes):
+        seconds = 30 * options.minutes / len(options.shapes)
+        with tempfile.TemporaryDirectory() as place:
+            texts = options.batch_size * group.size
+            cost = _measure(time_ours, Path(place), name, texts, precision, seconds, group)
+        if group.first:
+            shape = found["shapes"][number]
+            alone = shape["costs"]["acclimate"]["tokens_per_second"]
+            shape["scaling"] = {**asdict(cost), "efficiency": cost.tokens_per_second / (group.size * alone)}
+    return {**found, "processes": group.size} if group.first else {}
+
+
+def _bench_alone(options: BenchOptions) -> dict[str, Any]:
+    """Run the benchmark in a process of its own, on the device of this one.
+
+    Raises:
+        UserError: If it fails.
+    """
+    command = [sys.executable, "-m", "acclimate", "bench", "--json", "--quiet", f"--minutes={options.minutes / 2}"]
+    command += [f"--batch-size={options.batch_size}", f"--precision={options.precision}"]
+    command += [f"--shape={name}" for name in options.shapes]
+    environment = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"The measurement of one process failed: {(done.stderr.strip() or 'no message')[-500:]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 def _describe_device(device: torch.device) -> dict[str, Any]:
     if device.type == "cpu":
         return {"type": "cpu", "name": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
@@ -310,7 +195,8 @@ def _describe_device(device: torch.device) -> dict[str, Any]:
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     driver = None
     with suppress(OSError, subprocess.SubprocessError):
-        driver = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+        driver = next(iter(answer.split()), None)
     toolkit = torch.version.cuda or torch.version.hip
     return {
         "type": device.type,
@@ -379,6 +265,8 @@ def describe(found: Mapping[str, Any]) -> Iterator[str]:
     """
     device = found["device"]
     more = f"driver {device['driver']}" if "driver" in device else f"threads: {device['threads']}"
+    if found["processes"] > 1:
+        more += f"; {found['processes']} processes"
     yield f"{device['name']}, {more}; {found['precision']}; torch {found['torch']}; acclimate {found['acclimate']}"
     for shape in found["shapes"]:
         used = [name.replace("_", " ") for name, value in shape["kernels"].items() if value is True]
@@ -396,3 +284,8 @@ def describe(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"  share of the peak of the GPU: {100 * shape['share_of_peak']:.0f} %"
         yield f"  memory that the formula expects: {shape['expected_bytes'] / 1e6:,.0f} MB"
         yield f"  {shape['verdict']}"
+        if scaling := shape.get("scaling"):
+            yield (
+                f"  {found['processes']} processes, {shape['texts']} texts each: {scaling['tokens_per_second']:,.0f} "
+                f"tokens per second, {scaling['efficiency']:.0%} of {found['processes']} times one process"
+            )

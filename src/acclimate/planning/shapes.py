@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoModelForMaskedLM, BertConfig, PreTrainedTokenizerFast, RobertaConfig
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from acclimate.errors import unknown_name_error
 
@@ -107,7 +109,11 @@ def write_inputs(folder: Path, name: str, count: int, seed: int) -> None:
     else:
         config = BertConfig(**common, max_position_embeddings=512)
     torch.manual_seed(seed)
-    AutoModelForMaskedLM.from_config(config).save_pretrained(folder / "model")
+    model = AutoModelForMaskedLM.from_config(config)
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(folder / "model")
+    # In a run of several processes, ``model.save_pretrained`` writes in the first only.
+    save_model(model, str(folder / "model" / SAFE_WEIGHTS_NAME), {"format": "pt"})
     make_tokenizer(name).save_pretrained(folder / "model")
     rng = np.random.default_rng([seed, 7])
     ordinary = np.setdiff1d(np.arange(shape.vocabulary), list(shape.special.values()))

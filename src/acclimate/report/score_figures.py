@@ -229,24 +229,27 @@ def _draw_probes(results: StudyResults, name: str, ylabel: str, title: str) -> s
         for row in rows:
             panels.setdefault(f"{row_place(results, row)}, {row.probe}", []).append(row)
         methods = list(dict.fromkeys(row.method for row in rows))
-        colours = {method: series(number) for method, number in colour_index(results).items()}
-        colours[results.baseline] = MUTED
-        figure, grid = panel_grid(list(panels), (3.4, 2.7), rows[0].unit, ylabel)
+        index = colour_index(results)
+        styles = {method: (series(index[method]), marker(index[method])) for method in methods}
+        if results.baseline in styles:
+            styles[results.baseline] = (MUTED, styles[results.baseline][1])
+        unit = " or ".join(dict.fromkeys(row.unit for row in rows))
+        figure, grid = panel_grid(list(panels), (3.4, 2.7), unit, ylabel)
         for axes, own in zip(grid, panels.values(), strict=True):
-            _probe_panel(axes, own, {method: colours[method] for method in methods}, differences)
-        legend(figure, [(marker(number), colours[method], method) for number, method in enumerate(methods)])
+            _probe_panel(axes, own, styles, differences)
+        legend(figure, [(shape, colour, method) for method, (colour, shape) in styles.items()])
         return svg(figure, name, title)
 
     return draw(results)
 
 
-def _probe_panel(axes: Axes, rows: list[ProbeRow], colours: dict[str, str], differences: bool) -> None:
+def _probe_panel(axes: Axes, rows: list[ProbeRow], styles: Mapping[str, tuple[str, str]], differences: bool) -> None:
     """Draw the methods of one probe on one task beside each other; hollow dots are differences that include zero."""
     levels = sorted({row.labels_per_class or math.inf for row in rows})
     if differences:
         axes.axhline(0, color=INK, linewidth=1)
-    for number, (method, colour) in enumerate(colours.items()):
-        shift = 0.6 * ((number + 0.5) / len(colours) - 0.5)
+    for number, (method, (colour, shape)) in enumerate(styles.items()):
+        shift = 0.6 * ((number + 0.5) / len(styles) - 0.5)
         points = [
             (levels.index(row.labels_per_class or math.inf) + shift, entry)
             for row in rows
@@ -258,9 +261,7 @@ def _probe_panel(axes: Axes, rows: list[ProbeRow], colours: dict[str, str], diff
         for x, entry in points:
             axes.plot([x, x], [100 * entry.low, 100 * entry.high], color=colour, linewidth=1.6)
             fill = CARD if differences and not entry.low > 0 and not entry.high < 0 else colour
-            axes.plot(
-                [x], [100 * entry.difference], marker(number), color=colour, markerfacecolor=fill, markersize=5.5
-            )
+            axes.plot([x], [100 * entry.difference], shape, color=colour, markerfacecolor=fill, markersize=5.5)
     axes.set_xticks(range(len(levels)), [ALL if level == math.inf else f"{level:,}" for level in levels])
     axes.set_xlim(-0.6, len(levels) - 0.4)
     axes.grid(axis="y", color=GRID, linewidth=0.8)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acclimate.evaluation.scoring import SCORINGS
+from acclimate.report.caveats import caveats, collapsed_models
 from acclimate.report.formatting import (
     interval_text,
     joined,
@@ -26,7 +26,6 @@ from acclimate.rows import (
     VERDICTS,
     WITHHELD,
     Comparison,
-    ContaminatedTexts,
     LossRow,
     ScoreRow,
     TaskScores,
@@ -191,9 +190,9 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
         sentences.append(NOTHING_LEARNED)
     elif nothing := _nothing_to_compare(results):
         sentences.append(nothing)
-    sentences += _across_kinds(results) + (missing if compared else [])
-    sentences += _describe_errors(results, methods)
-    sentences += [line.partition(". ")[0] + "." for line in _collapsed_models(results)]
+    sentences += _across_kinds(results) + (missing if compared else []) + _describe_errors(results, methods)
+    sentences += [line.partition(". ")[0] + "." for line in collapsed_models(results)]
+    sentences += _describe_probes(results, methods)
     general = [row for row in results.losses if row.text == "general" and row.difference]
     loss = loss_name(results.losses)
     domain = [row for row in results.losses if row.text == "domain" and row.difference]
@@ -201,6 +200,22 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
     sentences += _describe_losses(general, methods, f"On general text the {loss} changed by")
     sentences += _describe_other_tasks(results, methods)
     return sentences + ([] if compared else missing)
+
+
+def _describe_probes(results: StudyResults, methods: list[str]) -> list[str]:
+    """Describe where methods helped a linear model that learns from the fewest labels and frozen states."""
+    linear = [row for row in results.probes if row.probe == "linear" and row.comparison]
+    if not linear:
+        return []
+    fewest = linear[0].labels_per_class
+    words = {}
+    for method in methods:
+        if rows := [row for row in linear if (row.method, row.labels_per_class) == (method, fewest)]:
+            words[f"{method} {_describe_method(rows, len({row_place(results, row) for row in rows}))}"] = _mean_points(
+                rows
+            )
+    labels = "all labels" if fewest is None else f"{fewest:,} {linear[0].unit}"
+    return [f"For a linear model on frozen states, with {labels}, {_all_or_extremes(words, 'from {} to {}')}."]
 
 
 def _across_kinds(results: StudyResults) -> list[str]:
@@ -350,116 +365,3 @@ def _describe_other_tasks(results: StudyResults, methods: list[str]) -> list[str
             words[f"{method} {hurt} (mean {signed(mean)} percentage points)"] = mean
     text = _all_or_extremes(words, "the worst and the best methods on average: {} and {}")
     return [f"On tasks of other domains, {text}."] if words else []
-
-
-def caveats(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
-    """Return the limits of the results, in one or two sentences each.
-
-    Args:
-        results: Results of the study.
-        compared: The score rows that were compared with the baseline.
-    """
-    found = []
-    if results.failures:
-        count = len(results.failures)
-        found.append(f"{count} {'job has' if count == 1 else 'jobs have'} no result; see the end of the report.")
-    found += _collapsed_models(results) + _mixed_precision(results) + _unreadable_records(results)
-    found += _contaminated_corpora(results) + _contaminated_train_splits(results)
-    if results.unchecked:
-        found.append(
-            f"{joined(results.unchecked)} {'was' if len(results.unchecked) == 1 else 'were'} not searched for dev and "
-            "test texts of the tasks; run the same command without '--report-only' to search."
-        )
-    if compared:
-        seeds = min(len(row.difference.seeds) for row in compared if row.difference)
-        if seeds == 2:
-            found.append("Two seeds give an unreliable estimate of the variance between training runs.")
-        if (tested := sum(_comparison(row).is_answered for row in compared)) > 1:
-            found.append(
-                f"{tested} comparisons were made. Without any true difference, about one in twenty is "
-                "significant by chance; p (Holm) corrects for that."
-            )
-    return found
-
-
-def _mixed_precision(results: StudyResults) -> list[str]:
-    """Warn of tasks whose models were trained in different precisions, across methods or seeds."""
-    places: dict[str, dict[str, list[str]]] = {}
-    for row in results.scores:
-        place = places.setdefault(row_place(results, row), {})
-        if row.precisions:
-            place.setdefault(" and ".join(row.precisions), []).append(row.method)
-    mixed = []
-    for name, found in places.items():
-        if len(found) > 1 or any(" and " in precisions for precisions in found):
-            parts = (f"{precision}: {joined(methods)}" for precision, methods in found.items())
-            mixed.append(f"{name} ({'; '.join(parts)})")
-    if not mixed:
-        return []
-    return [
-        f"Models of the same task were trained in different precisions: {', '.join(mixed)}. Differences between them "
-        "may be numerical. 'precision: auto', the default, chooses the fastest on each machine; set 'fp32' or 'bf16'."
-    ]
-
-
-def _unreadable_records(results: StudyResults) -> list[str]:
-    """Warn of training text with unreadable records."""
-    found = {}
-    for run in results.adaptations:
-        if broken := run.broken:
-            text = f"the text of {run.domain}" if run.domain else "the text"
-            found[broken.first] = (
-                f"{broken.records:,} records of {text} could not be read and were skipped "
-                f"({broken.documents:,} documents were read); the first: {broken.first}."
-            )
-    return list(found.values())
-
-
-def _contaminated_corpora(results: StudyResults) -> list[str]:
-    """Warn of adaptation corpora that contain dev or test texts."""
-    found = []
-    for corpus in results.contamination:
-        parts = [_found_texts(row) for row in corpus.texts if row.found]
-        if parts and corpus.train_of is None and not corpus.removed:
-            found.append(
-                f"The adaptation text of {corpus.domain} contains {joined(parts)}, without labels. Gains may come "
-                "from having seen these texts; 'leakage: remove' excludes the documents."
-            )
-    return found
-
-
-def _found_texts(row: ContaminatedTexts) -> str:
-    return f"{row.found:,} of the {row.texts:,} {row.split} texts of {row.task}"
-
-
-def _contaminated_train_splits(results: StudyResults) -> list[str]:
-    """Warn of train splits that contain dev or test texts."""
-    parts = []
-    for split in results.contamination:
-        for row in split.texts if split.train_of is not None else []:
-            if row.found:
-                where = "" if split.train_of == row.task else f" (in {split.train_of}, its first task)"
-                parts.append(f"{_found_texts(row)}{where}")
-    if not parts:
-        return []
-    return [
-        f"Train splits contain {joined(parts)}. All methods train on the same texts with a label, so scores on them "
-        "do not measure generalization. They were not removed: train splits are used unchanged."
-    ]
-
-
-def _collapsed_models(results: StudyResults) -> list[str]:
-    """Warn of models that have not learned a task, such as those with the same answer for almost all test items."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for row in [*results.scores, *results.forgetting]:
-        if row.collapsed:
-            seeds = len(row.seeds)
-            where = "" if row.collapsed == seeds else f" in {row.collapsed} of {seeds} seeds"
-            places = found.setdefault(SCORINGS[row.kind].failure, {})
-            places.setdefault(row_place(results, row), []).append(row.method + where)
-    return [
-        f"These models {failure}: {'; '.join(f'{place} ({joined(methods)})' for place, methods in places.items())}. "
-        "They did not learn the task, so their scores say nothing about adaptation. Train longer, with another "
-        "learning rate or with more examples; 'search' tunes this on dev."
-        for failure, places in found.items()
-    ]

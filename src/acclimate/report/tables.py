@@ -15,6 +15,7 @@ from acclimate.report.formatting import (
     Table,
     count_entry,
     interval_entry,
+    joined,
     loss_kinds,
     loss_title,
     mean_entry,
@@ -54,8 +55,7 @@ def tables(results: StudyResults) -> list[Table]:
     """Return the tables of a study that have rows."""
     results = StudyResults.from_dict(results)
     every = [win_counts(results), means(results), scores(results), losses(results), forgetting(results)]
-    every += [probe_table(results), drift(results)]
-    every += [corpus_contamination(results), train_contamination(results)]
+    every += [probe_table(results), drift(results), corpus_contamination(results), train_contamination(results)]
     every += [score_time(results), adaptation_runs(results), preparation_time(results)]
     every += [distillations(results), *map(_from_job, results.tables), searches(results)]
     return [_without_constant_columns(table) for table in every if table.rows]
@@ -127,15 +127,16 @@ def means(results: StudyResults) -> Table:
     """Return the means of each method over tasks; without rows for a study of one task."""
     points, standardized = ["difference", "95 % interval"], ["standardized difference", "its 95 % interval"]
     note = (
-        f"Each task counts equally, in its primary measure: {primary_measures(results)}. Methods with a score on all "
-        "tasks. Rank: of the mean score among these methods, 1 is the best. Difference: to the baseline "
-        f"({results.baseline}) in percentage points. Standardized: on each task divided by the standard deviation "
-        "that the score of the baseline has with one test item, so that different measures can be averaged. Mean: in "
-        "percent ± standard deviation over seeds. Intervals are about these tasks, for other seeds and test items."
+        f"Each task counts equally, in its primary measure: {primary_measures(results)}. Rank: of the mean score, "
+        f"1 is the best. Difference: to the baseline ({results.baseline}) in percentage points. Standardized: on "
+        "each task divided by the standard deviation that the score of the baseline has with one test item, so that "
+        "measures can be averaged. Mean: in percent ± standard deviation over seeds. Intervals are about these tasks."
     )
-    minor = ["mean", "tasks", *(points if len({row.metric for row in results.scores}) > 1 else standardized)]
+    if constant := list(dict.fromkeys(name for row in results.means for name in row.constant or ())):
+        note += f" Not standardized, since all answers of the baseline count the same there: {joined(constant)}."
     names = ["model", "method", "rank", *points, *standardized, "mean", "tasks"]
-    table = Table("Means over tasks", note, names, [False] * 2 + [True] * 7, minor=minor)
+    table = Table("Means over tasks", note, names, [False] * 2 + [True] * 7)
+    table.minor = ["mean", "tasks", *(points if len({row.metric for row in results.scores}) > 1 else standardized)]
     for row in results.means:
         cells = [Entry(row.model), Entry(row.method), number_entry(row.rank, 2)]
         for entry, scale, digits in ((row.difference, 100, 1), (row.standardized, 1, 3)):

@@ -28,12 +28,14 @@ class MethodInput:
         reads: The text it adapts to: ``"domain"`` or ``"task"``.
         needs_task: Whether it needs the labelled task itself.
         per_task: Whether it adapts once per task even if it reads the text of the domain.
+        embeds: Whether it makes a sentence encoder of any model.
     """
 
     parameters: dict[str, Any]
     reads: str = "domain"
     needs_task: bool = False
     per_task: bool = False
+    embeds: bool = False
 
     def scopes(self, domain: DomainSpec) -> Iterator[tuple[DomainSpec, str | None]]:
         """Yield the scope of each adaptation: (domain, None), or per task (domain with that task only, its name)."""
@@ -57,7 +59,8 @@ def read_method(method: MethodSpec) -> MethodInput:
         raise UserError(f"study: '{method.name}' reads the text of the domain and of the task; remove 'on'.")
     contents = made.file_contents()
     parameters = made.settings() | ({"files": contents} if contents else {})
-    return MethodInput(parameters, method.on or made.reads, made.needs_task)
+    embeds = made.sentence_pooling is not None
+    return MethodInput(parameters, method.on or made.reads, made.needs_task, embeds=embeds)
 
 
 def read_methods(config: StudyConfig) -> dict[str, MethodInput]:

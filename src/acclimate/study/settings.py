@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import unicodedata
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -17,9 +18,12 @@ from pydantic import (
     model_validator,
 )
 
-from acclimate.corpus.documents import store_texts
+from acclimate.corpus.csv_reader import DEFAULT_COLUMN
+from acclimate.corpus.documents import texts_in_memory
 from acclimate.corpus.operations import list_operations, read_operations
+from acclimate.corpus.sources import ListSource
 from acclimate.errors import UserError, shorten
+from acclimate.files import cache_folder, write_text
 from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, ProbeOptions, Section, section
 from acclimate.options.numbers import Count, Fraction, Integer, SeedNumber
 from acclimate.options.reading import default_task_name, reading_names
@@ -36,6 +40,30 @@ MOST_SEEDS = 1000
 def as_list(value: Any) -> Any:
     """Turn a single path or name into a list."""
     return [str(value)] if isinstance(value, str | Path) else value
+
+
+def store_texts(value: Any) -> Any:
+    """Write texts in memory to a file of the cache that is named by their content.
+
+    Args:
+        value: A ``Dataset``, a data frame or the like. Lists are sources, as those of a study file are.
+
+    Returns:
+        The path of the file; a value that names files or datasets as it is.
+
+    Raises:
+        UserError: If the texts are in no known column.
+    """
+    texts = None
+    if not isinstance(value, str | Path | Mapping | list | tuple):
+        texts = texts_in_memory(value, DEFAULT_COLUMN)
+    if texts is None:
+        return value
+    name = ListSource(tuple(texts)).fingerprint().split()[-1]
+    path = cache_folder() / "texts" / f"{name}.jsonl"
+    if not path.is_file():
+        write_text(path, "".join(json.dumps({"text": text}, default=str) + "\n" for text in texts))
+    return path
 
 
 def as_sources(value: Any) -> Any:

@@ -6,6 +6,7 @@ from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds import LabelledTask, load_task
 from acclimate.tasks.probing import probe
 from acclimate.tasks.result import FinetuneResult
+from acclimate.tasks.retrieval.generation import generate_queries
 from acclimate.tasks.splits import repartition
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Task",
     "distill",
     "finetune",
+    "generate_queries",
     "load_task",
     "probe",
     "repartition",

@@ -36,6 +36,9 @@ FORMATS = suffixes_of(tuple(form for form in TABLES if form != EXCEL))
 """Endings of files with a split; Excel only if it is the only file, or its name merely contains that of a split."""
 _SHARD = re.compile(r"(?P<stem>.+?)(?P<shard>-\d+-of-(?P<shards>\d+))?")
 
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair."""
+
 Row = tuple[str, dict[str, Any]]
 """The location of a row for messages (``file:line``), and its values by column."""
 
@@ -69,6 +72,16 @@ class Splits:
         more = f" and {len(labels) - 8} more" if len(labels) > 8 else ""
         classes = f"; labels: {', '.join(labels[:8])}{more}" if labels else ""
         return f"<{type(self).__name__} '{getattr(self, 'name', '')}': {sizes}{classes}>"
+
+
+def check_characters(where: str, *texts: str) -> None:
+    """Check that texts are valid Unicode, which JSON does not ensure.
+
+    Raises:
+        UserError: If one has half of a surrogate pair; no tokenizer reads it, and no file can hold it.
+    """
+    if any(map(LONE_SURROGATE.search, texts)):
+        raise UserError(f"{where}: the text contains half of a surrogate pair, which is not a character; fix the row.")
 
 
 def find_split_files(folder: Path, split: str, *, required: bool = True) -> list[Path]:

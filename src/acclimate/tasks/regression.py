@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,6 +32,10 @@ from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, select_colu
 
 STRATA, MIN_STRATUM = 10, 20
 """Splits are drawn from groups of rows with similar targets: at most this many, and about this many rows at least."""
+
+
+LARGEST = 1e18
+"""Largest absolute value of a target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +100,17 @@ class RegressionTask(Splits):
 
 
 def read_number(value: Any) -> float | None:
-    """Return a finite number, which may be text as in CSV; None for anything else, true and false included."""
-    if isinstance(value, str):
-        return float(value) if NUMBER.fullmatch(value.strip()) and "," not in value else None
-    try:
-        found = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError):
+    """Return a number, which may be text as in CSV; None for anything else, true and false included.
+
+    Numbers beyond :data:`LARGEST` are none: their squares overflow in single precision.
+    """
+    if isinstance(value, bool) or (isinstance(value, str) and (not NUMBER.fullmatch(value.strip()) or "," in value)):
         return None
-    return found if math.isfinite(found) else None
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if abs(found) <= LARGEST else None
 
 
 def holds_numbers(rows: Sequence[Row], options: ReadingOptions) -> bool:
@@ -155,8 +161,8 @@ def _read_example(where: str, row: dict[str, Any], pair: bool) -> Example:
     parsed, target = parse_row(where, row, pair), read_number(row["label"])
     if target is None:
         raise UserError(
-            f"{where}: the label must be a number, not {row['label']!r:.40}; fix or remove the row, or give "
-            "--task-kind classification if the labels are classes."
+            f"{where}: the label must be a number up to {LARGEST:g}, not {row['label']!r:.40}; fix or remove the row, "
+            "or give --task-kind classification if the labels are classes."
         )
     return Example(parsed.text, parsed.second, target)
 

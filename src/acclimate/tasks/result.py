@@ -100,6 +100,10 @@ class FinetuneResult(Reported):
         for split, metrics in self.splits().items():
             shown = ", ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics)
             lines.append(f"{split}: {shown}")
+        references = self.metrics.get("references", {})
+        if references:
+            shown = ", ".join(f"{name} {found[names[0]]:.4f}" for name, found in references.items())
+            lines.append(f"{names[0]} of others on test: {shown}")
         return [*lines, *([f"warning: {self.warning}"] if self.warning else [])]
 
     def as_results(self) -> StudyResults:

@@ -196,12 +196,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     framing = document_framing(loaded, options.documents)
     with group.main_process_first():
         rows = tokenize(
-            text,
-            loaded.tokenizer,
-            length,
-            framing=framing,
-            cache=cache_folder() / "rows",
-            progress=progress,
+            text, loaded.tokenizer, length, framing=framing, cache=cache_folder() / "rows", progress=progress
         )
     report_text(f"Text: {text.report.summary()}.", progress, group.first and bool(text.report.problems))
     check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
@@ -249,11 +244,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
         alike = replace(collator, masking=strategy)
-        watch = (
-            []
-            if heldout is None
-            else [heldout.make_callback(loaded.tokenizer, alike, length, framing, batch_size, seed)]
-        )
+        heldout_options = loaded.tokenizer, alike, length, framing, batch_size, seed
+        watch = [] if heldout is None else [heldout.make_callback(*heldout_options)]
         data = StepDataset(
             mixture.rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group, order=mixture
         )

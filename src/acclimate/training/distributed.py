@@ -24,14 +24,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from acclimate.device import TRUE_VALUES, default_device, preserve_rng_state
-from acclimate.errors import UserError, environment_integer, first_line
+from acclimate.errors import UserError, environment_integer, first_line, warn_once
 from acclimate.models import gradient_may_change
 
 TIMEOUT = timedelta(hours=12)
 """How long processes wait for one another, for example while the first one tokenizes a whole corpus."""
 BUCKET_BYTES, MAX_RUNNING_BUCKETS = 25 * 2**20, 4
 """Bytes of gradients that are summed at a time, and sums that run at a time; their product is the extra memory."""
-_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+"""Variables that a launcher sets for each process."""
 FSDP_VARIABLE, DEEPSPEED_VARIABLE = "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"
 
 log = logging.getLogger(__name__)
@@ -324,6 +325,8 @@ def wants_sharding(fsdp: bool) -> bool:
     alone = environment_integer("WORLD_SIZE", 1) <= 1
     if alone and fsdp:
         raise UserError("--fsdp divides the model among several processes; start them with torchrun, or remove it.")
+    if alone and launched:
+        warn_once("FSDP has no effect on one process; start several to divide the model among them.")
     if alone or not (fsdp or launched):
         return False
     if launched and os.environ.get("FSDP_VERSION", "1") != "2":
@@ -359,7 +362,7 @@ def join_process_group(fsdp: bool | None = None) -> ProcessGroup:
         UserError: If parameters would be sharded in a way that is not possible, or the variables of a launcher are
             wrong or incomplete.
     """
-    for name in _RANK_VARIABLES:
+    for name in RANK_VARIABLES:
         environment_integer(name)
     if wants_sharding(bool(fsdp)) and fsdp is None:
         raise UserError(

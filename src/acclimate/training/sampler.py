@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
+from torch.utils.data import Sampler
 
 
 class StepOrder(Protocol):
@@ -71,3 +73,23 @@ class EpochSampler:
     def _shared_with_next_epoch(self, epoch: int) -> int:
         """Return how many texts of an epoch share a step with texts of the next epoch."""
         return min(self.texts, (epoch + 1) * self.texts % self.batch_size)
+
+
+class EpochSteps(Sampler[int]):
+    """The numbers of the steps of the epoch that a training is in."""
+
+    def __init__(self, steps: int, taken: Callable[[], int]) -> None:
+        """Set up the sampler.
+
+        Args:
+            steps: Steps per epoch.
+            taken: Function that returns the number of steps taken.
+        """
+        self._steps, self._taken = steps, taken
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[int]:
+        first = self._taken() // self._steps * self._steps
+        return iter(range(first, first + self._steps))

@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import safe_open
@@ -132,7 +132,7 @@ class ShardedTrainer(StepTrainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the weights of a checkpoint: those of the adapter alone if there is one."""
         whole = {}
-        for name, value in _gather(_state(self.model)):
+        for name, value in _gather(_state(self.engine.model)):
             if self.args.should_save:
                 whole[name] = value.cpu().contiguous()
         if self.args.should_save:
@@ -142,7 +142,8 @@ class ShardedTrainer(StepTrainer):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Write the whole state of the optimizer, as a single process does, and the schedule."""
-        state = self.optimizer.state_dict()
+        optimizer, schedule = cast(Any, self.optimizer), cast(Any, self.lr_scheduler)
+        state = optimizer.state_dict()
         whole: dict[int, dict[str, Any]] = {}
         for index, values in state["state"].items():
             gathered = {name: _whole(value) for name, value in values.items()}
@@ -150,7 +151,7 @@ class ShardedTrainer(StepTrainer):
                 whole[index] = {name: value.cpu() for name, value in gathered.items()}
         if self.args.should_save:
             torch.save({**state, "state": whole}, Path(output_dir) / OPTIMIZER_NAME)
-            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+            torch.save(schedule.state_dict(), Path(output_dir) / SCHEDULER_NAME)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Read the local shards of the weights of a checkpoint, whatever the number of processes that wrote it.
@@ -158,7 +159,7 @@ class ShardedTrainer(StepTrainer):
         Raises:
             UserError: If the checkpoint is not one of this model.
         """
-        own = _state(self.model)
+        own = _state(self.engine.model)
         names: dict[int, set[str]] = {}  # tied weights have several
         for name, value in own.items():
             names.setdefault(id(value), set()).add(name)
@@ -173,16 +174,17 @@ class ShardedTrainer(StepTrainer):
         """Read the local shards of the state of the optimizer, and the schedule."""
         if checkpoint is None:
             return
-        options: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
-        state = torch.load(Path(checkpoint) / OPTIMIZER_NAME, mmap=True, **options)
-        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+        folder = Path(checkpoint)
+        state = torch.load(folder / OPTIMIZER_NAME, mmap=True, map_location="cpu", weights_only=True)
+        optimizer, schedule = cast(Any, self.optimizer), cast(Any, self.lr_scheduler)
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         for index, values in state["state"].items():
             like = weights[index]
             values.update(
                 {name: _shard_like(like, value) for name, value in values.items() if value.shape == like.shape}
             )
-        self.optimizer.load_state_dict(state)
-        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER_NAME, **options))
+        optimizer.load_state_dict(state)
+        schedule.load_state_dict(torch.load(folder / SCHEDULER_NAME, map_location="cpu", weights_only=True))
 
 
 def _state(model: nn.Module, all_weights: bool = False) -> dict[str, Tensor]:
@@ -203,7 +205,7 @@ def _gather(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 def _whole(value: Tensor) -> Tensor:
     """Gather a sharded tensor; other tensors are returned unchanged."""
-    return value.detach().full_tensor() if isinstance(value, DTensor) else value.detach()
+    return (value.full_tensor() if isinstance(value, DTensor) else value).detach()
 
 
 def _shard_like(like: Tensor, whole: Tensor) -> Tensor:
@@ -228,6 +230,8 @@ def check_sharding(options: AdaptOptions, method: Method, precision: Precision) 
         obstacle = "quantized weights cannot be divided; remove 'quantize'"
     elif (options.optimizer, options.weights) != ("adamw", "fp32"):
         obstacle = "optimizer and weights of torchao have not been tested with it; use adamw and fp32"
+    elif options.compile:
+        obstacle = "compiled layers cannot gather weights; remove --compile"
     elif precision == "fp16":
         obstacle = "sums of scaled gradients could overflow in fp16; use --precision bf16 or fp32"
     _refuse(obstacle)
@@ -271,6 +275,7 @@ def shard(
     device = "cpu" if loaded.adapter is None else model.device
     engine.group = ShardedGroup(group.rank, group.size, model, shell, device)
     engine.group.release_weights()
+    torch.cuda.empty_cache()  # without effect where there is no GPU
     loaded.model = shell
     if loaded.adapter is not None:
         loaded.adapter.model = shell
@@ -296,11 +301,11 @@ def _shard_model(model: PreTrainedModel, processes: int, precision: Precision) -
             module.set_gradient_divide_factor(1.0)  # with the next line: sums, not means
             module.set_force_sum_reduction_for_comms(True)
     # The engine calls the encoder and the head by themselves, not the model.
-    base: Any = model.base_model
-    forward = base.forward
-    model.gathered_forward = forward
-    register_fsdp_forward_method(model, "gathered_forward")
-    base.forward = wraps(forward)(lambda *args, **options: model.gathered_forward(*args, **options))
+    root: Any = model
+    base, forward = root.base_model, root.base_model.forward
+    root.gathered_forward = forward
+    register_fsdp_forward_method(root, "gathered_forward")
+    base.forward = wraps(forward)(lambda *args, **options: root.gathered_forward(*args, **options))
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:

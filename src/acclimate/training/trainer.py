@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import SAFE_WEIGHTS_NAME
@@ -45,6 +45,7 @@ from acclimate.training.callbacks import (
 from acclimate.training.diagnosis import StepData, StepEngine, make_divergence_error
 from acclimate.training.distributed import hidden_sharding
 from acclimate.training.memory import LossScaler, make_optimizer
+from acclimate.training.sampler import EpochSteps
 from acclimate.updates import UpdateRule
 
 CLOCK_FILE = "clock.json"
@@ -123,7 +124,7 @@ class StepTrainer(Trainer):
         loader: DataLoader = DataLoader(
             self.data,  # type: ignore[arg-type]
             batch_size=1,
-            sampler=_EpochSteps(self),
+            sampler=EpochSteps(self.data.epoch_steps or len(self.data), lambda: self.state.global_step),
             collate_fn=_unwrap_batch,
             **ahead,
         )
@@ -315,21 +316,6 @@ class StepTrainer(Trainer):
     def floating_point_ops(self, inputs: Any) -> int:
         """Return 0: the parent class cannot count the operations of a list of micro-batches."""
         return 0
-
-
-class _EpochSteps(Sampler[int]):
-    """The numbers of the steps of the epoch that the trainer is in."""
-
-    def __init__(self, trainer: StepTrainer) -> None:
-        self._trainer = trainer
-        self._steps = trainer.data.epoch_steps or len(trainer.data)
-
-    def __len__(self) -> int:
-        return self._steps
-
-    def __iter__(self) -> Iterator[int]:
-        first = self._trainer.state.global_step // self._steps * self._steps
-        return iter(range(first, first + self._steps))
 
 
 def _leave_signals_to_parent(_: int) -> None:

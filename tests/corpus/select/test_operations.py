@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from acclimate import adapt, cli, select
 from acclimate.corpus import Corpus
+from acclimate.corpus.contamination import normalize_words
 from acclimate.corpus.operations import (
     SELECTIONS,
     Context,
     Operation,
-    account_file,
     find_accounts,
     operate,
     read_accounts,
@@ -52,6 +52,13 @@ def test_documents_are_read_by_position(texts, data):
 
 def test_words_and_punctuation_marks_are_counted():
     assert count_words(["It's a test, 3.5!", "日本語 x", "", "café naïve"]) == [10, 4, 0, 2]
+
+
+@given(st.text(st.characters(max_codepoint=127), max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_ascii_texts_have_the_same_words_as_others(text):
+    assert count_words([f"{text} é"])[0] == count_words([text])[0] + 1
+    assert normalize_words(f"{text} é") == [*normalize_words(text), "é"]
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 2000))
@@ -91,7 +98,7 @@ TASK = "task"
 ROWS = [{"text": f"word {number} {'yes' if number % 2 else 'no'}", "label": number % 2} for number in range(40)]
 
 
-def test_the_account_says_what_went_in_and_came_out(tmp_path):
+def test_the_account_says_what_went_in_and_came_out(tmp_path, caplog):
     out, control = tmp_path / "chosen.jsonl", tmp_path / "control.jsonl"
     chosen = select([*POOL, POOL[0]], {"nearest": {"k": 3}}, out, task=ROWS, control=control)
     texts = list(chosen)
@@ -105,9 +112,21 @@ def test_the_account_says_what_went_in_and_came_out(tmp_path):
     assert drawn.name == "random" and abs(drawn.tokens_out - account.tokens_out) <= 5
     assert account.public()["settings"]["k"] == 3
     assert not any(text in json.dumps(account.public()) for text in ("memory", "number"))
-    assert find_accounts(Corpus(tmp_path))[0].operation == "nearest k=3"  # the account is not read as text
+    assert find_accounts(Corpus(tmp_path))[0].operation == "nearest k=3"
+    assert "left out" not in caplog.text  # accounts are no text
     out.write_text(out.read_text() + '{"text": "added by hand"}\n')
     assert find_accounts(Corpus(out)) == []
+
+
+def test_documents_that_a_selection_repeats_are_read_repeatedly(tmp_path):
+    out = tmp_path / "repeated.jsonl"
+    chosen = select(POOL, {"random": {"documents": 4}, "task": 3}, out, task=ROWS)
+    read = Corpus(out)
+    assert list(read) == list(chosen) and len({*read}) < len(list(read)) == read.report.documents
+    before = read.fingerprint
+    (tmp_path / "repeated.jsonl.account.json").unlink()
+    alone = Corpus(out)
+    assert len(list(alone)) == len({*read}) and alone.fingerprint != before
 
 
 def test_a_chain_adds_its_accounts_to_those_of_the_text_it_reads(tmp_path):
@@ -221,7 +240,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert not ended.value.code
     out = capsys.readouterr().out
     assert "nearest k=2 order=rank:" in out and "Control" in out
-    assert account_file(tmp_path / "o.jsonl").is_file() and "acclimate adapt" in out
+    assert (tmp_path / "o.jsonl.account.json").is_file() and "acclimate adapt" in out
 
 
 def test_tokens_of_a_model_are_counted(tiny_bert):

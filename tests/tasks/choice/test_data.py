@@ -50,6 +50,9 @@ def two(row, key, values, count=8):
     (two({"sentence": "s _", "option1": "a", "option2": "b"}, "answer", ["1", "2"]), [0, 1]),  # WinoGrande
     (two({"context": "c", "query": "q", "options": TEXTS}, "correct_option", [0, 3]), [0, 3]),  # LogiQA
     (two({"context": "c", "question": "q", "answers": TEXTS}, "label", [0, 3]), [0, 3]),  # ReClor
+    (two({"question": "q", "distractor1": "b", "distractor2": "c", "support": "s"}, "correct_answer", ["a", "d"]),
+     [0, 2]),  # SciQ
+    (two({"Question": "q", "Incorrect Answer 1": "b", "Incorrect Answer 2": "c"}, "Correct Answer", ["bb"]), [1, 1]),
     (two({**QUESTION, "choices": TEXTS}, "answer", ["blue", "red"]), [2, 0]),
     (two({**QUESTION, "choices": ["7", "2", "3"]}, "answer", ["2", "7"]), [1, 0]),  # texts, not positions
     (two({**QUESTION, "choices": [7, 2, 3]}, "answer", [7, 3]), [0, 2]),
@@ -103,6 +106,7 @@ def test_the_same_rows_give_the_same_task_in_every_format(tmp_path):
     ({"answer": None}, "'answer' is empty"),
     ({"question": ""}, "'question' is empty"),
     ({"choices": ["a"]}, "1 choices, but at least two are needed"),
+    ({"choices": "['a' 'b']"}, "\"\\['a' 'b'\\]\" cannot be read as a list of choices"),
     ({"choices": "a or b"}, "'choices' must be a list of choices, not 'a or b'"),
     ({"choices": [["a"], ["b"]]}, "a text is \\['a'\\], not a string"),
     ({"question": "\ud800"}, "the text contains half of a surrogate pair"),
@@ -157,7 +161,8 @@ def test_passages_stay_in_one_split_and_texts_do_not_show_the_answer():
 TEXT = st.text(max_size=5)
 VALUES = st.one_of(
     *(TEXT, st.integers(-3, 6), st.none(), st.floats(), st.lists(TEXT)),
-    st.dictionaries(st.sampled_from(["text", "label", "A", "B"]), st.lists(TEXT)),
+    st.dictionaries(st.sampled_from(["text", "label", "A", "B"]), st.one_of(st.lists(TEXT), st.none(), TEXT)),
+    st.lists(st.dictionaries(st.sampled_from(["text", "key"]), TEXT)),
 )
 
 

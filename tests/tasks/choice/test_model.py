@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForMultipleChoice, AutoTokenizer
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultipleChoice, AutoTokenizer
 
 from acclimate.errors import UserError
 from acclimate.evaluation.benchmarks import measure_items
@@ -19,6 +21,7 @@ from acclimate.tasks import finetune, load_task
 from acclimate.tasks.choice.data import Item
 from acclimate.tasks.choice.model import load_choice_decoder, load_choice_encoder, prompt_of
 from tests.tasks.choice.toy import QUICK, rows, task_of
+from tests.tiny import DECODERS, SIZES, tiny_tokenizer
 
 LEARN = {**QUICK, "epochs": 2, "learning_rate": 1e-2, "batch_size": 4}
 DECODER = {**LEARN, "max_length": 64}
@@ -45,6 +48,27 @@ def probabilities_of(scores):
     return torch.tensor(scores, dtype=torch.float64).softmax(-1).tolist()
 
 
+@functools.cache
+def plain_model(folder):
+    return AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+
+
+def likelihoods(folder, item):
+    """The log-likelihood of each choice, the same per token, and the score, with transformers alone."""
+    model, tokenizer = plain_model(folder)
+    sums, means, scores = [], [], []
+    for choice in item.choices:
+        prompt = tokenizer(f"Question: {item.question}\nAnswer:", return_tensors="pt")["input_ids"]
+        whole = tokenizer(f"Question: {item.question}\nAnswer: {choice}", return_tensors="pt")["input_ids"]
+        with torch.inference_mode():
+            logs = model(whole).logits[0, :-1].double().log_softmax(-1)
+        own = logs.gather(1, whole[0, 1:, None])[prompt.shape[1] - 1 :, 0]
+        sums.append(float(own.sum()))
+        means.append(float(own.mean()))
+        scores.append(sums[-1] / len(choice) * np.mean([len(other) for other in item.choices]))
+    return sums, means, scores
+
+
 def test_the_folder_of_an_encoder_chooses_the_same_elsewhere(encoder):
     folder, result = encoder
     assert result.kind == "choice" and result.labels == []
@@ -67,20 +91,9 @@ def test_the_folder_of_a_decoder_chooses_the_same_elsewhere(decoder, tiny_llama)
     folder, result = decoder
     before = result.metrics["references"]["before training"]
     assert before["difference"]["difference"] == pytest.approx(result.metrics["accuracy"] - before["accuracy"])
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
     hits = {"likelihood of the whole choice": [], "likelihood per token": []}
     for item, expected in zip(small_task().test, result.probabilities, strict=True):
-        sums, means, scores = [], [], []
-        for choice in item.choices:
-            prompt = tokenizer(f"Question: {item.question}\nAnswer:", return_tensors="pt")["input_ids"]
-            whole = tokenizer(f"Question: {item.question}\nAnswer: {choice}", return_tensors="pt")["input_ids"]
-            with torch.inference_mode():
-                logs = model(whole).logits[0, :-1].double().log_softmax(-1)
-            own = logs.gather(1, whole[0, 1:, None])[prompt.shape[1] - 1 :, 0]
-            sums.append(float(own.sum()))
-            means.append(float(own.mean()))
-            scores.append(sums[-1] / len(choice) * np.mean([len(other) for other in item.choices]))
+        sums, means, scores = likelihoods(folder, item)
         assert probabilities_of(scores) == pytest.approx(expected, abs=1e-5)
         hits["likelihood of the whole choice"].append(int(np.argmax(sums)) == item.answer)
         hits["likelihood per token"].append(int(np.argmax(means)) == item.answer)
@@ -182,6 +195,25 @@ def test_long_passages_lose_their_start(tiny_bert, tiny_llama, caplog):
 def test_two_stages(tiny_bert):
     result = finetune(tiny_bert, task_of(), first=task_of(train=20), first_epochs=1, **{**LEARN, "epochs": 1})
     assert result.first == "task"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(DECODERS))
+def test_scores_are_likelihoods_in_every_family_of_decoders(decoders, kind):
+    head, task = load_choice_decoder(decoders[kind], 96, 4), task_of(train=4, test=4)
+    for item, scores in zip(task.test, head.choose(task.test, "fp32"), strict=True):
+        assert scores == pytest.approx(likelihoods(decoders[kind], item)[2], abs=1e-4)
+
+
+def test_an_architecture_without_a_class_for_choices(tmp_path):
+    config = transformers.DebertaConfig(**SIZES, pooler_hidden_size=32)
+    transformers.DebertaForMaskedLM(config).save_pretrained(tmp_path / "start")
+    tiny_tokenizer().save_pretrained(tmp_path / "start")
+    result = finetune(tmp_path / "start", small_task(), out=tmp_path / "out", **{**LEARN, "epochs": 1})
+    config = AutoConfig.from_pretrained(tmp_path / "out")
+    assert config.architectures == ["DebertaForSequenceClassification"] and config.num_labels == 1
+    again = finetune(tmp_path / "out", small_task(), **{**LEARN, "epochs": 0})
+    assert again.predicted == result.predicted
 
 
 @pytest.mark.slow

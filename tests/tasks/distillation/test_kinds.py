@@ -12,7 +12,7 @@ from acclimate.tasks.distillation.distill import choose_objective
 from acclimate.tasks.distillation.student_training import DistillationLoss
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
 from acclimate.tasks.kinds import TASK_KINDS, find_task_kind, resolve_options
-from tests.cases import each
+from acclimate.tasks.trainer import supervised_loss
 from tests.tasks.distillation.conftest import CPU
 from tests.tasks.test_classification import keyword_task
 from tests.tasks.test_contract import SAMPLES, splits_of
@@ -85,11 +85,15 @@ def mislabelled(kind):
     return {**rows, "train": [{**row, "label": train[place - 1]["label"]} for place, row in enumerate(train)]}
 
 
-@each(("kind", "teacher", "pupil", "objective"), [
-    ("classification", "bert", "llama", "kl"),
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("kind", "teacher", "pupil", "objective"), [
     ("entities", "llama", "roberta", "auto"),
     ("regression", "bert", "llama", "kl"),
-    ("regression", "bert", "roberta", "auto"),
+    pytest.param("classification", "bert", "llama", "kl", marks=SLOW),
+    pytest.param("regression", "bert", "roberta", "auto", marks=SLOW),
+    pytest.param("choice", "llama", "bert", "auto", marks=SLOW),
 ])  # fmt: skip
 def test_a_student_learns_from_the_teacher_alone(kind, teacher, pupil, objective, encoders, decoders, tmp_path):
     """The labels that the student reads before and beside distillation are wrong."""
@@ -108,12 +112,15 @@ def test_a_student_learns_from_the_teacher_alone(kind, teacher, pupil, objective
         assert result.describe() and result.as_results().distillations[0].units == 0
 
 
-def test_the_penalty_applies_to_words_and_not_to_numbers(tiny_bert, student):
-    options = {**QUICK, "objective": "kl", "epochs": 2, "distill_share": 0.5, "teacher_epochs": 1, "student_epochs": 1}
-    for kind, differs in (("entities", True), ("regression", False)):
-        task = load_task(splits_of(kind))
-        plain, calm = (distill(tiny_bert, student, task, confidence_penalty=w, **options) for w in (0.0, 0.5))
-        assert (plain.train_loss != calm.train_loss) == differs
+def test_the_confidence_penalty_is_the_mean_entropy_of_words(tiny_bert):
+    head = learner_of(tiny_bert, load_task(splits_of("entities"))).head
+    rows = head.features(load_task(splits_of("entities")).train[:3])
+    inputs = head.collate(rows)
+    output = head.model.eval()(**inputs)
+    chances = [chance for line, labels in zip(output.logits, inputs["labels"], strict=True)
+               for chance, label in zip(line.softmax(-1), labels, strict=True) if label != -100]  # fmt: skip
+    entropy = torch.stack([-(chance * chance.log()).sum() for chance in chances]).mean()
+    torch.testing.assert_close(supervised_loss(head, 0.4)(head.model, inputs, 0), output.loss - 0.4 * entropy)
 
 
 def test_what_cannot_be_distilled_is_refused_by_name(tiny_bert, tiny_llama):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from acclimate.errors import UserError
 from acclimate.files import cache_folder, hash_file
 from acclimate.progress import Progress
 from acclimate.records import fingerprint, texts_fingerprint
-from acclimate.registry import PLUGIN, import_plugin
+from acclimate.registry import load_function
 
 Score = Callable[[Sequence[str]], Sequence[float | None]]
 """Returns the score of each of several documents, or None for no score; higher is better."""
@@ -113,11 +112,7 @@ def load_rater(name: str) -> Callable[[str], float]:
     Raises:
         UserError: If there is no such file or function.
     """
-    file, _, function = name.rpartition(":")
-    import_plugin(file)
-    rate = getattr(sys.modules[f"{PLUGIN}{Path(file).stem}"], function, None)
-    if not callable(rate):
-        raise UserError(f"'{file}' has no function '{function}'.")
+    rate: Callable[[str], float] = load_function(name, "rater")
     return rate
 
 

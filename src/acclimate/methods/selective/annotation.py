@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from acclimate.corpus.sentences import split_sentences
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.corpus.surface_forms import read_surface_forms
 from acclimate.corpus.tokenizing import encode
@@ -20,7 +21,6 @@ from acclimate.device import choose_precision, default_device
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_replaceable, check_writable, record_files, write_json, write_text
 from acclimate.locks import with_output_lock
-from acclimate.masking.words import split_sentences
 from acclimate.methods.selective.annotator import (
     ClassifierConfidence,
     SpecialTokenFrame,

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from acclimate.errors import UserError, unknown_name_error
+from acclimate.model_kinds import kind_of_checkpoint
+from acclimate.models.checkpoints import load_config
 from acclimate.options import DistillOptions
 from acclimate.records import Record
 from acclimate.registry import fill_from_preset
@@ -133,16 +135,19 @@ class DistillJob(Job):
 
     @classmethod
     def check(cls, inputs: StudyInputs) -> None:
-        """Raise UserError for tasks that cannot be distilled."""
+        """Raise UserError for tasks and models that cannot be distilled."""
         from acclimate.tasks.distillation.distill import choose_objective
 
         for domain in inputs.config.domains:
             rows = [row for row in distill_rows(inputs.config) if row.is_for(domain.name)]
             for row, task in itertools.product(rows, domain.tasks):
                 try:
-                    choose_objective(row.settings.get("objective", "auto"), inputs.tasks[domain.name, task.name].task)
+                    loaded = inputs.tasks[domain.name, task.name].task
+                    objective = choose_objective(row.settings.get("objective", "auto"), loaded)
                 except UserError as error:
                     raise UserError(f"study: {error} Set 'domains' of the row '{row.label}' of distill.") from error
+                if objective == "boundary":
+                    _check_encoders(row, inputs)
                 if task.first is not None:
                     raise UserError(
                         f"study: '{task.name}' has a first task, which distillation does not support; remove 'first'."
@@ -212,6 +217,18 @@ class DistillJob(Job):
 
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
+
+
+def _check_encoders(row: DistillSpec, inputs: StudyInputs) -> None:
+    """Raise UserError if a model of a row is a decoder: the first of its tokens does not represent the text."""
+    students = row.student_names([model.name for model in inputs.config.models])
+    for name in [*students, *([row.teacher.model] if row.teacher.model else ())]:
+        path = inputs.checkpoints[name].path
+        if not kind_of_checkpoint(load_config(path).architectures, path).uses_masking:
+            raise UserError(
+                f"study: '{name}' of the row '{row.label}' of distill is a decoder, so the objective cannot be "
+                "'boundary'; use 'kl'."
+            )
 
 
 def _check_names(row: DistillSpec, config: StudyConfig) -> None:

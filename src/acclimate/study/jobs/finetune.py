@@ -253,7 +253,7 @@ def average_over_tasks(
     scores = [[run.result.metrics[name] for run, _ in task] for task, name in zip(pairs, metrics, strict=True)]
     place, by_seed = runs[0][0].job.place, np.mean(scores, axis=0)
     spread = float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None
-    difference, standardized = _mean_differences(pairs, metrics, n) if base else (None, None)
+    difference, standardized, constant = _mean_differences(pairs, metrics, n) if base else (None, None, None)
     return MeanRow(
         model=str(place.model),
         method=str(place.method),
@@ -261,32 +261,39 @@ def average_over_tasks(
         score=MetricSummary(mean=float(by_seed.mean()), sd=spread, by_seed=by_seed.tolist()),
         difference=difference,
         standardized=standardized,
+        constant=constant,
     )
 
 
 def _mean_differences(
     pairs: Sequence[Sequence[tuple[JobResult[TaskResult], JobResult[TaskResult]]]], metrics: Sequence[str], n: int
-) -> tuple[Interval, Interval | None]:
-    """Return the mean difference over tasks, and the mean standardized difference; see :class:`MeanRow`.
+) -> tuple[Interval, Interval | None, list[str] | None]:
+    """Return the mean difference over tasks, the standardized one, and the tasks left out of it: see :class:`MeanRow`.
 
     Args:
         pairs: For each task, runs and reference runs of the same seeds.
         metrics: The metric of each task.
         n: Number of resamples of the statistics.
     """
-    tasks, scales = [], []
+    tasks, scales, names = [], [], []
     for task, metric in zip(pairs, metrics, strict=True):
         ours, theirs = ([run.result.predicted for run in side] for side in zip(*task, strict=True))
         first = task[0][0].result
         tasks.append(PairedPredictions(first.gold, ours, theirs, metric, scoring_of(first)))
         scales.append(item_deviation(first.gold, theirs, metric, scoring_of(first), n))
+        names.append(str(task[0][0].job.place.task))
     jobs = [tuple(run.job for pair in seed for run in pair) for seed in zip(*pairs, strict=True)]
-    found = []
-    for divisors in (None, *([scales] if all(scales) else [])):
-        made = mean_paired_bootstrap(tasks, n, groups=replicate_groups(jobs), scales=divisors)
+
+    def compare(places: Sequence[int], divisors: Sequence[float] | None) -> Interval:
+        chosen = [tasks[place] for place in places]
+        made = mean_paired_bootstrap(chosen, n, groups=replicate_groups(jobs), scales=divisors)
         interval: Interval = Interval.from_dict(made.as_dict())
-        found.append(interval if is_replicated(jobs) else interval.without_verdict(WITHHELD))
-    return found[0], found[1] if len(found) > 1 else None
+        return interval if is_replicated(jobs) else interval.without_verdict(WITHHELD)
+
+    varying = [place for place, scale in enumerate(scales) if scale > 0]
+    constant = [name for name, scale in zip(names, scales, strict=True) if not scale > 0]
+    standardized = compare(varying, [scales[place] for place in varying]) if varying else None
+    return compare(range(len(tasks)), None), standardized, constant or None
 
 
 def _score_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns]) -> list[ScoreRow]:

@@ -1,36 +1,69 @@
-"""Similarity jobs: how well the embeddings of a sentence encoder show that neighbouring sentences belong together."""
+"""Similarity jobs: how well embeddings show which sentences belong together, of given pairs or of documents."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from acclimate.errors import warn_once
-from acclimate.evaluation.embeddings import describe_change, is_sentence_encoder, neighbor_pairs
+from pydantic import model_validator
+
+from acclimate.errors import Problems, UserError, warn_once
+from acclimate.evaluation.embeddings import SentencePairs, describe_change, is_sentence_encoder, neighbor_pairs
+from acclimate.options.reading import default_task_name
 from acclimate.records import Record
 from acclimate.results import ReportTable
 from acclimate.rows import VERDICTS, WITHHELD
-from acclimate.study.inputs import Texts
+from acclimate.study.backend import Backend
+from acclimate.study.config import StudyConfig
+from acclimate.study.inputs import StudyInputs, Texts
 from acclimate.study.jobs.base import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.sections import SectionEntry
+from acclimate.study.settings import Label, ShortForm
 from acclimate.study.summary import has_single_origin
 
+INTERVAL = "Difference: after minus before, with a 95 % interval over pairs and adaptations."
 NOTE = (
     "Mean reciprocal rank (MRR) and recall@1 of the next sentence of a document among the next sentences of others, "
-    "by the similarity of sentence embeddings; higher is better. Difference: MRR after minus before, with a 95 % "
-    "interval over pairs and adaptations. Of sentence encoders only."
+    f"by the similarity of sentence embeddings; higher is better. {INTERVAL} A model without pooling is pooled by the "
+    "mean over tokens."
 )
+PAIRS_NOTE = (
+    "Similarity of the sentence embeddings of given pairs: with scores, Spearman's correlation of similarity and "
+    "score; without, the mean reciprocal rank (MRR) of the second text of each pair among all second texts. Higher is "
+    f"better. {INTERVAL} A model without pooling is pooled by the mean over tokens."
+)
+DIFFERENCE = ("difference", "from", "to", "verdict")
 COLUMNS = (
     *("model", "domain", "text", "method", "pairs", "MRR before", "MRR after", "recall@1 before", "recall@1 after"),
-    *("difference", "from", "to", "verdict"),
+    *DIFFERENCE,
 )
+PAIRS_COLUMNS = ("model", "domain", "pairs", "method", "number", "metric", "before", "after", *DIFFERENCE)
+MARK = "pairs "
+"""Start of the place of measurements on given pairs; their name follows."""
+
+
+class PairsSpec(SectionEntry, ShortForm):
+    """An entry of ``similarity``: pairs of sentences, a file or a task, or ``{path, name?}``."""
+
+    path: str
+    name: Label = ""
+
+    @model_validator(mode="after")
+    def _named(self) -> PairsSpec:
+        self.name = self.name or default_task_name(self.path)
+        return self
+
+    def resolve_paths(self, resolve: Callable[[str], str]) -> None:
+        """Make the path absolute."""
+        self.path = resolve(self.path)
 
 
 @dataclass(kw_only=True, eq=False)
 class NeighborRanks(Record):
-    """The rank of each sentence's neighbor; empty if too few documents have several sentences."""
+    """What is measured of each pair, its similarity or a rank; empty if too few documents have several sentences."""
 
     ranks: list[float]
 
@@ -38,33 +71,53 @@ class NeighborRanks(Record):
 @register("similarity", summary="similarity that the embeddings of a sentence encoder show")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SimilarityJob(Job):
-    """Measure a sentence encoder on neighbouring sentences.
+    """Measure sentence embeddings on pairs, or on neighbouring sentences.
 
     Attributes:
         model: The model.
-        texts: Documents.
+        texts: Documents, or pairs.
     """
 
     model: Model
-    texts: Texts
+    texts: Texts | SentencePairs
 
     cost: ClassVar[float] = 0.3
     result_type: ClassVar[type[Record]] = NeighborRanks
+    section: ClassVar[tuple[str, type[SectionEntry]] | None] = ("similarity", PairsSpec)
 
     def run(self, context: RunContext) -> NeighborRanks:
-        """Rank the neighbors."""
-        pairs = neighbor_pairs("", self.texts.texts)
+        """Measure the pairs."""
+        pairs = _pairs(self.texts)
         return NeighborRanks(ranks=context.backend.similarity(context.path(self.model), pairs) if pairs else [])
 
     @classmethod
+    def read(cls, config: StudyConfig, backend: Backend) -> dict[str, SentencePairs]:
+        """Return the given pairs by name."""
+        from acclimate.training.heldout import open_pairs
+
+        found, problems = dict[str, SentencePairs](), Problems()
+        for spec in config.sections.get("similarity", []):
+            with problems.collect("study: similarity: "):
+                if spec.name in found:
+                    raise UserError(f"two sets of pairs are named '{spec.name}'; give one a different 'name'.")
+                found[spec.name] = replace(open_pairs(spec.path), name=spec.name)
+        problems.check()
+        return found
+
+    @classmethod
     def measure(cls, planner: Planner, subject: StudyModel) -> None:
-        """Add jobs for held-out text of the domain and for general text, if the base model is a sentence encoder."""
+        """Add jobs for the given pairs, or for held-out and general text if there are sentence encoders."""
         base = planner.inputs.checkpoints[str(subject.place.model)]
-        if not subject.measures_loss or not is_sentence_encoder(base.path):
+        given = planner.inputs.extras[cls.name]
+        unchanged = subject.model == base and not subject.is_reference
+        for name, pairs in () if unchanged else given.items():
+            planner.add(cls(place=subject.place, model=subject.model, texts=pairs).at(text=f"{MARK}{name}"))
+        embeds = is_sentence_encoder(base.path) or any(method.embeds for method in planner.inputs.methods.values())
+        if given or not subject.measures_loss or not embeds:
             return
         if find_spec("sentence_transformers") is None:
             warn_once(
-                f"'{base.path}' is a sentence encoder, and the similarity that its embeddings show is not measured: "
+                f"The similarity that sentence embeddings of '{base.path}' show is not measured: "
                 "pip install 'acclimate[embeddings]'."
             )
             return
@@ -77,35 +130,50 @@ class SimilarityJob(Job):
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
-        """Return a table with one row per model, domain, text and method, compared with the base model."""
+        """Return tables with one row per model, domain, text or pairs, and method, compared with the base model."""
         found, config = view.group(NeighborRanks), view.inputs.config
-        table = ReportTable(title="Similarity of sentence embeddings", note=NOTE, columns=list(COLUMNS))
-        for model, domain, text in itertools.product(config.models, config.domains, ("domain", "general")):
+        neighbors = ReportTable(title="Similarity of sentence embeddings", note=NOTE, columns=list(COLUMNS))
+        on_pairs = ReportTable(title="Similarity on pairs", note=PAIRS_NOTE, columns=list(PAIRS_COLUMNS))
+        texts = [*(f"{MARK}{name}" for name in view.inputs.extras[cls.name]), "domain", "general"]
+        for model, domain, text in itertools.product(config.models, config.domains, texts):
             base = found.get((model.name, domain.name, None, None, None, text, None), [])
             for label in config.row_labels:
                 for task in (None, *(task.name for task in domain.tasks)):
                     after = found.get((model.name, domain.name, label, task, None, text, None), [])
                     if base and after and base[0].result.ranks:
-                        table.rows.append(_row(view, after, base[0].result.ranks))
-        return {"tables": [table] if table.rows else []}
+                        table = on_pairs if text.startswith(MARK) else neighbors
+                        table.rows.append(_row(view.inputs, after, base[0].result.ranks))
+        return {"tables": [table for table in (on_pairs, neighbors) if table.rows]}
 
 
-def _row(view: StudyView, after: Sequence[JobResult[NeighborRanks]], before: Sequence[float]) -> list[Any]:
+def _pairs(texts: Texts | SentencePairs | None) -> SentencePairs | None:
+    """Return pairs as they are, or neighbouring sentences of documents, if there are enough."""
+    if isinstance(texts, SentencePairs):
+        return texts
+    return neighbor_pairs("", texts.texts if texts else ())
+
+
+def _row(inputs: StudyInputs, after: Sequence[JobResult[NeighborRanks]], before: Sequence[float]) -> list[Any]:
     """Return the row of a method.
 
     Args:
-        view: The finished jobs.
-        after: Ranks of the adapted models, one per seed of adaptation.
-        before: Ranks of the base model.
+        inputs: The inputs of the study.
+        after: Measured values of the adapted models, one per seed of adaptation.
+        before: Those of the base model.
     """
-    place, inputs = after[0].job.place, view.inputs
+    place = after[0].job.place
+    given = inputs.extras[SimilarityJob.name].get(str(place.text).removeprefix(MARK))
     texts = inputs.general if place.text == "general" else inputs.heldout[str(place.domain)]
-    pairs = neighbor_pairs("", texts.texts if texts else ())
+    pairs = given if str(place.text).startswith(MARK) else _pairs(texts)
     assert pairs is not None
     change = describe_change(pairs, before, *(entry.result.ranks for entry in after))
     single = has_single_origin([entry.job for entry in after])
     method = f"{place.method} ({place.adapted_for})" if place.adapted_for else place.method
-    numbers = (change.before, change.after, change.recall_before, change.recall_after)
-    interval = (change.difference, change.low, change.high)
-    verdict = VERDICTS[WITHHELD if single else change.verdict]
-    return [place.model, place.domain, place.text, method, change.pairs, *numbers, *interval, verdict]
+    interval = (change.difference, change.low, change.high, VERDICTS[WITHHELD if single else change.verdict])
+    if given is not None:
+        metric = "MRR" if change.metric == "mrr" else "Spearman"
+        numbers: tuple[Any, ...] = (pairs.name, method, change.pairs, metric, change.before, change.after)
+    else:
+        recall = (change.recall_before, change.recall_after)
+        numbers = (place.text, method, change.pairs, change.before, change.after, *recall)
+    return [place.model, place.domain, *numbers, *interval]

@@ -26,6 +26,9 @@ CHOICE_COLUMN = re.compile(
     r"(?P<stem>(?:choice|option|ending|answer|sol|solution|candidate|op)?)[ _-]?(?P<mark>[a-j]|\d{1,2})"
 )
 """Columns that hold one choice each: ``A``, ``choice1``, ``option_a``, ``opa``, ``ending0``."""
+WRONG_COLUMN = re.compile(r"(distractor|incorrect(_answer)?|wrong(_answer)?)_?\d*")
+RIGHT_COLUMN = "correct_answer"
+"""Columns of the correct choice and of one wrong choice each, as in SciQ and GPQA."""
 ANSWER_NAMES = (
     *("answer_idx", "answer_index", "answerkey", "answer_key", "answer_letter", "cop", "correct_option"),
     *("correct_answer_id", "correct", "answer", "label", "gold", "gold_label", "target", "correct_answer"),
@@ -141,7 +144,7 @@ def find_columns(names: Collection[str], options: ReadingOptions) -> Columns | N
         names: The columns.
         options: The columns that the user named: those of the question, its context and the answer.
     """
-    lower = {name.lower(): name for name in reversed(list(names))}
+    lower = {re.sub("[ -]+", "_", name.lower()): name for name in reversed(list(names))}
 
     def usual(known: Iterable[str], given: str | None, taken: Collection[str | None] = ()) -> list[str]:
         return [given] if given else [lower[name] for name in known if name in lower and lower[name] not in taken]
@@ -151,7 +154,10 @@ def find_columns(names: Collection[str], options: ReadingOptions) -> Columns | N
     if not questions or not choices:
         return None
     taken = (questions[0], *choices)
-    answers = usual(ANSWER_NAMES, options.label_column, taken)
+    if choices[0] == lower.get(RIGHT_COLUMN):
+        answers = [choices[0]]
+    else:
+        answers = usual(ANSWER_NAMES, options.label_column, taken)
     contexts = usual(CONTEXT_NAMES, options.pair_column, (*taken, *answers))
     return Columns(questions[0], contexts[0] if contexts else None, choices, tuple(answers)) if answers else None
 
@@ -162,6 +168,9 @@ def _choice_columns(lower: Mapping[str, str]) -> tuple[str, ...]:
     Args:
         lower: The columns by their names in lower case.
     """
+    wrong = sorted(column for name, column in lower.items() if WRONG_COLUMN.fullmatch(name))
+    if wrong and RIGHT_COLUMN in lower:
+        return lower[RIGHT_COLUMN], *wrong
     groups: dict[str, dict[int, str]] = {}
     for name, column in lower.items():
         if found := CHOICE_COLUMN.fullmatch(name):
@@ -199,16 +208,15 @@ def _read_choices(row: Mapping[str, Any], columns: Columns) -> Choices:
         ValueError: If they cannot be read; its message says why.
     """
     if len(columns.choices) > 1:
-        marks = [_mark(name) for name in columns.choices]
-        return Choices([_text(row.get(name)) for name in columns.choices], marks)
-    try:
-        value = plain_value("", row.get(columns.choices[0]))
-    except UserError as error:
-        raise ValueError(f"'{columns.choices[0]}' cannot be read as a list") from error
+        texts = [_text(row.get(name)) for name in columns.choices]
+        if columns.choices[0] in columns.answers:
+            return Choices(sorted(texts), [])  # an order that does not show the correct one
+        return Choices(texts, [_mark(name) for name in columns.choices])
+    value = _plain(row.get(columns.choices[0]))
     if isinstance(value, Mapping):
-        texts = value.get("text")
-        if isinstance(texts, Iterable) and not isinstance(texts, str):  # as in ARC: {"text": [...], "label": [...]}
-            return Choices([*map(_text, texts)], [*map(str, value.get("label", ()))])
+        texts, marks = (_plain(value.get(name)) for name in ("text", "label"))
+        if isinstance(texts, list):  # as in ARC: {"text": [...], "label": [...]}
+            return Choices([*map(_text, texts)], [*map(str, marks)] if isinstance(marks, list) else [])
         return Choices([*map(_text, value.values())], [*map(str, value)])  # as in MedQA: {"A": ..., "B": ...}
     if not isinstance(value, list | tuple):
         raise ValueError(f"'{columns.choices[0]}' must be a list of choices, not {value!r:.40}")
@@ -217,6 +225,13 @@ def _read_choices(row: Mapping[str, Any], columns: Columns) -> Choices:
         marks = [str(next((entry[key] for key in ("label", "key", "id") if key in entry), "")) for entry in value]
         return Choices(texts, marks if all(marks) else [])
     return Choices([*map(_text, value)], [])
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return plain_value("", value)
+    except UserError as error:
+        raise ValueError(f"{value!r:.40} cannot be read as a list of choices") from error
 
 
 def _mark(column: str) -> str:

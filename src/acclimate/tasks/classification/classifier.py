@@ -22,7 +22,7 @@ from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import is_classifier_of, load_with_head
 from acclimate.tasks.probing import ClassProbe, LabelSetProbe, Probe
-from acclimate.tasks.retrieval.model import load_bi_encoder, train_encoder
+from acclimate.tasks.retrieval.encoder import load_bi_encoder, train_encoder
 from acclimate.tasks.sources import Tables, read_tables, select_columns
 from acclimate.tasks.trainer import TrainingResult
 

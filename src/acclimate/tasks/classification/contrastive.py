@@ -14,15 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from acclimate.cards.card import LABELS_FILE
 from acclimate.device import Precision
 from acclimate.errors import UserError
 from acclimate.evaluation.embeddings import import_sentence_transformers
 from acclimate.files import write_json
 from acclimate.tasks.classification.data import Example
-from acclimate.tasks.retrieval.model import BiEncoder
+from acclimate.tasks.retrieval.encoder import BiEncoder
 
-LABELS_FILE = "labels.json"
-"""File of a saved classifier: the classes, in the order of the logits."""
 ABSENT_CLASS = -1e4
 """Logit of a class without a train example."""
 

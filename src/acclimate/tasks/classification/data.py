@@ -16,7 +16,7 @@ from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
 from acclimate.tasks.classification.labels import label_name, read_labels, similar_labels
 from acclimate.tasks.drawing import draw_splits
-from acclimate.tasks.readers import SPLITS, Row, Splits
+from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters
 from acclimate.tasks.sources import COLUMNS
 
 log = logging.getLogger(__name__)
@@ -135,8 +135,7 @@ def parse_row(where: str, row: dict[str, Any], pair: bool) -> ParsedRow:
         second = "" if pair else None
     if second is not None and not isinstance(second, str):
         raise UserError(f"{where}: 'text_pair' must be a string.")
-    if any("\ud800" <= letter <= "\udfff" for letter in text + (second or "")):
-        raise UserError(f"{where}: the text contains half of a surrogate pair, which is not a character; fix the row.")
+    check_characters(where, text, second or "")
     if (second is not None) != pair:
         state = (
             "has no 'text_pair', but other rows have one" if pair else "has a 'text_pair', but other rows have none"

@@ -18,7 +18,7 @@ from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.entities import EntityScoring
 from acclimate.tasks.drawing import draw_splits
 from acclimate.tasks.entities.schemes import TAG, Reading, find_scheme, read_entities, split_tag
-from acclimate.tasks.readers import SPLITS, Splits
+from acclimate.tasks.readers import SPLITS, Splits, check_characters
 
 WORD = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*|[\p{L}\p{N}\p{M}_]+|\S"
@@ -255,8 +255,7 @@ def _read_sentence(row: RawSentence, prefixed: bool) -> Sentence:
         entities = [Entity(words[first][0], words[stop - 1][1], name) for first, stop, name in marked]
         if nothing := next((entity for entity in entities if not text[entity.start : entity.end].strip()), None):
             raise UserError(f"{row.where}: the words of an entity ('{nothing.type}') are empty; tag them O.")
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise UserError(f"{row.where}: the text contains half of a surrogate pair, which is no character; fix it.")
+    check_characters(row.where, text)
     return Sentence(text, words, tuple(entities), row.document)
 
 

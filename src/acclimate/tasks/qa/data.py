@@ -18,7 +18,7 @@ from acclimate.errors import DamagedFileError, UserError
 from acclimate.evaluation.qa import QAScoring
 from acclimate.options.reading import DEFAULT_READING, default_task_name
 from acclimate.tasks.drawing import draw_splits
-from acclimate.tasks.readers import SPLITS, Splits, find_split_files, read_rows
+from acclimate.tasks.readers import SPLITS, Splits, check_characters, find_split_files, read_rows
 from acclimate.tasks.sources import ENDINGS, read_tables
 from acclimate.training.task_kinds import check_task_folder
 
@@ -26,8 +26,6 @@ COLUMNS = frozenset(("context", "question", "answers"))
 """The columns of rows of questions, as ``datasets`` names those of SQuAD."""
 BIOASQ_SNIPPET_ID = re.compile(r"([0-9a-f]{24})_\d{3}")
 """Id of a BioASQ question in SQuAD format: the id of the question and the number of the snippet."""
-LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair."""
 
 log = logging.getLogger(__name__)
 
@@ -318,8 +316,7 @@ def _parse_question(name: str, entry: Mapping[str, Any], passage: str, where: st
     text = entry.get("question")
     if not isinstance(text, str) or not text.strip():
         raise UserError(f"{where}: 'question' must be a non-empty string.")
-    if LONE_SURROGATE.search(text) or LONE_SURROGATE.search(passage):
-        raise UserError(f"{where}: the text contains half of a surrogate pair, which is not a character; fix it.")
+    check_characters(where, text, passage)
     answers = entry.get("answers")
     if isinstance(answers, Mapping) and answers.keys() >= {"text", "answer_start"}:  # as in ``datasets``
         columns = [answers["text"], answers["answer_start"]]

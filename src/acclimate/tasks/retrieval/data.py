@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +15,7 @@ from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.drawing import draw_splits
-from acclimate.tasks.readers import SPLITS, Row, Splits, read_rows
+from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, read_rows
 from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table
 
 QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")
@@ -22,9 +24,12 @@ PASSAGE_NAMES = (
 )
 NEGATIVE_NAMES = ("negative", "neg", "hard_negative")
 """Usual names of the columns of pairs and triplets, in lower case."""
+MARGIN = "margin"
+"""Column of triplets: how much more relevant the passage is than the negative, in any unit."""
 NOT_OF_PAIRS = (*LABEL_NAMES, *SCORE_NAMES, "context", "answers", "choices", "options", "tokens", "spans", "entities")
 """Columns that show that rows are of another kind."""
 CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
+MAX_GRADE = 1_000_000
 ENDINGS = ("", ".gz", ".zst", ".bz2", ".xz")
 
 
@@ -39,12 +44,16 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query, its relevant documents, and texts that are not relevant, to learn from."""
+    """A query, its relevant documents, and texts that are not relevant, to learn from.
+
+    ``margins`` has by how much a passage is more relevant than a negative: (passage, negative, difference of scores).
+    """
 
     id: str
     text: str
     relevant: tuple[Passage, ...]
     negatives: tuple[str, ...] = ()
+    margins: tuple[tuple[str, str, float], ...] = ()
 
     @property
     def item(self) -> str:
@@ -80,7 +89,7 @@ class RetrievalTask(Splits):
     def _fingerprint(self) -> str:
         def describe(query: Query) -> list[Any]:
             relevant = [[passage.id, passage.text, passage.grade] for passage in query.relevant]
-            return [query.text, relevant, query.negatives]
+            return [query.text, relevant, query.negatives, *([query.margins] if query.margins else [])]
 
         return self.hash_splits(b"retrieval" + json.dumps(sorted(self.documents.items())).encode(), describe)
 
@@ -124,6 +133,9 @@ def read_beir(folder: Path, name: str) -> RetrievalTask:
     """
     documents = _read_texts(_find(folder, CORPUS))
     queries = _read_texts(_find(folder, QUERIES))
+    for kind, texts in (("documents", documents), ("queries", queries)):
+        if empty := sum(not text for text in texts.values()):
+            warn_once(f"'{folder}': {kind} without text, which are not used, nor judgements on them: {empty:,}.")
     splits: dict[str, list[Query]] = {}
     for split, names in SPLITS.items():
         files = [file for one in names if (file := _find(folder / "qrels", f"{one}.tsv"))]
@@ -132,11 +144,12 @@ def read_beir(folder: Path, name: str) -> RetrievalTask:
         splits[split] = _read_judgements(files[0], queries, documents) if files else []
     if not splits["test"]:
         raise UserError(f"'{folder / 'qrels'}' has no test.tsv with a relevant document; add the test split.")
+    documents = {key: text for key, text in documents.items() if text}
     return RetrievalTask(name, splits["train"], splits["test"], documents, splits["dev"], folder)
 
 
 def _read_texts(file: Path | None) -> dict[str, str]:
-    """Return texts by id, each after its title if it has one."""
+    """Return texts by id, each after its title if it has one; empty where there is neither."""
     assert file is not None
     texts: dict[str, str] = {}
     for where, row in read_rows(file):
@@ -145,7 +158,8 @@ def _read_texts(file: Path | None) -> dict[str, str]:
             raise UserError(f"{where}: a row needs '_id' and 'text' (and perhaps 'title'), as in BEIR.")
         if str(found) in texts:
             raise UserError(f"{where}: the id '{found}' is duplicated; give each row its own.")
-        texts[str(found)] = check_text(where, f"{title}\n{text}".strip())
+        check_characters(where, title, text)
+        texts[str(found)] = f"{title}\n{text}".strip()
     return texts
 
 
@@ -157,13 +171,16 @@ def check_text(where: str, text: Any) -> str:
     """
     if not isinstance(text, str) or not text.strip():
         raise UserError(f"{where}: a text must be a non-empty string; fix or remove the row.")
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise UserError(f"{where}: the text contains half of a surrogate pair, which is not a character; fix the row.")
+    check_characters(where, text)
     return text
 
 
 def _read_judgements(file: Path, queries: Mapping[str, str], documents: Mapping[str, str]) -> list[Query]:
-    """Return the queries of a split with their relevant documents, in the order of the file."""
+    """Return the queries of a split with their relevant documents, in the order of the file.
+
+    Raises:
+        UserError: If an id is unknown, a grade is no number, or a document has two grades for one query.
+    """
     found: dict[str, dict[str, float]] = {}
     for where, row in read_rows(file, ("query-id", "corpus-id", "score")):
         try:
@@ -172,18 +189,23 @@ def _read_judgements(file: Path, queries: Mapping[str, str], documents: Mapping[
             raise UserError(
                 f"{where}: a row needs 'query-id', 'corpus-id' and a number 'score', as in BEIR."
             ) from error
+        if not abs(grade) <= MAX_GRADE:  # NaN, too
+            raise UserError(f"{where}: the score {grade:g} must be a number of at most {MAX_GRADE:,}; correct it.")
         for kind, key, known in (("query", query, queries), ("document", document, documents)):
             if key not in known:
                 raise UserError(f"{where}: there is no {kind} with the id '{key}'; add it, or remove the row.")
-        found.setdefault(query, {})[document] = grade
+        grades = found.setdefault(query, {})
+        if grades.setdefault(document, grade) != grade:
+            raise UserError(f"{where}: the document '{document}' has another score for '{query}' above; keep one row.")
     made = []
     for query, grades in found.items():
-        relevant = [Passage(key, documents[key], grade) for key, grade in grades.items() if grade > 0]
-        negatives = [documents[key] for key, grade in grades.items() if grade <= 0]
-        if relevant:
-            made.append(Query(query, queries[query], tuple(relevant), tuple(negatives)))
+        read = [(Passage(key, documents[key], grade), grade > 0) for key, grade in grades.items() if documents[key]]
+        relevant = tuple(passage for passage, is_relevant in read if is_relevant)
+        if relevant and queries[query]:
+            negatives = tuple(passage.text for passage, is_relevant in read if not is_relevant)
+            made.append(Query(query, queries[query], relevant, negatives))
     if len(made) < len(found):
-        warn_once(f"'{file}': {len(found) - len(made):,} queries without a relevant document are left out.")
+        warn_once(f"'{file}': {len(found) - len(made):,} queries without text or a relevant document are left out.")
     return made
 
 
@@ -242,19 +264,23 @@ def read_pairs(
     texts: dict[str, str] = {}  # id by text
     splits = {}
     for split in SPLITS:
-        found: dict[str, tuple[dict[str, Passage], list[str]]] = {}
+        found: dict[str, tuple[dict[str, Passage], list[str], list[tuple[str, str, float]]]] = {}
         for where, row in tables[split].rows if split in tables else ():
             parts = {part: check_text(f"{where}: '{column}'", row.get(column)) for part, column in columns.items()}
             for part in ("passage", "negative"):
                 if part in parts:
                     texts.setdefault(parts[part], f"d{len(texts)}")
-            relevant, negatives = found.setdefault(parts["query"], ({}, []))
+            relevant, negatives, margins = found.setdefault(parts["query"], ({}, [], []))
             key = texts[parts["passage"]]
             relevant[key] = Passage(key, parts["passage"])
             negatives += [parts["negative"]] if "negative" in parts else []
+            if "negative" in parts and row.get(MARGIN) is not None:
+                margins.append((parts["passage"], parts["negative"], _read_margin(where, row[MARGIN])))
         splits[split] = [
-            Query(f"{split}-{number}", query, tuple(relevant.values()), tuple(dict.fromkeys(negatives)))
-            for number, (query, (relevant, negatives)) in enumerate(found.items())
+            Query(
+                f"{split}-{number}", query, tuple(relevant.values()), tuple(dict.fromkeys(negatives)), tuple(margins)
+            )
+            for number, (query, (relevant, negatives, margins)) in enumerate(found.items())
         ]
     drawn = ""
     if not splits["test"]:
@@ -265,14 +291,27 @@ def read_pairs(
     return RetrievalTask(name, splits["train"], splits["test"], documents, splits["dev"], path, drawn)
 
 
-def training_rows(queries: Iterable[Query], every_negative: bool) -> list[dict[str, str]]:
-    """Return rows for losses with in-batch negatives: ``anchor``, ``positive`` and perhaps ``negative``.
+def _read_margin(where: str, value: Any) -> float:
+    with suppress(TypeError, ValueError):
+        if math.isfinite(margin := float(value)):
+            return margin
+    raise UserError(f"{where}: '{MARGIN}' must be a number, the difference of two scores, not {value!r}; fix the row.")
+
+
+def training_rows(queries: Sequence[Query], every_negative: bool) -> list[dict[str, Any]]:
+    """Return the rows that a bi-encoder learns: ``anchor``, ``positive`` and perhaps ``negative`` and ``label``.
 
     Args:
-        queries: Queries with relevant documents.
+        queries: Queries with relevant documents. If all have margins, these are the labels.
         every_negative: Whether each row has a negative.
     """
-    rows = []
+    if queries and all(query.margins for query in queries):
+        return [
+            {"anchor": query.text, "positive": passage, "negative": negative, "label": margin}
+            for query in queries
+            for passage, negative, margin in query.margins
+        ]
+    rows: list[dict[str, Any]] = []
     for query in queries:
         for place, passage in enumerate(query.relevant):
             row = {"anchor": query.text, "positive": passage.text}

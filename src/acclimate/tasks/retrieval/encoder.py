@@ -1,0 +1,248 @@
+"""Sentence encoders: loading any checkpoint as one, ranking documents with it, and training it."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from acclimate.device import Precision, default_device
+from acclimate.errors import UserError, check_stop, first_line
+from acclimate.evaluation.embeddings import (
+    import_sentence_transformers,
+    is_sentence_encoder,
+    load_encoder,
+)
+from acclimate.evaluation.retrieval import DEPTH
+from acclimate.model_kinds import kind_of_checkpoint
+from acclimate.models.checkpoints import load_config, trusts_remote_code
+from acclimate.models.loading import load_tokenizer
+from acclimate.models.lora import LowRankAdapter
+from acclimate.models.saving import find_non_finite
+from acclimate.options.memory import AdapterName
+from acclimate.progress import Progress, print_message, silence_transformers
+from acclimate.tasks.kinds import ResolvedOptions
+from acclimate.tasks.trainer import ADAM_EPSILON, BestWeightsCallback, Score, TrainingResult
+from acclimate.training.adapters import check_adapter
+from acclimate.training.callbacks import find_newest_checkpoint, mark_complete, remove_incomplete_checkpoints
+from acclimate.training.distributed import ProcessGroup
+
+LOGGED_LINES = 50
+
+
+@dataclass
+class BiEncoder:
+    """A ``SentenceTransformer`` that embeds queries and documents, each with its prompt if the model has prompts."""
+
+    model: Any
+
+    @property
+    def tokenizer(self) -> Any:
+        """Its tokenizer."""
+        return self.model.tokenizer
+
+    def save(self, folder: Path, name: Path | None = None) -> None:
+        """Write a folder that ``SentenceTransformer`` loads.
+
+        Raises:
+            UserError: If a weight is not finite.
+        """
+        if bad := find_non_finite(self.model):
+            raise UserError(
+                f"The weight '{bad[0]}' is not finite, so the model is not saved; lower the learning rate."
+            )
+        self.model.save(str(folder), create_model_card=False)
+
+    def rank(self, documents: dict[str, str], queries: Sequence[str]) -> tuple[list[list[str]], list[list[float]]]:
+        """Return the ids of the best documents for each query, and their similarities.
+
+        Raises:
+            UserError: If an embedding is NaN or infinite.
+        """
+        quiet = {"convert_to_tensor": True, "show_progress_bar": False}
+        ids = list(documents)
+        texts = self.model.encode_document(list(documents.values()), **quiet)
+        asked = self.model.encode_query(list(queries), **quiet)
+        if not (bool(texts.isfinite().all()) and bool(asked.isfinite().all())):
+            raise UserError("The fine-tuned model returns NaN or infinite embeddings; lower the learning rate.")
+        search = import_sentence_transformers().util.semantic_search
+        found = search(asked, texts, top_k=DEPTH, score_function=self.model.similarity)
+        ranked = [[ids[hit["corpus_id"]] for hit in hits] for hits in found]
+        return ranked, [[round(float(hit["score"]), 6) for hit in hits] for hits in found]
+
+
+def load_bi_encoder(path: str | Path, max_length: int) -> BiEncoder:
+    """Load any checkpoint as a bi-encoder in fp32.
+
+    A sentence encoder keeps its modules. Other models get pooling and normalization: the mean over tokens, or for
+    decoders the last token.
+
+    Args:
+        path: A model folder or a name on the Hugging Face Hub.
+        max_length: Maximum tokens per text; reduced to what the model can read.
+
+    Raises:
+        UserError: If there is no model, or ``sentence-transformers`` is not installed.
+    """
+    config = load_config(path)
+    if is_sentence_encoder(path):
+        encoder = load_encoder(path)
+    else:
+        library, tokenizer = import_sentence_transformers(), load_tokenizer(path)
+        modules = library.sentence_transformer.modules
+        pooling = "mean" if kind_of_checkpoint(config.architectures, path).uses_masking else "lasttoken"
+        try:
+            with silence_transformers():
+                code = {"trust_remote_code": trusts_remote_code()}
+                transformer = modules.Transformer(str(path), model_kwargs=code, config_kwargs=code)
+        except Exception as error:  # each kind of model has its own exceptions
+            raise UserError(f"'{path}' cannot be loaded as a bi-encoder: {first_line(error)}") from error
+        if transformer.tokenizer.pad_token_id is None:
+            transformer.tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+        parts = [transformer, modules.Pooling(transformer.get_embedding_dimension(), pooling), modules.Normalize()]
+        encoder = library.SentenceTransformer(modules=parts, device=str(default_device())).float().eval()
+    lengths = (max_length, encoder.max_seq_length, getattr(config, "max_position_embeddings", None))
+    encoder.max_seq_length = min(length for length in lengths if length)
+    return BiEncoder(encoder)
+
+
+def train_encoder(
+    head: BiEncoder,
+    rows: Sequence[dict[str, Any]],
+    loss: Any,
+    options: ResolvedOptions,
+    precision: Precision,
+    *,
+    work: Path | None,
+    title: str,
+    score: Callable[[], Score] | None,
+    report_to: Sequence[str],
+    run_name: str | None,
+    group: ProcessGroup,
+    adapter: AdapterName | None = None,
+    prompts: dict[str, str] | None = None,
+    passes: int | None = None,
+    sampler: Literal["no_duplicates", "batch_sampler"] = "no_duplicates",
+) -> TrainingResult:
+    """Train a sentence encoder in place with the trainer of ``sentence-transformers``.
+
+    Args:
+        head: The sentence encoder.
+        rows: Texts by column, and perhaps a ``label``.
+        loss: A loss of ``sentence-transformers`` for the encoder.
+        options: Options of fine-tuning.
+        precision: The resolved precision.
+        work: As for :func:`acclimate.tasks.trainer.train`, like the following arguments. A training with an adapter
+            starts anew after an interruption.
+        title: Title of the progress bar.
+        score: Function that scores the model after each epoch.
+        report_to: Experiment trackers.
+        run_name: Name of the run.
+        group: The processes, of which there must be one.
+        adapter: Name of a low-rank adapter that is trained in place of the weights, and merged into them.
+        prompts: Prompts by column.
+        passes: Passes over the rows, if not the epochs of the options.
+        sampler: The sampler of ``sentence-transformers``; by default no batch has a text twice.
+
+    Raises:
+        UserError: If there are several processes, or the loss becomes NaN or infinite.
+    """
+    if group.size > 1:
+        raise UserError("Embeddings are trained in one process; start it without torchrun or accelerate launch.")
+    from datasets import Dataset
+
+    library, encoder, passes = import_sentence_transformers(), head.model, passes or options.epochs
+    added = None
+    if adapter is not None:
+        settings = check_adapter(adapter, None)
+        added = LowRankAdapter(encoder[0].auto_model, adapter, settings, seed=options.seed)
+        print_message(added.describe(), enabled=options.progress)
+        work = None
+    best = BestWeightsCallback(encoder, score) if score else None
+    steps = passes * math.ceil(len(rows) / options.batch_size)
+    with ExitStack() as stack:
+        folder = work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        arguments = library.SentenceTransformerTrainingArguments(
+            str(folder),
+            num_train_epochs=passes,
+            per_device_train_batch_size=options.batch_size,
+            learning_rate=options.learning_rate,
+            warmup_steps=math.ceil(options.warmup * steps),
+            weight_decay=options.weight_decay,
+            max_grad_norm=options.max_gradient_norm,
+            adam_epsilon=ADAM_EPSILON,
+            seed=options.seed,
+            bf16=precision == "bf16",
+            fp16=precision == "fp16",
+            use_cpu=default_device().type == "cpu",
+            batch_sampler=sampler,
+            prompts=prompts,
+            save_strategy="epoch" if work else "no",
+            logging_steps=max(1, steps // LOGGED_LINES),
+            report_to=list(report_to) or "none",
+            run_name=run_name,
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        )
+        checkpoint = None
+        if work and work.is_dir():
+            remove_incomplete_checkpoints(work)
+            if (checkpoint := find_newest_checkpoint(work)) and best:
+                best.load(checkpoint)
+        encoder.model_card_data.widget = [{}]  # without examples, the trainer computes some for a card
+        progress = stack.enter_context(Progress(title, steps, enabled=options.progress))
+        with silence_transformers():
+            trainer = library.SentenceTransformerTrainer(
+                model=encoder,
+                args=arguments,
+                train_dataset=Dataset.from_list(list(rows)),
+                loss=loss,
+                callbacks=[_EpochCallback(best, progress)],
+            )
+            trainer.remove_callback(PrinterCallback)
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    lines = [
+        {"step": line["step"], "epoch": line["epoch"], "loss": line["loss"]}
+        for line in trainer.state.log_history
+        if "loss" in line
+    ]
+    if not all(math.isfinite(line["loss"]) for line in lines):
+        raise UserError("The loss became NaN or infinite; lower the learning rate.")
+    if best:
+        encoder.load_state_dict(best.weights)
+    if added is not None:
+        encoder[0].model = added.merged().to(encoder.device)
+    encoder.eval()
+    mean = sum(line["loss"] for line in lines) / max(1, len(lines))
+    return TrainingResult(trainer.state.global_step, best.epoch if best else passes, mean, lines)
+
+
+class _EpochCallback(TrainerCallback):
+    """Shows the progress, selects the best epoch, and marks checkpoints as complete."""
+
+    def __init__(self, best: BestWeightsCallback | None, progress: Progress) -> None:
+        self._best, self._progress = best, progress
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        check_stop()
+        self._progress.update(state.global_step)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._best:
+            self._best.on_epoch_end(args, state)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        if self._best:
+            self._best.save(checkpoint)
+        mark_complete(checkpoint)
