@@ -62,6 +62,18 @@ def test_states_are_means_over_the_tokens_of_each_text(kind, encoders, decoders)
     assert np.allclose(mean_states(folder, some, 32), plain_states(folder, some), atol=2e-5)
 
 
+def test_a_sentence_encoder_pools_as_it_says(tiny_bert, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    modules = library.sentence_transformer.modules
+    parts = [modules.Transformer(str(tiny_bert), max_seq_length=32), modules.Pooling(32, "max"), modules.Normalize()]
+    encoder = library.SentenceTransformer(modules=parts, device="cpu")
+    encoder.save(str(tmp_path / "encoder"))
+    some = texts(5, 3)
+    found = mean_states(tmp_path / "encoder", some, 32)
+    assert np.allclose(found, encoder.encode(some), atol=1e-5)
+    assert np.allclose(np.linalg.norm(found, axis=1), 1)
+
+
 def test_scikit_learn_on_plain_states_gives_the_same_predictions(tiny_bert, task):
     result = acclimate.probe(tiny_bert, task, labels_per_class=[8, "all"], draws=2, progress=False)
     train, test = (

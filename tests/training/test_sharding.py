@@ -22,10 +22,11 @@ from acclimate.training import adapt, get
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import join_process_group, leave_process_group
 from acclimate.training.engine import Engine
+from acclimate.training.method import lookup
 from acclimate.training.sharding import check_sharding, shard
 from tests.cases import each
 from tests.kills import killed
-from tests.methods.test_contract import CHEAP, DOCUMENTS, SHORT, TASK
+from tests.methods.test_contract import CHEAP, DOCUMENTS, SHORT, SINGLE_STAGE, TASK
 from tests.tiny import TEXTS, save_tiny
 from tests.training.together import NO_DROPOUT, launch, one_step
 
@@ -97,6 +98,13 @@ def test_other_kinds_of_sharding_are_refused(fsdp, environment, message, monkeyp
         join_process_group(fsdp)
 
 
+def test_one_process_launched_with_fsdp_is_a_warning(monkeypatch, caplog):
+    for name, value in {**LAUNCHED, "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert join_process_group().size == 1
+    assert "FSDP has no effect on one process" in caplog.text
+
+
 @each(
     ("options", "method", "precision", "message"),
     [
@@ -104,6 +112,7 @@ def test_other_kinds_of_sharding_are_refused(fsdp, environment, message, monkeyp
         ({"quantize": "4bit"}, "lm", "bf16", "remove 'quantize'"),
         ({"optimizer": "adamw-8bit"}, "lm", "bf16", "use adamw and fp32"),
         ({"weights": "bf16"}, "lm", "bf16", "use adamw and fp32"),
+        ({"compile": True}, "lm", "bf16", "remove --compile"),
         ({}, "lm", "fp16", "use --precision bf16 or fp32"),
     ],
 )
@@ -111,7 +120,7 @@ def test_what_cannot_be_sharded_is_refused_before_the_model_is_loaded(
     options, method, precision, message, monkeypatch
 ):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    given = {"fsdp": True, "quantize": None, "optimizer": "adamw", "weights": "fp32", **options}
+    given = {"fsdp": True, "quantize": None, "optimizer": "adamw", "weights": "fp32", "compile": False, **options}
     with pytest.raises(UserError, match=message):
         check_sharding(SimpleNamespace(**given), get(method), precision)
     given["fsdp"] = False
@@ -122,9 +131,9 @@ OPTIONS = {**SHORT, "steps": 4, "batch_size": 8}
 GENERAL = Corpus.of(TEXTS)
 RUNS = {
     "lm": ("bert", "lm", {}),
-    # "dga": ("bert", "dga", {"save_every": 2}),
-    # "units": ("bert", "dga", {"settings": {**CHEAP["dga"], "parts": "H,I,O,E"}}),
-    # "gradient": ("bert", "dga", {"settings": {**CHEAP["dga"], "mask_on": "gradient"}}),
+    "dga": ("bert", "dga", {"save_every": 2}),
+    "units": ("bert", "dga", {"settings": {**CHEAP["dga"], "parts": "H,I,O,E"}}),
+    "gradient": ("bert", "dga", {"settings": {**CHEAP["dga"], "mask_on": "gradient"}}),
     "lora": ("bert", "lm", {"adapter": "lora"}),
     "masked lora": ("bert", "dga", {"adapter": "lora"}),
     "kd": ("bert", "kd", {}),
@@ -140,8 +149,10 @@ RUNS = {
     "mixed": ("bert", "lm", {"replay": GENERAL, "replay_share": 0.3}),
 }
 """Architecture, method and options of runs, by name."""
-
-
+REFUSED = ("prompt", "tapter", "tsdae")
+"""Methods that need whole weights. All others are run."""
+_OTHERS = {*SINGLE_STAGE} - {method for _, method, _ in RUNS.values()} - {*REFUSED}
+RUNS |= {name: ("bert", name, {}) for name in sorted(_OTHERS)}
 CUT = {"fewer": "lm", "more": "lm", "same": "lm", "cut lora": "lora"}
 """Runs that are killed and continue: with one process, from one process, and twice with the same number."""
 
@@ -154,6 +165,7 @@ def runs(tmp_path_factory, _own_cache):
         save_tiny(kind, out / "models" / kind)
     save_tiny("bert", out / "models" / "still", **NO_DROPOUT)
     _run(out, "lm", out / "alone", model="still")
+    _run(out, "selective", out / "alone")  # finds its tokens in one process
     with killed(3):
         _run(out, "more", out, model="still")
     launch(_take_runs, out)
@@ -174,8 +186,9 @@ def _take_runs(out: Path) -> None:
     for folder in ("whole", "sharded"):
         _run(out, "lm", out / f"bf16 {folder}", precision="bf16", fsdp=folder == "sharded")
     _run(out, "lora", out / "still", model="still", fsdp=True)
-    with pytest.raises(UserError, match="update rule of this method needs whole weights"):
-        _run(out, "prompt", out, fsdp=True)
+    for name in REFUSED:
+        with pytest.raises(UserError, match=r"cannot be sharded \(FSDP\): .* use another method"):
+            _run(out, name, out, fsdp=True)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in LAUNCHED.items():
             patch.setenv(name, value)
@@ -188,7 +201,8 @@ def _take_runs(out: Path) -> None:
 def _run(out: Path, name: str, folder: Path, model: str = "", **options):
     kind, method, own = RUNS.get(CUT.get(name, name), ("bert", name, {}))
     saved = {"save_every": 2} if name in CUT else {}
-    options = {**OPTIONS, "settings": CHEAP.get(method), **own, **saved, **options}
+    task = TASK if lookup(method).needs_task else None
+    options = {**OPTIONS, "task": task, "settings": CHEAP.get(method), **own, **saved, **options}
     return adapt(out / "models" / (model or kind), Corpus.of(DOCUMENTS), method, folder / name, **options)
 
 

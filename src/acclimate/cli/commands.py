@@ -39,6 +39,7 @@ PAGES = {
     "masks": "docs/masking.md",
     "embeddings": "docs/analyses.md",
     "leakage": "docs/evidence.md",
+    "experts": "docs/select.md",
     "cost": "docs/selective.md",
     "instructions": "docs/decoders.md",
     "benchmarks": "docs/decoders.md",

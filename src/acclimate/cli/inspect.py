@@ -20,6 +20,7 @@ from acclimate.options.inspection import (
     InspectMasksOptions,
     InspectModelOptions,
 )
+from acclimate.options.selection import InspectExpertsOptions
 
 
 @command(
@@ -128,6 +129,28 @@ def inspect_cost(options: InspectCostOptions) -> None:
 
     typer.echo(cost_table(run(**values(options))))
     _print_place("Full report", options.out)
+
+
+@command(
+    inspection,
+    InspectExpertsOptions,
+    name="experts",
+    example="acclimate inspect experts --expert news=a/ --expert law=b/ --corpus news=news/ --corpus law=law/ "
+    "--target reviews/",
+)
+def inspect_experts(options: InspectExpertsOptions) -> None:
+    """Rank models adapted to other domains by how well they fit a new one, to merge the best of them."""
+    from acclimate.inspect.experts import inspect_experts as run
+
+    report = run(**values(options))
+    for row in report["experts"]:
+        similarity = "" if row["similarity"] is None else f"similarity {row['similarity']:.3f}, "
+        typer.echo(f"{row['expert']}: {similarity}{row['nats']:.3f} nats, {row['bits_per_byte']:.3f} bits per byte")
+    for line in report.describe():
+        typer.echo(line)
+    _print_place("Full report", options.out)
+    models = [word for name in report["by_performance"] for word in ("--model", options.experts[name])]
+    print_next(["acclimate", "merge", "--method", "ties", *models, "--out", "merged"], "to merge the best")
 
 
 @command(

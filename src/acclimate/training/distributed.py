@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from acclimate.device import TRUE_VALUES, default_device, preserve_rng_state
-from acclimate.errors import UserError, environment_integer, first_line
+from acclimate.errors import UserError, environment_integer, first_line, warn_once
 from acclimate.models import gradient_may_change
 
 TIMEOUT = timedelta(hours=12)
@@ -325,6 +325,8 @@ def wants_sharding(fsdp: bool) -> bool:
     alone = environment_integer("WORLD_SIZE", 1) <= 1
     if alone and fsdp:
         raise UserError("--fsdp divides the model among several processes; start them with torchrun, or remove it.")
+    if alone and launched:
+        warn_once("FSDP has no effect on one process; start several to divide the model among them.")
     if alone or not (fsdp or launched):
         return False
     if launched and os.environ.get("FSDP_VERSION", "1") != "2":

@@ -230,6 +230,8 @@ def check_sharding(options: AdaptOptions, method: Method, precision: Precision) 
         obstacle = "quantized weights cannot be divided; remove 'quantize'"
     elif (options.optimizer, options.weights) != ("adamw", "fp32"):
         obstacle = "optimizer and weights of torchao have not been tested with it; use adamw and fp32"
+    elif options.compile:
+        obstacle = "compiled layers cannot gather weights; remove --compile"
     elif precision == "fp16":
         obstacle = "sums of scaled gradients could overflow in fp16; use --precision bf16 or fp32"
     _refuse(obstacle)
@@ -273,6 +275,7 @@ def shard(
     device = "cpu" if loaded.adapter is None else model.device
     engine.group = ShardedGroup(group.rank, group.size, model, shell, device)
     engine.group.release_weights()
+    torch.cuda.empty_cache()  # without effect where there is no GPU
     loaded.model = shell
     if loaded.adapter is not None:
         loaded.adapter.model = shell

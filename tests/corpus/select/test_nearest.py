@@ -55,7 +55,7 @@ def test_the_union_of_the_neighbors_of_each_text_is_kept(documents, monkeypatch)
     expected = {int(place) for row in similarity[:-1] for place in np.argsort(-row)[:4]}
     for size in (1 << 23, 60):  # in one piece, and in pieces of a few documents
         monkeypatch.setattr(nearest, "CHUNK_NUMBERS", size)
-        kept = Nearest(k=4).apply(documents, context)
+        kept = Nearest(k=4, similarity=0.05).apply(documents, context)
         assert list(kept) == [documents[place] for place in sorted(expected)]
         assert len(kept) < 4 * 7  # neighbors of several texts count once
     assert context.notes["equal_to_task_texts"] == 1 and context.notes["without_neighbor"] == 1

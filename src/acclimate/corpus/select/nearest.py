@@ -16,9 +16,11 @@ from acclimate.corpus.select.random import Budget, draw_order
 from acclimate.errors import UserError
 from acclimate.progress import Progress
 
-MAX_FEATURES, DIMENSIONS = 30_000, 256
+MAX_FEATURES, DIMENSIONS = 30_000, 128
 """Words of the TF-IDF vectors, as in the released code, and the maximum dimensions that they are reduced to."""
-FITTED_DOCUMENTS = 20_000
+LOST = 0.01
+"""Length of a reduced vector, of 1 before, below which only noise is left of a text, so that it has no neighbors."""
+FITTED_DOCUMENTS = 10_000
 """Maximum number of documents from which the weights of words and the dimensions are learned."""
 CHUNK_NUMBERS = 1 << 23
 """Similarities that are held in memory at a time."""
@@ -62,8 +64,14 @@ def load_embedding(model: str | None, documents: Documents, target: Sequence[str
     dimensions = min(DIMENSIONS, *(size - 1 for size in fitted.shape))
     if dimensions < 1:
         return lambda texts: normalize(words.transform(texts)).toarray()
-    svd = TruncatedSVD(dimensions, random_state=0).fit(fitted)
-    return lambda texts: normalize_rows(svd.transform(words.transform(texts)))
+    svd = TruncatedSVD(dimensions, n_iter=3, random_state=0).fit(fitted)
+
+    def project(texts: Sequence[str]) -> np.ndarray:
+        vectors = svd.transform(words.transform(texts))
+        vectors[np.linalg.norm(vectors, axis=1) < LOST] = 0
+        return normalize_rows(vectors)
+
+    return project
 
 
 class Neighbors:
@@ -130,7 +138,8 @@ class Nearest(Budget):
         encoder: Model that embeds the texts, a folder or a name on the Hugging Face Hub; None for TF-IDF vectors that
             are reduced by an SVD. The paper trains VAMPIRE, a variational autoencoder on bags of words, whose code can
             no longer be installed.
-        similarity: Minimum cosine similarity of a neighbor. One of 0 or less never counts.
+        similarity: Minimum cosine similarity of a neighbor; 0 or less never counts. After an SVD, texts that share no
+            word may have a little.
         order: ``pool`` keeps the order of the corpus; ``rank`` puts first neighbors first, as the released code does,
             which writes a file for each rank. Training draws documents at random, whatever their order.
     """
