@@ -56,11 +56,12 @@ def to_device(model: ModuleT) -> ModuleT:
 def copy_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a tensor on ``device``; the host does not wait for a copy from pinned memory to an accelerator.
 
-    That copy remembers the tensor that it was made from (:func:`host_copy`).
+    A copy of a tensor on the CPU remembers that tensor (:func:`host_copy`).
     """
-    if device.type != "cuda" or tensor.device.type != "cpu":
+    if device.type == "cpu" or tensor.device.type != "cpu":
         return tensor.to(device)
-    return with_host_copy(tensor.pin_memory().to(device, non_blocking=True), tensor)
+    on_cuda = device.type == "cuda"
+    return with_host_copy(tensor.pin_memory().to(device, non_blocking=True) if on_cuda else tensor.to(device), tensor)
 
 
 def with_host_copy(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
