@@ -39,13 +39,13 @@ def cut_last_layer(ends: Sequence[nn.Module], select: Callable[[Tensor], Tensor]
     """
     for end in ends:
         if not isinstance(end, _CutEnd):  # for good: compiled code would not notice a hook that comes and goes
-            end.__class__ = _cut_class(type(end))
+            end.__class__ = _cut_class(type(end))  # type: ignore[arg-type]
         end.selections = (*end.selections, select)  # type: ignore[assignment, misc]
     try:
         yield
     finally:
         for end in ends:
-            end.selections = end.selections[:-1]  # type: ignore[index, assignment]
+            end.selections = end.selections[:-1]  # type: ignore[index]
 
 
 class _CutEnd(nn.Module):

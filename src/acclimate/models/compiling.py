@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
@@ -85,9 +86,10 @@ class _CompiledLayer:
         from torch._inductor.exc import InductorError
 
         self.layer, self.failures = layer, (TorchDynamoException, InductorError)
-        self.compiled = torch.compile(
-            layer._call_impl, backend=backend, fullgraph=True, dynamic=True, recompile_limit=MAX_GRAPHS
-        )
+        limits: dict[str, Any] = {"recompile_limit": MAX_GRAPHS}  # not an argument of older versions
+        if "recompile_limit" not in signature(torch.compile).parameters:
+            limits.clear()
+        self.compiled = torch.compile(layer._call_impl, backend=backend, fullgraph=True, dynamic=True, **limits)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
