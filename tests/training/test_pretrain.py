@@ -42,8 +42,9 @@ def same(first, second):
 
 WITHOUT_US = """
 import sys, torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
-for folder in sys.argv[1:]:
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+encoders, decoders = (folders.split(":") for folders in sys.argv[1:])
+for folder in encoders:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model, info = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"], info
@@ -54,27 +55,7 @@ for folder in sys.argv[1:]:
     assert model.eval()(**text).logits.isfinite().all()
     long = tokenizer("a b " * 99, truncation=True, return_tensors="pt")
     assert model(**long).logits.shape[1] == tokenizer.model_max_length == 64, tokenizer.model_max_length
-assert not any(name.startswith("acclimate") for name in sys.modules)
-"""
-
-
-def test_every_architecture_trains_from_scratch_and_loads_without_acclimate(tmp_path):
-    folders = []
-    for kind in sorted(ENCODERS):
-        behind = kind in ("roberta", "xlm-roberta", "camembert")
-        changes = {**TINY, "max_position_embeddings": 66 if behind else 64}
-        result = run(tmp_path / kind, kind, steps=2, keep_steps=[1], changes=changes)
-        assert result.steps == 2
-        assert result.losses["mlm"] > 0
-        folders += [tmp_path / kind, tmp_path / kind / "step-000001"]
-        assert not list(tmp_path.glob(f".{kind}*")), "the working folders are removed"
-    subprocess.run([sys.executable, "-c", WITHOUT_US, *map(str, folders)], check=True, cwd=tmp_path)
-
-
-DECODES = """
-import sys, torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-for folder in sys.argv[1:]:
+for folder in decoders:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"], info
@@ -90,19 +71,28 @@ assert not any(name.startswith("acclimate") for name in sys.modules)
 NARROW = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 66}
 
 
-def test_decoders_train_from_scratch_and_generate_without_acclimate(tmp_path):
-    for kind in ("gpt2", "llama"):
-        changes = NARROW if kind == "gpt2" else {**NARROW, "intermediate_size": 48}
-        options = {"changes": changes, "max_length": None, "steps": 2}
-        result = run(tmp_path / kind, kind, objective="causal", **options)
-        manifest = read_json(tmp_path / kind / "acclimate.json")
+def test_every_architecture_trains_from_scratch_and_loads_without_acclimate(tmp_path):
+    encoders = []
+    for kind in sorted(ENCODERS):
+        behind = kind in ("roberta", "xlm-roberta", "camembert")
+        changes = {**TINY, "max_position_embeddings": 66 if behind else 64}
+        result = run(tmp_path / kind, kind, steps=2, keep_steps=[1], changes=changes)
+        assert result.steps == 2
+        assert result.losses["mlm"] > 0
+        encoders += [tmp_path / kind, tmp_path / kind / "step-000001"]
+        assert not list(tmp_path.glob(f".{kind}*")), "the working folders are removed"
+    decoders = [tmp_path / kind for kind in ("gpt2", "llama")]
+    for folder in decoders:
+        changes = NARROW if folder.name == "gpt2" else {**NARROW, "intermediate_size": 48}
+        result = run(folder, folder.name, objective="causal", changes=changes, max_length=None, steps=2)
+        manifest = read_json(folder / "acclimate.json")
         assert result.losses["clm"] > 0 and not result.masked
         assert (manifest["max_length"], manifest["layout"], manifest["documents"]) == (66, "packed", "apart")
         assert manifest["text"]["rows"]["dropped_tokens"] == 0
     card = (tmp_path / "llama" / "README.md").read_text()
     assert "A causal language model trained from scratch." in card and "pipeline_tag: text-generation" in card
-    folders = [str(path) for path in tmp_path.iterdir() if path.is_dir()]
-    subprocess.run([sys.executable, "-c", DECODES, *folders], check=True, cwd=tmp_path)
+    folders = [":".join(map(str, group)) for group in (encoders, decoders)]
+    subprocess.run([sys.executable, "-c", WITHOUT_US, *folders], check=True, cwd=tmp_path)
 
 
 def test_a_killed_decoder_resumes_with_the_same_result(tmp_path):

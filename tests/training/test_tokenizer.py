@@ -98,6 +98,13 @@ def test_a_saved_tokenizer_loads_unchanged(kind, lowercase, tmp_path):
     assert loaded.special_tokens_map == tokenizer.special_tokens_map
 
 
+@each("kind", TOKENIZER_KINDS)
+def test_the_same_text_gives_the_same_tokenizer_again(kind):
+    """Hash tables of the library have another order each time, also within a process."""
+    assert trained.__wrapped__(kind).get_vocab() == trained(kind).get_vocab()
+
+
+@pytest.mark.slow
 def test_another_process_trains_the_same_tokenizer():
     program = (
         "from tests.training.test_tokenizer import trained\n"
