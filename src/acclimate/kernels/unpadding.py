@@ -37,15 +37,16 @@ def cut_last_layer(ends: Sequence[nn.Module], select: Callable[[Tensor], Tensor]
         select: The function from states (rows, tokens, width) to those to continue with: (rows, selected, width) or
             (1, selected, width).
     """
-    for end in ends:
+    cut: list[Any] = list(ends)
+    for end in cut:
         if not isinstance(end, _CutEnd):  # for good: compiled code would not notice a hook that comes and goes
             end.__class__ = _cut_class(type(end))  # type: ignore[arg-type]
-        end.selections = (*end.selections, select)  # type: ignore[assignment, misc]
+        end.selections = (*end.selections, select)
     try:
         yield
     finally:
-        for end in ends:
-            end.selections = end.selections[:-1]  # type: ignore[index]
+        for end in cut:
+            end.selections = end.selections[:-1]
 
 
 class _CutEnd(nn.Module):

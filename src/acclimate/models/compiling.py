@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from inspect import signature
 from typing import Any
 
 import torch
@@ -56,8 +55,13 @@ def compiled_layers(
     with ExitStack() as stack:
         # Hooks differ between layers that share a graph, and the sizes of their gates between steps. Sizes that are
         # equal in one step need not be equal in the next.
-        changes = {"skip_nnmodule_hook_guards": False, "force_nn_module_property_static_shapes": False}
-        stack.enter_context(torch._dynamo.config.patch(changes))
+        stack.enter_context(
+            torch._dynamo.config.patch(
+                skip_nnmodule_hook_guards=False,
+                force_nn_module_property_static_shapes=False,
+                cache_size_limit=MAX_GRAPHS,
+            )
+        )
         stack.enter_context(shapes.patch(use_duck_shape=False))  # type: ignore[attr-defined]
         for model in models:
             layers = layers_of(model)
@@ -83,13 +87,11 @@ class _CompiledLayer:
 
     def __init__(self, layer: nn.Module, backend: Backend) -> None:
         from torch._dynamo.exc import TorchDynamoException
-        from torch._inductor.exc import InductorError
+        from torch._inductor import exc
 
-        self.layer, self.failures = layer, (TorchDynamoException, InductorError)
-        limits: dict[str, Any] = {"recompile_limit": MAX_GRAPHS}  # not an argument of older versions
-        if "recompile_limit" not in signature(torch.compile).parameters:
-            limits.clear()
-        self.compiled = torch.compile(layer._call_impl, backend=backend, fullgraph=True, dynamic=True, **limits)
+        own = getattr(exc, "InductorError", TorchDynamoException)  # versions of torch without it wrap all errors
+        self.layer, self.failures = layer, (TorchDynamoException, own)
+        self.compiled = torch.compile(layer._call_impl, backend=backend, fullgraph=True, dynamic=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
