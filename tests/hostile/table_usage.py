@@ -228,6 +228,7 @@ ENVIRONMENT = [
 ]  # fmt: skip
 
 INDEX = put("bert/model.safetensors.index.json", '{"weight_map": {"a": "../text.txt"}}')
+EXPERTS = "inspect experts --target text.txt"
 VERBS = [
     Case("pretrain: too large", f"{PRETRAIN} --set num_hidden_layers=1000000000", 2, r"num_hidden_layers"),
     Case("pretrain: an unknown architecture", f"{PRETRAIN} --architecture brt", 2, r"Did you mean 'bert'"),
@@ -276,6 +277,14 @@ VERBS = [
     Case("init: a misspelled method", f"{INIT} --methods dgaa", 2, r"Did you mean 'dga'"),
     Case("init: a study of the user", INIT.replace("new.yaml", "study.yaml"), 2, r"'study\.yaml'"),
     Case("init: no seeds", f"{INIT} --seeds 0", 2, r"--seeds must be at least 1"),
+    Case("inspect experts: one", f"{EXPERTS} --expert bert", 2, r"--expert needs at least 2 values"),
+    Case("select: a misspelled selection", "select --corpus text.txt --by nearst --out s.jsonl", 2, r"'nearest'"),
+    Case("select: everything is kept once", "select --corpus text.txt --by duplicates --out s.jsonl", 0, r"s\.jsonl"),
+    Case("inspect experts: no such model", f"{EXPERTS} --expert a=./no --expert bert --quiet", 2, r"\./no"),
+    Case(
+        "generate-queries: no such function", "generate-queries --corpus text.txt --generator no.py:f --out out", 2,
+        r"no\.py",
+    ),
     Case("push: no model", "push task me/name", 2, r"config\.json"),
     Case("push: an invalid name", "push bert 'a b/c/d'", 2, r"not a valid repository name"),
     Case(

@@ -119,10 +119,7 @@ def test_without_a_task_only_losses_are_compared(world, folder, tmp_path, monkey
     ("arguments", "message"),
     [
         (["compare", "--out", "o"], "STUDY is required: YAML or TOML file that describes the study."),
-        (
-            ["compare", "s.yaml", "--out", "o", "--no-advice"],
-            "already describes the study: remove --no-advice, or the",
-        ),
+        (["compare", "s.yaml", "--out", "o", "--no-advice"], "the study: remove --no-advice, or the"),
         (["compare", "s.yaml", "--out", "o", "--model", "m"], "already describes the study: remove --model, or the"),
         (["compare", "s.yaml", "--out", "o", "--label-column", "l"], "remove --label-column, or the file"),
         (["compare", "--out", "o", "--model", "m"], "--corpus is missing"),

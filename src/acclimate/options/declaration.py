@@ -213,7 +213,7 @@ def explain_value(error: Mapping[str, Any]) -> str:
     if kind == "literal_error":
         return f"must be {limits['expected']}, not {given}"
     if kind.endswith("too_short"):
-        return "must not be empty"
+        return "must not be empty" if (least := limits["min_length"]) == 1 else f"needs at least {least} values"
     if kind == "value_error":
         return str(error["msg"]).removeprefix("Value error, ")
     if (expected := TYPE_WORDS.get(kind.split("_")[0])) is not None:

@@ -208,7 +208,7 @@ class ProbeSettings:
         ),
     ] = (8, 16, 64, ALL)
     draws: Annotated[SeedCount, Option("Random draws of the train examples of a probe, counted from 0.", DATA)] = 8
-    neighbors: Annotated[Size, Option("Neighbours whose answers a probe averages.", METHOD)] = 5
+    neighbors: Annotated[Size, Option("Neighbors whose answers a probe averages.", METHOD)] = 5
 
 
 @options
