@@ -321,7 +321,7 @@ class ProbeScore(Record):
 
     Attributes:
         probe: ``"linear"`` or ``"neighbors"``.
-        labels: Train examples per class (of numbers, in total); None for all.
+        labels: Train examples per class (of regression, in total); None for all.
         draw: Seed of the draw; zero for all examples.
         train_size: Number of train examples.
         metrics: Scores on the test split; the first is the default primary metric of the task.

@@ -118,7 +118,7 @@ def test_what_is_chosen_is_printed(capsys, caplog):
     assert "Batch size: 440 texts per step, or 32,736 tokens.\n" in capsys.readouterr().err and not caplog.records
     report_batch(64, 74.4, ProcessGroup(), CPU, True, STEP_TOKENS["cuda"])
     printed = " ".join(capsys.readouterr().err.split())
-    assert "or 4,762 tokens, fewer than the 32,768 that suit the device, for enough steps." in printed
+    assert "or 4,762 tokens, fewer than the 32,768 that suit the device: the training or its text is short." in printed
     report_batch(440, 74.4, ProcessGroup(0, 8), GPU, True, STEP_TOKENS["cuda"])
     assert "only 4,092 tokens per step" in caplog.text and "Use fewer GPUs" in caplog.text
 

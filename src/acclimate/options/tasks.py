@@ -201,7 +201,7 @@ class ProbeSettings:
     labels_per_class: Annotated[
         Levels,
         Option(
-            "Train examples per class (of numbers, in total) that a probe learns from, such as 8,64,all.",
+            "Train examples per class (of regression, in total) that a probe learns from, such as 8,64,all.",
             DATA,
             default="8,16,64,all",
             many=True,

@@ -112,7 +112,7 @@ BatchSize = Annotated[
         more="A step accumulates micro-batches as needed. With auto, the texts of a step have about as many tokens as "
         "keep a GPU busy, or as make the update of the weights cheap on a CPU "
         "(:data:`acclimate.training.inputs.STEP_TOKENS`), but no more than leave a training by epochs or tokens 100 "
-        "steps. The learning rate stays the same.",
+        "steps, and four to a pass over the text; 64 texts are always allowed. The learning rate stays the same.",
     ),
 ]
 WeightDecay = Annotated[NonNegative, Option("AdamW weight decay, applied to matrices only.")]
