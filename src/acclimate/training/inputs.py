@@ -174,7 +174,9 @@ def report_batch(
         )
     if wanted is not None:
         total = batch_size * mean_length
-        limit = "" if total > wanted / 2 else f", fewer than the {wanted:,} that suit the device: the training or its text is short"
+        limit = ""
+        if total <= wanted / 2:
+            limit = f", fewer than the {wanted:,} that suit the device: the training or its text is short"
         print_message(
             f"Batch size: {batch_size:,} texts per step, or {total:,.0f} tokens{limit}.",
             enabled=progress,
