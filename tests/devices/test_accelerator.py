@@ -22,11 +22,10 @@ from tests.tasks.qa.toy import food_task
 from tests.tasks.test_multi_label import words_task
 from tests.tiny import save_tiny
 
-PRECISIONS = ("fp32", "bf16")
 SHORT = {"epochs": 1, "learning_rate": 1e-3, "precision": "auto", "progress": False}
 
 
-@pytest.fixture(params=PRECISIONS)
+@pytest.fixture(params=["fp32", pytest.param("bf16", marks=pytest.mark.slow)])  # every method adapts in bf16 below
 def accelerator(request):
     with emulated(bf16=request.param == "bf16") as accelerator:
         yield request.param

@@ -18,7 +18,7 @@ from tests.methods.selective.models import examples, ids_of, probability, refere
 from tests.tiny import save_tiny
 
 
-@pytest.fixture(scope="module", params=["bert", "roberta"])
+@pytest.fixture(scope="module", params=["bert", pytest.param("roberta", marks=pytest.mark.slow)])
 def classifier(request, tmp_path_factory):
     return sharp_classifier(save_tiny(request.param, tmp_path_factory.mktemp("m") / request.param))
 
