@@ -6,10 +6,12 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow
 
@@ -43,28 +45,53 @@ Row = tuple[str, dict[str, Any]]
 """The location of a row for messages (``file:line``), and its values by column."""
 
 
-class Splits:
+class Splits(ABC):
     """A task, which is shown by its name, kind and sizes and not by all its texts."""
 
-    def draw_train(self, count: int, seed: int) -> list[Any]:
-        """Draw ``count`` train examples, or all if there are fewer, in the order of the file."""
+    task_kind: ClassVar[str]
+    least_examples: ClassVar[int] = 1
+    """Fewest train examples that can be learned from."""
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of everything in the task that can change a result.
+
+        That is the splits with their texts, labels and order as they were loaded, but not the name, the file format or
+        unused columns. It does not change if the files change later.
+        """
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(self._describe_task())
+        for split in SPLITS:
+            digest.update(f"\n{split}\n".encode())
+            for example in getattr(self, split):
+                digest.update(json.dumps(self._describe(example)).encode() + b"\n")
+        return digest.hexdigest()
+
+    def _describe_task(self) -> bytes:
+        """Return what can change a result beside the examples."""
+        return self.task_kind.encode()
+
+    @abstractmethod
+    def _describe(self, example: Any) -> list[Any]:
+        """Return everything in an example that can change a result."""
+
+    def few_shot(self, count: int, seed: int) -> list[Any]:
+        """Draw ``count`` train examples, or all if there are fewer, in the order of the file.
+
+        Raises:
+            UserError: If ``count`` is too small.
+        """
+        self._check_few_shot(count)
         train: list[Any] = self.train  # type: ignore[attr-defined]
         drawn = random.Random(f"{seed}").sample(range(len(train)), min(count, len(train)))
         return [train[place] for place in sorted(drawn)]
 
-    def hash_splits(self, start: bytes, describe: Callable[[Any], list[Any]]) -> str:
-        """Return the SHA-256 of the examples of each split.
-
-        Args:
-            start: What else is hashed, before the examples.
-            describe: Returns everything in an example that can change a result.
-        """
-        digest = hashlib.sha256(start)
-        for split in SPLITS:
-            digest.update(f"\n{split}\n".encode())
-            for example in getattr(self, split):
-                digest.update(json.dumps(describe(example)).encode() + b"\n")
-        return digest.hexdigest()
+    def _check_few_shot(self, count: int) -> None:
+        if count < (least := self.least_examples):
+            problem = "leaves nothing to train on" if least == 1 else f"is too few for {self.task_kind}"
+            raise UserError(f"few_shot={count} {problem}; it must be at least {least}.")
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{len(getattr(self, split)):,} {split}" for split in SPLITS)
@@ -72,6 +99,11 @@ class Splits:
         more = f" and {len(labels) - 8} more" if len(labels) > 8 else ""
         classes = f"; labels: {', '.join(labels[:8])}{more}" if labels else ""
         return f"<{type(self).__name__} '{getattr(self, 'name', '')}': {sizes}{classes}>"
+
+
+def fold_text(text: str) -> str:
+    """Return a text without differences of case and blanks."""
+    return " ".join(text.casefold().split())
 
 
 def check_characters(where: str, *texts: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,7 +26,7 @@ from acclimate.tasks.head_model import check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.probing import NumberProbe, Probe
-from acclimate.tasks.readers import SPLITS, Row, Splits
+from acclimate.tasks.readers import SPLITS, Row, Splits, fold_text
 from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, select_columns
 
 STRATA, MIN_STRATUM = 10, 20
@@ -49,7 +48,7 @@ class Example:
     @property
     def item(self) -> str:
         """Its text or texts, without differences of case and blanks."""
-        return "\n".join(" ".join(text.casefold().split()) for text in (self.text, self.text_pair) if text is not None)
+        return "\n".join(fold_text(text) for text in (self.text, self.text_pair) if text is not None)
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,6 +56,7 @@ class RegressionTask(Splits):
     """A regression task: three splits of texts, or pairs of texts, with a number each."""
 
     task_kind: ClassVar[str] = "regression"
+    least_examples: ClassVar[int] = 2  # the targets are scaled by their spread
     default_length: ClassVar[int] = 128
     """Default maximum tokens per example."""
     labels: ClassVar[list[str]] = []
@@ -70,13 +70,8 @@ class RegressionTask(Splits):
     drawn: str = ""
     """A sentence on the splits that were drawn from train; empty if none were."""
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of everything in the task that can change a result: the examples of each split."""
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        return self.hash_splits(b"regression", lambda example: [example.text, example.text_pair, example.target])
+    def _describe(self, example: Example) -> list[Any]:
+        return [example.text, example.text_pair, example.target]
 
     def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> RegressionScoring:
         """Return how predictions are scored.
@@ -87,16 +82,6 @@ class RegressionTask(Splits):
         if negative:
             raise UserError(f"'{self.name}' has numbers as labels, so 'negative' does not apply; remove it.")
         return RegressionScoring()
-
-    def few_shot(self, count: int, seed: int) -> list[Example]:
-        """Draw ``count`` train examples, or all if there are fewer, in the order of the file.
-
-        Raises:
-            UserError: If ``count`` is below two: the targets are scaled by their spread.
-        """
-        if count < 2:
-            raise UserError(f"few_shot={count} is too few for regression; it must be at least 2.")
-        return self.draw_train(count, seed)
 
 
 def read_number(value: Any) -> float | None:

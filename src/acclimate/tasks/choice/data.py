@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,7 +15,7 @@ from acclimate.evaluation.choice import ChoiceScoring
 from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.classification.labels import plain_value
 from acclimate.tasks.drawing import draw_splits
-from acclimate.tasks.readers import SPLITS, Row, Splits
+from acclimate.tasks.readers import LONE_SURROGATE, SPLITS, Row, Splits, fold_text
 from acclimate.tasks.sources import Table
 
 QUESTION_NAMES = ("question", "question_stem", "query", "goal", "ctx", "sent2", "problem", "sentence", "premise")
@@ -67,8 +67,7 @@ class Item:
     @property
     def item(self) -> str:
         """What stays in one split: the passage, or question and choices; without differences of case and blanks."""
-        text = self.context or "\n".join([self.question, *sorted(self.choices)])
-        return " ".join(text.casefold().split())
+        return fold_text(self.context or "\n".join([self.question, *sorted(self.choices)]))
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,16 +88,8 @@ class ChoiceTask(Splits):
     drawn: str = ""
     """A sentence on the splits that were drawn from train; empty if none were."""
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of everything in the task that can change a result: the items of each split."""
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        def describe(item: Item) -> list[Any]:
-            return [item.context, item.question, item.choices, item.answer, item.continues]
-
-        return self.hash_splits(b"choice", describe)
+    def _describe(self, example: Item) -> list[Any]:
+        return [example.context, example.question, example.choices, example.answer, example.continues]
 
     def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> ChoiceScoring:
         """Return how the answers to a split are scored.
@@ -109,16 +100,6 @@ class ChoiceTask(Splits):
         if negative:
             raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
         return ChoiceScoring(tuple(len(item.choices) for item in getattr(self, split)))
-
-    def few_shot(self, count: int, seed: int) -> list[Item]:
-        """Draw ``count`` train items, or all if there are fewer, in the order of the file.
-
-        Raises:
-            UserError: If ``count`` is below one.
-        """
-        if count < 1:
-            raise UserError(f"few_shot={count} leaves nothing to train on; it must be at least 1.")
-        return self.draw_train(count, seed)
 
 
 class Columns(NamedTuple):
@@ -250,7 +231,7 @@ def _text(value: Any) -> str:
     if not isinstance(value, str | int | float):
         raise ValueError(f"a text is {value!r:.40}, not a string")
     text = str(value).strip()
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
+    if LONE_SURROGATE.search(text):
         raise ValueError("the text contains half of a surrogate pair, which is not a character")
     return text
 

@@ -8,7 +8,6 @@ import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
 from acclimate.tasks.classification.labels import label_name, read_labels, similar_labels
 from acclimate.tasks.drawing import draw_splits
-from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters
+from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, fold_text
 from acclimate.tasks.sources import COLUMNS
 
 log = logging.getLogger(__name__)
@@ -179,7 +178,7 @@ class Example:
     @property
     def item(self) -> str:
         """Its text or texts, without differences of case and blanks."""
-        return "\n".join(" ".join(text.casefold().split()) for text in (self.text, self.text_pair) if text is not None)
+        return "\n".join(fold_text(text) for text in (self.text, self.text_pair) if text is not None)
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -272,21 +271,12 @@ class Task(Splits):
             raise UserError(f"All labels of the task '{self.name}' are negative; leave at least one positive.")
         return tuple(sorted(numbers))
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of everything in the task that can change a result.
+    def _describe_task(self) -> bytes:
+        return json.dumps(self.labels).encode()
 
-        That is the splits with their texts, labels and order as they were loaded, but not the name, the file format or
-        unused columns. It does not change if the files change later.
-        """
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        def describe(example: Example) -> list[Any]:
-            document = [] if example.document is None else [example.document]
-            return [example.text, example.text_pair, example.label, *document]
-
-        return self.hash_splits(json.dumps(self.labels).encode(), describe)
+    def _describe(self, example: Example) -> list[Any]:
+        document = [] if example.document is None else [example.document]
+        return [example.text, example.text_pair, example.label, *document]
 
     def few_shot(self, count: int, seed: int) -> list[Example]:
         """Draw ``count`` train examples of each class, or all of a class that has fewer, in the order of the file.
@@ -297,8 +287,7 @@ class Task(Splits):
         Raises:
             UserError: If ``count`` is below one.
         """
-        if count < 1:
-            raise UserError(f"few_shot={count} leaves nothing to train on; it must be at least 1.")
+        self._check_few_shot(count)
         members: dict[int, list[int]] = {label: [] for label in range(len(self.labels) + self.multi_label)}
         for place, example in enumerate(self.train):
             for label in example.places or (len(self.labels),):

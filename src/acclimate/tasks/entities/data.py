@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import regex
 
@@ -18,7 +18,7 @@ from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.entities import EntityScoring
 from acclimate.tasks.drawing import draw_splits
 from acclimate.tasks.entities.schemes import TAG, Reading, find_scheme, read_entities, split_tag
-from acclimate.tasks.readers import SPLITS, Splits, check_characters
+from acclimate.tasks.readers import SPLITS, Splits, check_characters, fold_text
 
 WORD = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*|[\p{L}\p{N}\p{M}_]+|\S"
@@ -50,11 +50,11 @@ class Sentence:
     @property
     def item(self) -> str:
         """Its text, without differences of case and blanks."""
-        return " ".join(self.text.casefold().split())
+        return fold_text(self.text)
 
     def surface(self, start: int, end: int) -> str:
         """Return the text of an entity, without differences of case and blanks."""
-        return " ".join(self.text[start:end].casefold().split())
+        return fold_text(self.text[start:end])
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,16 +79,11 @@ class EntityTask(Splits):
     scheme: str = "spans"
     """The scheme of the tags: IO, IOB1, IOB2 or BIOES; ``"spans"`` where the file has the positions of entities."""
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of everything in the task that can change a result: the sentences of each split."""
-        return self._fingerprint
+    def _describe_task(self) -> bytes:
+        return super()._describe_task() + json.dumps(self.labels).encode()
 
-    @cached_property
-    def _fingerprint(self) -> str:
-        return self.hash_splits(
-            b"entities" + json.dumps(self.labels).encode(),
-            lambda sentence: [sentence.text, sentence.words, sentence.entities, sentence.document],
-        )
+    def _describe(self, example: Sentence) -> list[Any]:
+        return [example.text, example.words, example.entities, example.document]
 
     @cached_property
     def known(self) -> frozenset[tuple[str, str]]:
@@ -131,8 +126,7 @@ class EntityTask(Splits):
         Raises:
             UserError: If ``count`` is below one.
         """
-        if count < 1:
-            raise UserError(f"few_shot={count} leaves nothing to train on; it must be at least 1.")
+        self._check_few_shot(count)
         order = list(range(len(self.train)))
         random.Random(f"{seed}").shuffle(order)
         found: Counter[str] = Counter()

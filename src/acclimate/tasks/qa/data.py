@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,17 +83,12 @@ class QATask(Splits):
         made = {split: read_squad(value, f"{name}/{split}") for split, value in (("train", train), ("test", test))}
         return cls(name, made["train"], made["test"], read_squad(dev, f"{name}/dev") if dev else [])
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of everything in the task that can change a result: the questions of each split."""
-        return self._fingerprint
+    def _describe_task(self) -> bytes:
+        return b"questions"
 
-    @cached_property
-    def _fingerprint(self) -> str:
-        def describe(question: Question) -> list[Any]:
-            answers = [[answer.text, answer.start] for answer in question.answers]
-            return [question.item, question.text, question.passage, answers]
-
-        return self.hash_splits(b"questions", describe)
+    def _describe(self, example: Question) -> list[Any]:
+        answers = [[answer.text, answer.start] for answer in example.answers]
+        return [example.item, example.text, example.passage, answers]
 
     def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> QAScoring:
         """Return how predictions are scored.
@@ -105,16 +99,6 @@ class QATask(Splits):
         if negative:
             raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
         return QAScoring()
-
-    def few_shot(self, count: int, seed: int) -> list[Question]:
-        """Draw ``count`` train questions, or all if there are fewer, in the order of the file.
-
-        Raises:
-            UserError: If ``count`` is below one.
-        """
-        if count < 1:
-            raise UserError(f"few_shot={count} leaves nothing to train on; it must be at least 1.")
-        return self.draw_train(count, seed)
 
 
 def group_by_item(questions: Iterable[Question]) -> dict[str, list[int]]:

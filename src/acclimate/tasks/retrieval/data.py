@@ -7,7 +7,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.drawing import draw_splits
-from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, read_rows
+from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, fold_text, read_rows
 from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table
 
 QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")
@@ -58,7 +57,7 @@ class Query:
     @property
     def item(self) -> str:
         """Its text, without differences of case and blanks."""
-        return " ".join(self.text.casefold().split())
+        return fold_text(self.text)
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,6 +65,7 @@ class RetrievalTask(Splits):
     """A retrieval task: documents, and three splits of queries."""
 
     task_kind: ClassVar[str] = "retrieval"
+    least_examples: ClassVar[int] = 2  # queries learn from the documents of others
     default_length: ClassVar[int] = 256
     """Default maximum tokens per query or document."""
     labels: ClassVar[list[str]] = []
@@ -81,17 +81,12 @@ class RetrievalTask(Splits):
     drawn: str = ""
     """A sentence on the splits that were drawn from train; empty if none were."""
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of everything in the task that can change a result: documents and queries."""
-        return self._fingerprint
+    def _describe_task(self) -> bytes:
+        return super()._describe_task() + json.dumps(sorted(self.documents.items())).encode()
 
-    @cached_property
-    def _fingerprint(self) -> str:
-        def describe(query: Query) -> list[Any]:
-            relevant = [[passage.id, passage.text, passage.grade] for passage in query.relevant]
-            return [query.text, relevant, query.negatives, *([query.margins] if query.margins else [])]
-
-        return self.hash_splits(b"retrieval" + json.dumps(sorted(self.documents.items())).encode(), describe)
+    def _describe(self, example: Query) -> list[Any]:
+        relevant = [[passage.id, passage.text, passage.grade] for passage in example.relevant]
+        return [example.text, relevant, example.negatives, *([example.margins] if example.margins else [])]
 
     def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> RetrievalScoring:
         """Return how rankings are scored.
@@ -102,16 +97,6 @@ class RetrievalTask(Splits):
         if negative:
             raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
         return RetrievalScoring()
-
-    def few_shot(self, count: int, seed: int) -> list[Query]:
-        """Draw ``count`` train queries, or all if there are fewer, in the order of the file.
-
-        Raises:
-            UserError: If ``count`` is below two: queries learn from the documents of others.
-        """
-        if count < 2:
-            raise UserError(f"few_shot={count} is too few for retrieval; it must be at least 2.")
-        return self.draw_train(count, seed)
 
 
 def _find(folder: Path, name: str) -> Path | None:
