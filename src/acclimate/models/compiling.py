@@ -25,14 +25,11 @@ MAX_GRAPHS = 64
 several; shapes do not."""
 
 
-def layers_of(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the layers of a model: the entries of its outermost lists of modules."""
+def layers_of(module: nn.Module) -> list[nn.Module]:
+    """Return the repeated layers of a model: the entries of its outermost lists of modules."""
     found: list[nn.Module] = []
-    inside: set[nn.Module] = set()
-    for module in model.base_model.modules():
-        if module not in inside and isinstance(module, nn.ModuleList):
-            found += module
-            inside.update(module.modules())
+    for child in module.children():
+        found += child if isinstance(child, nn.ModuleList) else layers_of(child)
     return found
 
 
@@ -64,7 +61,7 @@ def compiled_layers(
         )
         stack.enter_context(shapes.patch(use_duck_shape=False))  # type: ignore[attr-defined]
         for model in models:
-            layers = layers_of(model)
+            layers = layers_of(model.base_model)
             names = ", ".join(dict.fromkeys(type(layer).__name__ for layer in layers))
             if layers:
                 print_message(

@@ -34,6 +34,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from acclimate.device import TYPES, Precision
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel
+from acclimate.models.compiling import layers_of
 from acclimate.models.families import probe_of
 from acclimate.models.lora import share_weights
 from acclimate.models.saving import find_non_finite
@@ -293,7 +294,7 @@ def _shard_model(model: PreTrainedModel, processes: int, precision: Precision) -
     policy = MixedPrecisionPolicy(TYPES.get(precision), torch.float32, cast_forward_inputs=False)
     mesh = init_device_mesh(model.device.type, (processes,))
     free = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true").lower() not in KEEPS_LAYERS
-    for layer in _layers(model):
+    for layer in layers_of(model):
         fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=free)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     for module in model.modules():
@@ -306,12 +307,3 @@ def _shard_model(model: PreTrainedModel, processes: int, precision: Precision) -
     root.gathered_forward = forward
     register_fsdp_forward_method(root, "gathered_forward")
     base.forward = wraps(forward)(lambda *args, **options: root.gathered_forward(*args, **options))
-
-
-def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the repeated layers of a model: the items of the outermost lists of modules."""
-    for child in module.children():
-        if isinstance(child, nn.ModuleList):
-            yield from child
-        else:
-            yield from _layers(child)
