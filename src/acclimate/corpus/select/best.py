@@ -17,7 +17,7 @@ from acclimate.corpus.pool import Documents
 from acclimate.corpus.select.nearest import MAX_FEATURES
 from acclimate.corpus.select.random import Budget, draw_order, fill_tokens
 from acclimate.errors import UserError
-from acclimate.files import cache_folder, hash_file
+from acclimate.files import atomic_file, cache_folder, hash_file
 from acclimate.progress import Progress
 from acclimate.records import fingerprint, texts_fingerprint
 from acclimate.registry import load_function
@@ -255,8 +255,8 @@ class Best(Budget):
                 found += [math.nan if value is None else float(value) for value in values]
                 bar.update(len(found))
         scores = np.nan_to_num(np.array(found), nan=-np.inf)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.save(file, scores)
+        with atomic_file(file) as stream:
+            np.save(stream, scores)
         return scores
 
     def _scorer(self, documents: Documents, context: Context) -> Score:
