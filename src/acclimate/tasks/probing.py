@@ -367,8 +367,8 @@ def _probe(options: ProbeOptions) -> ProbeResult:
     similarity learn from draws of a few examples per class, and are scored on the test split. The draw with number n
     is that of ``finetune(few_shot=..., seed=n)``.
 
-    Nothing is tuned on the test split, nor on dev: the features are standardized, and the logistic regression has one
-    strength of the penalty for all models and draws. That of the ridge regression is chosen by leave-one-out on the
+    No measurement tunes anything: the features are standardized, and the logistic regression has one strength of the
+    penalty for all models and draws (:data:`PENALTY`). That of the ridge regression is chosen by leave-one-out on the
     drawn examples.
 
     Returns:

@@ -41,17 +41,13 @@ def _select(options: SelectOptions) -> Corpus:
     if options.task is not None and options.target is not None:
         raise UserError("Give the task or the text to select for, not both.")
     pool = as_corpus(options.corpus, options.text_column, options.encoding)
-    column = options.text_column
-    target = (
-        None
-        if options.target is None
-        else with_usual_column(lambda name: as_corpus(options.target, name, options.encoding), column)
-    )
-    general = (
-        None
-        if options.general is None
-        else with_usual_column(lambda name: as_corpus(options.general, name, options.encoding), column)
-    )
+
+    def read(text: Any) -> Corpus | None:
+        if text is None:
+            return None
+        return with_usual_column(lambda name: as_corpus(text, name, options.encoding), options.text_column)
+
+    target, general = read(options.target), read(options.general)
     task = open_task(options.task, options, text_column=None)
     context = make_context(
         list(target) if target is not None else None if task is None else task_texts(task),
