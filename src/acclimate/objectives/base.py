@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
@@ -87,6 +87,16 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Return the batch on ``device``."""
         return self._map(lambda tensor: copy_to(tensor, device))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return arrays, which another process receives in one message; each tensor would take a connection."""
+        arrays = self._map(Tensor.numpy)  # type: ignore[arg-type]
+        return {item.name: getattr(arrays, item.name) for item in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        tensors = self._map(torch.from_numpy)
+        vars(self).update({item.name: getattr(tensors, item.name) for item in fields(self)})
 
     @property
     def host(self) -> Batch:

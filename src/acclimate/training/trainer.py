@@ -169,7 +169,8 @@ class StepTrainer(Trainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Run the engine on the micro-batches of a step."""
-        model.train()
+        if not model.training:  # to visit all modules takes a millisecond, as long as a layer of a small model
+            model.train()
         device = self.args.device
         terms = self.engine.step([batch.to(device) for batch in inputs])
         if self.scaler is not None:
