@@ -168,7 +168,7 @@ def _aligned(head: nn.Module) -> Iterator[None]:
     if type(head.weight) is not nn.Parameter or "forward" in vars(head):  # sharded weights; the kernels of the CPU
         yield
         return
-    head.forward = partial(_project_aligned, head)
+    head.forward = partial(_project_aligned, head)  # type: ignore[method-assign]
     try:
         yield
     finally:
