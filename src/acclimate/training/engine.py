@@ -16,9 +16,9 @@ from acclimate.device import Precision, autocast, concatenate, copy_to, host_cop
 from acclimate.errors import UserError
 from acclimate.masking import Rewriting
 from acclimate.models import dropout_rates, kind_of, language_head, reads_positions, step_context
+from acclimate.models.adapters import share_weights
 from acclimate.models.batching import logit_rows, max_graph_tokens, padding_policy
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
-from acclimate.models.lora import share_weights
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 from acclimate.training.distributed import LastPass, ProcessGroup
 

@@ -28,7 +28,7 @@ from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError, postpone_stop
 from acclimate.files import read_json, translate_disk_errors, write_json
 from acclimate.models import training_callbacks
-from acclimate.models.lora import adapter_weights
+from acclimate.models.adapters import adapter_weights
 from acclimate.models.saving import find_non_finite
 from acclimate.options.memory import OptimizerName
 from acclimate.progress import Progress
