@@ -256,7 +256,8 @@ class Engine:
         outputs, represented = read
         parts = []
         for term in self.additive:
-            value = term.total(outputs) / counts[term.name]
+            with nullcontext() if term.weight else torch.no_grad():  # it is reported only
+                value = term.total(outputs) / counts[term.name]
             terms[term.name] = terms.get(term.name, 0) + value.detach()
             parts.append(term.weight * value)
         # By the chain rule this product has the gradient of the loss, though not its value.
