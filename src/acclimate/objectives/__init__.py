@@ -13,7 +13,7 @@ from acclimate.objectives.base import (
     mean_pool,
 )
 from acclimate.objectives.contrast import GeneralKnowledgeContrast, TextContrast, contrastive_loss
-from acclimate.objectives.distillation import Distillation, LogitSwapDistillation, TokenDistillation
+from acclimate.objectives.distillation import Distillation, LogitSwapDistillation, StateDistillation, TokenDistillation
 from acclimate.objectives.embedding import EmbeddingRegularizer
 from acclimate.objectives.infoword import SpanContrast
 from acclimate.objectives.reconstruction import SentenceReconstruction
@@ -36,6 +36,7 @@ __all__ = [
     "PoolingHead",
     "SentenceReconstruction",
     "SpanContrast",
+    "StateDistillation",
     "TextContrast",
     "TokenAwareContrast",
     "TokenDistillation",
