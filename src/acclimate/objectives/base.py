@@ -38,13 +38,14 @@ class View:
         tokens: The masked tokens, the original ones, or the texts rewritten in another way.
         draw: Index of the dropout mask. Views that differ only in it get independent dropout.
         gates: Gates on heads or other units; None means ones.
-        reader: The model in training, or its frozen original (without gradient and dropout).
+        reader: ``"student"``, the model in training; ``"reference"``, its frozen original; or the name of another
+            frozen model. Frozen models have neither gradient nor dropout.
     """
 
     tokens: Literal["masked", "original"] | Rewriting = "masked"
     draw: int = 0
     gates: Gates | None = None
-    reader: Literal["student", "reference"] = "student"
+    reader: str = "student"
 
     @property
     def unmasked(self) -> View:
@@ -312,7 +313,7 @@ class Outputs:
 
     def _head(self, view: View) -> Callable[[Tensor], Tensor]:
         head = self._heads[view.reader]
-        return torch.no_grad()(head) if view.reader == "reference" else head
+        return head if view.reader == "student" else torch.no_grad()(head)
 
 
 class LossTerm(ABC):

@@ -222,7 +222,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
         context = AdaptContext(
-            loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task
+            loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task, sharded
         )
         method.prepare(context)
         rule = method.update_rule()
@@ -232,7 +232,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model, shared=adapter is not None)
         rule = add_adapter(options, adapter, loaded, rows, rule)
-        engine = Engine(loaded.model, objectives, precision, reference=reference, group=group)
+        engine = Engine(loaded.model, objectives, precision, reference, method.readers(), group=group)
         set_gradient_checkpointing(engine, options.gradient_checkpointing, length, progress)
         engine.graph_tokens = max_graph_tokens(loaded.model, length)
         at_once = training_tokens(loaded.model, engine.student_views, length)
