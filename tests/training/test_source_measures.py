@@ -92,7 +92,9 @@ def test_excess_loss_is_clipped_per_token(sampler):
         assert found.loss[number] == pytest.approx(float(mine.mean()), rel=1e-5)
         assert found.reference[number] == pytest.approx(float(theirs.mean()), rel=1e-5)
         assert found.excess[number] == pytest.approx(float((mine - theirs).clamp(min=0).mean()), rel=1e-4)
-        assert found.excess[number] > max(0.0, found.loss[number] - found.reference[number])  # not a mean that is clipped
+        assert found.excess[number] > max(
+            0.0, found.loss[number] - found.reference[number]
+        )  # not a mean that is clipped
     assert measure_excess_loss(engines[0], engines[0], samples).excess.tolist() == [0, 0, 0]
 
 
