@@ -74,11 +74,6 @@ class Denoisers(Strategy):
             *((one / total, of) for one, of in zip(weights, maskings, strict=True)),
         ]
 
-    @property
-    def mean_rate(self) -> float:
-        """Expected share of the tokens to choose."""
-        return sum(share * (self.suffix if of is None else of.rate) for share, of in self.parts)
-
     def choose(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> np.ndarray:

@@ -6,6 +6,7 @@ Both are measured on samples of the training text that are drawn anew each time,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,11 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from acclimate.device import autocast, preserve_rng_state
+from acclimate.corpus.mix.base import Measure
+from acclimate.device import Precision, autocast, preserve_rng_state, to_device
 from acclimate.errors import UserError
-from acclimate.objectives import Batch
+from acclimate.models import LanguageModel, attach, kind_of, load_language_model
+from acclimate.objectives import Batch, LanguageModelling, View
 from acclimate.objectives.vocabulary import cross_entropy
 from acclimate.training.batches import SharedTexts
+from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
 
 Halves = tuple[list[Batch], list[Batch]]
@@ -132,35 +136,92 @@ class ExcessLoss(NamedTuple):
     excess: np.ndarray
 
 
-@torch.no_grad()
 def measure_excess_loss(engine: Engine, reference: Engine, samples: Sequence[Halves]) -> ExcessLoss:
     """Compare the model in training with a reference, token by token and without dropout (DoReMi, Xie et al., 2023).
 
     Args:
-        engine: Its only objective is the language-model loss of the model in training.
-        reference: The same of the reference.
+        engine: The engine in training.
+        reference: An engine of the reference; only its model matters.
         samples: The two halves of each source.
     """
-    device = engine.model.device
     sums = []
     for first, second in samples:
-        total = torch.zeros(4, dtype=torch.float64, device=device)
-        for batch in (batch.to(device) for batch in (*first, *second)):
-            mine, theirs = (_token_losses(one, batch).double() for one in (engine, reference))
-            excess = (mine - theirs).clamp(min=0)
-            total += torch.stack([mine.sum(), theirs.sum(), excess.sum(), torch.ones_like(mine).sum()])
-        sums.append(total)
+        mine, theirs = (_token_losses(one, [*first, *second]) for one in (engine, reference))
+        excess = (mine - theirs).clamp(min=0)
+        sums.append(torch.stack([mine.sum(), theirs.sum(), excess.sum(), torch.ones_like(mine).sum()]))
     (found,) = engine.group.add([torch.stack(sums)])
     values = found.cpu().numpy()
     return ExcessLoss(*(values[:, :3] / np.maximum(values[:, 3:], 1)).T)
 
 
-def _token_losses(engine: Engine, batch: Batch) -> Tensor:
-    """Return the loss of each labelled token (tokens,)."""
-    training = engine.model.training
-    engine.model.eval()
+@torch.no_grad()
+def _token_losses(engine: Engine, batches: Sequence[Batch]) -> Tensor:
+    """Return the language-model loss of each labelled token (tokens,), float64."""
+    model, training = engine.model, engine.model.training
+    view = View() if kind_of(model).uses_masking else View().unmasked
+    found = [torch.zeros(0, dtype=torch.float64, device=model.device)]
+    model.eval()
     try:
-        with engine.step_context(), autocast(engine.precision, batch.text.device):
-            return engine.read(batch, engine.views).map_logits(cross_entropy, engine.views, batch.targets)
+        with engine.step_context(), autocast(engine.precision, model.device):
+            for batch in (batch.to(model.device) for batch in batches):
+                outputs = engine.read(batch, [view])
+                found.append(outputs.map_logits(cross_entropy, (view,), batch.targets).double())
+        return torch.cat(found)
     finally:
-        engine.model.train(training)
+        model.train(training)
+
+
+def load_reference(path: str, loaded: LanguageModel, precision: Precision, group: ProcessGroup) -> Engine:
+    """Return an engine of the reference model of a mix.
+
+    Args:
+        path: Folder or name of the reference model.
+        loaded: The model in training and its tokenizer.
+        precision: Precision of the forward pass.
+        group: The processes of the run.
+
+    Raises:
+        UserError: If there is no such model, or it has another kind or vocabulary.
+    """
+    found = load_language_model(path)
+    if found.kind is not loaded.kind or found.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
+        raise UserError(
+            f"The reference '{path}' of the mix reads other tokens than the model in training; give a model that was "
+            "adapted from the same base model."
+        )
+    attach(to_device(found.model))
+    return Engine(found.model.requires_grad_(False), [LanguageModelling()], precision, group=group)
+
+
+@dataclass(frozen=True)
+class SourceMeter:
+    """Measures what a mix reads of samples of its sources.
+
+    Attributes:
+        engine: The engine in training.
+        sampler: Draws the samples.
+        reads: What the mix reads.
+        reference: The engine of the reference model; None if the mix reads none of it.
+        seed: Random seed of dropout.
+    """
+
+    engine: Engine
+    sampler: SourceSampler
+    reads: Sequence[Measure]
+    reference: Engine | None
+    seed: int
+
+    def measure(self, number: int) -> dict[str, np.ndarray]:
+        """Return the fields of :class:`~acclimate.corpus.mix.base.Round` that the mix reads.
+
+        Args:
+            number: Number of the round, which decides the sample.
+        """
+        samples = self.sampler.draw(number)
+        found: dict[str, np.ndarray] = {}
+        if "gradients" in self.reads:
+            products = measure_gradient_products(self.engine, samples, self.seed + number)
+            found |= {"gradients": products.products, "gradient_norms": products.norms}
+        if self.reference is not None:
+            found["excess_loss"] = measure_excess_loss(self.engine, self.reference, samples).excess
+        return found
