@@ -25,7 +25,7 @@ from acclimate.files import (
     write_json,
 )
 from acclimate.locks import with_output_lock
-from acclimate.masking import MASK_RATE, identify, resolve
+from acclimate.masking import MASK_RATE, RandomMasking, Strategy, identify, resolve
 from acclimate.models import LanguageModel, ModelKind, attach, describe_attention, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
@@ -187,7 +187,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     loaded = load_language_model(model, options.dropout, options.quantize)
     kind, loaded.pooling = loaded.kind, method.sentence_pooling
     method.check_kind(kind, model)
-    _check_masking(options, kind)
+    _check_masking(options, kind, strategy)
     layers = attach(to_device(loaded.model), sharded)
     layout = usable_layout(loaded.model, options.layout, given_layout)
     appended = add_method_virtual_tokens(loaded, method, seed)
@@ -243,7 +243,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         total = mixture.plan(budget, progress)
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
-        alike = replace(collator, masking=strategy)
+        alike = replace(collator, masking=strategy if kind.uses_masking else RandomMasking())
         heldout_options = loaded.tokenizer, alike, length, framing, batch_size, seed
         watch = [] if heldout is None else [heldout.make_callback(*heldout_options)]
         data = StepDataset(
@@ -295,12 +295,14 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
 adapt = verb(AdaptOptions, _adapt)
 
 
-def _check_masking(options: AdaptOptions, kind: ModelKind) -> None:
-    """Refuse masking options for a model that is trained without masking.
+def _check_masking(options: AdaptOptions, kind: ModelKind, strategy: Strategy) -> None:
+    """Refuse masking options for a model that is trained without masking, unless the strategy rearranges its texts.
 
     Raises:
         UserError: If there are such options.
     """
+    if strategy.rearranges:
+        return
     if not kind.uses_masking and (options.masking or options.masking_settings):
         raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'masking'.")
     if not kind.uses_masking and options.mask_rate != MASK_RATE:
