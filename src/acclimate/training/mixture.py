@@ -9,12 +9,10 @@ training, such as importance, is measured on the domain text alone.
 from __future__ import annotations
 
 import logging
-import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ from acclimate.options.replay import REPLAY_SHARE
 from acclimate.progress import print_message, report_text
 from acclimate.training.inputs import Budget, as_corpus
 from acclimate.training.method import cache_folder
-from acclimate.training.sampler import EpochSampler
+from acclimate.training.sampler import EpochSampler, MixtureSampler
 
 COUNTS = ("documents", "duplicates", "leaked", "broken", "truncated", "repeated")
 """What is recorded of a text, unless it is 0."""
@@ -136,134 +134,6 @@ class MixedRows(Rows):
     def _locate(self, index: int) -> tuple[MixedText, int]:
         number = bisect_right(self._ends, index)
         return self.texts[number], index - (self._ends[number - 1] if number else 0)
-
-
-class MixtureSampler:
-    """Chooses the texts of each step from several sources, as a function of the seed and the step alone.
-
-    A text of a source is due once the source has read less than its share of the tokens, so that after any number of
-    texts each source is at most about a text away from its share, whatever the lengths. This is start-time fair
-    queueing (Goyal et al., 1996). A resumed run needs no state: how many texts of each source come before a step
-    follows from the cumulative lengths. A source that is read completely starts again in a new random order.
-    """
-
-    def __init__(self, lengths: Sequence[np.ndarray], shares: Sequence[float], batch_size: int, seed: int) -> None:
-        """Prepare the order of each source.
-
-        Args:
-            lengths: Tokens of each text, at least 1, by source: (texts,). The first source is the domain text.
-            shares: The share of the tokens of each source; they sum to 1.
-            batch_size: Texts per step.
-            seed: Random seed.
-        """
-        self.batch_size = batch_size
-        self._sources = [
-            _Source(np.asarray(each, dtype=np.int64), share, batch_size, seed, number)
-            for number, (each, share) in enumerate(zip(lengths, shares, strict=True))
-        ]
-        self._first = np.cumsum([0, *(source.texts for source in self._sources)]).tolist()
-        self._counts = lru_cache(maxsize=4)(self._count_texts)
-
-    @property
-    def mean_length(self) -> float:
-        """Mean tokens per text of the mix."""
-        return 1 / sum(source.share * source.texts / source.tokens for source in self._sources)
-
-    def of(self, step: int) -> list[int]:
-        """Return the indices of the texts of a step in the rows of all sources, one source after the other."""
-        before, after = (self._counts(number * self.batch_size) for number in (step, step + 1))
-        return [
-            first + index
-            for first, source, start, end in zip(self._first, self._sources, before, after, strict=False)
-            for index in source.between(start, end)
-        ]
-
-    def read(self, steps: int) -> list[int]:
-        """Return the tokens of each source in the first ``steps`` steps."""
-        counts = self._counts(steps * self.batch_size)
-        return [source.tokens_before(count) for source, count in zip(self._sources, counts, strict=True)]
-
-    def epochs(self, steps: int) -> list[float]:
-        """Return how many times the first ``steps`` steps read each source."""
-        return [tokens / source.tokens for tokens, source in zip(self.read(steps), self._sources, strict=True)]
-
-    def steps_for(self, epochs: float) -> int:
-        """Return the number of steps that read the domain text ``epochs`` times, rounded up."""
-        domain = self._sources[0]
-        texts = math.ceil(epochs * domain.texts)
-        total = int(domain.tokens_before(texts - 1) / domain.share)
-        while domain.due(total) < texts:
-            total += 1
-        return max(1, math.ceil(self._due(total) / self.batch_size))
-
-    def _due(self, total: int) -> int:
-        return sum(source.due(total) for source in self._sources)
-
-    def _count_texts(self, position: int) -> tuple[int, ...]:
-        """Return how many of the first ``position`` texts of the mix are of each source."""
-        guess, width = int(position * self.mean_length), 1 + int(self.batch_size * self.mean_length)
-        low = high = guess
-        while low and self._due(low) > position:
-            low, width = max(0, low - width), 2 * width
-        while self._due(high) <= position:
-            high, width = high + width, 2 * width
-        total = low + bisect_right(range(low, high), position, key=self._due) - 1
-        # From here to the next token at most one text of each source is due; the first sources come first.
-        left = position - self._due(total)
-        counts = []
-        for source in self._sources:
-            due = source.due(total)
-            taken = min(left, source.due(total + 1) - due)
-            counts.append(due + taken)
-            left -= taken
-        return tuple(counts)
-
-
-class _Source:
-    """The texts of one source in the order in which they are read, one epoch after the other without end."""
-
-    def __init__(self, lengths: np.ndarray, share: float, batch_size: int, seed: int, number: int) -> None:
-        self.lengths, self.share = lengths, share
-        self.texts, self.tokens = len(lengths), int(lengths.sum())
-        self._order = _SourceOrder(self.texts, batch_size, seed, number)
-        self._starts = lru_cache(maxsize=3)(self._find_starts)
-
-    def due(self, total: int) -> int:
-        """Return how many texts start before the share of this source in ``total`` tokens of the mix."""
-        epoch, rest = divmod(total * self.share, self.tokens)
-        return int(epoch) * self.texts + int(np.searchsorted(self._starts(int(epoch)), rest))
-
-    def between(self, start: int, stop: int) -> list[int]:
-        """Return the indices of the texts at the places from ``start`` to ``stop`` of the order."""
-        return self._order.between(start, stop)
-
-    def tokens_before(self, place: int) -> int:
-        """Return the tokens of all texts before a place in the order."""
-        epoch, rest = divmod(place, self.texts)
-        return epoch * self.tokens + int(self._starts(epoch)[rest])
-
-    def _find_starts(self, epoch: int) -> np.ndarray:
-        """Return the tokens of an epoch before each of its texts: (texts,)."""
-        lengths = self.lengths[self._order.epoch(epoch)]
-        return np.cumsum(lengths) - lengths
-
-
-class _SourceOrder(EpochSampler):
-    """The order of one source of a mix, in which any ``batch_size`` texts in a row are distinct.
-
-    Where the steps begin in it depends on the other sources. Texts at the start of an epoch that are among the last
-    ``batch_size`` of the epoch before are therefore all swapped with later ones, unless the source is very short.
-    """
-
-    def __init__(self, texts: int, batch_size: int, seed: int, number: int) -> None:
-        self._window, self._number = min(texts, batch_size), number
-        super().__init__(texts, 2 * self._window, seed)
-
-    def _drawn(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng([self.seed, 1, epoch, self._number]).permutation(self.texts)
-
-    def _shared_with_next_epoch(self, epoch: int) -> int:
-        return self._window
 
 
 class Mixture:
