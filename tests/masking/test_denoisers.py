@@ -150,7 +150,7 @@ def test_plain_texts_and_answers_of_conversations_stay_as_they_are():
 def test_a_decoder_adapts_with_denoisers_and_its_held_out_loss_stays_plain(tiny_llama, tmp_path):
     options = {"steps": 1, "batch_size": 4, "max_length": 96, "precision": "fp32", "progress": False}
     lines = {}
-    for name, masking in (("plain", None), ("denoised", "denoisers")):
+    for name, masking in (("plain", None), ("denoised", get("denoisers", plain=0.0))):
         out = tmp_path / name
         adapt(tiny_llama, Corpus.of(ROWS), "lm", out, masking=masking, heldout=Corpus.of(TEXTS[:3]), **options)
         lines[name] = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
