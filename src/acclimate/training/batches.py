@@ -135,6 +135,7 @@ class Collator:
         texts: Mapping[int, np.ndarray],
         blocks: Sequence[tuple[np.ndarray, np.random.Generator]],
         parts: Sequence[list[list[int]]],
+        sources: Mapping[int, int | None] | None = None,
     ) -> list[Batch]:
         """Mask texts and return micro-batches of some of them.
 
@@ -142,6 +143,7 @@ class Collator:
             texts: Token ids by index.
             blocks: The indices of the texts that are masked together, the longest first, and their generator.
             parts: For each micro-batch the indices of the texts of each row.
+            sources: Source of each text by index; None if all have one source.
         """
         corrupted: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
         for block, rng in blocks:
@@ -152,7 +154,11 @@ class Collator:
             seeds = rng.spawn(1)[0].integers(2**63, size=len(block))
             corrupted.update(zip(block.tolist(), zip(masked, labels, seeds, strict=True), strict=True))
         plain = {index: plain_ids(text) for index, text in texts.items()}
-        return [self._batch(part, plain, corrupted) for part in parts]
+        batches = [self._batch(part, plain, corrupted) for part in parts]
+        if not sources or None in sources.values():
+            return batches
+        found = [torch.tensor([sources[index] for row in part for index in row]) for part in parts]
+        return [replace(batch, source=source) for batch, source in zip(batches, found, strict=True)]
 
     def _for_processes(self, lengths: Sequence[int], size: int) -> Collator:
         """Return the collator that splits these texts into micro-batches that ``size`` processes share evenly.
@@ -324,7 +330,10 @@ class SharedTexts:
         places = np.sort(np.concatenate(blocks[mine])).tolist()
         texts = {place: np.asarray(self.rows[indices[place]]) for place in places}
         parts = self.collator.plan_share([len(text) for text in texts.values()], team)
-        return self.collator.build(texts, chosen, [[[places[i] for i in row] for row in part] for part in parts])
+        ordered = [[[places[i] for i in row] for row in part] for part in parts]
+        rows = self.rows
+        sources = {place: rows.source(indices[place]) for place in places} if isinstance(rows, Rows) else None
+        return self.collator.build(texts, chosen, ordered, sources)
 
 
 class StepDataset(Dataset):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -273,6 +273,20 @@ class _SourceOrder(EpochSampler):
 
     def _shared_with_next_epoch(self, epoch: int) -> int:
         return self._window
+
+
+def describe_sources(mix: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the entries of a line of the log for what a training has read of each of several texts.
+
+    These are the realized share of the tokens so far, the mean loss since the line before, and the weight in force
+    where a mix changes the weights; each by the name of the text.
+    """
+    found = {
+        "mix": {text["name"]: text["realized"] for text in mix},
+        "source_losses": {text["name"]: text["loss"] for text in mix if "loss" in text},
+        "source_weights": {text["name"]: text["weights"][-1][1] for text in mix if "weights" in text},
+    }
+    return {name: values for name, values in found.items() if values}
 
 
 class EpochSteps(Sampler[int]):

@@ -1,11 +1,11 @@
-"""What a mix may ask about its sources during training: inner products of their gradients, and their excess loss.
+"""What a mix may ask about its sources: held-out losses, inner products of their gradients, and their excess loss.
 
-Both are measured on samples of the training text that are drawn anew each time, in two halves per source.
+The latter two are measured on samples of the training text that are drawn anew each time, in two halves per source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,11 +18,13 @@ from acclimate.corpus.mix.base import Measure
 from acclimate.device import Precision, autocast, preserve_rng_state, to_device
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel, attach, kind_of, load_language_model
-from acclimate.objectives import Batch, LanguageModelling, View
+from acclimate.objectives import Batch, LanguageModelling, Objective, View
 from acclimate.objectives.vocabulary import cross_entropy
-from acclimate.training.batches import SharedTexts
+from acclimate.training.batches import Collator, SharedTexts
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
+from acclimate.training.mixture import Measurement, MixCallback, Mixture
+from acclimate.training.trainer import StepTrainer
 
 Halves = tuple[list[Batch], list[Batch]]
 """The micro-batches of two halves of the sample of a source that this process reads."""
@@ -225,3 +227,73 @@ class SourceMeter:
         if self.reference is not None:
             found["excess_loss"] = measure_excess_loss(self.engine, self.reference, samples).excess
         return found
+
+
+def watch_sources(
+    mixture: Mixture, engine: Engine, loaded: LanguageModel, collator: Collator, seed: int
+) -> list[Callable[[StepTrainer], MixCallback]]:
+    """Let an engine record the losses of the sources; return what makes the callback that asks the mix.
+
+    The list is empty if there is one source. For the arguments see :func:`make_measurement`.
+    """
+    if mixture.ledger is None:
+        return []
+    engine.ledger, measure = mixture.ledger, make_measurement(mixture, engine, loaded, collator, seed)
+    return [lambda trainer: MixCallback(trainer, mixture, measure)]
+
+
+SAMPLE_TEXTS = 32
+"""Texts of each source in a sample, where the mix does not say it."""
+
+
+def make_measurement(
+    mixture: Mixture, engine: Engine, loaded: LanguageModel, collator: Collator, seed: int
+) -> Measurement | None:
+    """Return the function that measures what a mix reads, given the number of the round; None if it reads nothing.
+
+    Args:
+        mixture: The texts and the mix.
+        engine: The engine in training.
+        loaded: The model and its tokenizer.
+        collator: Makes micro-batches that are masked alike for all methods.
+        seed: Random seed.
+
+    Raises:
+        UserError: If the mix reads the loss in training, and the method has no language-model loss; the reference
+            does not fit the model; or a source has too few texts.
+    """
+    reads = set(mixture.mix.reads) if mixture.mix is not None and len(mixture.weighted) > 1 else set()
+    if "train_loss" in reads and all(type(term).token_losses is Objective.token_losses for term in engine.additive):
+        raise UserError(
+            f"The mix '{mixture.mix.name}' reads the language-model loss, which this method does not have; choose "
+            "another mix, or one that reads the held-out loss."
+        )
+    if not reads - {"train_loss"}:
+        return None
+    reference, meter = None, None
+    if reads & {"reference_loss", "excess_loss"}:
+        name = getattr(mixture.mix, "reference", "") or loaded.model.name_or_path
+        reference = load_reference(name, loaded, engine.precision, engine.group)
+    if reads & {"gradients", "excess_loss"}:
+        texts = SharedTexts(mixture.rows, collator, (seed, 8), engine.group)
+        count = getattr(mixture.mix, "texts", SAMPLE_TEXTS)
+        sampler = SourceSampler(texts, [len(text.rows) for text in mixture.weighted], count, seed)
+        meter = SourceMeter(engine, sampler, tuple(reads), reference if "excess_loss" in reads else None, seed)
+    rows = [text.heldout for text in mixture.weighted if text.heldout is not None]
+    rng = np.random.default_rng([seed, 9])
+    heldout = [collator([np.asarray(row) for row in one], rng) for one in rows]
+
+    def losses(of: Engine) -> np.ndarray:
+        found = torch.stack([_token_losses(of, batches).mean() for batches in heldout])
+        (total,) = of.group.add([found])  # alike in all processes, whatever their rounding
+        return np.array(total.cpu() / of.group.size)
+
+    base = losses(reference) if reference is not None and "reference_loss" in reads else None
+
+    def measure(number: int) -> dict[str, np.ndarray]:
+        found = {} if meter is None else meter.measure(number)
+        if "heldout_loss" in reads:
+            found["heldout_loss"] = losses(engine)
+        return found if base is None else {**found, "reference_loss": base}
+
+    return measure
