@@ -76,6 +76,7 @@ class Batch:
         text: Index of the text of each token, from 0; -1 at padding (rows, tokens).
         texts: Number of texts.
         rewritten: The texts rewritten in the other ways that views ask for.
+        source: Index of the source of each text (texts,), if the texts are of several sources; else None.
     """
 
     original: Tensor
@@ -84,6 +85,7 @@ class Batch:
     text: Tensor
     texts: int
     rewritten: dict[Rewriting, ViewInput] = field(default_factory=dict)
+    source: Tensor | None = None
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on ``device``."""
@@ -118,7 +120,8 @@ class Batch:
             name: function(getattr(self, name)) for name in ("original", "masked", "labels", "text")
         }
         rewritten = {how: ViewInput(*map(function, found)) for how, found in self.rewritten.items()}
-        return replace(self, **tensors, rewritten=rewritten)
+        source = None if self.source is None else function(self.source)
+        return replace(self, **tensors, rewritten=rewritten, source=source)
 
     def on_device(self, tensor: Tensor) -> Tensor:
         """Return a tensor that was computed on the CPU on the device of the batch."""
@@ -352,6 +355,10 @@ class Objective(LossTerm):
     def total(self, outputs: Outputs) -> Tensor:
         """Return the sum over those items, a scalar; 0 with a graph if there are none."""
 
+    def token_losses(self, outputs: Outputs) -> Tensor | None:
+        """Return the loss of each labelled position, in row order, if the total is their sum; by default None."""
+        return None
+
 
 class LanguageModelling(Objective):
     """Mean cross-entropy of the labels, in nats.
@@ -378,9 +385,13 @@ class LanguageModelling(Objective):
         """Return the number of labelled positions."""
         return batch.labelled
 
+    def token_losses(self, outputs: Outputs) -> Tensor:
+        """Return the cross-entropy at each labelled position (positions,)."""
+        return outputs.map_logits(cross_entropy, (self.view,), outputs.batch.targets)
+
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed cross-entropy."""
-        return outputs.map_logits(cross_entropy, (self.view,), outputs.batch.targets).sum()
+        return self.token_losses(outputs).sum()
 
 
 class BatchObjective(LossTerm):

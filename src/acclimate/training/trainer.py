@@ -45,7 +45,7 @@ from acclimate.training.callbacks import (
 from acclimate.training.diagnosis import StepData, StepEngine, make_divergence_error
 from acclimate.training.distributed import hidden_sharding
 from acclimate.training.memory import LossScaler, make_optimizer
-from acclimate.training.sampler import EpochSteps
+from acclimate.training.sampler import EpochSteps, describe_sources
 from acclimate.updates import UpdateRule
 
 CLOCK_FILE = "clock.json"
@@ -294,11 +294,10 @@ class StepTrainer(Trainer):
             self._recent = []
             terms = {name: value for name, value in self.last_terms.items() if name != "loss"}
             epoch = {"epoch": round(self.state.epoch or 0.0, 3)} if self.data.epoch_steps else {}
-            mix = {text["name"]: text["realized"] for text in self.data.mix(self.state.global_step)}
             line = {
                 "step": self.state.global_step,
                 **epoch,
-                **({"mix": mix} if mix else {}),
+                **describe_sources(self.data.mix(self.state.global_step)),
                 "tokens": self.tokens,
                 "seconds": round(self.clock.seconds, 1),
                 "loss": self.last_terms["loss"],
