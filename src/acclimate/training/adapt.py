@@ -27,7 +27,7 @@ from acclimate.files import (
 )
 from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, RandomMasking, identify, resolve
-from acclimate.models import LanguageModel, ModelKind, attach, describe_attention, load_language_model, save_model
+from acclimate.models import LanguageModel, attach, describe_attention, load_language_model, save_model
 from acclimate.models.adapters import warn_of_export
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
