@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
+from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.masking import get
+from acclimate.masking.denoisers import MODES
+from acclimate.model_kinds import CAUSAL, IGNORE_INDEX
+from acclimate.training import adapt
+from acclimate.training.batches import Collator
 from tests.cases import each
 from tests.masking.kinds import batches, tokenizer
+from tests.tiny import TEXTS, decoder_tokenizer
 
 TEXT = (
     "the waiter was kind and the soup is cold but a menu with good pasta had not this price for they are slow or bad"
@@ -63,7 +71,90 @@ def test_long_spans_are_longer_than_short_ones():
     assert mean_run(long) > 1.5 * mean_run(short)
 
 
-@each("settings", [{"suffix": 0}, {"most": 1}, {"regular": -1}, {"regular": 0, "sequential": 0, "extreme": 0}])
+@each(
+    "settings",
+    [{"suffix": 0}, {"most": 1}, {"regular": -1}, {"regular": 0, "sequential": 0, "extreme": 0}, {"plain": 2}],
+)
 def test_wrong_shares_are_refused(settings):
     with pytest.raises(UserError, match="denoisers: '"):
         get("denoisers", 0.15, **settings)
+
+
+ROWS = [" ".join(TEXTS[start:] + TEXTS[:start]) for start in range(6)]
+
+
+def rows_of(seed, **settings):
+    """Return the texts as rows of a decoder, and what it reads in their place."""
+    encoder = decoder_tokenizer("llama")
+    texts = [np.array(encoder(text)["input_ids"]) for text in (*ROWS, TEXTS[0])]
+    collator = Collator.of(encoder, get("denoisers", 0.15, **settings), CAUSAL, 10**6)
+    (batch,) = collator(texts, np.random.default_rng(seed))
+    order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
+    return encoder, [texts[index] for index in order], batch
+
+
+def restore(mode, read, predicted):
+    """Return the text from what a decoder reads and predicts."""
+    if mode == "[S2S]":
+        return read + predicted
+    number = 0
+    while (sentinel := f"<{number}>") in read:
+        assert predicted.startswith(sentinel)
+        span = predicted[len(sentinel) :].split(f"<{number + 1}>")[0]
+        predicted = predicted[len(sentinel) + len(span) :]
+        read = read.replace(sentinel, span, 1)
+        number += 1
+    assert number and not predicted
+    return read
+
+
+@each("seed", range(6))
+def test_a_decoder_can_restore_the_text_from_what_it_reads_and_predicts(seed):
+    encoder, texts, batch = rows_of(seed, plain=0.0)
+    changed, modes = 0, set()
+    for text, ids, labels, number in zip(texts, batch.original, batch.labels, batch.text, strict=True):
+        row, wanted = ids[number >= 0].tolist(), labels[number >= 0].tolist()
+        assert len(row) <= len(text)
+        first = next(place for place, label in enumerate(wanted) if label != IGNORE_INDEX) + 1
+        if row == text.tolist():  # too short for this denoiser
+            assert first == 1
+            continue
+        assert wanted[first - 1 :] == [*row[first:], IGNORE_INDEX]  # all that follows is predicted, in order
+        special = encoder.all_special_ids
+        read, predicted = (
+            encoder.decode([one for one in part if one not in special]) for part in (row[:first], row[first:])
+        )
+        mode = next(one for one in MODES if read.startswith(one))
+        whole = encoder.decode([one for one in text.tolist() if one not in special])
+        restored = restore(mode, read.removeprefix(mode), predicted)
+        assert whole.endswith(restored) if mode == "[S2S]" else whole.startswith(restored)
+        assert len(restored) > 0.4 * len(whole)
+        changed += 1
+        modes.add(mode)
+    assert changed > len(texts) / 3
+    assert len(modes) > 1
+
+
+def test_plain_texts_and_answers_of_conversations_stay_as_they_are():
+    for plain in (1.0, 0.0):
+        encoder, texts, batch = rows_of(0, plain=plain)
+        pairs = zip(texts, batch.original, batch.text, strict=True)
+        same = [ids[number >= 0].tolist() == text.tolist() for text, ids, number in pairs]
+        assert all(same) if plain else not all(same)
+    chat = np.array([1, ~20, ~21, 22, 23, 24, 25, 26, 27, 28, 29, 30])
+    collator = Collator.of(encoder, get("denoisers", 0.15, plain=0.0), CAUSAL, 10**6)
+    (batch,) = collator([chat] * 20, np.random.default_rng(0))
+    assert (batch.original.numpy() == np.where(chat < 0, ~chat, chat)).all()
+
+
+def test_a_decoder_adapts_with_denoisers_and_its_held_out_loss_stays_plain(tiny_llama, tmp_path):
+    options = {"steps": 1, "batch_size": 4, "max_length": 96, "precision": "fp32", "progress": False}
+    lines = {}
+    for name, masking in (("plain", None), ("denoised", get("denoisers", plain=0.0))):
+        out = tmp_path / name
+        adapt(tiny_llama, Corpus.of(ROWS), "lm", out, masking=masking, heldout=Corpus.of(TEXTS[:3]), **options)
+        lines[name] = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    before = [next(line["heldout"]["loss"] for line in lines[name] if "heldout" in line) for name in lines]
+    assert before[0] == before[1]
+    losses = [[line["loss"] for line in lines[name] if "loss" in line] for name in lines]
+    assert losses[0] != losses[1] and np.isfinite(losses[1]).all()

@@ -26,7 +26,7 @@ from acclimate.files import (
     write_json,
 )
 from acclimate.locks import with_output_lock
-from acclimate.masking import MASK_RATE, identify, resolve
+from acclimate.masking import MASK_RATE, RandomMasking, identify, resolve
 from acclimate.models import LanguageModel, attach, describe_attention, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
@@ -194,7 +194,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     loaded = load_language_model(model, options.dropout, options.quantize)
     kind, loaded.pooling = loaded.kind, method.sentence_pooling
     method.check_kind(kind, model)
-    check_masking(options, kind)
+    check_masking(options, kind, strategy)
     layers = attach(to_device(loaded.model), sharded)
     layout = usable_layout(loaded.model, options.layout, given_layout)
     appended = add_method_virtual_tokens(loaded, method, seed)
@@ -251,7 +251,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         total = mixture.plan(budget, progress)
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
-        alike = replace(collator, masking=strategy)
+        alike = replace(collator, masking=strategy if kind.uses_masking else RandomMasking())
         heldout_options = loaded.tokenizer, alike, length, framing, batch_size, seed
         watch = [] if heldout is None else [heldout.make_callback(*heldout_options)]
         watch += watch_sources(mixture, engine, loaded, alike, seed)

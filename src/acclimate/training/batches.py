@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from acclimate.corpus.chat import plain_ids
 from acclimate.corpus.token_dataset import Rows
 from acclimate.errors import UserError
-from acclimate.masking import IGNORE_INDEX, Masking, Rewriting, Vocabulary
+from acclimate.masking import IGNORE_INDEX, Masking, Rewriting, Strategy, Vocabulary
 from acclimate.models import ModelKind
 from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPolicy
 from acclimate.objectives import Batch, ViewInput
@@ -147,6 +147,8 @@ class Collator:
         """
         corrupted: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
         for block, rng in blocks:
+            if self.kind.targets is not None and getattr(self.masking, "rearranges", False):
+                texts = {**texts, **{index: self._rearrange(texts[index], rng) for index in block.tolist()}}
             masked, labels = self._corrupt([texts[index] for index in block.tolist()], rng)
             # A separate generator, so that a method with rewritings masks the same tokens as one without.
             seeds = rng.spawn(1)[0].integers(2**63, size=len(block))
@@ -208,9 +210,17 @@ class Collator:
         for part in split_micro_batches([sum(lengths[place] for place in row) for row in rows], limit, self.policy):
             yield rows[part]
 
+    def _rearrange(self, text: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return the row that a causal model reads in place of a text; answers of conversations stay as they are."""
+        assert isinstance(self.masking, Strategy)
+        if (text < 0).any():
+            return text
+        return self.masking.rearrange(text, ~np.isin(text, self.special), self.vocabulary, rng)
+
     def _corrupt(self, texts: list[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return masked ids and labels, both (texts, tokens of the longest text)."""
-        ids, text = self._pad_rows([[place] for place in range(len(texts))], dict(enumerate(texts)), len(texts[0]))
+        width = max(map(len, texts))
+        ids, text = self._pad_rows([[place] for place in range(len(texts))], dict(enumerate(texts)), width)
         if self.kind.targets is not None:
             labels = self.kind.targets(ids, text)
             return plain_ids(ids), np.where(labels < 0, IGNORE_INDEX, labels)
