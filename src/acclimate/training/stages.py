@@ -66,6 +66,7 @@ def adapt_in_stages(
         start = places[-1] if places else model
         results.append(adapt(start, texts[stage.reads], stage.method, place, **{**options, **stage.options}))
         places.append(place)
+        options = {**options, "new_tokens": None, "new_token_settings": None}  # the first stage has added them
     total = AdaptResult(
         out,
         config["method"],
