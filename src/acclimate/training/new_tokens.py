@@ -21,7 +21,6 @@ from acclimate.errors import UserError, check_positive, first_line
 from acclimate.files import cache_folder, find_file, hash_file, read_json, write_json
 from acclimate.models import LanguageModel, encode, language_head
 from acclimate.modules.new_rows import TrainNewRows, add_rows, map_vectors
-from acclimate.options import AdaptOptions
 from acclimate.progress import Progress, print_message
 from acclimate.registry import build_dataclass
 from acclimate.training.distributed import ProcessGroup
@@ -92,22 +91,20 @@ class NewTokens:
     record: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, options: AdaptOptions) -> NewTokens | None:
-        """Return what the options ask for; None for no new tokens.
+    def of(cls, given: Any, settings: Mapping[str, Any] | None) -> NewTokens | None:
+        """Return what the options ``new_tokens`` and ``new_token_settings`` ask for; None for no new tokens.
 
         Raises:
             UserError: If a setting is wrong or a file is missing or empty.
         """
-        given = options.new_tokens
         if given is None:
             return None
-        settings = build_dataclass(NewTokenSettings, "the option", "new-tokens", options.new_token_settings or {})
-        if settings.vectors and find_file(settings.vectors) is None:
-            raise UserError(f"The file of vectors '{settings.vectors}' does not exist.")
+        made = build_dataclass(NewTokenSettings, "the option", "new-tokens", settings or {})
+        if made.vectors and find_file(made.vectors) is None:
+            raise UserError(f"The file of vectors '{made.vectors}' does not exist.")
         if isinstance(given, int):
-            return cls(given, (), settings)
-        words = given if isinstance(given, tuple) else _read_words(given)
-        return cls(None, words, settings)
+            return cls(given, (), made)
+        return cls(None, tuple(given) if isinstance(given, list | tuple) else _read_words(given), made)
 
     def identity(self) -> dict[str, Any]:
         """Return what determines the tokens and their start."""
