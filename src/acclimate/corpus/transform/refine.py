@@ -150,6 +150,7 @@ _ACTION = re.compile(
 _PAGE = re.compile(r"(page\s+)?\d{1,4}(\s*(of|/)\s*\d{1,4})?", re.IGNORECASE)
 _LINK = re.compile(r"(https?://|www\.)\S+|\S+@\S+\.\w+")
 _SEPARATOR = re.compile(r"\s[|»›>•·/]\s|\|")
+_RULE = re.compile(r"[-=_*~#•·.\s]{4,}")
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,30});", re.IGNORECASE)
 _INVISIBLE = {"\u00a0": " ", "\u00ad": "", "\u200b": "", "\ufeff": ""}
 
@@ -165,8 +166,8 @@ def is_boilerplate(line: str) -> bool:
         or (words <= 5 and _ACTION.match(line) and line[-1] not in ".!?")
         or _PAGE.fullmatch(line)
         or _LINK.fullmatch(line)
-        or (len(_SEPARATOR.findall(line)) >= 3 and words <= 30 and line[-1] not in ".!?")
-        or not any(map(str.isalnum, line))
+        or (len(_SEPARATOR.findall(line)) >= 3 and words <= 30 and line[0] != "|" and line[-1] not in ".!?")
+        or _RULE.fullmatch(line)
     )
 
 

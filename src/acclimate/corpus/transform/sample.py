@@ -47,7 +47,8 @@ class Sampler:
         loaded = load_language_model(path)
         if loaded.kind.uses_masking:
             raise UserError(f"Transform 'sample': '{path}' is a masked model; sampling needs one that generates text.")
-        self._model, self._tokenizer = to_device(loaded.model), loaded.tokenizer
+        self._model: Any = to_device(loaded.model)
+        self._tokenizer = loaded.tokenizer
         begin, end = loaded.tokenizer.bos_token_id, loaded.tokenizer.eos_token_id
         self._adds_begin = loaded.tokenizer("")["input_ids"][:1] == [begin]
         self._begin = end if begin is None else begin
