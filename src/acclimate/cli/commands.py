@@ -26,7 +26,7 @@ PAGES = {
     "adapt": "docs/commands.md",
     "finetune": "docs/data.md",
     "generate-queries": "docs/embeddings.md",
-    "merge": "docs/decoders.md",
+    "merge": "docs/merging.md",
     "distill": "docs/distill.md",
     "annotate": "docs/selective.md",
     "pretrain": "docs/pretrain.md",

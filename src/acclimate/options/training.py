@@ -38,7 +38,7 @@ from acclimate.options.numbers import (
     number_or_auto,
 )
 from acclimate.options.reading import Encoding, LabelOptions
-from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
+from acclimate.options.replay import Chat, ChatShare, Mix, MixSources, Replay, ReplayShare, check_shares
 from acclimate.options.rows import DocumentBorders, RowLayout
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ TextColumn = Annotated[
     Option(
         "Column or key that holds the text in tables and JSON.",
         DATA,
-        more="A source can name its own: ``reviews.csv:body``.",
+        more="A source can name its own: ``reviews.csv:body``. ``*`` reads whole rows, for the transform ``records``.",
         default="text, or a usual name such as review",
     ),
 ]
@@ -362,6 +362,8 @@ class AdaptOptions(TrainingOptions, LabelOptions):
     replay_share: ReplayShare = None
     chat: Chat = None
     chat_share: ChatShare = None
+    mix: Mix = None
+    sources: MixSources = None
 
     @model_validator(mode="after")
     def check_adapter(self) -> Any:
