@@ -352,10 +352,9 @@ class StudyConfig(Strict):
         adapt.replay, adapt.chat = (locate_texts(adapt.given().get(name), folder) for name in ("replay", "chat"))
         for given in (method.adapt for method in copy.methods):
             given |= {name: locate_texts(given[name], folder) for name in ("replay", "chat") if name in given}
+        adapt.new_tokens = paths.locate_new_tokens(adapt.given().get("new_tokens"), folder)
         for given in (*options, *(search.adapt for search in searches if search)):
-            settings = (given or {}).get("masking_settings")
-            for one in settings if isinstance(settings, list) else [settings]:
-                locate_settings(one, file_parameters(), folder)
+            paths.locate_option_files(given or {}, file_parameters(), folder)
         return copy
 
     def resolved(self) -> dict[str, Any]:
