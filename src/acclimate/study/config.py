@@ -27,7 +27,7 @@ from acclimate.options.reading import reading_names
 from acclimate.registry import Registry
 from acclimate.settings_file import read_settings
 from acclimate.study import paths
-from acclimate.study.paths import locate_model, locate_settings, locate_source, locate_text, locate_texts
+from acclimate.study.paths import locate_model, locate_settings, locate_source, locate_text
 from acclimate.study.sections import MethodSearch, SearchSettings, SectionEntry
 from acclimate.study.settings import (
     UNADAPTED,
@@ -355,9 +355,9 @@ class StudyConfig(Strict):
                 locate_settings(given, _files_of(method.name), folder)
         adapt: Any = copy.adapt
         options = [adapt.given(), *(method.adapt for method in copy.methods)]
-        adapt.replay, adapt.chat = (locate_texts(adapt.given().get(name), folder) for name in ("replay", "chat"))
+        copy.adapt = adapt.model_copy(update=paths.locate_mixture(adapt.given(), folder))
         for given in (method.adapt for method in copy.methods):
-            given |= {name: locate_texts(given[name], folder) for name in ("replay", "chat") if name in given}
+            given |= paths.locate_mixture(given, folder)
         for given in (*options, *(search.adapt for search in searches if search)):
             settings = (given or {}).get("masking_settings")
             for one in settings if isinstance(settings, list) else [settings]:
