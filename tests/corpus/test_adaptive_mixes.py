@@ -22,14 +22,14 @@ EVERY, STEPS = 10, 200
 AGENT = "def act(state):\n    return {'wiki': 3, 'web': 1}\n\n\ndef fail(state):\n    raise KeyError('loss')\n"
 
 
-def train(mix, rounds, **each_round):
-    """Ask a mix in each round; return the weights: (rounds, sources)."""
+def train(mix, rounds, steps=STEPS, **each_round):
+    """Ask a mix in each round; return the weights: (rounds, sources). Under a time budget, ``steps`` is 0."""
     asked = []
     for number in range(rounds):
         step = number * mix.every
         values = {name: np.asarray(make(number), float) for name, make in each_round.items()}
         now = Round(step, values.pop("tokens", np.full(3, 100.0 * step)), **values)
-        history = History(NAMES, np.array([100, 300, 600]), STEPS, step / STEPS, (*asked, now))
+        history = History(NAMES, np.array([100, 300, 600]), steps, step / STEPS, (*asked, now))
         asked.append(Round(**{**vars(now), "weights": ask(mix, history)}))
     return np.array([one.weights for one in asked])
 
@@ -53,6 +53,19 @@ def products(gradients):
     found = means @ means.T
     np.fill_diagonal(found, (gradients[:, 0] * gradients[:, 1]).sum(1))
     return found, np.linalg.norm(means, axis=1)
+
+
+def test_under_a_time_budget_the_steps_are_estimated(gradients):
+    found, norms = products(gradients)
+    timed, known = (
+        train(DoGE(every=EVERY), 3, steps, gradients=lambda _: found, gradient_norms=lambda _: norms)
+        for steps in (0, STEPS)
+    )
+    np.testing.assert_allclose(timed[0], 1 / 3)  # nobody knows the steps yet
+    np.testing.assert_allclose(timed[1:], known[:2])
+    velocitune = read_mix(f"velocitune fit=0.3 every={EVERY}")
+    losses = {"heldout_loss": lambda number: [1 + (1 + number) ** -0.5, 2 - 0.01 * number, 1.5]}
+    np.testing.assert_allclose(train(velocitune, 12, 0, **losses), train(velocitune, 12, **losses))
 
 
 @each(("target", "targets"), [("", [0, 1, 2]), ("domain", [0]), ("wiki, web", [1, 2])])

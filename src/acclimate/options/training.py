@@ -152,7 +152,7 @@ TextColumn = Annotated[
     Option(
         "Column or key that holds the text in tables and JSON.",
         DATA,
-        more="A source can name its own: ``reviews.csv:body``.",
+        more="A source can name its own: ``reviews.csv:body``. ``*`` reads whole rows, for the transform ``records``.",
         default="text, or a usual name such as review",
     ),
 ]

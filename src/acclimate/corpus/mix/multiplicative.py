@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal
@@ -54,5 +55,7 @@ class MultiplicativeMix(AdaptiveMix):
 
 
 def expected_steps(history: History) -> float:
-    """Return the optimizer steps of the whole training; an estimate under a time budget, whose end nobody knows."""
-    return history.step / history.progress if history.step and history.progress else float(history.steps)
+    """Return the optimizer steps of the whole training: under a time budget an estimate, at first infinity."""
+    if history.steps:
+        return float(history.steps)
+    return history.step / history.progress if history.step and history.progress else math.inf
