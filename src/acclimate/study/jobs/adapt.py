@@ -21,6 +21,7 @@ from acclimate.adaptation_rows import (
     read_curves,
 )
 from acclimate.corpus import Corpus
+from acclimate.corpus.mix.base import read_mix
 from acclimate.errors import UserError
 from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.masking import MASK_RATE, identify
@@ -285,14 +286,18 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
     )
     words = NewTokens.of(*(settings.pop(name, None) for name in ("new_tokens", "new_token_settings")))
     settings |= {"new_tokens": words.identity()} if words else {}
-    replays = inputs.replays(str(place.model), given)
+    sources = inputs.sources(str(place.model), given)
+    mix = given.get("mix") and read_mix(given["mix"])
     for name in REPLAY_OPTIONS:
         settings.pop(name, None)
         given.pop(name, None)
-    if replays:
-        settings["replay"] = [replay.identity() for replay in replays]
-        for replay in replays:
-            given.setdefault("chat" if "chat" in replay.identity() else "replay", {})[replay.text] = replay.share
+    if mix:
+        settings["mix"] = mix.identity()
+        given |= {"mix": mix, "sources": {source.name: source.text for source in sources if source.name} or None}
+    for source in sources:
+        settings.setdefault("sources" if source.name else "replay", []).append(source.identity())
+        if not source.name:
+            given.setdefault("chat" if "chat" in source.identity() else "replay", {})[source.text] = source.share
     here = (str(place.domain), place.adapted_for or "")
     return AdaptJob(
         place=place,
