@@ -171,6 +171,7 @@ class StepTrainer(Trainer):
         """Run the engine on the micro-batches of a step."""
         model.train()
         device = self.args.device
+        self.engine.progress = min(1.0, max(self.state.global_step / len(self.data), self.clock.spent))
         terms = self.engine.step([batch.to(device) for batch in inputs])
         if self.scaler is not None:
             self.scaler.unscale(model)
