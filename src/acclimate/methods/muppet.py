@@ -59,7 +59,7 @@ class MultiTask(LabelledMethod):
         tasks = self._load() or [task for task in [run.task] if task is not None]
         if not tasks:
             raise UserError(
-                "Method 'muppet' needs labelled tasks; give a folder of them with --set tasks=FOLDER, or one by --task."
+                "Method 'muppet' needs labelled tasks; give a folder with --set tasks=FOLDER, or one task with --task."
             )
         if len(tasks) < FEW_TASKS:
             run.say(f"{len(tasks)} tasks; the paper found gains with more than {FEW_TASKS} only.")

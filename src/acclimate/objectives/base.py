@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
@@ -83,6 +83,7 @@ class Batch:
         text: Index of the text of each token, from 0; -1 at padding (rows, tokens).
         texts: Number of texts.
         rewritten: The texts rewritten in the other ways that views ask for.
+        source: Index of the source of each text (texts,), if the texts are of several sources; else None.
     """
 
     original: Tensor
@@ -91,10 +92,21 @@ class Batch:
     text: Tensor
     texts: int
     rewritten: dict[Rewriting, ViewInput] = field(default_factory=dict)
+    source: Tensor | None = None
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on ``device``."""
         return self._map(lambda tensor: copy_to(tensor, device))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return arrays, which another process receives in one message; each tensor would take a connection."""
+        arrays = self._map(Tensor.numpy)  # type: ignore[arg-type]
+        return {item.name: getattr(arrays, item.name) for item in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        tensors = self._map(torch.from_numpy)
+        vars(self).update({item.name: getattr(tensors, item.name) for item in fields(self)})
 
     @property
     def host(self) -> Batch:
@@ -118,7 +130,8 @@ class Batch:
             how: ViewInput(*(None if part is None else function(part) for part in found))  # type: ignore[arg-type]
             for how, found in self.rewritten.items()
         }
-        return replace(self, **tensors, rewritten=rewritten)
+        source = None if self.source is None else function(self.source)
+        return replace(self, **tensors, rewritten=rewritten, source=source)
 
     def on_device(self, tensor: Tensor) -> Tensor:
         """Return a tensor that was computed on the CPU on the device of the batch."""
@@ -354,6 +367,10 @@ class Objective(LossTerm):
     def total(self, outputs: Outputs) -> Tensor:
         """Return the sum over those items, a scalar; 0 with a graph if there are none."""
 
+    def token_losses(self, outputs: Outputs) -> Tensor | None:
+        """Return the loss of each labelled position, in row order, if the total is their sum; by default None."""
+        return None
+
 
 class LanguageModelling(Objective):
     """Mean cross-entropy of the labels, in nats.
@@ -380,9 +397,13 @@ class LanguageModelling(Objective):
         """Return the number of labelled positions."""
         return batch.labelled
 
+    def token_losses(self, outputs: Outputs) -> Tensor:
+        """Return the cross-entropy at each labelled position (positions,)."""
+        return outputs.map_logits(cross_entropy, (self.view,), outputs.batch.targets)
+
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed cross-entropy."""
-        return outputs.map_logits(cross_entropy, (self.view,), outputs.batch.targets).sum()
+        return self.token_losses(outputs).sum()
 
 
 class BatchObjective(LossTerm):

@@ -16,11 +16,12 @@ from acclimate.device import Precision, autocast, concatenate, copy_to, host_cop
 from acclimate.errors import UserError
 from acclimate.masking import Rewriting
 from acclimate.models import dropout_rates, kind_of, language_head, reads_positions, step_context
+from acclimate.models.adapters import share_weights
 from acclimate.models.batching import logit_rows, max_graph_tokens, padding_policy
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
-from acclimate.models.lora import share_weights
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 from acclimate.training.distributed import LastPass, ProcessGroup
+from acclimate.training.ledger import SourceLedger
 
 Terms = dict[str, Tensor]
 
@@ -76,6 +77,9 @@ class Engine:
         self.views = tuple(dict.fromkeys(views.values()))
         self.duplicates = {view: same for view, same in views.items() if view != same}
         self.embeddings = any(term.embeddings for term in objectives)
+        self.ledger: SourceLedger | None = None
+        """Records the language-model loss of each source in steps with gradients; None if there is one source."""
+        self._recorded: SourceLedger | None = None
         for view in self.views:
             if view.reader not in self.readers:
                 raise ValueError(f"a view asks for the reader '{view.reader}', which was not given to this engine")
@@ -149,10 +153,16 @@ class Engine:
         """
         counts = self._counts(batches)
         terms: Terms = {}
+        self._recorded = ledger = self.ledger if backward else None
+        if ledger:
+            ledger.open_step(batches[0].masked.device)
         with self.group.sum_gradients(self.model.parameters() if backward else ()) as last_pass, self.step_context():
             self._run(batches, counts, terms, backward, last_pass)
         names = [term.name for term in self.additive]
-        summed = dict(zip(names, self.group.add([terms[name] for name in names]), strict=True))
+        sums = self.group.add([terms[name] for name in names] + ([ledger.step] if ledger else []))
+        if ledger:
+            ledger.close_step(sums.pop())
+        summed = dict(zip(names, sums, strict=True))
         terms = summed | {term.name: terms[term.name] for term in self.over_batch}
         weights = self.weights
         terms["loss"] = torch.stack([weights[name] * value for name, value in terms.items()]).sum()
@@ -256,10 +266,14 @@ class Engine:
     ) -> Tensor:
         """Return the part of the loss that a micro-batch contributes, and add its additive terms to ``terms``."""
         outputs, represented = read
-        parts = []
+        parts, ledger = [], self._recorded
         for term in self.additive:
             with nullcontext() if term.weight else torch.no_grad():  # it is reported only
-                value = term.total(outputs) / counts[term.name]
+                losses = term.token_losses(outputs) if ledger else None
+                if ledger and losses is not None:
+                    ledger.add(outputs.batch, losses)
+                    ledger = None  # a second language-model loss is that of another view
+                value = (term.total(outputs) if losses is None else losses.sum()) / counts[term.name]
             terms[term.name] = terms.get(term.name, 0) + value.detach()
             parts.append(term.weight * value)
         # By the chain rule this product has the gradient of the loss, though not its value.

@@ -11,7 +11,7 @@ from typing import Any
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus
 from acclimate.files import MANIFEST_FILE, atomic_folder, record_files, write_json
-from acclimate.models.lora import ADAPTER_FOLDER
+from acclimate.models.adapters import ADAPTER_FOLDER
 from acclimate.progress import print_message
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.heldout import SimilarityCheck
@@ -68,6 +68,7 @@ def adapt_in_stages(
         made = stage.method if isinstance(stage.method, Method) else stage.method(places)
         results.append(adapt(start, texts[reads], made, place, **{**options, **stage.options}))
         places.append(place)
+        options = {**options, "new_tokens": None, "new_token_settings": None}  # the first stage has added them
     total = AdaptResult(
         out,
         config["method"],
