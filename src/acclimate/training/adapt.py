@@ -236,7 +236,18 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
         context = AdaptContext(
-            loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task, sharded
+            loaded.model,
+            layers,
+            loaded.tokenizer,
+            rows,
+            strategy,
+            seed,
+            precision,
+            progress,
+            group,
+            task,
+            sharded,
+            length,
         )
         method.prepare(context)
         rule = method.update_rule()

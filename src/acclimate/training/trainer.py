@@ -172,6 +172,7 @@ class StepTrainer(Trainer):
         if not model.training:  # to visit all modules takes a millisecond, as long as a layer of a small model
             model.train()
         device = self.args.device
+        self.engine.progress = min(1.0, max(self.state.global_step / len(self.data), self.clock.spent))
         terms = self.engine.step([batch.to(device) for batch in inputs])
         if self.scaler is not None:
             self.scaler.unscale(model)
