@@ -60,7 +60,8 @@ def locate_operations(parts: Iterable[Any], folder: Path) -> None:
     for operation, registry in ((one, registry) for given, registry in lists for one in given or []):
         for name, settings in operation.items():
             cls = registry.lookup(name)
-            locate_settings(settings, cls.files, folder)
+            written = [key for key in cls.functions if ".py:" in str(settings.get(key))]
+            locate_settings(settings, [*cls.files, *written], folder)
             settings |= {key: locate_model(settings[key], folder) for key in cls.models if settings.get(key)}
 
 
