@@ -21,7 +21,7 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
 from acclimate.files import is_intact
-from acclimate.merging.merge import linear
+from acclimate.merging.rules import linear
 from acclimate.merging.weights import TYPES, Stored, write_weights
 from acclimate.options import MergeOptions, build
 from acclimate.options.merging import check_options

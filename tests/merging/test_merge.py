@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from acclimate import merge
 from acclimate.errors import UserError
-from acclimate.merging.merge import sparse
+from acclimate.merging.rules import sparse
 from acclimate.merging.weights import Checkpoint
 from tests.cases import each
 from tests.tiny import DECODERS, ENCODERS, add_token, decoder_tokenizer, save_tiny, tiny_model, with_old_names

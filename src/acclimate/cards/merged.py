@@ -10,20 +10,13 @@ from acclimate.cards.card import Card, display_name, escape_markdown, find_origi
 from acclimate.cards.writers import LIMITS
 from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.model_kinds import find_kind
+from acclimate.options.merging import METHODS
 
-METHODS = {
-    "chat-vector": ("model + weight (instruct - base)", "Huang et al., ACL 2024"),
-    "skill": ("model + weight (skill - base)", "Huang et al., EMNLP 2023"),
-    "interpolation": ("(1 - alpha) base + alpha model", "Wortsman et al., CVPR 2022"),
-    "soup": ("weighted mean of the models", "Wortsman et al., ICML 2022"),
-    "ties": ("base + TIES of the differences to it", "Yadav et al., NeurIPS 2023"),
-    "dare-linear": ("base + weighted sum of the differences to it after DARE", "Yu et al., ICML 2024"),
-    "dare-ties": ("base + TIES of the differences to it after DARE", "Yu et al., ICML 2024"),
-}
-"""What each method of merging computes, and its paper."""
 PIPELINES = {"ForSequenceClassification": "text-classification", "ForQuestionAnswering": "question-answering"}
 """Pipeline tags of end tasks, by the end of the name of their class."""
-SETTINGS = ("alpha", "weights", "density", "seed")
+SETTINGS = ("alpha", "weights", "density", "layers", "seed")
+RANDOM = ("dare-linear", "dare-ties", "fisher")
+"""Methods that read the random seed."""
 NOT_MEASURED = (
     "Not evaluated. `acclimate compare` measures this model and the ones that it was merged from on held-out text and "
     "end tasks."
@@ -50,16 +43,17 @@ def write_merged_card(
     """
     manifest = read_json(folder / MANIFEST_FILE)
     sources, method = manifest["sources"], manifest["method"]
-    formula, paper = METHODS[method]
-    names = ", ".join(f"`{display_name(source['name'])}`" for source in sources)
+    merged: list[str] = manifest["merged"]
+    formula, paper = METHODS[method].formula, METHODS[method].paper
+    names = ", ".join(f"`{display_name(source['name'])}`" for source in sources if source["name"] in merged)
     tables = [f"{title}:\n\n{markdown_table(columns, rows)}" for title, rows in losses.items()]
-    settings = {key: manifest[key] for key in SETTINGS if key != "seed" or method.startswith("dare")}
+    settings = {key: manifest[key] for key in SETTINGS if key != "seed" or method in RANDOM}
     notes = [_strip_folders(note, sources) for note in manifest["notes"]]
     card = Card(
         name,
         _pipeline(read_json(folder / "config.json").get("architectures") or []),
         f"Merged from {names} without training: {formula}.",
-        origin=find_origin(sources[0]["name"]),
+        origin=find_origin(merged[0]),
         tags=["merge", method],
     )
     card.sections = [

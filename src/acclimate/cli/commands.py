@@ -11,7 +11,7 @@ from acclimate.errors import UserError
 
 JOURNEY = {
     "Find out": ("demo", "advise", "compare", "init"),
-    "Train": ("select", "adapt", "generate-queries", "finetune", "merge", "distill", "annotate", "pretrain"),
+    "Train": tuple("select transform adapt generate-queries finetune merge distill annotate pretrain".split()),
     "Look and share": ("inspect", "methods", "push", "doctor", "bench"),
 }
 """The commands by panel of ``acclimate --help``, in the order in which they are used."""
@@ -22,10 +22,11 @@ PAGES = {
     "compare": "docs/study.md",
     "init": "docs/study.md",
     "select": "docs/select.md",
+    "transform": "docs/transform.md",
     "adapt": "docs/commands.md",
     "finetune": "docs/data.md",
     "generate-queries": "docs/embeddings.md",
-    "merge": "docs/decoders.md",
+    "merge": "docs/merging.md",
     "distill": "docs/distill.md",
     "annotate": "docs/selective.md",
     "pretrain": "docs/pretrain.md",

@@ -16,7 +16,7 @@ from acclimate.options import MergeOptions, values
     "Qwen/Qwen3-0.6B --out merged/",
 )
 def merge(options: MergeOptions) -> None:
-    """Merge models of one base model: chat vector, skill, interpolation, soup, TIES or DARE."""
+    """Merge models of one base model: interpolation, chat vectors, soups, Fisher weights, TIES and more."""
     from acclimate.merging import merge as run
     from acclimate.merging.path import path_tables
 

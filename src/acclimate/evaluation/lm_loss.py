@@ -35,7 +35,7 @@ class TargetRow(NamedTuple):
     labels: np.ndarray
 
 
-class _Document(NamedTuple):
+class TargetDocument(NamedTuple):
     """The rows of a document, its ordinary tokens, and the UTF-8 bytes that they cover."""
 
     rows: list[TargetRow]
@@ -112,23 +112,8 @@ def _measure(
 ) -> dict[str, Any]:
     attach(model)
     kind = kind_of(model)
-    if kind.targets is None:
-        documents = _mask_documents(tokenizer, texts, max_length, rate, seed)
-    else:
-        reader = read_as_text(tokenizer)
-        documents = [_read_in_windows(kind, reader, text[:MAX_CHARACTERS], max_length) for text in texts]
+    documents = read_targets(model, tokenizer, texts, max_length, rate, seed)
     examples = [(index, row) for index, document in enumerate(documents) for row in document.rows]
-    available = longest_text(model)
-    if available is not None and max((len(row.ids) for _, row in examples), default=0) > available:
-        virtual = len(virtual_ids(tokenizer))
-        raise UserError(
-            f"max_length={max_length}"
-            + (f" with {virtual} virtual tokens" if virtual else "")
-            + f" is more than the {available} positions of this model. Lower it for all models whose {kind.loss_name} "
-            "you compare."
-        )
-    if not examples:
-        raise UserError(f"The text to measure the {kind.loss_name} on has no token to predict.")
     losses, counts = [0.0] * len(texts), [0] * len(texts)
     found = summed_losses(model, tokenizer, [row for _, row in examples])
     for (index, _), (loss, count) in zip(examples, found, strict=True):
@@ -149,6 +134,40 @@ def _measure(
         "per_text_masked": counts,
         "per_text_bytes": sizes,
     }
+
+
+def read_targets(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    max_length: int,
+    rate: float = MASK_RATE,
+    seed: int = 13,
+) -> list[TargetDocument]:
+    """Return the rows on which the loss of a model on texts is measured; see :func:`language_model_loss`.
+
+    Raises:
+        UserError: If the model cannot read texts of that length, or no text has a token to predict.
+    """
+    kind = kind_of(model)
+    if kind.targets is None:
+        documents = _mask_documents(tokenizer, texts, max_length, rate, seed)
+    else:
+        reader = read_as_text(tokenizer)
+        documents = [_read_in_windows(kind, reader, text[:MAX_CHARACTERS], max_length) for text in texts]
+    lengths = [len(row.ids) for document in documents for row in document.rows]
+    available = longest_text(model)
+    if available is not None and max(lengths, default=0) > available:
+        virtual = len(virtual_ids(tokenizer))
+        raise UserError(
+            f"max_length={max_length}"
+            + (f" with {virtual} virtual tokens" if virtual else "")
+            + f" is more than the {available} positions of this model. Lower it for all models whose {kind.loss_name} "
+            "you compare."
+        )
+    if not lengths:
+        raise UserError(f"The text to measure the {kind.loss_name} on has no token to predict.")
+    return documents
 
 
 def summed_losses(
@@ -182,7 +201,7 @@ def summed_losses(
 
 def _mask_documents(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int, rate: float, seed: int
-) -> list[_Document]:
+) -> list[TargetDocument]:
     """Return the first ``max_length`` tokens of each text as a row with masked tokens."""
     virtual = virtual_ids(tokenizer)
     encoded = read_as_text(tokenizer)(
@@ -196,10 +215,10 @@ def _mask_documents(
     for index, text in enumerate(texts):
         row = _mask_row(tokenizer, np.array(encoded["input_ids"][index]), virtual, rate, seed)
         if row is None:
-            documents.append(_Document([], 0, 0))
+            documents.append(TargetDocument([], 0, 0))
         else:
             extent = _count_tokens_and_bytes(tokenizer, text, encoded, index, max_length + len(virtual))
-            documents.append(_Document([row], *extent))
+            documents.append(TargetDocument([row], *extent))
     return documents
 
 
@@ -226,11 +245,13 @@ def read_for_scoring(tokenizer: PreTrainedTokenizerBase, text: str, add_begin: b
     return ids, len(ordinary)
 
 
-def _read_in_windows(kind: ModelKind, tokenizer: PreTrainedTokenizerBase, text: str, max_length: int) -> _Document:
+def _read_in_windows(
+    kind: ModelKind, tokenizer: PreTrainedTokenizerBase, text: str, max_length: int
+) -> TargetDocument:
     """Return the windows of a text, in which each token after the first special ones is predicted once."""
     ids, ordinary = read_for_scoring(tokenizer, text, add_begin=True)
     if not ordinary:
-        return _Document([], 0, 0)
+        return TargetDocument([], 0, 0)
     row, rows = np.array(ids), []
     context = max(1, max_length // CONTEXT_SHARE)
     start = scored = 0  # targets of the first positions have been predicted
@@ -241,7 +262,7 @@ def _read_in_windows(kind: ModelKind, tokenizer: PreTrainedTokenizerBase, text: 
         rows.append(TargetRow(window, labels))
         scored = start + len(window) - 1
         start = scored + 1 - context
-    return _Document(rows, ordinary, len(text.encode("utf-8", "surrogatepass")))
+    return TargetDocument(rows, ordinary, len(text.encode("utf-8", "surrogatepass")))
 
 
 def _count_tokens_and_bytes(

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import numpy as np
-
-from acclimate.corpus import Corpus
 from acclimate.corpus.documents import as_corpus, subsample_documents
-from acclimate.corpus.pool import Documents
-from acclimate.corpus.select.nearest import load_embedding
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.files import check_report_file, write_json
+from acclimate.merging.experts import compare_domains
 from acclimate.options import verb
 from acclimate.options.selection import InspectExpertsOptions
 from acclimate.progress import Progress
 from acclimate.results import Measurements
-from acclimate.training.selection import make_context
 from acclimate.version import __version__
 
 
@@ -50,7 +44,7 @@ def _inspect_experts(options: InspectExpertsOptions) -> Measurements:
 
     target = read(options.target)
     texts = {name: read(text) for name, text in (options.corpora or {}).items()}
-    similarity = _compare_domains(texts, target, options.encoder)
+    similarity = compare_domains(texts, target, options.encoder)
     rows = []
     with Progress("Measuring experts", len(experts), unit="models", enabled=options.progress) as bar:
         for name, model in experts.items():
@@ -68,22 +62,6 @@ def _inspect_experts(options: InspectExpertsOptions) -> Measurements:
 
 
 inspect_experts = verb(InspectExpertsOptions, _inspect_experts)
-
-
-def _compare_domains(texts: Mapping[str, Sequence[str]], target: Sequence[str], encoder: Any) -> dict[str, float]:
-    """Return the cosine of the mean embedding of each text and that of the target."""
-    if not texts:
-        return {}
-    everything = [text for documents in texts.values() for text in documents]
-    corpus = Corpus.of(everything)
-    documents = Documents.of(corpus.with_sources(), corpus.report.sources)
-    embed = load_embedding(
-        None if encoder is None else str(encoder), documents, target, make_context(None, None, None, False)
-    )
-    means = {name: np.asarray(embed(list(found)), dtype=np.float64).mean(axis=0) for name, found in texts.items()}
-    center = np.asarray(embed(list(target)), dtype=np.float64).mean(axis=0)
-    lengths = {name: math.sqrt(float(mean @ mean) * float(center @ center)) or 1.0 for name, mean in means.items()}
-    return {name: float(mean @ center) / lengths[name] for name, mean in means.items()}
 
 
 def _best(rows: Sequence[Mapping[str, Any]], measure: str, count: int, lowest: bool = False) -> list[str]:

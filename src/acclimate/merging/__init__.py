@@ -1,4 +1,4 @@
-"""Merging of models that come from one base model: chat vectors, interpolation, soups, TIES and DARE."""
+"""Merging of models that come from one base model, without training."""
 
 from acclimate.merging.merge import MergeResult, merge
 

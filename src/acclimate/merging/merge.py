@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import warnings
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, cast
 
 import torch
 from huggingface_hub import snapshot_download
 from torch import Tensor
 
 from acclimate.cards import write_merged_card
-from acclimate.device import preserve_rng_state
 from acclimate.errors import UserError
 from acclimate.files import (
     MANIFEST_FILE,
@@ -27,7 +25,12 @@ from acclimate.files import (
     write_json,
 )
 from acclimate.locks import with_output_lock
+from acclimate.merging.experts import Experts
+from acclimate.merging.fisher import measure_fisher, read_fisher, save_fisher
+from acclimate.merging.measuring import Measured, open_data
 from acclimate.merging.path import COLUMNS, PATH_FILE, MergeResult, draw_path, measure_path, path_rows
+from acclimate.merging.rules import Rule, fisher_weighted, linear, make_rule, taken_from_second
+from acclimate.merging.soup import greedy_soup
 from acclimate.merging.weights import Checkpoint, match, write_weights
 from acclimate.models.checkpoints import (
     UNREADABLE,
@@ -39,7 +42,16 @@ from acclimate.models.checkpoints import (
 from acclimate.models.loading import load_tokenizer
 from acclimate.models.saving import copy_sentence_encoder_files, find_file
 from acclimate.options import recorded, verb
-from acclimate.options.merging import DENSITY, PATH, SPARSE, MergeOptions, check_options
+from acclimate.options.merging import (
+    DENSITY,
+    LAYERS,
+    METHODS,
+    OTHER_MODELS,
+    PATH,
+    TOP,
+    MergeOptions,
+    check_options,
+)
 from acclimate.progress import Progress
 from acclimate.training.inputs import as_corpus
 from acclimate.training.result import find_result
@@ -48,12 +60,10 @@ from acclimate.version import __version__
 GENERATION_FILE = "generation_config.json"
 HUB_FILES = ["model*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
 """Files of a model on the Hub that merging reads."""
-Rule = Callable[[str, Sequence[Callable[[], Tensor]]], Tensor]
-"""Function that merges a tensor, given its name and functions that read it from the sources, in their order."""
 
 
 class Source(NamedTuple):
-    """A model that is merged: ``"model"``, ``"instruct"``, ``"skill"`` or ``"base"``, and its folder or Hub name."""
+    """A model that is merged: ``"model"``, ``"instruct"``, ``"skill"``, ``"domain"`` or ``"base"``, and its name."""
 
     role: str
     name: str
@@ -67,14 +77,23 @@ def _merge(options: MergeOptions) -> MergeResult:
     al., ACL 2024). ``skill`` adds what any other training has changed: model + weight (skill - base). With a sentence
     encoder as the skill, the result is one, too (AdaSent, Huang et al., EMNLP 2023). ``interpolation`` is
     (1 - alpha) base + alpha model (WiSE-FT, Wortsman et al., CVPR 2022). ``soup`` is the weighted mean of the models
-    (Wortsman et al., ICML 2022). ``ties`` (Yadav et al., NeurIPS 2023), ``dare-linear`` and ``dare-ties`` (Yu et al.,
-    ICML 2024) drop a part of the difference of each model to the base model, and add a combination of the rest to it;
-    ``peft`` computes it, tensor by tensor.
+    (Wortsman et al., ICML 2022); ``greedy-soup`` adds models to an equal mean, from the best to the worst, as long as
+    the score on dev (of language models, the loss on text) does not get worse. ``fisher`` weights each parameter of
+    each model by its Fisher information (Matena and Raffel, NeurIPS 2022), measured on tasks or text without labels.
+    ``task-arithmetic`` adds to the base model the weighted differences of the models to it (Ilharco et al., ICLR
+    2023). ``ties`` (Yadav et al., NeurIPS 2023), ``dare-linear`` and ``dare-ties`` (Yu et al., ICML 2024) drop a part
+    of these differences first; ``peft`` computes it, tensor by tensor. ``layers`` takes the embeddings and the first
+    layers from a model that was adapted to the domain, and the rest from one that learned a task elsewhere, with the
+    first part frozen (Vast et al., ECIR 2024).
+
+    With ``target``, only the ``top`` models that fit a new domain best are merged (SaM): those with the lowest loss on
+    its text, or those whose own text is most similar to it.
 
     Each tensor is read, merged in fp32 and written before the next, so that memory holds about two tensors; with
-    ``ties`` and ``dare``, two per model. The result has the architecture, the types of the weights, the configuration
-    and the tokenizer of the first model. A chat vector also brings the chat template and the generation settings of
-    the instruction-tuned model. An ``alpha`` of 0 or 1 copies weights bit by bit.
+    ``ties`` and ``dare``, two per model. Models are loaded one at a time to be measured. The result has the
+    architecture, the types of the weights, the configuration and the tokenizer of the first model. Heads of models of
+    different tasks are not merged. A chat vector also brings the chat template and the generation settings of the
+    instruction-tuned model. An ``alpha`` of 0 or 1 copies weights bit by bit.
 
     With ``alphas``, the models along the interpolation are written one at a time, measured on held-out text and
     deleted. The losses are written to ``path.json``, ``path.png`` and ``path.svg``. The user
@@ -95,21 +114,31 @@ def _merge(options: MergeOptions) -> MergeResult:
         for name in PATH
         if options.alphas
     }
+    data = [open_data(one, sources[0].name, options) for one in cast(Any, options.data) or ()]
+    experts = None if options.target is None else Experts(options, sources[0].name)
     config = recorded(
         options,
-        ("models", "base", "instruct", "skill", "text_column"),
+        ("models", "base", "instruct", "skill", "domain_model", "corpora", "text_column"),
         acclimate=__version__,
         model=sources[0].name,
         sources=[{**source._asdict(), "files": model_fingerprint(source.name)} for source in sources],
         **_resolve_settings(options),
         **{name: text.fingerprint for name, text in texts.items()},
+        data=[one.fingerprint() for one in data] or None,
+        target=experts and experts.fingerprint(),
     )
     manifest = MANIFEST_FILE if has_model else PATH_FILE
     if (done := _load_finished(out, manifest, config, options.overwrite)) is not None:
         return done
     check_writable(out)
-    merger = Merger(sources, round(options.max_shard_gb * 10**9), options.progress)
-    notes = [*merger.notes, *_compare_origin(config)]
+    notes = _compare_origin(config)
+    if experts:
+        models, note = experts.select([source.name for source in sources if source.role == "model"])
+        sources = [source for source in sources if source.role != "model" or source.name in models]
+        sources.sort(key=lambda source: models.index(source.name) if source.role == "model" else len(models))
+        notes.append(note)
+    merger = Merger(sources, options)
+    notes[:0] = merger.notes
     result = MergeResult(out, options.method, notes, has_model=has_model)
     with atomic_folder(out) as folder:
         if options.alphas is not None:
@@ -124,8 +153,12 @@ def _merge(options: MergeOptions) -> MergeResult:
             write_json(folder / PATH_FILE, {**config, "notes": notes, "path": result.path})
             draw_path(result.path, folder)
         if has_model:
-            merger.write(folder, _make_rule(config))
-            write_json(folder / MANIFEST_FILE, {**config, "notes": notes})
+            with TemporaryDirectory(dir=folder) as work:
+                rule, measured = _make_rule(config, merger, data, Path(work), options)
+                notes += measured
+                merger.write(folder, rule)
+            merged = [source.name for source in sources]
+            write_json(folder / MANIFEST_FILE, {**config, "merged": merged, "notes": notes})
             write_merged_card(folder, out.name, COLUMNS, path_rows(result.path))
         record_files(folder, manifest)
     return result
@@ -142,10 +175,11 @@ def _find_sources(options: MergeOptions) -> list[Source]:
     """
     models: Any = options.models
     sources = [Source("model", str(name)) for name in models]
-    for role, method in (("instruct", "chat-vector"), ("skill", "skill")):
-        if options.method == method:
-            sources.append(Source(role, str(getattr(options, role))))
-    if options.method != "soup":
+    method = METHODS[options.method]
+    for option in OTHER_MODELS:
+        if option in method.needs:
+            sources.append(Source(option.partition("_")[0], str(getattr(options, option))))
+    if method.needs_base:
         base = options.base
         if base is None:
             base = (read_json_object(Path(models[0]) / MANIFEST_FILE) or {}).get("model")
@@ -191,10 +225,11 @@ class Merger:
     """Models that are checked against each other and can be merged by several rules.
 
     Attributes:
+        models: Folders or names of the models themselves, without the base model and the like.
         notes: What is not merged.
     """
 
-    def __init__(self, sources: Sequence[Source], max_shard_bytes: int, progress: bool) -> None:
+    def __init__(self, sources: Sequence[Source], options: MergeOptions) -> None:
         """Open the models.
 
         Raises:
@@ -203,13 +238,14 @@ class Merger:
         self._first = Checkpoint(find_folder(sources[0].name), sources[0].name)
         others = [Checkpoint(find_folder(source.name), source.name, self._first) for source in sources[1:]]
         self._models = [self._first, *others]
-        self._max_shard_bytes, self._progress = max_shard_bytes, progress
+        self._max_shard_bytes, self._progress = round(options.max_shard_gb * 10**9), options.progress
         self._tokenizer = load_tokenizer(self._first.folder)
         self._generation = self._first.folder / GENERATION_FILE
         self._sentence_modules = self._first.folder
+        self.models = [source.name for source in sources if source.role == "model"]
         self.notes: list[str] = []
         for source, other in zip(sources[1:], others, strict=True):
-            self.notes += match(self._first, other)
+            self.notes += match(self._first, other, METHODS[options.method].joins_tasks)
             tokenizer = load_tokenizer(other.folder)
             missing = self._missing_tokens(tokenizer.get_vocab(), other.label)
             if source.role == "instruct":
@@ -260,6 +296,16 @@ class Merger:
         ]
         if taken:
             self.notes.append(f"From '{instruct.label}', the result also has the {' and the '.join(taken)}.")
+
+    def find_names(self, model: int, names: Iterable[str]) -> dict[str, str]:
+        """Return which of the names of tensors in memory each tensor of the result has in a model."""
+        checkpoint = self._models[model]
+        found = {checkpoint.resolve(name): name for name in names}
+        return {name: found[place] for name in self._first.stored if (place := checkpoint.source_of(name)) in found}
+
+    def first_layers(self, count: int) -> set[str]:
+        """Return the names of the embeddings and of the first layers; see :meth:`Checkpoint.first_layers`."""
+        return self._first.first_layers(count)
 
     def write(self, folder: Path, rule: Rule) -> None:
         """Write the merged model into an existing folder: weights, configuration and tokenizer.
@@ -319,81 +365,65 @@ def find_folder(name: str) -> Path:
         raise UserError(f"No model could be read from '{name}': {load_error(error, name)}") from error
 
 
-def _resolve_settings(options: MergeOptions) -> dict[str, Any]:
-    """Return the weights and the density of a merge, with defaults filled in; None where the method has none."""
-    count = len(options.models)  # type: ignore[arg-type]
-    given: Any = options.weights
-    weights = list(given or [1 / count if options.method in ("soup", "dare-linear") else 1.0] * count)
-    if options.method == "soup":
-        weights = [weight / sum(weights) for weight in weights]
-    density = options.density or DENSITY
-    return {
-        "weights": None if options.method == "interpolation" else weights,
-        "density": density if options.method in SPARSE else None,
-    }
-
-
-def _make_rule(config: Mapping[str, Any]) -> Rule:
-    """Return the rule of a merge, for the sources in the order of :func:`_find_sources`."""
-    method, weights = config["method"], config["weights"]
-    if method == "interpolation":
-        return linear([config["alpha"], 1 - config["alpha"]])
-    if method in ("chat-vector", "skill"):
-        return linear([1.0, weights[0], -weights[0]])
-    if method == "soup":
-        return linear(weights)
-    return sparse(method, weights, config["density"], config["seed"])
-
-
-def linear(coefficients: Sequence[float]) -> Rule:
-    """Return the rule sum of coefficient * tensor.
-
-    Terms are added from the last to the first, so that a difference of two sources is exact where they are equal. If
-    only one source counts, and with the coefficient 1, its tensor is returned as it is.
-    """
-
-    def rule(name: str, reads: Sequence[Callable[[], Tensor]]) -> Tensor:
-        terms = [(factor, read) for factor, read in zip(coefficients, reads, strict=True) if factor]
-        if [factor for factor, _ in terms] == [1.0]:
-            return terms[0][1]()
-        factor, read = terms.pop()
-        total = _precise(read()).mul(factor)
-        for factor, read in reversed(terms):
-            total.add_(_precise(read()), alpha=factor)
-        return total
-
-    return rule
-
-
-def sparse(method: str, weights: Sequence[float], density: float, seed: int) -> Rule:
-    """Return the rule base + combination of sparse differences, as in ``peft.utils.merge_utils``.
+def _make_rule(
+    config: Mapping[str, Any], merger: Merger, data: Sequence[Measured], work: Path, options: MergeOptions
+) -> tuple[Rule, list[str]]:
+    """Return the rule of a merge, and notes on what was measured for it.
 
     Args:
-        method: One of :data:`acclimate.options.merging.SPARSE`.
-        weights: Weight of each model; the base model is the last source.
-        density: Share of each difference that is kept.
-        seed: Random seed; each tensor has its own random numbers, whatever the order.
-
-    Raises:
-        UserError: If ``peft`` is not installed.
+        config: The resolved options.
+        merger: The models.
+        data: What they are measured on.
+        work: Folder for models and Fisher information while the rule is in use.
+        options: The options as given.
     """
-    try:
-        from peft.utils import merge_utils
-    except ImportError as error:
-        raise UserError(f"The method '{method}' needs peft: pip install 'acclimate[lora]'.") from error
-    combine = getattr(merge_utils, method.replace("-", "_"))
+    models: list[str] = [source["name"] for source in config["sources"] if source["role"] == "model"]
+    if config["method"] == "layers":
+        return taken_from_second(merger.first_layers(config["layers"])), []
+    if config["method"] == "greedy-soup":
+        return _cook(models, merger, data[0], work / "soup")
+    if config["method"] == "fisher":
+        reads = []
+        for number, model in enumerate(merger.models):
+            information = measure_fisher(
+                data[models.index(model) if len(data) > 1 else 0], model, options.seed, options.progress
+            )
+            names = merger.find_names(number, information)
+            save_fisher(information, work / f"{number}.safetensors")
+            reads.append(read_fisher(work / f"{number}.safetensors", names))
+        return fisher_weighted(config["weights"], reads), []
+    return make_rule(config), []
 
-    def rule(name: str, reads: Sequence[Callable[[], Tensor]]) -> Tensor:
-        base = _precise(reads[-1]())
-        deltas = [_precise(read()) - base for read in reads[:-1]]
-        with preserve_rng_state(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a density of 1 is allowed here
-            torch.manual_seed(seed + zlib.crc32(name.encode()))
-            return base + combine(deltas, torch.tensor(weights, dtype=base.dtype), density=density)
 
-    return rule
+def _cook(models: Sequence[str], merger: Merger, data: Measured, work: Path) -> tuple[Rule, list[str]]:
+    """Return the mean of the models in a greedy soup, and a note on the models."""
+
+    def score(kept: list[int]) -> float:
+        work.mkdir()
+        merger.write(work, linear([(number in kept) / len(kept) for number in range(len(models))]))
+        found = data.score(work)
+        shutil.rmtree(work)
+        return found
+
+    soup = greedy_soup([data.score(model) for model in models], score)
+    scores = ", ".join(
+        f"'{model}' ({soup.scores[number]:.4f}{'' if number in soup.kept else ', left out'})"
+        for number, model in enumerate(models)
+    )
+    kept = f"The soup has {len(soup.kept)} of {len(models)} models"
+    return linear(soup.weights), [f"{kept}, by {data.measure} on {data.name}: {scores}; soup {soup.score:.4f}."]
 
 
-def _precise(value: Tensor) -> Tensor:
-    """Return a tensor in fp32, or in fp64 if it has that type."""
-    return value if value.dtype == torch.float64 else value.float()
+def _resolve_settings(options: MergeOptions) -> dict[str, Any]:
+    """Return the options that only some methods use, with defaults filled in; None where the method has none."""
+    method = METHODS[options.method]
+    count: int = options.top or TOP if options.target is not None else len(options.models)  # type: ignore[arg-type]
+    given: Any = options.weights
+    weights = list(given or [1 / count if method.weight is None else method.weight] * count)
+    if options.method in ("soup", "fisher"):
+        weights = [weight / sum(weights) for weight in weights]
+    settings: dict[str, Any] = {"weights": weights if "weights" in method.uses else None}
+    for name, default in (("density", DENSITY), ("layers", LAYERS)):
+        value = getattr(options, name)
+        settings[name] = default if value is None and name in method.uses else value
+    return settings

@@ -23,6 +23,7 @@ from acclimate.models.checkpoints import (
     describe_extensions,
     load_config,
 )
+from acclimate.models.compiling import layers_of
 from acclimate.models.loading import check_architecture
 from acclimate.progress import silence_transformers
 
@@ -92,14 +93,14 @@ class Checkpoint:
         parameters = skeleton.state_dict(keep_vars=True)
         self._prefix = f"{skeleton.base_model_prefix}." if skeleton.base_model_prefix else ""
         self._known = [like._names if like else set(), set(parameters)]
-        self._names: set[str] = {self._resolve(name) for name in parameters}
+        self._names: set[str] = {self.resolve(name) for name in parameters}
         outside = [name for name in parameters if not name.startswith(self._prefix)]
-        self._head = set(map(self._resolve, outside)) if len(outside) < len(parameters) else set()
-        self.tied = {self._resolve(name): self._resolve(to) for name, to in skeleton.all_tied_weights_keys.items()}
-        self.stored = {self._resolve(one.name): one for one in self._read_headers()}
+        self._head = set(map(self.resolve, outside)) if len(outside) < len(parameters) else set()
+        self.tied = {self.resolve(name): self.resolve(to) for name, to in skeleton.all_tied_weights_keys.items()}
+        self.stored = {self.resolve(one.name): one for one in self._read_headers()}
         self._resolve_tied()
         table = skeleton.get_input_embeddings().weight
-        embeddings = self.find(self._resolve(next(name for name, value in parameters.items() if value is table)))
+        embeddings = self.find(self.resolve(next(name for name, value in parameters.items() if value is table)))
         if embeddings is None:
             raise UserError(f"The weights of '{label}' do not fit its config.json: it has no embeddings.")
         self.rows = embeddings.shape[0]
@@ -143,7 +144,7 @@ class Checkpoint:
                 raise UserError(f"The weights in '{file}' cannot be read: {first_line(error)}") from error
         return found
 
-    def _resolve(self, name: str) -> str:
+    def resolve(self, name: str) -> str:
         """Return the name that the architecture gives a tensor of a file, or the name itself."""
         for old, new in OLD_NAMES.items():
             if name.endswith(old):
@@ -172,6 +173,39 @@ class Checkpoint:
         with safe_open(one.file, "pt") as tensors:
             return tensors.get_tensor(one.name)
 
+    def source_of(self, name: str) -> str:
+        """Return the name of a tensor, or of the one that it shares if it has none of its own."""
+        return name if name in self.stored else self.tied.get(name, name)
+
+    def forget_head(self) -> None:
+        """Leave out the tensors of the head."""
+        for name in self._head:
+            self.stored.pop(name, None)
+            self.tied.pop(name, None)
+
+    def first_layers(self, count: int) -> set[str]:
+        """Return the names of the parameters before the layers, which are the embeddings, and of the first layers.
+
+        Raises:
+            UserError: If the model has fewer layers, or layers that share their weights.
+        """
+        skeleton = self._make_skeleton()
+        layers = layers_of(skeleton.base_model)
+        if len(layers) != self.config.num_hidden_layers:
+            raise UserError(f"The layers of '{self.label}' share their weights, so they cannot be divided.")
+        if count > len(layers):
+            raise UserError(f"'{self.label}' has {len(layers)} layers, so --layers can be at most that, not {count}.")
+        inside = {id(value): number for number, layer in enumerate(layers) for value in layer.parameters()}
+        names = {id(value): name for name, value in skeleton.named_parameters()}
+        found: set[str] = set()
+        before = True
+        for value in skeleton.base_model.parameters():
+            number = inside.get(id(value))
+            before = before and number is None
+            if before or (number is not None and number < count):
+                found.add(self.source_of(self.resolve(names[id(value)])))
+        return found
+
     def is_head(self, name: str) -> bool:
         """Return whether a tensor is part of a head, where the architecture has one."""
         return name in self._head
@@ -184,12 +218,13 @@ class Checkpoint:
         return name not in self._names and all(map(self.find, encoder))
 
 
-def match(first: Checkpoint, other: Checkpoint) -> list[str]:
+def match(first: Checkpoint, other: Checkpoint, joins_tasks: bool = False) -> list[str]:
     """Check that another model can be merged with the first, which determines the tensors of the result.
 
     Args:
         first: The first model.
         other: Another model.
+        joins_tasks: Whether models of different tasks can be merged; the head of the first one is then kept.
 
     Returns:
         Notes on what is not merged.
@@ -203,7 +238,7 @@ def match(first: Checkpoint, other: Checkpoint) -> list[str]:
             f"'{first.label}' is a model of the type {kinds[0]}, '{other.label}' one of the type {kinds[1]}; merge "
             "models of the same architecture."
         )
-    notes = _compare_settings(first, other)
+    notes = _compare_settings(first, other, joins_tasks)
     kept = [name for name in first.stored if _is_kept(first, other, name)]
     dropped = [name for name in other.stored if name not in first.stored and _is_dropped(first, other, name)]
     if kept:
@@ -260,8 +295,8 @@ def _is_dropped(first: Checkpoint, other: Checkpoint, name: str) -> bool:
     raise UserError(_missing(name, other, first))
 
 
-def _compare_settings(first: Checkpoint, other: Checkpoint) -> list[str]:
-    """Return notes on settings in which the configurations differ.
+def _compare_settings(first: Checkpoint, other: Checkpoint, joins_tasks: bool) -> list[str]:
+    """Return notes on settings in which the configurations differ; leave out a head that has other labels.
 
     Raises:
         UserError: If weights mean something else in the other model.
@@ -274,7 +309,9 @@ def _compare_settings(first: Checkpoint, other: Checkpoint) -> list[str]:
                 "models of the same architecture."
             )
     if ours.get("architectures") == theirs.get("architectures") and ours.get("id2label") != theirs.get("id2label"):
-        raise UserError(f"'{first.label}' and '{other.label}' have different labels; merge models of one task.")
+        if not joins_tasks:
+            raise UserError(f"'{first.label}' and '{other.label}' have different labels; merge models of one task.")
+        other.forget_head()
     names = sorted(
         name
         for name in ours.keys() & theirs.keys()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
@@ -38,13 +38,14 @@ class View:
         tokens: The masked tokens, the original ones, or the texts rewritten in another way.
         draw: Index of the dropout mask. Views that differ only in it get independent dropout.
         gates: Gates on heads or other units; None means ones.
-        reader: The model in training, or its frozen original (without gradient and dropout).
+        reader: ``"student"``, the model in training; ``"reference"``, its frozen original; or the name of another
+            frozen model. Frozen models have neither gradient nor dropout.
     """
 
     tokens: Literal["masked", "original"] | Rewriting = "masked"
     draw: int = 0
     gates: Gates | None = None
-    reader: Literal["student", "reference"] = "student"
+    reader: str = "student"
 
     @property
     def unmasked(self) -> View:
@@ -87,6 +88,16 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Return the batch on ``device``."""
         return self._map(lambda tensor: copy_to(tensor, device))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return arrays, which another process receives in one message; each tensor would take a connection."""
+        arrays = self._map(Tensor.numpy)  # type: ignore[arg-type]
+        return {item.name: getattr(arrays, item.name) for item in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        tensors = self._map(torch.from_numpy)
+        vars(self).update({item.name: getattr(tensors, item.name) for item in fields(self)})
 
     @property
     def host(self) -> Batch:
@@ -302,7 +313,7 @@ class Outputs:
 
     def _head(self, view: View) -> Callable[[Tensor], Tensor]:
         head = self._heads[view.reader]
-        return torch.no_grad()(head) if view.reader == "reference" else head
+        return head if view.reader == "student" else torch.no_grad()(head)
 
 
 class LossTerm(ABC):

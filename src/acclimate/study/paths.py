@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from acclimate.corpus.operations import SELECTIONS
+from acclimate.corpus.operations import SELECTIONS, TRANSFORMS
 from acclimate.corpus.sources import is_hub_name
 from acclimate.models.checkpoints import is_written_as_path
 
@@ -25,11 +25,17 @@ def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
         )
 
 
-def locate_selections(given: Iterable[Iterable[Mapping[str, Any]] | None], folder: Path) -> None:
-    """Resolve the files among the parameters of lists of selections against ``folder``, in place."""
-    for operation in (one for selections in given for one in selections or []):
+def locate_operations(parts: Iterable[Any], folder: Path) -> None:
+    """Resolve the files among the parameters of operations against ``folder``, in place.
+
+    Args:
+        parts: Parts of a study that are instances of :class:`acclimate.study.settings.OperationSpec`.
+        folder: The folder.
+    """
+    lists = [pair for part in parts for pair in ((part.select, SELECTIONS), (part.transform, TRANSFORMS))]
+    for operation, registry in ((one, registry) for given, registry in lists for one in given or []):
         for name, settings in operation.items():
-            cls = SELECTIONS.lookup(name)
+            cls = registry.lookup(name)
             locate_settings(settings, cls.files, folder)
             settings |= {key: locate_model(settings[key], folder) for key in cls.models if settings.get(key)}
 

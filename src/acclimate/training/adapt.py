@@ -27,10 +27,10 @@ from acclimate.files import (
 from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, identify, resolve
 from acclimate.models import LanguageModel, ModelKind, attach, describe_attention, load_language_model, save_model
+from acclimate.models.adapters import warn_of_export
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.compiling import compiled_layers
-from acclimate.models.lora import warn_of_export
 from acclimate.models.saving import write_pooling
 from acclimate.options import AdaptOptions, recorded, values, verb
 from acclimate.options.numbers import AUTO
@@ -223,7 +223,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
         context = AdaptContext(
-            loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task
+            loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task, sharded
         )
         method.prepare(context)
         rule = method.update_rule()
@@ -234,7 +234,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         reference = make_reference(objectives, loaded.model, shared=adapter is not None)
         rule = add_adapter(options, adapter, loaded, rows, rule)
         rule = add_update_rules(options, context, loaded.adapter, rule, length, framing)
-        engine = Engine(loaded.model, objectives, precision, reference=reference, group=group)
+        engine = Engine(loaded.model, objectives, precision, reference, method.readers(), group=group)
         set_gradient_checkpointing(engine, options.gradient_checkpointing, length, progress)
         engine.graph_tokens = max_graph_tokens(loaded.model, length)
         at_once = training_tokens(loaded.model, engine.student_views, length)

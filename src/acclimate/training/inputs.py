@@ -73,7 +73,7 @@ def resolve_texts(
         raise UserError(f"Method '{name}' needs a labelled task; give its folder with --task.")
     if corpus is None and task is None:
         raise UserError("There is no text to adapt to; give --corpus, or --task to read the train split of a task.")
-    if stages and corpus is None:
+    if corpus is None and any(stage.reads == "domain" for stage in stages):
         raise UserError(f"Method '{name}' also reads domain text; give it with --corpus.")
     if method.reads == "task" and corpus is not None and task is not None:
         raise UserError(

@@ -28,7 +28,7 @@ from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError, postpone_stop
 from acclimate.files import read_json, translate_disk_errors, write_json
 from acclimate.models import training_callbacks
-from acclimate.models.lora import adapter_weights
+from acclimate.models.adapters import adapter_weights
 from acclimate.models.saving import find_non_finite
 from acclimate.options.memory import OptimizerName
 from acclimate.progress import Progress
@@ -165,7 +165,8 @@ class StepTrainer(Trainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Run the engine on the micro-batches of a step."""
-        model.train()
+        if not model.training:  # to visit all modules takes a millisecond, as long as a layer of a small model
+            model.train()
         device = self.args.device
         terms = self.engine.step([batch.to(device) for batch in inputs])
         if self.scaler is not None:

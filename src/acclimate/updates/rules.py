@@ -191,7 +191,7 @@ def _set_gradients(gradients: Mapping[Tensor, Tensor | None]) -> None:
 
 
 def group_by_size(scaled: Sequence[tuple[Tensor, T]]) -> Iterator[list[tuple[Tensor, T]]]:
-    """Split weights, each with what belongs to it, into groups of at most :data:`COPIED_BYTES`, if no weight is larger."""
+    """Split weights, with what belongs to each, into groups of at most :data:`COPIED_BYTES`, unless one is larger."""
     group: list[tuple[Tensor, T]] = []
     size = 0
     for weight, factor in scaled:

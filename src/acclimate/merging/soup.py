@@ -1,0 +1,42 @@
+"""Greedy model soups (Wortsman et al., ICML 2022, Recipe 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+
+class Soup(NamedTuple):
+    """The result of :func:`greedy_soup`.
+
+    Attributes:
+        scores: Score of each model by itself.
+        kept: Indices of the models in the soup, from the best to the worst.
+        score: Score of the soup.
+    """
+
+    scores: list[float]
+    kept: list[int]
+    score: float
+
+    @property
+    def weights(self) -> list[float]:
+        """Weight of each model in the mean; 0 for those that are not in the soup."""
+        return [(number in self.kept) / len(self.kept) for number in range(len(self.scores))]
+
+
+def greedy_soup(scores: Sequence[float], score: Callable[[list[int]], float]) -> Soup:
+    """Add models to a mean, from the best to the worst, each if the score of the mean does not fall.
+
+    The soup is then at least as good as the best model on the data that it was selected with.
+
+    Args:
+        scores: Score of each model; higher is better. Of equal ones, the first comes first.
+        score: Function that returns the score of the mean of the models with these indices.
+    """
+    order = sorted(range(len(scores)), key=lambda number: -scores[number])
+    kept, best = order[:1], scores[order[0]]
+    for number in order[1:]:
+        if (found := score([*kept, number])) >= best:
+            kept, best = [*kept, number], found
+    return Soup(list(scores), kept, best)
