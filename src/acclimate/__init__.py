@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from acclimate.study import compare
     from acclimate.tasks import distill, finetune, generate_queries, probe
     from acclimate.training import adapt, pretrain
-    from acclimate.training.selection import select
+    from acclimate.training.selection import select, transform
 
 warnings.filterwarnings("ignore", "IProgress not found")  # tqdm, imported in a notebook without ipywidgets
 
@@ -41,6 +41,7 @@ __all__ = [
     "probe",
     "push_to_hub",
     "select",
+    "transform",
 ]
 
 _EXPORT_MODULES = {
@@ -61,6 +62,7 @@ _EXPORT_MODULES = {
     "inspect_model": "acclimate.inspect.model",
     "merge": "acclimate.merging",
     "select": "acclimate.training.selection",
+    "transform": "acclimate.training.selection",
 }
 
 

@@ -83,6 +83,7 @@ class OperationAccount(Record):
     Attributes:
         operation: The operation with the parameters that differ from the defaults.
         name: Name of the operation.
+        kind: Kind of the operation: ``selection`` or ``transform``.
         settings: All parameters.
         counted_by: What the tokens are: words and punctuation marks, or tokens of a tokenizer.
         kept: Beginnings of a few documents of the result.
@@ -93,6 +94,7 @@ class OperationAccount(Record):
 
     operation: str
     name: str
+    kind: str = "selection"
     settings: dict[str, Any] = field(default_factory=dict)
     counted_by: str = "words"
     documents_in: int
@@ -106,6 +108,11 @@ class OperationAccount(Record):
 
     def summary(self) -> str:
         """Return the operation and its counts as one line."""
+        if self.kind != "selection":
+            return (
+                f"{self.operation}: {self.documents_out:,} documents from {self.documents_in:,}, "
+                f"{self.tokens_out:,} {self.counted_by} from {self.tokens_in:,}"
+            )
         return (
             f"{self.operation}: {self.documents_out:,} of {self.documents_in:,} documents, {self.tokens_out:,} of "
             f"{self.tokens_in:,} {self.counted_by}"
@@ -113,7 +120,7 @@ class OperationAccount(Record):
 
     def public(self) -> dict[str, Any]:
         """Return the fields that may be published with a model: neither texts nor names of files."""
-        shown = {"operation": self.name, "counted_by": self.counted_by}
+        shown = {"operation": self.name, "kind": self.kind, "counted_by": self.counted_by}
         names = ("documents_in", "documents_out", "tokens_in", "tokens_out")
         settings = {name: value for name, value in self.settings.items() if not isinstance(value, str | list)}
         datasets = [name.removeprefix("hf:").split(":")[0] for name in self.sources if name.startswith("hf:")]

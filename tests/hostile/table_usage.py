@@ -280,6 +280,11 @@ VERBS = [
     Case("inspect experts: one", f"{EXPERTS} --expert bert", 2, r"--expert needs at least 2 values"),
     Case("select: a misspelled selection", "select --corpus text.txt --by nearst --out s.jsonl", 2, r"'nearest'"),
     Case("select: everything is kept once", "select --corpus text.txt --by duplicates --out s.jsonl", 0, r"s\.jsonl"),
+    Case("transform: a misspelled one", "transform --corpus text.txt --by nieghbors --out t.jsonl", 2, r"'neighbors'"),
+    Case(
+        "transform: works", "transform --corpus text.txt --target text.txt --by neighbors --out t.jsonl", 0,
+        r"t\.jsonl",
+    ),
     Case("inspect experts: no such model", f"{EXPERTS} --expert a=./no --expert bert --quiet", 2, r"\./no"),
     Case(
         "generate-queries: no such function", "generate-queries --corpus text.txt --generator no.py:f --out out", 2,

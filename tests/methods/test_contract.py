@@ -44,6 +44,12 @@ assert sorted(kind for group in SIMILAR for kind in group) == sorted(ENCODERS)
 PAIRS = {(method, group[number % len(group)]) for number, method in enumerate(names()) for group in SIMILAR}
 """Pairs of method and architecture: each method with one architecture per group, in rotation."""
 PAIRS |= {(method, kind) for method in ("mlm", "dga") for kind in ENCODERS}
+QUICK = {
+    (method, group[number % len(group)])
+    for number, method in enumerate(names())
+    for group in [SIMILAR[number % len(SIMILAR)]]
+} | {("mlm", kind) for kind in ENCODERS}
+"""Those of the quick suite: each method with one architecture."""
 SINGLE_STAGE = [name for name in names() if lookup(name).trains and not get(name).stages()]
 """Methods with a single stage."""
 
@@ -76,7 +82,10 @@ def load(folder, method):
     return load_language_model(folder).model
 
 
-@pytest.mark.parametrize(("method", "kind"), sorted(PAIRS))
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in sorted(PAIRS)],
+)
 def test_trains_saves_and_loads_without_acclimate(models, method, kind, tmp_path):
     result = run(models[kind], method, tmp_path / "out")
     trains = lookup(method).trains

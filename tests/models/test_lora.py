@@ -16,10 +16,11 @@ from torch import nn
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
 from acclimate.models import attach, encode, gate_units, kind_of, language_head, load_language_model
-from acclimate.models.lora import ADAPTERS, LowRankAdapter, compare_logits, warn_of_export
+from acclimate.models.adapters import compare_logits, warn_of_export
+from acclimate.models.lora import LOW_RANK, LowRankAdapter
 from acclimate.objectives import Distillation, LanguageModelling
 from acclimate.options.memory import AdapterName
-from acclimate.training.adapters import check_adapter
+from acclimate.training.adapters import ADAPTERS, check_adapter
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine, make_reference
 from acclimate.updates import SoftMask
@@ -51,7 +52,13 @@ def test_the_command_line_knows_all_adapters():
 
 @each(
     ("kind", "name"),
-    [*zip(["bert", "llama"] * 3, ADAPTERS, strict=True), ("llama", "lora"), ("llama", "dora"), ("gpt2", "pissa")],
+    [
+        *zip(["bert", "llama"] * 4, LOW_RANK, strict=True),
+        ("llama", "lora"),
+        ("llama", "dora"),
+        ("gpt2", "pissa"),
+        ("gpt2", "soma"),
+    ],
 )
 def test_starts_as_the_base_model_and_merges_to_what_was_trained(tmp_path, kind, name):
     adapter, plain, _ = with_adapter(kind, name)
@@ -74,6 +81,26 @@ def test_starts_as_the_base_model_and_merges_to_what_was_trained(tmp_path, kind,
             found = loaded(input_ids=ids[None]).logits[0]
             wanted = language_head(model)(encode(model, ids[None], torch.zeros_like(ids[None])))[0]
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+
+
+@each(("kind", "name"), [("bert", "soma"), ("gpt2", "soma"), ("llama", "mica"), ("llama", "pissa")])
+def test_components_of_the_weights_are_where_they_train(kind, name):
+    """PiSSA trains the largest components of each weight, SoMA the smallest; MiCA writes into their directions."""
+    adapter, plain, _ = with_adapter(kind, name)
+    for place, layer in adapter.layers.items():
+        weight = plain.get_submodule(place).weight.detach().double()
+        weight = (weight.T if kind == "gpt2" else weight).numpy()
+        left, values, right = np.linalg.svd(weight, full_matrices=False)
+        chosen = slice(4) if name == "pissa" else slice(-4, None)
+        a, b = (factor["default"].weight for factor in (layer.lora_A, layer.lora_B))
+        if name == "mica":
+            assert not a.any() and not b.requires_grad and a.requires_grad
+            assert np.allclose(np.abs(left[:, chosen].T @ b.detach().numpy()), np.eye(4), atol=1e-4)
+            continue
+        part = (left[:, chosen] * values[chosen]) @ right[chosen]
+        product = (b @ a).detach().numpy() * layer.scaling["default"]
+        assert np.allclose(product, part, atol=1e-6)
+        assert np.allclose((a @ a.T).detach().diagonal(), values[chosen], atol=1e-5), "both factors share each value"
 
 
 @each(("kind", "layout"), [("bert", "padded"), ("bert", "packed"), ("llama", "padded"), ("llama", "packed")])
@@ -264,7 +291,7 @@ def test_missing_packages_are_named(monkeypatch):
     with pytest.raises(UserError, match=r"acclimate\[lora\]"):
         check_adapter("lora", None)
     monkeypatch.undo()
-    monkeypatch.setattr("acclimate.training.adapters.find_spec", lambda name: None)
+    monkeypatch.setattr("acclimate.models.lora.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"acclimate\[qlora\]"):
         check_adapter("lora", None, "4bit")
     with pytest.raises(UserError, match="must not be quantized"):

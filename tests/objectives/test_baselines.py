@@ -22,6 +22,9 @@ VARIANTS = [
     ("infoword", {"pooling": "first", "similarity": "dot", "temperature": 1}),
     ("taco", {"tokens": "original"}),
     ("tacl", {"positions": "unmasked", "similarity": "dot", "temperature": 1}),
+    ("lssd", {}),
+    ("talr", {}),
+    ("talr", {"favors": "unlikely"}),
 ]
 
 

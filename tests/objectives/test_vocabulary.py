@@ -17,7 +17,7 @@ from acclimate.evaluation import language_model_loss
 from acclimate.kernels import Kernels, gradients
 from acclimate.kernels.gradients import BF16Weights, deferred_vocabulary_grads
 from acclimate.masking import RandomMasking
-from acclimate.models import attach, batching, encode, kind_of, language_head
+from acclimate.models import attach, batching, encode, families, kind_of, language_head
 from acclimate.objectives import LanguageModelling, Objective, Outputs, View
 from acclimate.objectives.vocabulary import cross_entropy, map_logits
 from acclimate.training.batches import Collator
@@ -108,6 +108,26 @@ def test_two_heads_are_read_at_the_same_positions(rows):
     leaves = (mine, *student.parameters())
     for ours, theirs in zip(gradients_of(found.sum(), *leaves), gradients_of(expected.sum(), *leaves), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_product_with_aligned_columns_is_that_of_the_layer(bf16):
+    """Values, gradients and the type of the result; a layer whose columns are aligned is left alone."""
+    torch.manual_seed(0)
+    for words in (WORDS, 40):
+        head, states = nn.Linear(WIDTH, words), torch.randn(6, WIDTH, requires_grad=True)
+        leaves = (states, *head.parameters())
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+            plain = head(states)
+            with families._aligned(head):
+                assert ("forward" in vars(head)) == (words == WORDS)
+                found = head(states)
+        assert "forward" not in vars(head) and found.dtype == plain.dtype and found.shape == plain.shape
+        assert torch.equal(found, plain)
+        for ours, theirs in zip(
+            gradients_of(found.square().sum(), *leaves), gradients_of(plain.square().sum(), *leaves), strict=True
+        ):
+            torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("bf16", [False, True])

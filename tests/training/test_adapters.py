@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json
-from acclimate.models.lora import ADAPTER_FOLDER
+from acclimate.models.adapters import ADAPTER_FOLDER
 from acclimate.training import adapt, names
 from acclimate.training.callbacks import is_complete
 from acclimate.training.method import get, lookup

@@ -116,6 +116,18 @@ def test_a_model_without_dropout_is_an_error():
         importance(model, {"H": attach(model)}, micro_batches())
 
 
+def test_one_text_that_dropout_does_not_change_is_no_error(model, monkeypatch):
+    """As a short text of a decoder, whose few attention weights may all be kept."""
+    calls = []
+
+    def unchanged_at_first(*args):
+        calls.append(args)
+        return dropout_divergence(*args) * (len(calls) > 1)
+
+    monkeypatch.setattr("acclimate.updates.importance.dropout_divergence", unchanged_at_first)
+    assert importance(model, {"H": attach(model)}, micro_batches())["H"].sum() > 0 and len(calls) > 1
+
+
 @each("kind", ["bert", "albert", "modernbert", "distilbert"])
 @each("representation", ["hidden", "logits"])
 def test_every_head_gets_a_score(kind, representation):

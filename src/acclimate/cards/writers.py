@@ -255,13 +255,14 @@ def _data_section(manifest: Mapping[str, Any]) -> str:
 
 
 def _describe_selection(account: Mapping[str, Any]) -> str:
-    """Return a sentence on how the text was selected."""
+    """Return a sentence on how the text was selected or transformed."""
     settings = {name: value for name, value in account["settings"].items() if type(value) in (int, float)}
     given = "".join(f", {name} {value:g}" for name, value in settings.items())
+    verb, word = ("Transformed", "from") if account.get("kind") == "transform" else ("Selected", "of")
     documents, tokens = (
-        f"{account[f'{name}_out']:,} of {account[f'{name}_in']:,}" for name in ("documents", "tokens")
+        f"{account[f'{name}_out']:,} {word} {account[f'{name}_in']:,}" for name in ("documents", "tokens")
     )
-    return f"Selected with `{account['operation']}`{given}: {documents} documents, {tokens} {account['counted_by']}."
+    return f"{verb} with `{account['operation']}`{given}: {documents} documents, {tokens} {account['counted_by']}."
 
 
 def _replay_section(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:

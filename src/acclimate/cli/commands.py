@@ -11,7 +11,7 @@ from acclimate.errors import UserError
 
 JOURNEY = {
     "Find out": ("demo", "advise", "compare", "init"),
-    "Train": ("select", "adapt", "generate-queries", "finetune", "merge", "distill", "annotate", "pretrain"),
+    "Train": tuple("select transform adapt generate-queries finetune merge distill annotate pretrain".split()),
     "Look and share": ("inspect", "methods", "push", "doctor", "bench"),
 }
 """The commands by panel of ``acclimate --help``, in the order in which they are used."""
@@ -22,6 +22,7 @@ PAGES = {
     "compare": "docs/study.md",
     "init": "docs/study.md",
     "select": "docs/select.md",
+    "transform": "docs/transform.md",
     "adapt": "docs/commands.md",
     "finetune": "docs/data.md",
     "generate-queries": "docs/embeddings.md",

@@ -1,4 +1,4 @@
-"""``acclimate select``, ``adapt``, ``pretrain`` and ``push``."""
+"""``acclimate select``, ``transform``, ``adapt``, ``pretrain`` and ``push``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from acclimate.cli.options import command
 from acclimate.errors import environment_integer
 from acclimate.options import AdaptOptions, Option, PretrainOptions, options, values
 from acclimate.options.declaration import MODEL, OUTPUT
-from acclimate.options.selection import SelectOptions
+from acclimate.options.selection import SelectOptions, TransformOptions
 from acclimate.options.studies import read_listed
 
 
@@ -100,20 +100,48 @@ class SelectCommand(SelectOptions):
 def select(options: SelectCommand) -> None:
     """Select the documents of a pool to adapt to, such as the nearest neighbors of a task."""
     from acclimate.corpus.operations import read_accounts
-    from acclimate.corpus.sources import FileSource
     from acclimate.training.selection import select as run
 
     run(**values(options))
-    accounts = read_accounts(Path(options.out))
+    _print_accounts(options.out)
+    if options.control is not None:
+        typer.echo(f"Control, {read_accounts(Path(options.control))[-1].summary()}: {options.control}")
+    print_next(["acclimate", "adapt", "--model", "MODEL", "--corpus", options.out, "--out", "adapted"])
+
+
+@options
+class TransformCommand(TransformOptions):
+    """Options of ``acclimate transform``; Python returns the new text, which needs no file."""
+
+    out: Annotated[str | Path, Option("JSON lines file to write.", OUTPUT)]
+
+
+@command(
+    app,
+    TransformCommand,
+    plugins=True,
+    example="acclimate transform --corpus pool/ --by 'neighbors k=4' --task task/ --out transformed.jsonl",
+)
+def transform(options: TransformCommand) -> None:
+    """Make new documents of text, such as each text of a task beside its nearest neighbors."""
+    from acclimate.training.selection import transform as run
+
+    run(**values(options))
+    _print_accounts(options.out)
+    print_next(["acclimate", "adapt", "--model", "MODEL", "--corpus", options.out, "--out", "adapted"])
+
+
+def _print_accounts(out: str | Path) -> None:
+    """Print what operations did, and examples of what the last one kept and dropped."""
+    from acclimate.corpus.operations import read_accounts
+    from acclimate.corpus.sources import FileSource
+
+    accounts = read_accounts(Path(out))
     for account in accounts:
         typer.echo(account.summary())
     for name, texts in (("kept", accounts[-1].kept), ("dropped", accounts[-1].dropped)):
         typer.echo("".join(f"  {name}: {text if len(text) <= 100 else f'{text[:99]}…'}\n" for text in texts), nl=False)
-    typer.echo(f"{options.out}; account: {FileSource(Path(options.out)).account}")
-    words = ["--model", "MODEL", "--corpus", options.out]
-    if options.control is not None:
-        typer.echo(f"Control, {read_accounts(Path(options.control))[-1].summary()}: {options.control}")
-    print_next(["acclimate", "adapt", *words, "--out", "adapted"])
+    typer.echo(f"{out}; account: {FileSource(Path(out)).account}")
 
 
 def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:

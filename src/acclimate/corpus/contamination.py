@@ -37,7 +37,7 @@ MAX_WORD_CHARACTERS = 1000
 
 _CJK = r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]"
 _ALPHANUMERIC = rf"[[\p{{L}}\p{{N}}]--{_CJK}]"
-_WORD_PATTERN = regex.compile(rf"{_CJK}|{_ALPHANUMERIC}[{_ALPHANUMERIC}||\p{{M}}]*", regex.V1)
+WORD_PATTERN = regex.compile(rf"{_CJK}|{_ALPHANUMERIC}[{_ALPHANUMERIC}||\p{{M}}]*", regex.V1)
 _ASCII_WORD_PATTERN = re.compile(r"[a-z0-9]+")
 _WORD_BREAK_PATTERN = regex.compile(r"[^\p{L}\p{N}\p{M}]")
 _HASH_FACTORS = np.array(
@@ -82,7 +82,7 @@ def normalize_words(text: str) -> list[str]:
 
 def split_words(text: str) -> list[str]:
     """Return the words of a text as they are; each Chinese or Japanese character is a word."""
-    return _WORD_PATTERN.findall(text)
+    return WORD_PATTERN.findall(text)
 
 
 class TextIndex:

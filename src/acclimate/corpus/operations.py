@@ -1,8 +1,9 @@
 """Operations on a corpus: documents to documents, with an account of what went in and came out.
 
-A selection keeps some of the documents. A new one needs one file with ``@register``: every module of
-``acclimate.corpus.select`` is imported when the registry is first read, and so is every entry point of the group
-``acclimate.corpus.select`` of other packages.
+A selection keeps some of the documents, a transform makes new ones of them. A new operation needs one file with
+``@SELECTIONS.register`` or ``@TRANSFORMS.register``: every module of ``acclimate.corpus.select`` and
+``acclimate.corpus.transform`` is imported when its registry is first read, and so is every entry point of the group of
+the same name of other packages.
 
 Documents are copied to a temporary file once and then read by position, so that memory does not grow with the text.
 The result of a chain of operations is a file of the cache that is named by the text and the operations.
@@ -24,7 +25,7 @@ import numpy as np
 
 from acclimate.adaptation_rows import OperationAccount
 from acclimate.corpus.documents import Corpus, format_count
-from acclimate.corpus.pool import Documents, count_words
+from acclimate.corpus.pool import Document, Documents, count_words
 from acclimate.corpus.sources import FileSource
 from acclimate.errors import UserError, shorten
 from acclimate.files import atomic_file, cache_folder, hash_file, read_json_object, write_json
@@ -75,6 +76,7 @@ class Context:
 class Operation(ABC):
     """A registered operation; subclasses are frozen dataclasses whose fields are the parameters."""
 
+    kind: ClassVar[str] = "selection"
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     summary: ClassVar[str] = ""
@@ -93,7 +95,7 @@ class Operation(ABC):
         return ()
 
     @abstractmethod
-    def apply(self, documents: Documents, context: Context) -> Documents | Iterable[str]:
+    def apply(self, documents: Documents, context: Context) -> Documents | Iterable[str | Document]:
         """Return the documents of the result.
 
         Args:
@@ -102,7 +104,7 @@ class Operation(ABC):
                 documents examples of what was ``dropped``.
 
         Returns:
-            Some of the documents (:meth:`Documents.take`), or new ones.
+            Some of the documents (:meth:`Documents.take`), or new ones, which may have further fields.
         """
 
     def settings(self) -> dict[str, Any]:
@@ -117,7 +119,8 @@ class Operation(ABC):
                 values[name] = hash_file(Path(str(values[name])))
         values |= {name: model_fingerprint(values[name]) for name in self.models if values[name] is not None}
         code = hash_user_code(type(self))
-        return {"name": self.name, **values, **({"code": code} if code else {})}
+        kind = {} if self.kind == Operation.kind else {"kind": self.kind}
+        return {"name": self.name, **kind, **values, **({"code": code} if code else {})}
 
     def describe(self) -> str:
         """Return the name, with the parameters that differ from the defaults, as on the command line."""
@@ -126,16 +129,25 @@ class Operation(ABC):
         return " ".join([self.name, *(f"{name}={value}" for name, value in given.items() if value != usual[name])])
 
 
-SELECTIONS: Registry[Operation] = Registry("acclimate.corpus.select", "selection", "selections")
+@dataclass(frozen=True)
+class Transform(Operation):
+    """A registered operation that makes new documents of those it reads."""
+
+    kind: ClassVar[str] = "transform"
+
+
+SELECTIONS: Registry[Operation] = Registry("acclimate.corpus.select", Operation.kind, "selections")
+TRANSFORMS: Registry[Operation] = Registry("acclimate.corpus.transform", Transform.kind, "transforms")
 register = SELECTIONS.register
 
 
-def list_operations(given: Any) -> list[tuple[str, dict[str, Any]]]:
+def list_operations(given: Any, registry: Registry[Operation] = SELECTIONS) -> list[tuple[str, dict[str, Any]]]:
     """Return the names and parameters of operations that a user gave, in their order.
 
     Args:
         given: ``"NAME"``, ``"NAME parameter=value ..."``, ``{name: parameters}`` or ``{name: value}`` with the value
             of the main parameter, several of these in one mapping or in a list, operations themselves, or None.
+        registry: The operations of the kind.
 
     Raises:
         UserError: If it is something else, or a name is unknown.
@@ -145,26 +157,28 @@ def list_operations(given: Any) -> list[tuple[str, dict[str, Any]]]:
     if isinstance(given, Operation):
         return [(given.name, given.settings())]
     if isinstance(given, str):
-        return [_parse_operation(given)]
+        return [_parse_operation(given, registry)]
     if isinstance(given, Mapping):
-        return [(str(name), _read_settings(str(name), settings)) for name, settings in given.items()]
+        return [(str(name), _read_settings(str(name), settings, registry)) for name, settings in given.items()]
     if isinstance(given, Iterable):
-        return [operation for one in given for operation in list_operations(one)]
-    raise UserError(f"A selection is a name, or a name with parameters such as {{nearest: {{k: 50}}}}, not {given!r}.")
+        return [operation for one in given for operation in list_operations(one, registry)]
+    raise UserError(
+        f"A {registry.kind} is a name, or a name with parameters as {{NAME: {{parameter: value}}}}, not {given!r}."
+    )
 
 
-def read_operations(given: Any) -> list[Operation]:
+def read_operations(given: Any, registry: Registry[Operation] = SELECTIONS) -> list[Operation]:
     """Return the operations that a user gave (:func:`list_operations`).
 
     Raises:
         UserError: If a name or a parameter is unknown, or a value does not fit.
     """
-    found = list_operations(given)
-    return [build_dataclass(SELECTIONS.lookup(name), "selection", name, settings) for name, settings in found]
+    found = list_operations(given, registry)
+    return [build_dataclass(registry.lookup(name), registry.kind, name, settings) for name, settings in found]
 
 
-def _parse_operation(text: str) -> tuple[str, dict[str, Any]]:
-    error = UserError(f"A selection is NAME or 'NAME parameter=value ...', not '{text}'.")
+def _parse_operation(text: str, registry: Registry[Operation]) -> tuple[str, dict[str, Any]]:
+    error = UserError(f"A {registry.kind} is NAME or 'NAME parameter=value ...', not '{text}'.")
     try:
         name, *parts = shlex.split(text)
     except ValueError:
@@ -175,11 +189,11 @@ def _parse_operation(text: str) -> tuple[str, dict[str, Any]]:
     return name, {key: parse_number(value) for key, _, value in pairs}
 
 
-def _read_settings(name: str, settings: Any) -> dict[str, Any]:
+def _read_settings(name: str, settings: Any, registry: Registry[Operation]) -> dict[str, Any]:
     if settings is None or isinstance(settings, Mapping):
         return dict(settings or {})
-    if not (main := SELECTIONS.lookup(name).main):
-        raise UserError(f"Selection '{name}' expects named parameters, not {shorten(settings)}.")
+    if not (main := registry.lookup(name).main):
+        raise UserError(f"{registry.kind.capitalize()} '{name}' expects named parameters, not {shorten(settings)}.")
     return {main: settings}
 
 
@@ -205,7 +219,7 @@ def operate(
         if name in reads and getattr(context, name) is None:
             needing = next(operation for operation in operations if name in operation.reads)
             what = "the text of a task" if name == "target" else "general text"
-            raise UserError(f"Selection '{needing.name}' compares the documents with {what}; {remedy}.")
+            raise UserError(f"{needing.kind.capitalize()} '{needing.name}' needs {what}; {remedy}.")
     identity = [operation.identity() for operation in operations]
     key = fingerprint([VERSION, corpus.fingerprint, identity, context.identity(reads)])
     cached = cache_folder() / "corpora" / f"{key}.jsonl"
@@ -219,11 +233,12 @@ def operate(
                 account.notes["read"] = corpus.report.summary()
             accounts.append(account)
         with atomic_file(cached) as file:
-            file.writelines(json.dumps({"text": text}).encode() + b"\n" for text in documents)
+            for text, fields in documents.with_fields():
+                file.write(json.dumps({"text": text, **fields}).encode() + b"\n")
         _write_accounts(cached, accounts)
     if out is None:
         return Corpus(cached)
-    check_selection_file(out)
+    check_output(out)
     accounts = read_accounts(cached)
     with atomic_file(out) as file, cached.open("rb") as source:
         shutil.copyfileobj(source, file)
@@ -242,16 +257,18 @@ def _apply(operation: Operation, documents: Documents, context: Context) -> tupl
     if isinstance(result, Documents):
         dropped: Sequence[str] = documents.take(np.flatnonzero(~documents.are_in(result)))
     else:
-        result = Documents.of(((text, 0) for text in result), (operation.name,), context.count)
+        result = Documents.of(((one, 0) for one in result), (operation.name,), context.count)
         dropped = context.notes.pop("dropped", [])
     if not len(result):
+        does = "keeps none" if operation.kind == Operation.kind else "makes no document"
         raise UserError(
-            f"Selection '{operation.describe()}' keeps none of {format_count(len(documents), 'document')}: change its "
-            "parameters."
+            f"{operation.kind.capitalize()} '{operation.describe()}' {does} of "
+            f"{format_count(len(documents), 'document')}: change its parameters."
         )
     account = OperationAccount(
         operation=operation.describe(),
         name=operation.name,
+        kind=operation.kind,
         settings={name: str(v) if isinstance(v, Path) else v for name, v in operation.settings().items()},
         counted_by=context.counted_by,
         documents_in=len(documents),
@@ -298,8 +315,8 @@ def find_accounts(corpus: Corpus) -> list[OperationAccount]:
     ]
 
 
-def check_selection_file(path: str | Path) -> None:
-    """Check that a file may be written: it does not exist, or a selection wrote it.
+def check_output(path: str | Path) -> None:
+    """Check that a file may be written: it does not exist, or operations wrote it.
 
     Raises:
         UserError: If it may not, or its name is not that of JSON lines.
@@ -308,4 +325,4 @@ def check_selection_file(path: str | Path) -> None:
     if path.suffix != ".jsonl":
         raise UserError(f"'{path}' is written as JSON lines; give it a name that ends in .jsonl.")
     if path.exists() and not FileSource(path).account.is_file():
-        raise UserError(f"'{path}' exists, and no selection wrote it; give another name, or delete it.")
+        raise UserError(f"'{path}' exists, and no selection or transform wrote it; give another name, or delete it.")

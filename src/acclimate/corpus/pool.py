@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import regex
@@ -25,8 +26,15 @@ def count_words(texts: Sequence[str]) -> list[int]:
     return [len((_ASCII_WORD if text.isascii() else _WORD).findall(text)) for text in texts]
 
 
+class Document(NamedTuple):
+    """A document with further fields, such as a label or the document that it was made from."""
+
+    text: str
+    fields: Mapping[str, Any] = {}
+
+
 class Documents(Sequence[str]):
-    """Documents in a temporary file, read by position; memory holds 40 bytes for each.
+    """Documents in a temporary file, read by position; memory holds 48 bytes for each.
 
     Attributes:
         tokens: Number of tokens of each document (documents,).
@@ -37,14 +45,17 @@ class Documents(Sequence[str]):
     def __init__(
         self, file: Any, places: np.ndarray, tokens: np.ndarray, source: np.ndarray, sources: Sequence[str]
     ) -> None:
-        """Make a view of documents; ``places`` has the first byte and the size of each in ``file`` (documents, 2)."""
+        """Make a view of documents in a file.
+
+        ``places`` has the first byte, the size of the text and that of the fields of each (documents, 3).
+        """
         self._file, self._places = file, places
         self.tokens, self.source, self.sources = tokens, source, tuple(sources)
 
     @classmethod
     def of(
         cls,
-        texts: Iterable[tuple[str, int]],
+        texts: Iterable[tuple[str | Document, int]],
         sources: Sequence[str],
         count: Callable[[Sequence[str]], Sequence[int]] = count_words,
         *,
@@ -61,17 +72,19 @@ class Documents(Sequence[str]):
         folder = cache_folder() / "corpora"
         folder.mkdir(parents=True, exist_ok=True)
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (it is closed with the last view of it)
-        sizes, tokens, source = list[int](), list[int](), list[int]()
+        sizes, tokens, source = list[tuple[int, int]](), list[int](), list[int]()
         with Progress("Reading documents", None, unit="documents", enabled=progress) as bar:
             pairs = iter(texts)
             while batch := list(islice(pairs, BATCH)):
-                tokens += count([text for text, _ in batch])
+                documents = [one if isinstance(one, Document) else Document(one) for one, _ in batch]
+                tokens += count([text for text, _ in documents])
                 source += [number for _, number in batch]
-                for text, _ in batch:
-                    sizes.append(file.write(text.encode("utf-8", "surrogatepass")))
+                for text, fields in documents:
+                    size = file.write(text.encode("utf-8", "surrogatepass"))
+                    sizes.append((size, file.write(json.dumps(fields).encode()) if fields else 0))
                 bar.update(len(sizes))
-        ends = np.cumsum(sizes, dtype=np.int64)
-        places = np.stack([ends - np.array(sizes, dtype=np.int64), np.array(sizes, dtype=np.int64)], axis=1)
+        both = np.array(sizes, dtype=np.int64).reshape(-1, 2)
+        places = np.column_stack([np.cumsum(both.sum(axis=1)) - both.sum(axis=1), both])
         return cls(file, places, np.array(tokens, np.int64), np.array(source, np.int32), sources)
 
     def __len__(self) -> int:
@@ -96,6 +109,12 @@ class Documents(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         """Read the documents one after the other."""
         return (self._read(place) for place in self._places.tolist())
+
+    def with_fields(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Read the documents one after the other, each with its fields."""
+        for place in self._places.tolist():
+            text = self._read(place)
+            yield text, json.loads(self._file.read(place[2])) if place[2] else {}
 
     def take(self, positions: Sequence[int] | np.ndarray) -> Documents:
         """Return the documents at some positions, in that order; a position may occur several times."""

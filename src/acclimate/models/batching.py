@@ -117,9 +117,10 @@ GRAPH_BYTES = "acclimate_graph_bytes"
 INFERENCE_BYTES, LOGIT_BYTES = 44, 16
 """Bytes of one token: per unit of width in a forward pass without a graph (measured: 40 to 43 in fp32), and per entry
 of the vocabulary when two distributions over it are compared with a graph (measured: 13 to 14)."""
-LOGITS_AT_ONCE = {"cpu": 2**25, "cuda": 2**27}
-"""Logits that a loss over the vocabulary holds at a time, such as those of 1,024 positions and 128,000 words. With the
-copies that its gradient needs, a logit takes :data:`LOGIT_BYTES`."""
+LOGITS_AT_ONCE = {"cpu": 2**25, "cuda": 2**29}
+"""Most logits that a loss over the vocabulary holds at a time; 2^27 are those of 1,024 positions and 128,000 words.
+With the copies that its gradient needs, a logit takes :data:`LOGIT_BYTES`, and all take at most :data:`SHARE` of the
+memory. What is not held is computed again in the backward pass."""
 SHARE, GRAPH_SHARE = 0.2, 0.3
 """Shares of the machine's memory: for one forward pass and again for its logits, and for all graphs that are kept."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")

@@ -1,7 +1,7 @@
 """Low-rank adapters inside a model of ``transformers``: LoRA and its variants, through ``peft``.
 
 ``peft`` wraps the linear layers of a model, which keeps its class. The base weights never change. Variants that start
-from a decomposition of a weight (PiSSA, OLoRA) usually subtract their initial product from it; here a second, frozen
+from components of a weight (PiSSA, OLoRA, SoMA) usually subtract their initial product from it; here a second, frozen
 adapter with the initial factors subtracts it instead. The model without its adapters is therefore always the base
 model, checkpoints need only the adapters, and the base model of a reference or an export shares its weights.
 """
@@ -9,10 +9,10 @@ model, checkpoints need only the adapters, and the base model of a reference or 
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,29 +21,18 @@ import torch
 from pydantic import BeforeValidator
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from acclimate.errors import UserError, check_positive
-from acclimate.models.checkpoints import load_config
-from acclimate.models.encoding import encode
-from acclimate.models.families import language_head
+from acclimate.models.adapters import TRAINED_NAMES, Adapter, convert_weights, share_weights
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
-from acclimate.models.saving import save_model
 
-log = logging.getLogger(__name__)
-ADAPTER_FOLDER = "adapter"
-"""Folder of the adapter beside the merged model, as ``peft`` writes and reads it."""
 TRAINED, INITIAL = "default", "initial"
 """Names of the adapter in training, and of the frozen one that subtracts its initial product."""
 HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
 """Attributes of a module with its hooks."""
-PROBE_TEXTS, PROBE_TOKENS = 4, 64
-"""Size of the text on which an exported model is compared with the trained one."""
-LARGE_DIFFERENCE, LARGE_SHARE = 1e-3, 0.5
-"""Relative difference of the logits of the saved model above which a result has a warning, if it is also above this
-share of what the adapter changes. Rounding to bf16 undoes changes of less than half a unit in the last place."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +42,8 @@ class AdapterKind:
     Attributes:
         paper: Its source.
         config: Arguments of ``peft.LoraConfig``.
-        decomposes: Whether it starts from a decomposition of the base weights, with the initialization of its name.
+        decomposes: Whether it starts from a decomposition of the base weights.
+        subtracts: Whether its initial product is not zero, and is therefore subtracted.
         additive: Whether its change of a weight is the product of its two factors, so that masks can scale it.
         scale: Default factor of that product.
     """
@@ -61,16 +51,19 @@ class AdapterKind:
     paper: str
     config: Mapping[str, Any] = field(default_factory=dict)
     decomposes: bool = False
+    subtracts: bool = False
     additive: bool = True
     scale: float = 2.0
 
 
-ADAPTERS = {
+LOW_RANK = {
     "lora": AdapterKind("Hu et al., ICLR 2022"),
     "rslora": AdapterKind("Kalajdzievski, 2023", {"use_rslora": True}),
     "dora": AdapterKind("Liu et al., ICML 2024", {"use_dora": True}, additive=False),
-    "pissa": AdapterKind("Meng et al., NeurIPS 2024", decomposes=True, scale=1.0),
-    "olora": AdapterKind("Büyükakyüz, 2024", decomposes=True, scale=1.0),
+    "pissa": AdapterKind("Meng et al., NeurIPS 2024", decomposes=True, subtracts=True, scale=1.0),
+    "olora": AdapterKind("Büyükakyüz, 2024", decomposes=True, subtracts=True, scale=1.0),
+    "soma": AdapterKind("Yun et al., CVPR 2025", decomposes=True, subtracts=True, scale=1.0),
+    "mica": AdapterKind("https://arxiv.org/abs/2604.01694", {"init_lora_weights": "mica"}, decomposes=True),
     "orthogonal": AdapterKind("https://datta0.github.io/posts/rethink-lora-init", {"init_lora_weights": "orthogonal"}),
 }
 """The variants by name. Those of ``peft`` that need a pass over data first (EVA, CorDA, LoRA-GA) are not offered."""
@@ -87,7 +80,7 @@ class AdapterSettings:
     Attributes:
         r: Rank: columns of B and rows of A.
         alpha: The change of a weight is alpha / r x B A, or alpha / sqrt(r) x B A for ``rslora``. By default chosen
-            for a factor of 2, or of 1 for ``pissa`` and ``olora``, which start from the weights themselves.
+            for a factor of 2, or of 1 for ``pissa``, ``olora`` and ``soma``, which start from the weights themselves.
         dropout: Dropout probability of the input of A.
         targets: Names of the linear layers that get an adapter, such as ``q_proj,v_proj``; by default all of the
             encoder or decoder, without the head.
@@ -118,20 +111,10 @@ def import_peft() -> Any:
     return peft
 
 
-def share_weights(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of a model whose parameters and buffers are those of the model itself."""
-    return copy.deepcopy(model, {id(shared): shared for shared in (*model.parameters(), *model.buffers())})
+class LowRankAdapter(Adapter):
+    """A low-rank adapter: added to a model, trained with it, merged, and saved beside the merged model."""
 
-
-def adapter_weights(model: nn.Module) -> dict[str, Tensor] | None:
-    """Return the weights of the adapter in a model by name; None if it has none."""
-    if not hasattr(model, "peft_config"):
-        return None
-    return {name: value for name, value in model.state_dict().items() if ".lora_" in name}
-
-
-class LowRankAdapter:
-    """The adapter of a model: added to it, trained with it, merged, and saved beside the merged model."""
+    settings_class = AdapterSettings
 
     def __init__(
         self,
@@ -147,8 +130,8 @@ class LowRankAdapter:
 
         Args:
             model: A model that :func:`acclimate.models.attach` has prepared.
-            name: A name of :data:`ADAPTERS`.
-            settings: Its settings, from :func:`acclimate.training.adapters.check_adapter`.
+            name: A name of :data:`LOW_RANK`.
+            settings: Its settings, checked by :meth:`check`.
             seed: Random seed of the initial weights.
             probe: Token ids of texts on which the exported model is compared with the trained one.
             source: Where the base model is loaded from once more, if ``model`` is quantized: the adapter is merged
@@ -157,9 +140,8 @@ class LowRankAdapter:
         Raises:
             UserError: If no layer has a name of ``settings.targets``, or none has the rank of the adapter.
         """
-        self.model, self.name, self.kind, self.settings, self.seed = model, name, ADAPTERS[name], settings, seed
-        self.probe = [torch.as_tensor(np.asarray(row)[:PROBE_TOKENS]).long() for row in probe[:PROBE_TEXTS]]
-        self.source, self.stored_type = source, _stored_type(model)
+        super().__init__(model, name, settings, seed=seed, probe=probe, source=source)
+        self.kind = LOW_RANK[name]
         self._factors: dict[str, tuple[Tensor | None, Tensor | None]] = {}  # of rows and of columns, by layer
         targets = _find_targets(model, settings.targets)
         self.config = self._make_config(targets)
@@ -169,22 +151,48 @@ class LowRankAdapter:
             import_peft().inject_adapter_in_model(copy.deepcopy(self.config), model, TRAINED)
             for place, layer in self.layers.items():
                 _swap_hooks(bare[place], layer)
-                if self.kind.decomposes:
+                if self.kind.subtracts:
                     self._decompose(layer)
+        setattr(model, TRAINED_NAMES, (".lora_",))
         for name, value in model.named_parameters():
             if ".lora_" in name:
                 value.data = value.data.float()  # also where the frozen weights are bfloat16
+
+    @classmethod
+    def check(cls, name: str, settings: AdapterSettings, quantize: str | None) -> None:
+        """Check the settings before a model is loaded, and choose the factor that they leave open.
+
+        Raises:
+            UserError: If they do not fit together, a package is missing, or the variant cannot be used with a
+                quantized base.
+        """
+        kind = LOW_RANK[name]
+        if name == "orthogonal" and settings.r % 2:
+            raise UserError(f"The adapter 'orthogonal' needs an even rank, not r={settings.r}.")
+        if quantize and kind.decomposes:
+            raise UserError(f"The adapter '{name}' decomposes weights, which must not be quantized; use lora or dora.")
+        if settings.alpha is None:
+            settings.alpha = kind.scale * (settings.r**0.5 if name == "rslora" else settings.r)
+        import_peft()
+        if quantize and find_spec("bitsandbytes") is None:
+            raise UserError("Weights in four bits need bitsandbytes: pip install 'acclimate[qlora]'.")
 
     @property
     def layers(self) -> dict[str, Any]:
         """The layers with an adapter, by name."""
         return _layers(self.model)
 
-    def describe(self) -> str:
-        """Return one sentence on what trains."""
-        trained, total = self.model.num_parameters(only_trainable=True), self.model.num_parameters()
-        size = f"{trained:,} parameters ({trained / total:.2%} of the model)"
-        return f"Adapter: {self.name} on {len(self.layers):,} layers, {size}."
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return f"on {len(self.layers):,} layers"
+
+    def base(self) -> PreTrainedModel:
+        """Return the model without its adapter; ``enable_adapters`` of peft would also train other factors."""
+        base = share_weights(self.model)
+        for layer in _layers(base).values():
+            layer._disable_adapters = True
+        return base
 
     def mask(self, factors: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Scale the change of base weights: the layers compute (W + dW o f) x in place of (W + dW) x.
@@ -229,12 +237,7 @@ class LowRankAdapter:
             layer.merge()
             base.weight.data = base.weight.data.to("cpu", dtype)  # an accelerator may not have room for two models
             made.set_submodule(name, base)
-        converted: dict[int, nn.Parameter] = {}  # tied weights stay tied
-        for module in made.modules():
-            for name, value in module._parameters.items():
-                if value is not None and value.dtype != dtype:
-                    like = nn.Parameter(value.detach().to("cpu", dtype), requires_grad=False)
-                    module._parameters[name] = converted.setdefault(id(value), like)
+        convert_weights(made, dtype)
         del made.peft_config
         return made
 
@@ -255,42 +258,6 @@ class LowRankAdapter:
         made._register_factors(self._factors)
         return made
 
-    def export(self, folder: Path, tokenizer: PreTrainedTokenizerBase, name: Path, base: str) -> dict[str, Any]:
-        """Write the merged model in the type of its checkpoint, its tokenizer and the adapter, and compare it.
-
-        Args:
-            folder: An existing folder.
-            tokenizer: The tokenizer.
-            name: Final name of the folder.
-            base: Name of the base model, for the configuration of the adapter.
-
-        Returns:
-            ``kind``, ``settings``, ``parameters``, and ``difference``, how far the logits of the saved model are from
-            those of the model with its adapter, as :func:`compare_logits` returns it; ``change`` is the same for the
-            model without its adapter. For a quantized base both models are those before quantization, and
-            ``quantization`` compares the saved model with the one that was trained.
-        """
-        full = self.full_precision()
-        save_model(full.merged(self.stored_type), folder, name)
-        tokenizer.save_pretrained(folder)
-        self.save(folder / ADAPTER_FOLDER, base)
-        saved: Any = load_language_model(folder).model
-        attach(saved.to(full.model.device))
-        trained = self.model.num_parameters(only_trainable=True)
-        report = {"kind": self.name, "settings": asdict(self.settings), "parameters": trained}
-        report["difference"] = compare_logits(saved, full.model, self.probe)
-        report["change"] = full._change(self.probe)
-        if full is not self:
-            report["quantization"] = compare_logits(saved, self.model, self.probe)
-        return report
-
-    def _change(self, texts: Sequence[Tensor]) -> dict[str, float]:
-        """Return how far the adapter moves the logits; ``enable_adapters`` of peft would also train other factors."""
-        base = share_weights(self.model)
-        for layer in _layers(base).values():
-            layer._disable_adapters = True
-        return compare_logits(base, self.model, texts)
-
     def save(self, folder: Path, base: str) -> None:
         """Write the adapter as ``peft`` does into a new folder, with masks and initial factors applied."""
         weights = import_peft().get_peft_model_state_dict(
@@ -305,7 +272,7 @@ class LowRankAdapter:
         config.base_model_name_or_path, config.inference_mode, config.init_lora_weights = base, True, True
         kind = type(self.model)
         config.auto_mapping = {"base_model_class": kind.__name__, "parent_library": kind.__module__}
-        if self.kind.decomposes:  # the product of the initial factors is subtracted
+        if self.kind.subtracts:  # the product of the initial factors is subtracted
             config.r, config.lora_alpha = 2 * config.r, 2 * config.lora_alpha
         folder.mkdir()
         config.save_pretrained(folder)
@@ -331,8 +298,11 @@ class LowRankAdapter:
         """Initialize the factors from the weight, and keep the weight by subtracting their product in the forward."""
         weight = layer.get_base_layer().weight
         before = weight.detach().clone()
-        arguments = (TRAINED, self.name) if self.name == "pissa" else (TRAINED,)
-        getattr(layer, f"{self.name}_init")(*arguments)
+        if self.name == "soma":
+            _take_minor_components(layer)
+        else:
+            arguments = (TRAINED, self.name) if self.name == "pissa" else (TRAINED,)
+            getattr(layer, f"{self.name}_init")(*arguments)
         weight.data = before
         layer.update_layer(INITIAL, self.settings.r, self.config.lora_alpha, config=self.config)
         layer.scaling[INITIAL] = -layer.scaling[TRAINED]
@@ -362,51 +332,13 @@ class LowRankAdapter:
         return found
 
 
-def warn_of_export(report: Mapping[str, Any]) -> str:
-    """Return a warning if a saved model lost much of what an adapter learned, from :meth:`LowRankAdapter.export`."""
-    lost, moved = report["difference"]["relative"], report["change"]["relative"]
-    if lost <= max(LARGE_DIFFERENCE, LARGE_SHARE * moved):
-        return ""
-    warning = (
-        f"Rounding to the type of the checkpoint moved the logits of the merged model by {lost:.2g} of their norm, "
-        f"the adapter by {moved:.2g}: use the base model with the adapter in '{ADAPTER_FOLDER}', or train for longer."
-    )
-    log.warning("%s", warning)
-    return warning
-
-
-@torch.no_grad()
-def compare_logits(model: PreTrainedModel, other: PreTrainedModel, texts: Sequence[Tensor]) -> dict[str, float]:
-    """Return how far the logits of a model are from those of another on the same texts, both without dropout.
-
-    Args:
-        model: The model; both are prepared by :func:`acclimate.models.attach`.
-        other: The model that it is compared with.
-        texts: Token ids of each text.
-
-    Returns:
-        ``absolute``, the largest difference of two logits, and ``relative``, the norm of all differences divided by
-        that of the logits of ``other``.
-    """
-    logits = []
-    for reader in (model, other):
-        training = reader.training
-        reader.eval()
-        head, rows = language_head(reader), [text[None].to(reader.device) for text in texts]
-        states = [encode(reader, ids, torch.zeros_like(ids))[0] for ids in rows]
-        logits.append(torch.cat([head(hidden).float().cpu() for hidden in states]))
-        reader.train(training)
-    found, expected = logits
-    return {
-        "absolute": float((found - expected).abs().max()),
-        "relative": float((found - expected).norm() / expected.norm()),
-    }
-
-
-def _stored_type(model: PreTrainedModel) -> torch.dtype:
-    """Return the type of the weights in the checkpoint of a model, which is loaded in fp32."""
-    found = load_config(model.name_or_path).dtype if model.name_or_path else None
-    return found if found in (torch.bfloat16, torch.float16) else torch.float32
+def _take_minor_components(layer: Any) -> None:
+    """Initialize the factors with the smallest singular values: B = U_r sqrt(S_r / f), A = sqrt(S_r / f) V_r^T."""
+    weight, rank = layer.get_base_layer().weight.detach().float(), layer.r[TRAINED]
+    left, values, right = torch.linalg.svd(weight.T if layer.fan_in_fan_out else weight, full_matrices=False)
+    root = (values[-rank:] / layer.scaling[TRAINED]).sqrt()
+    layer.lora_A[TRAINED].weight.data = root[:, None] * right[-rank:]
+    layer.lora_B[TRAINED].weight.data = left[:, -rank:] * root
 
 
 def _layers(model: nn.Module) -> dict[str, Any]:

@@ -13,12 +13,13 @@ from acclimate.objectives.base import (
     mean_pool,
 )
 from acclimate.objectives.contrast import GeneralKnowledgeContrast, TextContrast, contrastive_loss
-from acclimate.objectives.distillation import Distillation, TokenDistillation
+from acclimate.objectives.distillation import Distillation, LogitSwapDistillation, StateDistillation, TokenDistillation
 from acclimate.objectives.embedding import EmbeddingRegularizer
 from acclimate.objectives.infoword import SpanContrast
 from acclimate.objectives.reconstruction import SentenceReconstruction
 from acclimate.objectives.tacl import TokenAwareContrast
 from acclimate.objectives.taco import ContextContrast
+from acclimate.objectives.token_weighting import WeightedLanguageModelling
 
 __all__ = [
     "Batch",
@@ -29,16 +30,19 @@ __all__ = [
     "Gates",
     "GeneralKnowledgeContrast",
     "LanguageModelling",
+    "LogitSwapDistillation",
     "Objective",
     "Outputs",
     "PoolingHead",
     "SentenceReconstruction",
     "SpanContrast",
+    "StateDistillation",
     "TextContrast",
     "TokenAwareContrast",
     "TokenDistillation",
     "View",
     "ViewInput",
+    "WeightedLanguageModelling",
     "contrastive_loss",
     "mean_pool",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
@@ -38,13 +38,14 @@ class View:
         tokens: The masked tokens, the original ones, or the texts rewritten in another way.
         draw: Index of the dropout mask. Views that differ only in it get independent dropout.
         gates: Gates on heads or other units; None means ones.
-        reader: The model in training, or its frozen original (without gradient and dropout).
+        reader: ``"student"``, the model in training; ``"reference"``, its frozen original; or the name of another
+            frozen model. Frozen models have neither gradient nor dropout.
     """
 
     tokens: Literal["masked", "original"] | Rewriting = "masked"
     draw: int = 0
     gates: Gates | None = None
-    reader: Literal["student", "reference"] = "student"
+    reader: str = "student"
 
     @property
     def unmasked(self) -> View:
@@ -75,6 +76,7 @@ class Batch:
         text: Index of the text of each token, from 0; -1 at padding (rows, tokens).
         texts: Number of texts.
         rewritten: The texts rewritten in the other ways that views ask for.
+        source: Index of the source of each text (texts,), if the texts are of several sources; else None.
     """
 
     original: Tensor
@@ -83,10 +85,21 @@ class Batch:
     text: Tensor
     texts: int
     rewritten: dict[Rewriting, ViewInput] = field(default_factory=dict)
+    source: Tensor | None = None
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on ``device``."""
         return self._map(lambda tensor: copy_to(tensor, device))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return arrays, which another process receives in one message; each tensor would take a connection."""
+        arrays = self._map(Tensor.numpy)  # type: ignore[arg-type]
+        return {item.name: getattr(arrays, item.name) for item in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        tensors = self._map(torch.from_numpy)
+        vars(self).update({item.name: getattr(tensors, item.name) for item in fields(self)})
 
     @property
     def host(self) -> Batch:
@@ -107,7 +120,8 @@ class Batch:
             name: function(getattr(self, name)) for name in ("original", "masked", "labels", "text")
         }
         rewritten = {how: ViewInput(*map(function, found)) for how, found in self.rewritten.items()}
-        return replace(self, **tensors, rewritten=rewritten)
+        source = None if self.source is None else function(self.source)
+        return replace(self, **tensors, rewritten=rewritten, source=source)
 
     def on_device(self, tensor: Tensor) -> Tensor:
         """Return a tensor that was computed on the CPU on the device of the batch."""
@@ -302,7 +316,7 @@ class Outputs:
 
     def _head(self, view: View) -> Callable[[Tensor], Tensor]:
         head = self._heads[view.reader]
-        return torch.no_grad()(head) if view.reader == "reference" else head
+        return head if view.reader == "student" else torch.no_grad()(head)
 
 
 class LossTerm(ABC):
@@ -341,6 +355,10 @@ class Objective(LossTerm):
     def total(self, outputs: Outputs) -> Tensor:
         """Return the sum over those items, a scalar; 0 with a graph if there are none."""
 
+    def token_losses(self, outputs: Outputs) -> Tensor | None:
+        """Return the loss of each labelled position, in row order, if the total is their sum; by default None."""
+        return None
+
 
 class LanguageModelling(Objective):
     """Mean cross-entropy of the labels, in nats.
@@ -367,9 +385,13 @@ class LanguageModelling(Objective):
         """Return the number of labelled positions."""
         return batch.labelled
 
+    def token_losses(self, outputs: Outputs) -> Tensor:
+        """Return the cross-entropy at each labelled position (positions,)."""
+        return outputs.map_logits(cross_entropy, (self.view,), outputs.batch.targets)
+
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed cross-entropy."""
-        return outputs.map_logits(cross_entropy, (self.view,), outputs.batch.targets).sum()
+        return self.token_losses(outputs).sum()
 
 
 class BatchObjective(LossTerm):

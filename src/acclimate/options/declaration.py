@@ -193,7 +193,8 @@ def _explain(error: ValidationError, cls: Any, label: Callable[[str], str]) -> s
     if not first["loc"]:
         text = explain_value(first)
         return f"{text[:1].upper()}{text[1:]}."
-    name = str(first["loc"][0])
+    place = first["loc"][0]
+    name = list(option_fields(cls))[place] if isinstance(place, int) else str(place)  # a number if given by position
     if first["type"] in UNKNOWN:
         known = sorted(cls.option_names if issubclass(cls, Section) else option_fields(cls))
         return f"Unknown option {label(name)}.{did_you_mean(name, known)} Available: {', '.join(known)}."

@@ -9,8 +9,8 @@ from acclimate.options.numbers import Positive
 
 OptimizerName = Literal["adamw", "adamw-8bit"]
 WeightsName = Literal["fp32", "bf16"]
-AdapterName = Literal["lora", "rslora", "dora", "pissa", "olora", "orthogonal"]
-"""The names in :data:`acclimate.models.lora.ADAPTERS`."""
+AdapterName = Literal["lora", "rslora", "dora", "pissa", "olora", "soma", "mica", "orthogonal"]
+"""The names in :data:`acclimate.training.adapters.ADAPTERS`."""
 
 Optimizer = Annotated[
     OptimizerName,

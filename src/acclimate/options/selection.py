@@ -1,4 +1,4 @@
-"""Options of ``select`` and ``inspect experts``."""
+"""Options of ``select``, ``transform`` and ``inspect experts``."""
 
 from __future__ import annotations
 
@@ -18,41 +18,45 @@ from acclimate.options.training import MaxLength, Progress, TextColumn, TextInpu
 if TYPE_CHECKING:
     from acclimate.corpus.operations import Operation
 
-    Selections = str | Operation | Mapping[str, Any] | Iterable[str | Operation | Mapping[str, Any]]
+    Operations = str | Operation | Mapping[str, Any] | Iterable[str | Operation | Mapping[str, Any]]
 else:
-    Selections = Any
+    Operations = Any
 
 
-def _read_selections(value: Any) -> Any:
-    """Return selections as they are, without empty ones."""
+def _read_operations(value: Any) -> Any:
+    """Return operations as they are, without empty ones."""
     if value is None or (isinstance(value, str | tuple | list | dict) and not value):
-        raise ValueError("must name at least one selection, such as nearest; see docs/select.md")
+        raise ValueError(
+            "must name at least one operation, such as nearest (docs/select.md) or neighbors (docs/transform.md)"
+        )
     return value
 
 
-Selection = Option(
-    "Selection as NAME, or 'NAME parameter=value ...'; several run one after the other.",
-    METHOD,
-    more="Or ``{name: parameters}``. See docs/select.md.",
-    flag="--by",
-    many=True,
-)
+def _describe_operations(kind: str, page: str) -> Option:
+    """Return the option that takes operations of a kind, which a page of the documentation lists."""
+    return Option(
+        f"{kind} as NAME, or 'NAME parameter=value ...'; several run one after the other.",
+        METHOD,
+        more=f"Or ``{{name: parameters}}``. See {page}.",
+        flag="--by",
+        many=True,
+    )
 
 
 @options
-class SelectOptions(LabelOptions):
-    """Options of :func:`acclimate.select`."""
+class OperationOptions(LabelOptions):
+    """Options of verbs that apply operations to a text."""
 
     corpus: Annotated[
         TextInput,
         Option(
-            "Text to select from: file, folder, glob or hf:NAME.",
+            "Text to read: file, folder, glob or hf:NAME.",
             DATA,
             more="Or a :class:`acclimate.corpus.Corpus`, or texts in memory.",
             many=True,
         ),
     ]
-    by: Annotated[Selections, BeforeValidator(_read_selections), Selection]
+    by: Annotated[Operations, BeforeValidator(_read_operations), _describe_operations("Selection", "docs/select.md")]
     out: Annotated[
         str | Path | None, Option("JSON lines file to write.", OUTPUT, default="a file of the cache", recorded=False)
     ] = None
@@ -60,23 +64,33 @@ class SelectOptions(LabelOptions):
     task: Annotated[
         Any,
         Option(
-            "Labelled task to select for: a folder, a file, or hf:NAME; only its train split is read.",
+            "Labelled task whose texts are compared with: a folder, a file, or hf:NAME; only its train split is read.",
             DATA,
             more="Or rows in memory, or a loaded task.",
         ),
     ] = None
     target: Annotated[
         TextInput | None,
-        Option("Text to select for, in place of a task: file, folder, glob or hf:NAME.", DATA, many=True),
+        Option("Text to compare with, in place of a task: file, folder, glob or hf:NAME.", DATA, many=True),
     ] = None
     general: Annotated[
         TextInput | None,
-        Option("General text, for selections that read it: file, folder, glob or hf:NAME.", DATA, many=True),
+        Option("General text, for operations that read it: file, folder, glob or hf:NAME.", DATA, many=True),
     ] = None
     tokenizer: Annotated[
         str | Path | None,
         Option("Model whose tokenizer counts the tokens.", DATA, default="words and punctuation marks are counted"),
     ] = None
+    text_column: TextColumn = "text"
+    encoding: Encoding = None
+    progress: Progress = True
+
+
+@options
+class SelectOptions(OperationOptions):
+    """Options of :func:`acclimate.select`."""
+
+    _: KW_ONLY
     control: Annotated[
         str | Path | None,
         Option(
@@ -86,9 +100,15 @@ class SelectOptions(LabelOptions):
             recorded=False,
         ),
     ] = None
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
-    progress: Progress = True
+
+
+@options
+class TransformOptions(OperationOptions):
+    """Options of :func:`acclimate.transform`."""
+
+    by: Annotated[
+        Operations, BeforeValidator(_read_operations), _describe_operations("Transform", "docs/transform.md")
+    ]
 
 
 @options

@@ -38,8 +38,9 @@ from acclimate.options.numbers import (
     number_or_auto,
 )
 from acclimate.options.reading import Encoding, LabelOptions
-from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
+from acclimate.options.replay import Chat, ChatShare, Mix, MixSources, Replay, ReplayShare, check_shares
 from acclimate.options.rows import DocumentBorders, RowLayout
+from acclimate.options.vocabulary import NewTokens, NewTokenSettings, check_new_tokens
 
 if TYPE_CHECKING:
     from acclimate.corpus import Corpus
@@ -152,7 +153,7 @@ TextColumn = Annotated[
     Option(
         "Column or key that holds the text in tables and JSON.",
         DATA,
-        more="A source can name its own: ``reviews.csv:body``.",
+        more="A source can name its own: ``reviews.csv:body``. ``*`` reads whole rows, for the transform ``records``.",
         default="text, or a usual name such as review",
     ),
 ]
@@ -343,6 +344,8 @@ class AdaptOptions(TrainingOptions, LabelOptions):
         ),
     ] = None
     head_tokens: Annotated[TokenCount, Option("Tokens for training a missing masked-LM head.", MODEL)] = HEAD_TOKENS
+    new_tokens: NewTokens = None
+    new_token_settings: NewTokenSettings = None
     similarity: Annotated[
         Any,
         Option(
@@ -362,11 +365,14 @@ class AdaptOptions(TrainingOptions, LabelOptions):
     replay_share: ReplayShare = None
     chat: Chat = None
     chat_share: ChatShare = None
+    mix: Mix = None
+    sources: MixSources = None
 
     @model_validator(mode="after")
     def check_adapter(self) -> Any:
-        """Check that options of an adapter come with an adapter."""
+        """Check that options of an adapter come with an adapter, and those of new tokens with new tokens."""
         check_adapter(self)
+        check_new_tokens(self)
         return self
 
     @model_validator(mode="after")

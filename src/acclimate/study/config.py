@@ -18,7 +18,6 @@ from pydantic import (
     model_validator,
 )
 
-from acclimate.corpus.operations import read_operations
 from acclimate.errors import UserError, did_you_mean, unknown_name_error
 from acclimate.masking import file_parameters
 from acclimate.options.declaration import explain_value
@@ -35,8 +34,8 @@ from acclimate.study.settings import (
     EvaluateSettings,
     FinetuneSettings,
     Label,
+    OperationSpec,
     Seeds,
-    Selections,
     ShortForm,
     Sources,
     Strict,
@@ -70,7 +69,7 @@ def _adapt_value(name: str, value: Any) -> Any:
         raise ValueError(f"search.adapt: {error}") from error
 
 
-class MethodSpec(ShortForm):
+class MethodSpec(OperationSpec, ShortForm):
     """A method of adaptation: its name, or ``{name, label?, on?, adapt?, search?, **parameters}``.
 
     All other keys are parameters of the method.
@@ -80,8 +79,8 @@ class MethodSpec(ShortForm):
         on: ``"task"`` adapts to the text of each task separately, ``"domain"`` to the text of the domain. None uses
             the default of the method.
         adapt: Settings of adaptation for this method, which override those of the study.
-        select: Selection from the text of the domain, in place of that of the domain; ``random`` is its control, and
-            ``[]`` the whole text.
+        select: Selection from the text of the domain, in place of that of the domain; ``random`` is its control.
+        transform: Transforms, in place of those of the domain.
         search: Values to try for parameters of the method and, under ``adapt``, for settings of its adaptation.
     """
 
@@ -91,7 +90,6 @@ class MethodSpec(ShortForm):
     label: Label = ""
     on: Literal["domain", "task"] | None = None
     adapt: Annotated[dict[str, Any], AfterValidator(AdaptSettings.check)] = Field(default_factory=dict)
-    select: Selections | None = None
     search: MethodSearch | None = None
 
     @property
@@ -108,12 +106,11 @@ class MethodSpec(ShortForm):
 
     @model_validator(mode="after")
     def _labelled(self) -> MethodSpec:
-        changes = self.adapt or self.on or self.select is not None or (self.search and self.search.adapt)
+        changes = self.adapt or self.on or self.describe_operations() or (self.search and self.search.adapt)
         if self.name == UNADAPTED and changes:
             raise ValueError(f"'{UNADAPTED}' is the base model and is not adapted; remove its settings")
         changed = {**self.parameters, **({"on": self.on} if self.on else {}), **self.adapt}
-        if self.select is not None:
-            changed["select"] = ", ".join(one.describe() for one in read_operations(self.select)) or "all"
+        changed |= self.describe_operations()
         shown = ", ".join(f"{key}={value}" for key, value in changed.items())
         self.label = self.label or (f"{self.name} ({shown})" if shown else self.name)
         return self
@@ -126,18 +123,16 @@ class SampleSpec(Strict):
     label: str | None = None
 
 
-class DomainSpec(Strict):
+class DomainSpec(OperationSpec, Strict):
     """A domain: text to adapt to, held-out text, and end tasks.
 
     Attributes:
-        corpus: The text, or ``{from, select?, target?}``.
-        select: Selection of documents of the corpus.
-        target: Text that selections compare the documents with; by default that of the train splits of the tasks.
+        corpus: The text, or ``{from, select?, transform?, target?}``.
+        target: Text that operations compare the documents with; by default that of the train splits of the tasks.
     """
 
     name: Annotated[Label, Field(min_length=1)]
     corpus: Annotated[Sources, BeforeValidator(as_sources), Field(min_length=1)]
-    select: Selections | None = None
     target: Annotated[Sources | None, BeforeValidator(as_sources)] = None
     heldout: Annotated[Sources | None, BeforeValidator(as_sources)] = None
     tasks: list[TaskSpec] = Field(default_factory=list)
@@ -148,8 +143,8 @@ class DomainSpec(Strict):
         corpus = value.get("corpus") if isinstance(value, Mapping) else None
         if not isinstance(corpus, Mapping) or "from" not in corpus:
             return value
-        if unknown := corpus.keys() - {"from", "select", "target"}:
-            raise ValueError(f"corpus: unknown key '{min(unknown)}'; known here: from, select, target")
+        if unknown := corpus.keys() - {"from", "select", "transform", "target"}:
+            raise ValueError(f"corpus: unknown key '{min(unknown)}'; known here: from, select, transform, target")
         given = {key: entry for key, entry in corpus.items() if key != "from"}
         return {**value, "corpus": corpus["from"], **given}
 
@@ -341,8 +336,7 @@ class StudyConfig(Strict):
             domain.corpus = [locate_source(source, folder) for source in domain.corpus]
             domain.heldout = domain.heldout and [locate_source(source, folder) for source in domain.heldout]
             domain.target = domain.target and [locate_source(source, folder) for source in domain.target]
-        selections = [domain.select for domain in copy.domains] + [method.select for method in copy.methods]
-        paths.locate_selections(selections, folder)
+        paths.locate_operations((*copy.domains, *copy.methods), folder)
         for task in (*copy.other_tasks, *(task for domain in copy.domains for task in domain.tasks)):
             task.path = locate_text(task.path, folder)
             task.first = task.first and locate_text(task.first, folder)
@@ -358,10 +352,9 @@ class StudyConfig(Strict):
         adapt.replay, adapt.chat = (locate_texts(adapt.given().get(name), folder) for name in ("replay", "chat"))
         for given in (method.adapt for method in copy.methods):
             given |= {name: locate_texts(given[name], folder) for name in ("replay", "chat") if name in given}
+        adapt.new_tokens = paths.locate_new_tokens(adapt.given().get("new_tokens"), folder)
         for given in (*options, *(search.adapt for search in searches if search)):
-            settings = (given or {}).get("masking_settings")
-            for one in settings if isinstance(settings, list) else [settings]:
-                locate_settings(one, file_parameters(), folder)
+            paths.locate_option_files(given or {}, file_parameters(), folder)
         return copy
 
     def resolved(self) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def _read_corpora(inputs: StudyInputs) -> dict[str, Corpus]:
     found |= {_selected_name(*place): corpus for place, corpus in inputs.selected.items()}
     if not inputs.replayed:
         return found
-    from acclimate.training.mixture import text_name
+    from acclimate.training.sources import text_name
 
     texts = {replay.text.fingerprint: replay.text for replay, _ in inputs.replayed}
     for number, text in enumerate(texts.values(), 1):

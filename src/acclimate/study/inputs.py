@@ -165,7 +165,7 @@ class StudyInputs:
         return {place: task_corpus(found.task) for place, found in self.tasks.items() if place[0] != OTHER}
 
     def replays(self, model: str, given: Mapping[str, Any]) -> list[Any]:
-        """Return what an adaptation replays (:class:`acclimate.training.mixture.Replay`).
+        """Return what an adaptation replays beside its corpus (:class:`acclimate.training.sources.Source`).
 
         The documents that the study measures on are never among it.
 
@@ -176,7 +176,7 @@ class StudyInputs:
         Raises:
             UserError: If an option is invalid, or a share is given and there is no text to replay.
         """
-        from acclimate.training.mixture import open_replay
+        from acclimate.training.sources import open_sources
 
         given, share = dict(given), given.get("replay_share")
         if given.get("replay") is None and (model in self.replaying if share is None else share > 0):
@@ -190,7 +190,7 @@ class StudyInputs:
         digests = {hash_document(text.encode()).hex() for found in measured for text in found.texts} | self.leaked
         return [
             replace(replay, text=replay.text.without(digests)) if isinstance(replay.text, Corpus) else replay
-            for replay in open_replay(given, str(given.get("text_column", "text")))
+            for replay in open_sources(given, str(given.get("text_column", "text")))
         ]
 
     @cached_property

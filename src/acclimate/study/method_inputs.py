@@ -55,7 +55,7 @@ def read_method(method: MethodSpec) -> MethodInput:
     from acclimate import methods
 
     made = methods.get(method.name, **method.parameters)
-    if made.stages() and method.on:
+    if method.on and any(stage.reads for stage in made.stages()):
         raise UserError(f"study: '{method.name}' reads the text of the domain and of the task; remove 'on'.")
     contents = made.file_contents()
     parameters = made.settings() | ({"files": contents} if contents else {})

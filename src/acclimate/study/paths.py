@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from acclimate.corpus.operations import SELECTIONS
+from acclimate.corpus.operations import SELECTIONS, TRANSFORMS
 from acclimate.corpus.sources import is_hub_name
 from acclimate.models.checkpoints import is_written_as_path
 
@@ -25,11 +25,40 @@ def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
         )
 
 
-def locate_selections(given: Iterable[Iterable[Mapping[str, Any]] | None], folder: Path) -> None:
-    """Resolve the files among the parameters of lists of selections against ``folder``, in place."""
-    for operation in (one for selections in given for one in selections or []):
+def locate_option_files(given: dict[str, Any], masking: Collection[str], folder: Path) -> None:
+    """Resolve the files among options of ``adapt`` against ``folder``, in place.
+
+    Args:
+        given: The options, or lists of values to try for them.
+        masking: Names of the settings of masking strategies that may be files.
+        folder: The folder of the study file.
+    """
+    for name, files in (("masking_settings", masking), ("new_token_settings", ("vectors",))):
+        settings = given.get(name)
+        for one in settings if isinstance(settings, list) else [settings]:
+            locate_settings(one, files, folder)
+    if "new_tokens" in given:
+        given["new_tokens"] = locate_new_tokens(given["new_tokens"], folder)
+
+
+def locate_new_tokens(given: Any, folder: Path) -> Any:
+    """Resolve the file of new tokens, or of several to try; numbers and words are returned unchanged."""
+    if isinstance(given, list):
+        return [locate_new_tokens(one, folder) for one in given]
+    return locate_file(given, folder) if isinstance(given, str) else given
+
+
+def locate_operations(parts: Iterable[Any], folder: Path) -> None:
+    """Resolve the files among the parameters of operations against ``folder``, in place.
+
+    Args:
+        parts: Parts of a study that are instances of :class:`acclimate.study.settings.OperationSpec`.
+        folder: The folder.
+    """
+    lists = [pair for part in parts for pair in ((part.select, SELECTIONS), (part.transform, TRANSFORMS))]
+    for operation, registry in ((one, registry) for given, registry in lists for one in given or []):
         for name, settings in operation.items():
-            cls = SELECTIONS.lookup(name)
+            cls = registry.lookup(name)
             locate_settings(settings, cls.files, folder)
             settings |= {key: locate_model(settings[key], folder) for key in cls.models if settings.get(key)}
 

@@ -1,4 +1,4 @@
-"""Selections of the text that a study adapts to: for a domain, and for methods in place of that of their domain."""
+"""Operations on the text that a study adapts to: of a domain, and of methods in place of those of their domain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from acclimate.adaptation_rows import SelectionRow
 from acclimate.corpus import Corpus
 from acclimate.corpus.documents import hash_document, with_usual_column
-from acclimate.corpus.operations import Context, find_accounts, operate, read_operations
+from acclimate.corpus.operations import TRANSFORMS, Context, find_accounts, operate, read_operations
 from acclimate.corpus.select.random import match_control
 from acclimate.errors import Problems, UserError
 from acclimate.results import ReportTable
@@ -17,7 +17,7 @@ from acclimate.study.method_inputs import MethodInput
 from acclimate.training.selection import make_context
 from acclimate.training.task_kinds import task_texts
 
-COLUMNS = ["domain", "method", "selection", "documents read", "documents kept", "tokens read", "tokens kept", "%"]
+COLUMNS = ["domain", "method", "operation", "documents read", "documents kept", "tokens read", "tokens kept", "%"]
 
 
 def select_texts(
@@ -28,10 +28,10 @@ def select_texts(
     methods: Mapping[str, MethodInput],
     general: Corpus | None,
 ) -> tuple[dict[str, Corpus], dict[tuple[str, str], Corpus]]:
-    """Return the text of each domain, and by domain and label that of methods with a selection of their own.
+    """Return the text of each domain, and by domain and label that of methods with operations of their own.
 
-    Documents are never selected from held-out text. They are compared with the train splits of the tasks, unless the
-    domain has a target. Tokens are those of the tokenizer of the first model.
+    Documents are selected, and then transformed. They are never taken from held-out text. They are compared with the
+    train splits of the tasks, unless the domain has a target. Tokens are those of the tokenizer of the first model.
 
     Args:
         config: The study.
@@ -42,17 +42,18 @@ def select_texts(
         general: General text that is not measured on; None for none.
 
     Raises:
-        UserError: If a selection lacks the text that it compares with, or keeps no document; it lists all of them.
+        UserError: If an operation lacks the text that it compares with, or no document is left; it lists all of them.
     """
     chosen, selected, problems = dict(corpora), dict[tuple[str, str], Corpus](), Problems()
-    own = [method for method in config.methods if method.select is not None]
+    own = [method for method in config.methods if method.describe_operations()]
     for method in own:
         if methods[method.label].reads == "task":
+            key = next(iter(method.describe_operations()))
             raise UserError(
-                f"study: '{method.label}' reads the text of the task, so 'select' does not apply; remove it."
+                f"study: '{method.label}' reads the text of the task, so '{key}' does not apply; remove it."
             )
     for domain in config.domains:
-        if domain.select is None and not own:
+        if not domain.describe_operations() and not own:
             continue
         pool = corpora[domain.name]
         if domain.heldout is not None:
@@ -60,13 +61,24 @@ def select_texts(
         with problems.collect():
             context = _make_context(config, domain, tasks, general)
             operations = read_operations(domain.select)
-            chosen[domain.name] = text = operate(pool, operations, context) if operations else pool
+            text = operate(pool, operations, context) if operations else pool
             accounts = find_accounts(text)[-len(operations) :]
+            chosen[domain.name] = _transform(text, domain.transform, context)
             for method in own:
-                matched = match_control(read_operations(method.select), operations, accounts)
-                selected[domain.name, method.label] = operate(pool, matched, context) if matched else pool
+                kept = text
+                if method.select is not None:
+                    matched = match_control(read_operations(method.select), operations, accounts)
+                    kept = operate(pool, matched, context) if matched else pool
+                transforms = domain.transform if method.transform is None else method.transform
+                selected[domain.name, method.label] = _transform(kept, transforms, context)
     problems.check()
     return chosen, selected
+
+
+def _transform(corpus: Corpus, given: Any, context: Context) -> Corpus:
+    """Return what the transforms of a domain or method make of a text."""
+    transforms = read_operations(given, TRANSFORMS)
+    return operate(corpus, transforms, context) if transforms else corpus
 
 
 def _make_context(
@@ -87,7 +99,7 @@ def _make_context(
 def selection_results(
     corpora: Mapping[str, Corpus], selected: Mapping[tuple[str, str], Corpus]
 ) -> dict[str, list[Any]]:
-    """Return what selections did with the text of each domain, and with that of methods with a selection of their own.
+    """Return what operations did with the text of each domain, and with that of methods with operations of their own.
 
     Returns:
         Entries of the results of the study: ``"selections"``, and ``"tables"`` with a table for the report.
@@ -98,9 +110,9 @@ def selection_results(
     rows = [SelectionRow(domain=place[0], method=place[1], accounts=own) for place, own in found.items() if own]
     units = sorted({account.counted_by for row in rows for account in row.accounts})
     note = (
-        f"Text to adapt to, selected from that of the domain; tokens are {' or '.join(units)}. The selection of a "
-        "method replaces that of its domain; random is the control, with as many tokens. results.json has examples of "
-        "what was kept and dropped."
+        f"Text to adapt to, selected from that of the domain and transformed; tokens are {' or '.join(units)}. The "
+        "operations of a method replace those of its domain; the selection random is the control, with as many "
+        "tokens. results.json has examples of what was kept and dropped."
     )
     lines = [
         [
@@ -111,5 +123,5 @@ def selection_results(
         for row in rows
         for account in row.accounts
     ]
-    table = ReportTable(title="Selection of text", note=note, columns=COLUMNS, rows=lines, digits=1)
+    table = ReportTable(title="Selection and transforms of text", note=note, columns=COLUMNS, rows=lines, digits=1)
     return {"selections": rows, "tables": [table] if rows else []}

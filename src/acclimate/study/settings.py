@@ -20,14 +20,14 @@ from pydantic import (
 
 from acclimate.corpus.csv_reader import DEFAULT_COLUMN
 from acclimate.corpus.documents import texts_in_memory
-from acclimate.corpus.operations import list_operations, read_operations
+from acclimate.corpus.operations import SELECTIONS, TRANSFORMS, Operation, list_operations, read_operations
 from acclimate.corpus.sources import ListSource
 from acclimate.errors import UserError, shorten
 from acclimate.files import cache_folder, write_text
 from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, ProbeOptions, Section, section
 from acclimate.options.numbers import Count, Fraction, Integer, SeedNumber
 from acclimate.options.reading import default_task_name, reading_names
-from acclimate.registry import MAX_INTEGER, parse_number
+from acclimate.registry import MAX_INTEGER, Registry, parse_number
 
 Sources = list[str | dict[str, str]]
 """Sources of text: paths and names, or mappings with ``path``, ``text_column`` and ``encoding``."""
@@ -72,15 +72,15 @@ def as_sources(value: Any) -> Any:
     return [value] if isinstance(value, Mapping) else value
 
 
-def as_selections(value: Any) -> Any:
-    """Turn selections, in any form that a user may write, into a list of mappings of one name to its parameters.
+def as_operations(value: Any, registry: Registry[Operation]) -> Any:
+    """Turn operations, in any form that a user may write, into a list of mappings of one name to its parameters.
 
     Raises:
         ValueError: If a name or a parameter is unknown, or a value does not fit.
     """
     try:
-        read_operations(value)
-        return None if value is None else [{name: settings} for name, settings in list_operations(value)]
+        read_operations(value, registry)
+        return None if value is None else [{name: settings} for name, settings in list_operations(value, registry)]
     except UserError as error:
         raise ValueError(str(error).removesuffix(".")) from error
 
@@ -139,8 +139,10 @@ def _check_values(options: type[Section], given: dict[str, list[Any]]) -> dict[s
     return {name: [options.check({name: value})[name] for value in values] for name, values in given.items()}
 
 
-Selections = Annotated[list[dict[str, dict[str, Any]]], BeforeValidator(as_selections)]
+Selections = Annotated[list[dict[str, dict[str, Any]]], BeforeValidator(lambda v: as_operations(v, SELECTIONS))]
 """Selections of documents: each a mapping of its name to its parameters."""
+Transforms = Annotated[list[dict[str, dict[str, Any]]], BeforeValidator(lambda v: as_operations(v, TRANSFORMS))]
+"""Transforms of documents: each a mapping of its name to its parameters."""
 Lists = Annotated[dict[str, list[Any]], BeforeValidator(lists)]
 """Values to try, by name of the setting."""
 FinetuneLists = Annotated[Lists, AfterValidator(lambda given: _check_values(FinetuneSettings, given))]
@@ -188,6 +190,27 @@ class Strict(BaseModel):
     """A section that rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), coerce_numbers_to_str=True)
+
+
+class OperationSpec(BaseModel):
+    """What is done to the text of a domain before models are adapted to it.
+
+    Attributes:
+        select: Selection of documents; ``[]`` for all, where a method overrides that of its domain.
+        transform: Transforms of the selected documents; ``[]`` for none.
+    """
+
+    select: Selections | None = None
+    transform: Transforms | None = None
+
+    def describe_operations(self) -> dict[str, str]:
+        """Return the operations that are given, by key of the study file."""
+        given = (("select", self.select, SELECTIONS, "all"), ("transform", self.transform, TRANSFORMS, "none"))
+        return {
+            key: ", ".join(one.describe() for one in read_operations(value, registry)) or nothing
+            for key, value, registry, nothing in given
+            if value is not None
+        }
 
 
 class ShortForm(BaseModel):

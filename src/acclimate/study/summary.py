@@ -152,7 +152,7 @@ def replay_notes(inputs: StudyInputs) -> list[str]:
     """Return a sentence for each text that is replayed: its share, and the models and methods that read it."""
     if not inputs.replayed:
         return []
-    from acclimate.training.mixture import text_name
+    from acclimate.training.sources import text_name
 
     return [
         f"Replay: {100 * replay.share:g} % of the training tokens come from {text_name(replay.text)}, without the "

@@ -3,52 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
 from acclimate.corpus import TokenDataset
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel, adapter_size
-from acclimate.models.lora import ADAPTERS, PROBE_TEXTS, AdapterSettings, LowRankAdapter, import_peft
+from acclimate.models.adapters import PROBE_TEXTS, Adapter
+from acclimate.models.lora import LOW_RANK, LowRankAdapter
 from acclimate.options import AdaptOptions
 from acclimate.progress import print_message
 from acclimate.registry import build_dataclass
 from acclimate.training.method import Method
 from acclimate.updates import UpdateRule
 
+ADAPTERS: dict[str, type[Adapter]] = {**dict.fromkeys(LOW_RANK, LowRankAdapter)}
+"""The classes of adapters by name."""
 ADAPTER_RATE = 10
 """Default learning rate of an adapter in multiples of that of all weights (Schulman et al., "LoRA without regret",
 2025: about ten, whatever the model and the rank)."""
 
 
-def check_adapter(name: str, settings: Mapping[str, Any] | None, quantize: str | None = None) -> AdapterSettings:
+def check_adapter(name: str, settings: Mapping[str, Any] | None, quantize: str | None = None) -> Any:
     """Return the settings of an adapter, all checked before a model is loaded.
 
     Args:
         name: A name of :data:`ADAPTERS`.
-        settings: Values of fields of :class:`AdapterSettings`.
+        settings: Values of its settings.
         quantize: How the base model is quantized; None if it is not.
 
     Raises:
         UserError: If a setting is unknown or wrong, a package is missing, or the variant cannot be used with a
             quantized base.
     """
-    made = build_dataclass(AdapterSettings, "adapter", name, settings or {})
-    if name == "orthogonal" and made.r % 2:
-        raise UserError(f"The adapter 'orthogonal' needs an even rank, not r={made.r}.")
-    if quantize and ADAPTERS[name].decomposes:
-        raise UserError(f"The adapter '{name}' decomposes weights, which must not be quantized; use lora or dora.")
-    if made.alpha is None:
-        made.alpha = ADAPTERS[name].scale * (made.r**0.5 if name == "rslora" else made.r)
-    import_peft()
-    if quantize and find_spec("bitsandbytes") is None:
-        raise UserError("Weights in four bits need bitsandbytes: pip install 'acclimate[qlora]'.")
+    kind = ADAPTERS[name]
+    made = build_dataclass(kind.settings_class, "adapter", name, settings or {})
+    kind.check(name, made, quantize)
     return made
 
 
 def resolve_adapter(
     method: Method, adapter: str | None, settings: Mapping[str, Any] | None, quantize: str | None
-) -> AdapterSettings | None:
+) -> Any:
     """Return the settings of an adapter, or None if the weights themselves train.
 
     Args:
@@ -84,7 +79,7 @@ def choose_learning_rate(options: AdaptOptions, method: Method) -> float:
 
 def add_adapter(
     options: AdaptOptions,
-    settings: AdapterSettings | None,
+    settings: Any,
     loaded: LanguageModel,
     rows: TokenDataset,
     rule: UpdateRule | None,
@@ -110,9 +105,8 @@ def add_adapter(
         raise UserError("The model has bottleneck adapters; start from one without, or remove 'adapter'.")
     probe = [rows[number] for number in range(min(PROBE_TEXTS, len(rows)))]
     source = loaded.model.name_or_path if options.quantize else None
-    loaded.adapter = LowRankAdapter(
-        loaded.model, options.adapter, settings, seed=options.seed, probe=probe, source=source
-    )
+    kind = ADAPTERS[options.adapter]
+    loaded.adapter = kind(loaded.model, options.adapter, settings, seed=options.seed, probe=probe, source=source)
     print_message(loaded.adapter.describe(), enabled=options.progress)
     if rule is None or not (factors := rule.delta_factors()):
         return rule

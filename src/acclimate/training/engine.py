@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -16,11 +16,12 @@ from acclimate.device import Precision, autocast, concatenate, copy_to, host_cop
 from acclimate.errors import UserError
 from acclimate.masking import Rewriting
 from acclimate.models import dropout_rates, kind_of, language_head, reads_positions, step_context
+from acclimate.models.adapters import share_weights
 from acclimate.models.batching import logit_rows, max_graph_tokens, padding_policy
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
-from acclimate.models.lora import share_weights
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 from acclimate.training.distributed import LastPass, ProcessGroup
+from acclimate.training.ledger import SourceLedger
 
 Terms = dict[str, Tensor]
 
@@ -39,6 +40,7 @@ class Engine:
         objectives: Sequence[Objective | BatchObjective],
         precision: Precision = "fp32",
         reference: PreTrainedModel | None = None,
+        readers: Mapping[str, PreTrainedModel] | None = None,
         graph_tokens: int | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
@@ -49,12 +51,13 @@ class Engine:
             objectives: The loss terms.
             precision: Precision of the forward pass.
             reference: A frozen model in evaluation mode, for views with this reader.
+            readers: Other frozen models, by the name that views give to their reader.
             graph_tokens: Maximum tokens, over all views and with the cost of padding, whose graphs are kept at once
                 for terms that need all texts; further micro-batches are read twice. By default chosen for the device.
             group: The processes that share each step; by default this process alone.
 
         Raises:
-            ValueError: If a view needs a reference, and there is none.
+            ValueError: If a view needs a reader, and there is none of that name.
         """
         kind = kind_of(model)
         objectives = [term.for_kind(kind) for term in objectives]
@@ -62,7 +65,7 @@ class Engine:
         self.graph_tokens = max_graph_tokens(model) if graph_tokens is None else graph_tokens
         self.logit_rows = logit_rows(model)
         self.policy = padding_policy(model)
-        self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
+        self.readers = {"student": model, **({} if reference is None else {"reference": reference}), **(readers or {})}
         self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
         self.additive = [term for term in objectives if isinstance(term, Objective)]
         self.over_batch = [term for term in objectives if isinstance(term, BatchObjective)]
@@ -74,6 +77,9 @@ class Engine:
         self.views = tuple(dict.fromkeys(views.values()))
         self.duplicates = {view: same for view, same in views.items() if view != same}
         self.embeddings = any(term.embeddings for term in objectives)
+        self.ledger: SourceLedger | None = None
+        """Records the language-model loss of each source in steps with gradients; None if there is one source."""
+        self._recorded: SourceLedger | None = None
         for view in self.views:
             if view.reader not in self.readers:
                 raise ValueError(f"a view asks for the reader '{view.reader}', which was not given to this engine")
@@ -119,7 +125,7 @@ class Engine:
             ids, text = inputs[0]
             if len(inputs) > 1:
                 ids, text = torch.cat([part.ids for part in inputs]), concatenate([part.text for part in inputs])
-            with torch.no_grad() if name == "reference" else nullcontext():
+            with nullcontext() if name == "student" else torch.no_grad():
                 if len(mine) == 1 and mine[0] in self.chosen_only and not all_tokens:
                     chosen[mine[0]] = encode_positions(self.readers[name], ids, text, batch.chosen)
                     continue
@@ -147,10 +153,16 @@ class Engine:
         """
         counts = self._counts(batches)
         terms: Terms = {}
+        self._recorded = ledger = self.ledger if backward else None
+        if ledger:
+            ledger.open_step(batches[0].masked.device)
         with self.group.sum_gradients(self.model.parameters() if backward else ()) as last_pass, self.step_context():
             self._run(batches, counts, terms, backward, last_pass)
         names = [term.name for term in self.additive]
-        summed = dict(zip(names, self.group.add([terms[name] for name in names]), strict=True))
+        sums = self.group.add([terms[name] for name in names] + ([ledger.step] if ledger else []))
+        if ledger:
+            ledger.close_step(sums.pop())
+        summed = dict(zip(names, sums, strict=True))
         terms = summed | {term.name: terms[term.name] for term in self.over_batch}
         weights = self.weights
         terms["loss"] = torch.stack([weights[name] * value for name, value in terms.items()]).sum()
@@ -254,9 +266,14 @@ class Engine:
     ) -> Tensor:
         """Return the part of the loss that a micro-batch contributes, and add its additive terms to ``terms``."""
         outputs, represented = read
-        parts = []
+        parts, ledger = [], self._recorded
         for term in self.additive:
-            value = term.total(outputs) / counts[term.name]
+            with nullcontext() if term.weight else torch.no_grad():  # it is reported only
+                losses = term.token_losses(outputs) if ledger else None
+                if ledger and losses is not None:
+                    ledger.add(outputs.batch, losses)
+                    ledger = None  # a second language-model loss is that of another view
+                value = (term.total(outputs) if losses is None else losses.sum()) / counts[term.name]
             terms[term.name] = terms.get(term.name, 0) + value.detach()
             parts.append(term.weight * value)
         # By the chain rule this product has the gradient of the loss, though not its value.
@@ -385,7 +402,7 @@ def make_reference(
         model: The student, before its training.
         shared: Whether the copy shares the weights of the student, because an adapter trains and they never change.
     """
-    if all(view.reader == "student" for term in objectives for view in term.views):
+    if all(view.reader != "reference" for term in objectives for view in term.views):
         return None
     reference = share_weights(model) if shared else copy.deepcopy(model)
     reference.zero_grad(set_to_none=True)

@@ -31,11 +31,13 @@ from acclimate.masking import Masking
 from acclimate.model_kinds import ModelKind
 from acclimate.models import HeadLayer, UnitGroup, describe_computation, dropout_rates, gate_units, kind_of
 from acclimate.models.batching import padding_policy, training_tokens
+from acclimate.models.checkpoints import model_fingerprint
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
 from acclimate.progress import print_message
 from acclimate.registry import Registry, build_dataclass, fill_from_preset, hash_user_code
 from acclimate.training.batches import Collator, SharedTexts
 from acclimate.training.distributed import ProcessGroup
+from acclimate.training.teachers import load_teacher
 from acclimate.updates import UpdateRule
 from acclimate.version import __version__
 
@@ -150,6 +152,7 @@ class AdaptContext:
         group: The processes of the run.
         task: The labelled task that was given, see :mod:`acclimate.tasks`, or None. Cached values that depend on it
             need ``task.fingerprint()`` among their options.
+        sharded: Whether the weights will be sharded among the processes.
         preparation: What a method recorded before training, by the name of the JSON file to write into the model
             folder.
     """
@@ -164,6 +167,7 @@ class AdaptContext:
     progress: bool = True
     group: ProcessGroup = field(default_factory=ProcessGroup)
     task: Any = None
+    sharded: bool = False
     preparation: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -225,6 +229,10 @@ class AdaptContext:
         """Return the units of some parts of the model, by part, prepared for gates."""
         return gate_units(self.model, self.layers, parts)
 
+    def load_reader(self, path: str, states_only: bool = False) -> PreTrainedModel:
+        """Return another language model that views can read the texts with: :func:`load_teacher`."""
+        return load_teacher(path, self.model, self.tokenizer, states_only=states_only, sharded=self.sharded)
+
     def cached(self, name: str, options: dict[str, Any], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """Return tensors from the cache, or compute and store them, with the random seed of the run."""
         return self.tensor_cache(name, options)(make)
@@ -260,14 +268,16 @@ class Stage:
     """One of several adaptations that make up a method.
 
     Attributes:
-        method: The method of this adaptation.
-        reads: Whether it reads the domain text or the text of the task.
+        method: The method of this adaptation, or a function that makes it from the results of the stages before.
+        reads: Whether it reads the domain text or the text of the task; None for the text of the run.
         options: Options of ``adapt`` that differ from those of the run.
+        from_base: Whether it starts from the model that was given, and not from the result of the stage before.
     """
 
-    method: Method
-    reads: Literal["domain", "task"]
+    method: Method | Callable[[Sequence[Path]], Method]
+    reads: Literal["domain", "task"] | None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    from_base: bool = False
 
 
 PURPOSES = (
@@ -316,7 +326,7 @@ class Method:
     starts_from: ClassVar[str | None] = None
     """What the model card names as the base; None for the model that was given."""
     files: ClassVar[tuple[str, ...]] = ()
-    """Parameters that may be paths of files; in a study file they are relative to its folder."""
+    """Parameters that may be paths of files or models; in a study file they are relative to its folder."""
     sets_mask_rate: ClassVar[bool] = False
     """True for a method that itself determines how many tokens are masked, whatever the mask rate."""
     needs_task: ClassVar[bool] = False
@@ -361,6 +371,10 @@ class Method:
         """Return the loss terms; called after :meth:`prepare`."""
         return [LanguageModelling()]
 
+    def readers(self) -> Mapping[str, PreTrainedModel]:
+        """Return frozen models that views name as their reader, from :meth:`AdaptContext.load_reader`."""
+        return {}
+
     def update_rule(self) -> UpdateRule | None:
         """Return what happens around each optimizer step; called after :meth:`prepare`."""
         return None
@@ -391,13 +405,15 @@ class Method:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def file_contents(self) -> dict[str, str]:
-        """Return a hash of every parameter that is a file, and of user code, by name.
+        """Return a hash of every parameter that is a file or a model folder, and of user code, by name.
 
         The content of both can change while the name stays the same.
         """
         given = {name: getattr(self, name) for name in self.files}
         found = {name: find_file(str(value)) for name, value in given.items() if value}
         contents = {name: hash_file(path) for name, path in found.items() if path is not None}
+        models = {name: value for name, value in given.items() if value and find_file(f"{value}/config.json")}
+        contents |= {name: model_fingerprint(str(value)) for name, value in models.items()}
         return contents | {f"code of {module}": code for module, code in hash_user_code(type(self)).items()}
 
 

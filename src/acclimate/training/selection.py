@@ -1,4 +1,4 @@
-"""``select``: which documents of a pool to adapt to, and what selections compare them with."""
+"""``select`` and ``transform``: operations on the text to adapt to, and what they compare documents with."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ import numpy as np
 
 from acclimate.corpus import Corpus
 from acclimate.corpus.documents import as_corpus, with_usual_column
-from acclimate.corpus.operations import Context, check_selection_file, find_accounts, operate, read_operations
+from acclimate.corpus.operations import (
+    TRANSFORMS,
+    Context,
+    check_output,
+    find_accounts,
+    operate,
+    read_operations,
+)
 from acclimate.corpus.select.random import Random, match_control
 from acclimate.errors import UserError
 from acclimate.options import verb
-from acclimate.options.selection import SelectOptions
+from acclimate.options.selection import OperationOptions, SelectOptions, TransformOptions
 from acclimate.training.task_kinds import open_task, task_texts
 
 
@@ -35,11 +42,43 @@ def _select(options: SelectOptions) -> Corpus:
             or no document is left.
     """
     operations = read_operations(options.by)
-    for path in (options.out, options.control):
+    pool, context = _read(options, options.out, options.control)
+    selected = operate(pool, operations, context, options.out)
+    if options.control is not None:
+        own = find_accounts(selected)[-len(operations) :]
+        operate(pool, match_control([Random()], operations, own), context, options.control)
+    return selected
+
+
+def _transform(options: TransformOptions) -> Corpus:
+    """Make new documents of those of a text, such as each text of a task together with its nearest neighbors.
+
+    The result is read like any other corpus. What the transforms say of it is kept as by :func:`acclimate.select`, and
+    a result that was computed before comes from the cache.
+
+    Returns:
+        The new documents.
+
+    Raises:
+        UserError: If a source, a transform or a parameter is wrong, a transform lacks the text that it compares with,
+            or makes no document.
+    """
+    operations = read_operations(options.by, TRANSFORMS)
+    pool, context = _read(options, options.out)
+    return operate(pool, operations, context, options.out)
+
+
+def _read(options: OperationOptions, *outputs: str | Path | None) -> tuple[Corpus, Context]:
+    """Return the text of a user, and what its documents are compared with.
+
+    Raises:
+        UserError: If a source is wrong, or an output exists that operations did not write.
+    """
+    for path in outputs:
         if path is not None:
-            check_selection_file(path)
+            check_output(path)
     if options.task is not None and options.target is not None:
-        raise UserError("Give the task or the text to select for, not both.")
+        raise UserError("Give the task or the text to compare with, not both.")
     pool = as_corpus(options.corpus, options.text_column, options.encoding)
 
     def read(text: Any) -> Corpus | None:
@@ -49,26 +88,18 @@ def _select(options: SelectOptions) -> Corpus:
 
     target, general = read(options.target), read(options.general)
     task = open_task(options.task, options, text_column=None)
-    context = make_context(
-        list(target) if target is not None else None if task is None else task_texts(task),
-        general,
-        options.tokenizer,
-        options.progress,
-    )
-    selected = operate(pool, operations, context, options.out)
-    if options.control is not None:
-        own = find_accounts(selected)[-len(operations) :]
-        operate(pool, match_control([Random()], operations, own), context, options.control)
-    return selected
+    texts = list(target) if target is not None else None if task is None else task_texts(task)
+    return pool, make_context(texts, general, options.tokenizer, options.progress)
 
 
 select = verb(SelectOptions, _select)
+transform = verb(TransformOptions, _transform)
 
 
 def make_context(
     target: Sequence[str] | None, general: Corpus | None, tokenizer: str | Path | None, progress: bool
 ) -> Context:
-    """Return what selections compare documents with.
+    """Return what operations compare documents with.
 
     Args:
         target: Texts of the end task; None for none.

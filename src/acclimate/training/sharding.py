@@ -34,9 +34,9 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from acclimate.device import TYPES, Precision
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel
+from acclimate.models.adapters import adapter_weights, share_weights
 from acclimate.models.compiling import layers_of
 from acclimate.models.families import probe_of
-from acclimate.models.lora import share_weights
 from acclimate.models.saving import find_non_finite
 from acclimate.progress import print_message
 from acclimate.training.callbacks import check_weight_names
@@ -191,8 +191,8 @@ class ShardedTrainer(StepTrainer):
 def _state(model: nn.Module, all_weights: bool = False) -> dict[str, Tensor]:
     """Return what trains of a model with an adapter, else all its weights and buffers; tied weights by each name."""
     state: dict[str, Tensor] = model.state_dict(keep_vars=True)  # also shards what is still gathered
-    adapted = hasattr(model, "peft_config") and not all_weights
-    return {name: value for name, value in state.items() if ".lora_" in name} if adapted else state
+    trained = None if all_weights else adapter_weights(model, state)
+    return state if trained is None else trained
 
 
 def _gather(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

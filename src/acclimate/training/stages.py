@@ -11,7 +11,7 @@ from typing import Any
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus
 from acclimate.files import MANIFEST_FILE, atomic_folder, record_files, write_json
-from acclimate.models.lora import ADAPTER_FOLDER
+from acclimate.models.adapters import ADAPTER_FOLDER
 from acclimate.progress import print_message
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.heldout import SimilarityCheck
@@ -61,11 +61,14 @@ def adapt_in_stages(
     places: list[Path] = []
     results: list[AdaptResult] = []
     for number, stage in enumerate(stages, 1):
-        place = work / f"{number}-{stage.reads}"
-        print_message(f"Stage {number} of {len(stages)}: {stage.reads} text.", enabled=options["progress"])
-        start = places[-1] if places else model
-        results.append(adapt(start, texts[stage.reads], stage.method, place, **{**options, **stage.options}))
+        reads = stage.reads or next(iter(texts))
+        place = work / f"{number}-{reads}"
+        print_message(f"Stage {number} of {len(stages)}: {reads} text.", enabled=options["progress"])
+        start = places[-1] if places and not stage.from_base else model
+        made = stage.method if isinstance(stage.method, Method) else stage.method(places)
+        results.append(adapt(start, texts[reads], made, place, **{**options, **stage.options}))
         places.append(place)
+        options = {**options, "new_tokens": None, "new_token_settings": None}  # the first stage has added them
     total = AdaptResult(
         out,
         config["method"],

@@ -28,7 +28,7 @@ from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError, postpone_stop
 from acclimate.files import read_json, translate_disk_errors, write_json
 from acclimate.models import training_callbacks
-from acclimate.models.lora import adapter_weights
+from acclimate.models.adapters import adapter_weights
 from acclimate.models.saving import find_non_finite
 from acclimate.options.memory import OptimizerName
 from acclimate.progress import Progress
@@ -45,7 +45,7 @@ from acclimate.training.callbacks import (
 from acclimate.training.diagnosis import StepData, StepEngine, make_divergence_error
 from acclimate.training.distributed import hidden_sharding
 from acclimate.training.memory import LossScaler, make_optimizer
-from acclimate.training.sampler import EpochSteps
+from acclimate.training.sampler import EpochSteps, describe_sources
 from acclimate.updates import UpdateRule
 
 CLOCK_FILE = "clock.json"
@@ -169,7 +169,8 @@ class StepTrainer(Trainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Run the engine on the micro-batches of a step."""
-        model.train()
+        if not model.training:  # to visit all modules takes a millisecond, as long as a layer of a small model
+            model.train()
         device = self.args.device
         terms = self.engine.step([batch.to(device) for batch in inputs])
         if self.scaler is not None:
@@ -293,11 +294,10 @@ class StepTrainer(Trainer):
             self._recent = []
             terms = {name: value for name, value in self.last_terms.items() if name != "loss"}
             epoch = {"epoch": round(self.state.epoch or 0.0, 3)} if self.data.epoch_steps else {}
-            mix = {text["name"]: text["realized"] for text in self.data.mix(self.state.global_step)}
             line = {
                 "step": self.state.global_step,
                 **epoch,
-                **({"mix": mix} if mix else {}),
+                **describe_sources(self.data.mix(self.state.global_step)),
                 "tokens": self.tokens,
                 "seconds": round(self.clock.seconds, 1),
                 "loss": self.last_terms["loss"],

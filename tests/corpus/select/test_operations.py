@@ -181,9 +181,9 @@ def test_memory_does_not_grow_with_the_text():
         ({"random": "some"}, "or 'same'"),
         ({"nearest": {"tokens": -3}}, "at least 1"),
         (3, "A selection is a name"),
-        ("nearest", "compares the documents with the text of a task"),
-        ([], "at least one selection"),
-        (None, "at least one selection"),
+        ("nearest", "needs the text of a task"),
+        ([], "at least one operation"),
+        (None, "at least one operation"),
     ],
 )
 def test_mistakes_are_explained(by, message):
@@ -193,7 +193,8 @@ def test_mistakes_are_explained(by, message):
 
 def test_other_files_are_not_replaced(tmp_path):
     (tmp_path / "pool.jsonl").write_text('{"text": "mine"}\n')
-    for out, message in ((tmp_path / "pool.jsonl", "no selection wrote it"), (tmp_path / "a.txt", "ends in .jsonl")):
+    mistakes = {"pool.jsonl": "no selection or transform wrote it", "a.txt": "ends in .jsonl"}
+    for out, message in ((tmp_path / name, message) for name, message in mistakes.items()):
         with pytest.raises(UserError, match=message):
             select(POOL, {"random": 5}, out)
     for documents in (3, 4):

@@ -120,6 +120,33 @@ def embed_chunks(documents: Documents, embed: Embed, size: int, title: str, prog
             bar.update(min(first + size, len(documents)))
 
 
+def search_neighbors(
+    documents: Documents,
+    target: Sequence[str],
+    k: int,
+    embed: Embed,
+    progress: bool,
+    left_out: np.ndarray | None = None,
+) -> Neighbors:
+    """Search the documents that are nearest to each of some texts, in pieces that fit into memory.
+
+    Args:
+        documents: The documents.
+        target: The texts.
+        k: Number of neighbors of each.
+        embed: It embeds texts.
+        progress: Whether to show a progress bar.
+        left_out: Whether a document is similar to no text (documents,); None leaves out none.
+    """
+    found = Neighbors(embed(target), min(k, len(documents)))
+    first, size = 0, max(1, min(4096, CHUNK_NUMBERS // max(1, len(target))))
+    for chunk in embed_chunks(documents, embed, size, "Searching neighbors", progress):
+        usable = chunk if left_out is None else np.where(left_out[first : first + len(chunk), None], 0.0, chunk)
+        found.add(usable.astype(np.float32), first)
+        first += len(chunk)
+    return found
+
+
 @register(
     "nearest",
     paper="kNN-TAPT, Gururangan et al., ACL 2020",
@@ -170,14 +197,8 @@ class Nearest(Budget):
         """Search the neighbors."""
         target = list(context.target or ())
         embed = load_embedding(self.encoder, documents, target, context)
-        vectors = embed(target)
         own = np.fromiter(map(set(target).__contains__, documents), bool, len(documents))
-        found = Neighbors(vectors, min(self.k, len(documents)))
-        first, size = 0, max(1, min(4096, CHUNK_NUMBERS // max(1, len(target))))
-        for chunk in embed_chunks(documents, embed, size, "Searching neighbors", context.progress):
-            usable = np.where(own[first : first + len(chunk), None], 0.0, chunk)
-            found.add(usable.astype(np.float32), first)
-            first += len(chunk)
+        found = search_neighbors(documents, target, self.k, embed, context.progress, own)
         positions, ranks, similarity = self._union(found, own)
         kept = self.fill(positions, documents.tokens)
         context.notes.update(

@@ -272,6 +272,7 @@ def _head_job(inputs: StudyInputs, model: ModelSpec) -> AdaptJob:
 
 def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place, seed: int) -> AdaptJob:
     from acclimate.methods import oldest_name
+    from acclimate.training.new_tokens import NewTokens
 
     config, found = inputs.config, inputs.methods[method.label]
     given = {**config.adapt.given(), **method.adapt, "seed": seed}
@@ -282,6 +283,8 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
     settings["masking"] = identify(
         settings.pop("masking", None), settings.get("mask_rate", MASK_RATE), settings.pop("masking_settings", None)
     )
+    words = NewTokens.of(*(settings.pop(name, None) for name in ("new_tokens", "new_token_settings")))
+    settings |= {"new_tokens": words.identity()} if words else {}
     replays = inputs.replays(str(place.model), given)
     for name in REPLAY_OPTIONS:
         settings.pop(name, None)

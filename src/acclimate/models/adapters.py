@@ -1,0 +1,239 @@
+"""What trains in place of the weights of a model, and becomes part of the weights when the model is saved."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from acclimate.errors import UserError
+from acclimate.models.checkpoints import load_config
+from acclimate.models.encoding import encode
+from acclimate.models.families import language_head
+from acclimate.models.loading import load_language_model
+from acclimate.models.probe import attach
+from acclimate.models.saving import save_model
+
+log = logging.getLogger(__name__)
+ADAPTER_FOLDER = "adapter"
+"""Folder of the adapter beside the merged model, as ``peft`` writes and reads it."""
+TRAINED_NAMES = "acclimate_trained"
+"""Attribute of a model with an adapter: parts of the names of what a checkpoint of its training holds."""
+PROBE_TEXTS, PROBE_TOKENS = 4, 64
+"""Size of the text on which an exported model is compared with the trained one."""
+LARGE_DIFFERENCE, LARGE_SHARE = 1e-3, 0.5
+"""Relative difference of the logits of the saved model above which a result has a warning, if it is also above this
+share of what the adapter changes. Rounding to bf16 undoes changes of less than half a unit in the last place."""
+
+
+class Adapter:
+    """The adapter of a model: added to it, trained with it, merged into it, and saved as an ordinary model.
+
+    Attributes:
+        model: The model; all weights that it had before are frozen.
+        name: Name of the kind of adapter.
+        settings: Its settings, an instance of :attr:`settings_class`.
+        probe: Token ids of texts on which the exported model is compared with the trained one.
+        stored_type: The type of the weights in the checkpoint, in which the merged model is saved.
+    """
+
+    settings_class: ClassVar[type[Any]]
+    """A dataclass of the settings."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        name: str,
+        settings: Any,
+        *,
+        seed: int = 0,
+        probe: Sequence[np.ndarray] = (),
+        source: str | Path | None = None,
+    ) -> None:
+        """Store the arguments; subclasses add the adapter, which leaves the outputs of the model unchanged.
+
+        Args:
+            model: A model that :func:`acclimate.models.attach` has prepared.
+            name: Name of the kind of adapter.
+            settings: Its settings, checked by :meth:`check`.
+            seed: Random seed of the initial weights.
+            probe: Token ids of texts on which the exported model is compared with the trained one.
+            source: Where the base model is loaded from once more, if ``model`` is quantized: the adapter is merged
+                into its original weights.
+        """
+        self.model, self.name, self.settings, self.seed, self.source = model, name, settings, seed, source
+        self.probe = [torch.as_tensor(np.asarray(row)[:PROBE_TOKENS]).long() for row in probe[:PROBE_TEXTS]]
+        self.stored_type = _stored_type(model)
+
+    @classmethod
+    def check(cls, name: str, settings: Any, quantize: str | None) -> None:
+        """Check the settings before a model is loaded, and complete them.
+
+        Args:
+            name: Name of the kind of adapter.
+            settings: The settings.
+            quantize: How the base model is quantized; None if it is not.
+
+        Raises:
+            UserError: If they do not fit together, or a package is missing.
+        """
+        if quantize:
+            raise UserError(
+                f"The adapter '{name}' changes the shape of weights, which must not be quantized; use lora."
+            )
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Return one sentence on what trains."""
+        trained, total = self.model.num_parameters(only_trainable=True), self.model.num_parameters()
+        return f"Adapter: {self.name} {self.place}, {trained:,} parameters ({trained / total:.2%} of the model)."
+
+    def mask(self, factors: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Scale the change of base weights.
+
+        Args:
+            factors: Base weights, each with a factor of its rows (rows, 1) or columns (1, columns).
+
+        Raises:
+            UserError: If this kind of adapter cannot do that.
+        """
+        raise UserError(
+            f"This method protects units of the model, which the adapter '{self.name}' cannot: it adds units, and "
+            "freezes all others. Use lora or rslora, or the method lm."
+        )
+
+    def base(self) -> PreTrainedModel:
+        """Return the model without its adapter; it shares the weights."""
+        raise NotImplementedError
+
+    def merged(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+        """Return a copy of the model whose weights contain the adapter, converted to a type; others are shared."""
+        raise NotImplementedError
+
+    def full_precision(self) -> Adapter:
+        """Return the same adapter on the base model before quantization; itself if the base is not quantized."""
+        return self
+
+    def save(self, folder: Path, base: str) -> None:
+        """Write the adapter by itself into a new folder, if other programs can read it.
+
+        Args:
+            folder: The folder.
+            base: Name of the base model.
+        """
+
+    def export(self, folder: Path, tokenizer: PreTrainedTokenizerBase, name: Path, base: str) -> dict[str, Any]:
+        """Write the merged model in the type of its checkpoint, its tokenizer and the adapter, and compare it.
+
+        Args:
+            folder: An existing folder.
+            tokenizer: The tokenizer.
+            name: Final name of the folder.
+            base: Name of the base model, for the configuration of the adapter.
+
+        Returns:
+            ``kind``, ``settings``, ``parameters``, and ``difference``, how far the logits of the saved model are from
+            those of the model with its adapter, as :func:`compare_logits` returns it; ``change`` is the same for the
+            model without its adapter. For a quantized base both models are those before quantization, and
+            ``quantization`` compares the saved model with the one that was trained.
+        """
+        full = self.full_precision()
+        save_model(full.merged(self.stored_type), folder, name)
+        tokenizer.save_pretrained(folder)
+        self.save(folder / ADAPTER_FOLDER, base)
+        saved: Any = load_language_model(folder).model
+        attach(saved.to(full.model.device))
+        trained = self.model.num_parameters(only_trainable=True)
+        report = {"kind": self.name, "settings": asdict(self.settings), "parameters": trained}
+        report["difference"] = compare_logits(saved, full.model, self.probe)
+        report["change"] = compare_logits(full.base(), full.model, self.probe)
+        if full is not self:
+            report["quantization"] = compare_logits(saved, self.model, self.probe)
+        return report
+
+
+def share_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of a model whose parameters and buffers are those of the model itself."""
+    return copy.deepcopy(model, {id(shared): shared for shared in (*model.parameters(), *model.buffers())})
+
+
+def adapter_weights(model: nn.Module, state: Mapping[str, Tensor] | None = None) -> dict[str, Tensor] | None:
+    """Return the weights of the adapter in a model by name; None if it has none.
+
+    Args:
+        model: The model.
+        state: Its weights by name, if they are not those of ``state_dict()``.
+    """
+    if (parts := getattr(model, TRAINED_NAMES, None)) is None:
+        return None
+    state = model.state_dict() if state is None else state
+    return {name: value for name, value in state.items() if any(part in name for part in parts)}
+
+
+def convert_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Convert the weights of a copy of a model to a type, on the CPU; tied weights stay tied."""
+    converted: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, value in module._parameters.items():
+            if value is not None and value.dtype != dtype:
+                like = nn.Parameter(value.detach().to("cpu", dtype), requires_grad=False)
+                module._parameters[name] = converted.setdefault(id(value), like)
+
+
+def warn_of_export(report: Mapping[str, Any]) -> str:
+    """Return a warning if a saved model lost much of what an adapter learned, from :meth:`Adapter.export`."""
+    lost, moved = report["difference"]["relative"], report["change"]["relative"]
+    if lost <= max(LARGE_DIFFERENCE, LARGE_SHARE * moved):
+        return ""
+    warning = (
+        f"Rounding to the type of the checkpoint moved the logits of the merged model by {lost:.2g} of their norm, "
+        f"the adapter by {moved:.2g}: use the base model with the adapter in '{ADAPTER_FOLDER}', or train for longer."
+    )
+    log.warning("%s", warning)
+    return warning
+
+
+@torch.no_grad()
+def compare_logits(model: PreTrainedModel, other: PreTrainedModel, texts: Sequence[Tensor]) -> dict[str, float]:
+    """Return how far the logits of a model are from those of another on the same texts, both without dropout.
+
+    Args:
+        model: The model; both are prepared by :func:`acclimate.models.attach`.
+        other: The model that it is compared with.
+        texts: Token ids of each text.
+
+    Returns:
+        ``absolute``, the largest difference of two logits, and ``relative``, the norm of all differences divided by
+        that of the logits of ``other``.
+    """
+    logits = []
+    for reader in (model, other):
+        training = reader.training
+        reader.eval()
+        head, rows = language_head(reader), [text[None].to(reader.device) for text in texts]
+        states = [encode(reader, ids, torch.zeros_like(ids))[0] for ids in rows]
+        logits.append(torch.cat([head(hidden).float().cpu() for hidden in states]))
+        reader.train(training)
+    found, expected = logits
+    return {
+        "absolute": float((found - expected).abs().max()),
+        "relative": float((found - expected).norm() / expected.norm()),
+    }
+
+
+def _stored_type(model: PreTrainedModel) -> torch.dtype:
+    """Return the type of the weights in the checkpoint of a model, which is loaded in fp32."""
+    found = load_config(model.name_or_path).dtype if model.name_or_path else None
+    return found if found in (torch.bfloat16, torch.float16) else torch.float32
