@@ -268,7 +268,8 @@ def _group(
             )
         return
     for subject in first:
-        place, others = subject.place, []
+        place = subject.place
+        merged: list[Any] = []
         for subjects in rest:
             found = {one.place.adapted_for: one.model for one in subjects if one.place.adapt_seed == place.adapt_seed}
             other = found.get(place.adapted_for) or found.get(None)
@@ -277,8 +278,8 @@ def _group(
                     f"study: merges: '{entry.spec.label}': name a method that adapts to the text of tasks first, and "
                     "those that adapt to the domain after it."
                 )
-            others.append(other)
-        yield subject, others
+            merged.append(other)
+        yield subject, merged
 
 
 def _measured_on(inputs: StudyInputs, entry: PlannedMerge, domain: DomainSpec) -> tuple[Any, ...]:
