@@ -349,13 +349,14 @@ class StudyConfig(Strict):
                 locate_settings(given, _files_of(method.name), folder)
         adapt: Any = copy.adapt
         options = [adapt.given(), *(method.adapt for method in copy.methods)]
-        copy.adapt = adapt.model_copy(update=paths.locate_mixture(adapt.given(), folder))
+        located = paths.locate_mixture(adapt.given(), folder)
+        if "new_tokens" in adapt.given():
+            located["new_tokens"] = paths.locate_new_tokens(adapt.given()["new_tokens"], folder)
+        copy.adapt = adapt.model_copy(update=located)
         for given in (method.adapt for method in copy.methods):
             given |= paths.locate_mixture(given, folder)
         for given in (*options, *(search.adapt for search in searches if search)):
-            settings = (given or {}).get("masking_settings")
-            for one in settings if isinstance(settings, list) else [settings]:
-                locate_settings(one, file_parameters(), folder)
+            paths.locate_option_files(given or {}, file_parameters(), folder)
         return copy
 
     def resolved(self) -> dict[str, Any]:

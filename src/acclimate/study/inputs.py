@@ -186,12 +186,29 @@ class StudyInputs:
                     "study: 'adapt.replay_share' needs text that is not measured on: give 'adapt.replay', or more "
                     "'general' text."
                 )
-        measured = [*([self.general] if self.general else []), *self.heldout.values()]
-        digests = {hash_document(text.encode()).hex() for found in measured for text in found.texts} | self.leaked
         return [
-            replace(source, text=source.text.without(digests)) if isinstance(source.text, Corpus) else source
+            replace(source, text=source.text.without(self.measured)) if isinstance(source.text, Corpus) else source
             for source in open_sources(given, str(given.get("text_column", "text")))
         ]
+
+    @cached_property
+    def measured(self) -> set[str]:
+        """Hashes of the documents that the study measures on, and of those that contain test examples."""
+        found = [*([self.general] if self.general else []), *self.heldout.values()]
+        return {hash_document(text.encode()).hex() for part in found for text in part.texts} | self.leaked
+
+    def general_text(self, option: str) -> Corpus:
+        """Return the general text without the documents that the study measures on.
+
+        Args:
+            option: The option that needs it, for the message.
+
+        Raises:
+            UserError: If there is none.
+        """
+        if self.unmeasured is None:
+            raise UserError(f"study: 'adapt.{option}' needs text that is not measured on; give more 'general' text.")
+        return self.unmeasured.without(self.measured)
 
     @cached_property
     def mixed_in(self) -> list[tuple[Any, list[str]]]:

@@ -26,6 +26,29 @@ def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
         )
 
 
+def locate_option_files(given: dict[str, Any], masking: Collection[str], folder: Path) -> None:
+    """Resolve the files among options of ``adapt`` against ``folder``, in place.
+
+    Args:
+        given: The options, or lists of values to try for them.
+        masking: Names of the settings of masking strategies that may be files.
+        folder: The folder of the study file.
+    """
+    for name, files in (("masking_settings", masking), ("new_token_settings", ("vectors",))):
+        settings = given.get(name)
+        for one in settings if isinstance(settings, list) else [settings]:
+            locate_settings(one, files, folder)
+    if "new_tokens" in given:
+        given["new_tokens"] = locate_new_tokens(given["new_tokens"], folder)
+
+
+def locate_new_tokens(given: Any, folder: Path) -> Any:
+    """Resolve the file of new tokens, or of several to try; numbers and words are returned unchanged."""
+    if isinstance(given, list):
+        return [locate_new_tokens(one, folder) for one in given]
+    return locate_file(given, folder) if isinstance(given, str) else given
+
+
 def locate_operations(parts: Iterable[Any], folder: Path) -> None:
     """Resolve the files among the parameters of operations against ``folder``, in place.
 
@@ -37,7 +60,8 @@ def locate_operations(parts: Iterable[Any], folder: Path) -> None:
     for operation, registry in ((one, registry) for given, registry in lists for one in given or []):
         for name, settings in operation.items():
             cls = registry.lookup(name)
-            locate_settings(settings, cls.files, folder)
+            written = [key for key in cls.functions if ".py:" in str(settings.get(key))]
+            locate_settings(settings, [*cls.files, *written], folder)
             settings |= {key: locate_model(settings[key], folder) for key in cls.models if settings.get(key)}
 
 

@@ -74,7 +74,7 @@ from acclimate.training.memory import (
 )
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
 from acclimate.training.mixture import MIX_FILE
-from acclimate.training.mlm_head import warm_up_head
+from acclimate.training.new_tokens import NewTokens, add_new_tokens, warm_up
 from acclimate.training.result import (
     AdaptResult,
     cache_masked_texts,
@@ -86,6 +86,7 @@ from acclimate.training.result import (
     sample_masked_texts,
     warn_of_explosion,
 )
+from acclimate.training.rules import add_update_rules, check_rules
 from acclimate.training.sharding import check_sharding, shard
 from acclimate.training.source_measures import watch_sources
 from acclimate.training.sources import Source, open_sources, read_mixture
@@ -93,6 +94,9 @@ from acclimate.training.stages import adapt_in_stages, stages_folder
 from acclimate.training.task_kinds import open_task
 from acclimate.training.trainer import LOG_FILE, StepTrainer, train
 from acclimate.version import __version__
+
+RESOLVED = ("masking_settings", "text_column", "heldout_every", "keep_steps", "similarity", "new_token_settings")
+"""Options that a manifest holds as what they resolve to."""
 
 
 @with_output_lock
@@ -143,6 +147,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     step_tokens = STEP_TOKENS[default_device().type] if options.batch_size == AUTO else None
     adapter = resolve_adapter(method, options.adapter, options.adapter_settings, options.quantize)
     learning_rate = choose_learning_rate(options, method)
+    new_tokens = NewTokens.of(options.new_tokens, options.new_token_settings)
     strategy = resolve(options.masking, options.mask_rate, options.masking_settings)
     if (options.masking or options.masking_settings) and type(method).masking is not Method.masking:
         raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")
@@ -153,7 +158,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     sharded = check_sharding(options, method, precision)
     config = recorded(
         options,
-        (*BUDGETS, *REPLAY_OPTIONS, "masking_settings", "text_column", "heldout_every", "keep_steps", "similarity"),
+        (*BUDGETS, *REPLAY_OPTIONS, *RESOLVED),
         acclimate=__version__,
         model=method.starts_from or str(options.model),
         model_files=None if method.starts_from else model_fingerprint(str(options.model)),
@@ -176,8 +181,9 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         sources=[source.identity() for source in sources if source.name] or None,
         mix=mix and mix.identity(),
         similarity=similarity and similarity.pairs and similarity.pairs.fingerprint(),
+        new_tokens=new_tokens and new_tokens.identity(),
     )
-    config.update(check_keep_steps(options.keep_steps, method, budget.steps))
+    config.update(check_keep_steps(options.keep_steps, method, budget.steps) | check_rules(options))
     work = out.parent / f".{out.name}.work"
     if (done := load_finished(out, config, options.overwrite)) is not None:
         for left in (work, stages_folder(out)):
@@ -195,6 +201,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     kind, loaded.pooling = loaded.kind, method.sentence_pooling
     method.check_kind(kind, model)
     check_masking(options, kind, strategy)
+    add_new_tokens(new_tokens, loaded, text, seed, progress, group)
     layers = attach(to_device(loaded.model), sharded)
     layout = usable_layout(loaded.model, options.layout, given_layout)
     appended = add_method_virtual_tokens(loaded, method, seed)
@@ -223,23 +230,35 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         )
         batch_size = mixture.batch_size
     open_work_folder(work, config, group)
-    if loaded.absent_head:
-        warm_up_head(loaded, rows, work / "head", options.head_tokens, seed, precision, progress, group, appended)
     about = {"paper": method.paper, "summary": method.summary}
-    result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, about=about)
+    how = {"seed": seed, "precision": precision, "progress": progress, "group": group, "appended": appended}
+    prepared = warm_up(new_tokens, loaded, rows, work, options.head_tokens, **how)
+    result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, prepared, about=about)
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
         context = AdaptContext(
-            loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task, sharded
+            loaded.model,
+            layers,
+            loaded.tokenizer,
+            rows,
+            strategy,
+            seed,
+            precision,
+            progress,
+            group,
+            task,
+            sharded,
+            length,
         )
         method.prepare(context)
         rule = method.update_rule()
         set_weight_type(loaded.model, options.weights)
-        result.preparation = context.preparation
+        result.preparation |= context.preparation
         objectives = method.objectives()
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model, shared=adapter is not None)
         rule = add_adapter(options, adapter, loaded, rows, rule)
+        rule = add_update_rules(options, context, loaded.adapter, rule, length, framing)
         engine = Engine(loaded.model, objectives, precision, reference, method.readers(), group=group)
         set_gradient_checkpointing(engine, options.gradient_checkpointing, length, progress)
         engine.graph_tokens = max_graph_tokens(loaded.model, length)

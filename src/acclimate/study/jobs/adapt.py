@@ -27,6 +27,7 @@ from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.masking import MASK_RATE, identify
 from acclimate.options import AdaptOptions
 from acclimate.options.replay import REPLAY_OPTIONS
+from acclimate.options.steps import STEP_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS
 from acclimate.records import Record, optional
 from acclimate.report.timing import preparation_minutes
@@ -157,7 +158,8 @@ class AdaptJob(Job):
         Other methods take :attr:`acclimate.training.Method.cost` times as long; what they prepare may take hours, so
         it is not part of a pilot.
         """
-        left_out = (*BUDGETS, *REPLAY_OPTIONS, "settings", "heldout_every", "keep_steps", "save_every")
+        left_out = (*BUDGETS, *REPLAY_OPTIONS, *STEP_OPTIONS, "ewc_text", "settings", "heldout_every")
+        left_out += ("keep_steps", "save_every")
         options = {name: value for name, value in self.options.items() if name not in left_out}
         options |= {"max_minutes": seconds / 60, "head_tokens": PILOT_HEAD_TOKENS}
         sample = Corpus.of(itertools.islice(self.corpus, PILOT_DOCUMENTS))
@@ -273,6 +275,7 @@ def _head_job(inputs: StudyInputs, model: ModelSpec) -> AdaptJob:
 
 def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place, seed: int) -> AdaptJob:
     from acclimate.methods import oldest_name
+    from acclimate.training.new_tokens import NewTokens
 
     config, found = inputs.config, inputs.methods[method.label]
     given = {**config.adapt.given(), **method.adapt, "seed": seed}
@@ -280,9 +283,17 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
         given = {key: value for key, value in given.items() if key not in BUDGETS or key in method.adapt}
     known = inputs.options["adapt"]
     settings = {**known, **{key: value for key, value in given.items() if key in known}}
+    for name in STEP_OPTIONS:
+        if settings[name] == known[name]:
+            del settings[name]
+    if given.get("ewc"):
+        given["ewc_text"] = inputs.general_text("ewc")
+        settings["ewc_text"] = given["ewc_text"].fingerprint
     settings["masking"] = identify(
         settings.pop("masking", None), settings.get("mask_rate", MASK_RATE), settings.pop("masking_settings", None)
     )
+    words = NewTokens.of(*(settings.pop(name, None) for name in ("new_tokens", "new_token_settings")))
+    settings |= {"new_tokens": words.identity()} if words else {}
     sources = inputs.sources(str(place.model), given)
     mix = given.get("mix") and read_mix(given["mix"])
     for name in REPLAY_OPTIONS:
