@@ -17,6 +17,13 @@ from acclimate.objectives.distillation import Distillation, LogitSwapDistillatio
 from acclimate.objectives.embedding import EmbeddingRegularizer
 from acclimate.objectives.infoword import SpanContrast
 from acclimate.objectives.reconstruction import SentenceReconstruction
+from acclimate.objectives.supervised import (
+    ClassificationHeads,
+    DomainAdversary,
+    DrawnClassification,
+    reversal_factor,
+    reverse_gradient,
+)
 from acclimate.objectives.tacl import TokenAwareContrast
 from acclimate.objectives.taco import ContextContrast
 from acclimate.objectives.token_weighting import WeightedLanguageModelling
@@ -24,8 +31,11 @@ from acclimate.objectives.token_weighting import WeightedLanguageModelling
 __all__ = [
     "Batch",
     "BatchObjective",
+    "ClassificationHeads",
     "ContextContrast",
     "Distillation",
+    "DomainAdversary",
+    "DrawnClassification",
     "EmbeddingRegularizer",
     "Gates",
     "GeneralKnowledgeContrast",
@@ -45,4 +55,6 @@ __all__ = [
     "WeightedLanguageModelling",
     "contrastive_loss",
     "mean_pool",
+    "reversal_factor",
+    "reverse_gradient",
 ]

@@ -59,10 +59,17 @@ class View:
 
 
 class ViewInput(NamedTuple):
-    """The input of a view: token ids, and the index of the text of each token, -1 at padding; both (rows, tokens)."""
+    """The input of a view.
+
+    Attributes:
+        ids: Token ids (rows, tokens).
+        text: Index of the text of each token, -1 at padding (rows, tokens).
+        known: What a :class:`acclimate.masking.Drawing` knows of each text, such as its label (texts, numbers).
+    """
 
     ids: Tensor
     text: Tensor
+    known: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,10 @@ class Batch:
         tensors: dict[str, Any] = {
             name: function(getattr(self, name)) for name in ("original", "masked", "labels", "text")
         }
-        rewritten = {how: ViewInput(*map(function, found)) for how, found in self.rewritten.items()}
+        rewritten = {
+            how: ViewInput(*(None if part is None else function(part) for part in found))  # type: ignore[arg-type]
+            for how, found in self.rewritten.items()
+        }
         source = None if self.source is None else function(self.source)
         return replace(self, **tensors, rewritten=rewritten, source=source)
 
@@ -229,6 +239,7 @@ class Outputs:
         embedded: dict[View, Tensor] | None = None,
         chosen: dict[View, Tensor] | None = None,
         logit_rows: int | None = None,
+        progress: float = 0.0,
     ) -> None:
         """Store the outputs.
 
@@ -239,9 +250,10 @@ class Outputs:
             embedded: Input of the first layer by view, (rows, tokens, width).
             chosen: For views that are not in ``hidden``: the states at :attr:`Batch.chosen` only, (positions, width).
             logit_rows: Positions whose logits :meth:`map_logits` holds at a time; None for all.
+            progress: Share of the training that came before the step, from 0 to 1, for terms with a schedule.
         """
         self._hidden, self.batch, self._heads, self._embedded = hidden, batch, heads, embedded or {}
-        self._chosen, self._logit_rows = chosen or {}, logit_rows
+        self._chosen, self._logit_rows, self.progress = chosen or {}, logit_rows, progress
         self._pooled: dict[tuple[View, PoolingHead | None], Tensor] = {}
         self._logits: dict[View, Tensor] = {}
 
