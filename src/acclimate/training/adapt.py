@@ -86,6 +86,7 @@ from acclimate.training.result import (
     sample_masked_texts,
     warn_of_explosion,
 )
+from acclimate.training.rules import add_update_rules, check_rules
 from acclimate.training.sharding import check_sharding, shard
 from acclimate.training.source_measures import watch_sources
 from acclimate.training.sources import Source, open_sources, read_mixture
@@ -182,7 +183,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         similarity=similarity and similarity.pairs and similarity.pairs.fingerprint(),
         new_tokens=new_tokens and new_tokens.identity(),
     )
-    config.update(check_keep_steps(options.keep_steps, method, budget.steps))
+    config.update(check_keep_steps(options.keep_steps, method, budget.steps) | check_rules(options))
     work = out.parent / f".{out.name}.work"
     if (done := load_finished(out, config, options.overwrite)) is not None:
         for left in (work, stages_folder(out)):
@@ -245,6 +246,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model, shared=adapter is not None)
         rule = add_adapter(options, adapter, loaded, rows, rule)
+        rule = add_update_rules(options, context, loaded.adapter, rule, length, framing)
         engine = Engine(loaded.model, objectives, precision, reference, method.readers(), group=group)
         set_gradient_checkpointing(engine, options.gradient_checkpointing, length, progress)
         engine.graph_tokens = max_graph_tokens(loaded.model, length)
