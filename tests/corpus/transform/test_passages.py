@@ -97,12 +97,15 @@ def test_the_best_passages_of_a_list_are_retrieved(passages, length, tmp_path):
     assert {name for row in rows for name in row["entities"]} == {"Aspirin", "heart failure"}
 
 
-def test_mined_entities_are_frequent_in_the_task_and_rare_in_the_corpus():
+def test_mined_entities_are_frequent_in_the_task_rare_in_the_corpus_and_long():
     context = Context(target=TARGET)
     made = list(Passages(entities=3, passages=2).apply(pool(POOL), context))
     counts = Counter({"aspirin": 2, "heart failure": 2, "stroke": 1, "risk": 1, "lower": 1, "given": 1})
     found = {"aspirin": 2, "heart failure": 2, "stroke": 1, "risk": 2}
-    scores = {one: counts[one] * math.log(6 / (1 + found[one])) for one in found}
+    scores = {
+        one: (1 + math.log(counts[one])) * math.log(6 / (1 + found[one])) * math.log2(1 + len(one.split()))
+        for one in found
+    }
     assert context.notes["entities"]["first"] == sorted(scores, key=lambda one: (-scores[one], one))[:3]
     assert {name for one in made for name in one.fields["entities"]} == {"aspirin", "heart failure", "stroke"}
     assert len({one.text for one in made}) == len(made)

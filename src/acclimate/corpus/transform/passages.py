@@ -74,8 +74,8 @@ class Passages(Transform):
     """Writes passages on the entities of the task.
 
     Without a generator they are those of the corpus that are best for each entity by BM25; a passage that is best for
-    several is written once. The entities are those of a list, or phrases of the texts of the task with the highest
-    TF-IDF: frequent in the task, rare in the corpus. The paper finds them with scispaCy and generates with Galactica.
+    several is written once. The entities are those of a list, or phrases of the texts of the task that are frequent
+    there, rare in the corpus and long. The paper finds them with scispaCy and generates with Galactica.
 
     Attributes:
         words: File with one entity per line; None mines them from the texts of the task.
@@ -133,7 +133,11 @@ class Passages(Transform):
             yield from self._generate(list(listed.values()), self.generator, context)
 
     def _mine(self, documents: Documents, context: Context) -> list[str]:
-        """Return the phrases of the texts of the task with the highest TF-IDF, the highest first."""
+        """Return the phrases of the texts of the task with the highest scores, the highest first.
+
+        The score is ``(1 + ln tf) idf log2(1 + words)``; the last factor prefers terms of several words, as C-value
+        does (Frantzi et al., 2000). Without it the list is full of common single words.
+        """
         counts = count_phrases(context.target or (), read_stop_words(self.stop_words))
         candidates = sorted(counts, key=lambda one: (-counts[one], one))[: self.entities * CANDIDATES]
         finder, found = EntryFinder(candidates, ignore_case=True), Counter[str]()
@@ -143,7 +147,12 @@ class Passages(Transform):
             candidates = [one for one in candidates if found[one]]
         else:  # a phrase of a single text may be no name
             candidates = [one for one in candidates if found[one] or counts[one] > 1]
-        scores = {one: counts[one] * math.log((1 + len(documents)) / (1 + found[one])) for one in candidates}
+        scores = {
+            one: (1 + math.log(counts[one]))
+            * math.log((1 + len(documents)) / (1 + found[one]))
+            * math.log2(1 + len(one.split()))
+            for one in candidates
+        }
         return sorted(scores, key=lambda one: (-scores[one], one))[: self.entities]
 
     def _retrieve(self, entities: Mapping[str, str], documents: Documents, context: Context) -> Iterator[Document]:
