@@ -125,9 +125,25 @@ def test_a_function_writes_passages_of_the_prompts():
     assert len(made) == 2 * (3 - context.notes["without_passage"]) and context.notes["calls"] == 3
 
 
+def test_a_model_writes_passages_that_depend_on_the_prompt_and_the_seed(tiny_llama):
+    settings = {"model": str(tiny_llama), "passages": 3, "entities": 2, "length": 6}
+
+    def written(**given):
+        made = transform(Corpus.of(POOL), {"passages": settings | given}, target=Corpus.of(TARGET))
+        return list(made), find_accounts(made)[0].notes
+
+    texts, notes = written()
+    assert len(texts) == 6 and (notes["calls"], notes["from_cache"]) == (2, 0)
+    more, notes = written(entities=3)
+    assert more[:6] == texts and (notes["calls"], notes["from_cache"]) == (1, 2)
+    assert written(seed=1)[0] != texts
+
+
 @each(
     ("given", "message"),
     [
+        ({"model": "no-such-model", "generator": write}, "a model or a generator, not both"),
+        ({"top_p": 0}, "top_p above 0"),
         ({"passages": 0}, "passages must be at least 1"),
         ({"prompt": "Title"}, "must contain {entity}"),
         ({"words": "no.txt"}, "cannot be read"),
