@@ -77,8 +77,8 @@ def cut_passages(text: str, length: int, context: Context) -> list[tuple[str, in
 class Passages(Transform):
     """Writes passages on the entities of the task.
 
-    Without a model or a generator they are those of the corpus that are best for each entity by BM25; a passage that is
-    best for several is written once. The entities are those of a list, or phrases of the texts of the task that are
+    Without a model or a generator they are those of the corpus that are best for each entity by BM25; one that is best
+    for several is written once. The entities are those of a list, or phrases of the texts of the task that are
     frequent there, rare in the corpus and long. The paper finds them with scispaCy and generates with Galactica.
 
     Attributes:
