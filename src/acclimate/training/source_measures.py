@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from acclimate.corpus.mix.base import Measure
+from acclimate.corpus.mix.base import AdaptiveMix, Measure
 from acclimate.device import Precision, autocast, preserve_rng_state, to_device
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel, attach, kind_of, load_language_model
 from acclimate.objectives import Batch, LanguageModelling, Objective, View
 from acclimate.objectives.vocabulary import cross_entropy
+from acclimate.progress import print_message
 from acclimate.training.batches import Collator, SharedTexts
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
@@ -238,6 +239,7 @@ def watch_sources(
     seed: int,
     work: Path,
     config: Mapping[str, Any],
+    progress: bool,
 ) -> list[Callable[[StepTrainer], MixCallback]]:
     """Let an engine record the losses of the sources; return what makes the callback that asks the mix.
 
@@ -249,6 +251,7 @@ def watch_sources(
         seed: Random seed.
         work: Folder for checkpoints.
         config: The configuration of the run.
+        progress: Whether to print what the measurements cost.
 
     Returns:
         One function; none if there is one source.
@@ -256,6 +259,8 @@ def watch_sources(
     if mixture.ledger is None:
         return []
     engine.ledger, measure = mixture.ledger, make_measurement(mixture, engine, loaded, collator, seed)
+    if measure is not None:
+        print_message(describe_cost(mixture), enabled=progress)
     start = SharedStart.of(mixture, config) if engine.group.size == 1 else None
     if start is not None:
         start.use(work)
@@ -264,6 +269,24 @@ def watch_sources(
 
 SAMPLE_TEXTS = 32
 """Texts of each source in a sample, where the mix does not say it."""
+
+
+def describe_cost(mixture: Mixture) -> str:
+    """Return how many texts a proposal of the mix reads, compared with the steps until the next one."""
+    mix = mixture.mix
+    assert mix is not None
+    sample = sum(min(len(text.rows), getattr(mix, "texts", SAMPLE_TEXTS)) for text in mixture.weighted)
+    held = sum(len(text.heldout) for text in mixture.weighted if text.heldout is not None)
+    costs = {
+        "gradients": f"{sample:,} texts forward and backward",
+        "excess_loss": f"{sample:,} texts in the model and in the reference",
+        "heldout_loss": f"{held:,} held-out texts",
+    }
+    read = " and ".join(cost for name, cost in costs.items() if name in mix.reads) or "nothing"
+    if not isinstance(mix, AdaptiveMix):
+        return f"Each proposal of the mix reads {read}."
+    trained = mix.every * mixture.batch_size
+    return f"Each proposal of the mix reads {read}; the {mix.every:,} steps until the next one read {trained:,} texts."
 
 
 def make_measurement(
