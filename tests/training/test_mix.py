@@ -82,6 +82,10 @@ def test_weights_are_realized_and_the_loss_of_each_source_is_recorded(tiny_bert,
     assert manifest["mix"]["name"] == "fixed" and [one["name"] for one in manifest["sources"]] == ["law", "news"]
     rounds = read_json(tmp_path / "out" / MIX_FILE)
     assert rounds["sources"] == ["domain", "law", "news"] and rounds["mean_weights"] == [0.25, 0.5, 0.25]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "The mix `fixed` divided" in card and "| law | 40.0% | " in card and "| replayed text 3 | 20.0% | " in card
+    (table,) = result.as_results().tables
+    assert [row[3:5] for row in table.rows] == [[text["name"], 100 * text["share"]] for text in result.mix]
 
 
 def test_the_ledger_adds_up_the_losses_of_the_texts_of_each_source(tiny_bert):
