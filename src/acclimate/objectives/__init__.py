@@ -26,6 +26,7 @@ from acclimate.objectives.supervised import (
 )
 from acclimate.objectives.tacl import TokenAwareContrast
 from acclimate.objectives.taco import ContextContrast
+from acclimate.objectives.teachers import TeacherDistillation
 from acclimate.objectives.token_weighting import WeightedLanguageModelling
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "SentenceReconstruction",
     "SpanContrast",
     "StateDistillation",
+    "TeacherDistillation",
     "TextContrast",
     "TokenAwareContrast",
     "TokenDistillation",

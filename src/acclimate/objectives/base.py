@@ -292,7 +292,7 @@ class Outputs:
         With a causal model these are nearly all positions. :meth:`map_logits` needs memory for some of them only.
         """
         if view not in self._logits:
-            self._logits[view] = self._head(view)(self._labelled_states(view))
+            self._logits[view] = self._head(view)(self.labelled_states(view))
         return self._logits[view][: self.batch.labelled]
 
     def map_logits(self, function: Callable[..., Tensor], views: Sequence[View], *values: Tensor) -> Tensor:
@@ -309,7 +309,7 @@ class Outputs:
         labelled = self.batch.labelled
         if self._logit_rows is None or labelled <= self._logit_rows:
             return function(*(self.masked_logits(view).float() for view in views), *values)
-        states = [self._labelled_states(view)[:labelled] for view in views]
+        states = [self.labelled_states(view)[:labelled] for view in views]
         return map_logits(function, [self._head(view) for view in views], states, *values, rows=self._logit_rows)
 
     def map_states(self, function: Callable[..., Tensor], states: Tensor, *values: Tensor) -> Tensor:
@@ -322,7 +322,28 @@ class Outputs:
         """
         return map_logits(function, [self._heads["student"]], [states], *values, rows=self._logit_rows)
 
-    def _labelled_states(self, view: View) -> Tensor:
+    def map_beside(
+        self,
+        function: Callable[..., Tensor],
+        view: View,
+        places: Tensor,
+        head: Callable[[Tensor], Tensor],
+        states: Tensor,
+    ) -> Tensor:
+        """Apply a function of the logits of a view and of a frozen model, some at a time; as :meth:`map_logits`.
+
+        Args:
+            function: As for :meth:`map_logits`, with the logits of the view and those of the frozen model.
+            view: The view.
+            places: Which of the labelled positions, in row order (positions,).
+            head: The head of the frozen model.
+            states: The states of the frozen model at these positions (positions, its width).
+        """
+        heads = [self._head(view), torch.no_grad()(head)]
+        own = self.labelled_states(view).index_select(0, places)
+        return map_logits(function, heads, [own, states], rows=self._logit_rows)
+
+    def labelled_states(self, view: View) -> Tensor:
         """Return the states at :attr:`Batch.chosen`: (positions, width)."""
         return self._chosen[view] if view in self._chosen else self._hidden[view].flatten(0, 1)[self.batch.chosen]
 

@@ -43,7 +43,7 @@ class DrawnClassification(Objective):
         """Set up the view of the drawn texts.
 
         Args:
-            examples: Draws a text, of which the number of its task and its class are known.
+            examples: What is drawn, with the number of the task and the class.
             heads: The heads, by task.
             weight: Factor of the term.
             per_log_classes: Whether losses are divided by log(classes).
@@ -114,7 +114,7 @@ class DomainAdversary(Objective):
         """Set up the two views.
 
         Args:
-            examples: Draws a text of the other domain.
+            examples: Texts of the other domain.
             classifier: From vectors (texts, width) to logits (texts, 2).
             weight: Factor of the term.
             rate: See :func:`reversal_factor`.

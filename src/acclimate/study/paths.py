@@ -19,11 +19,12 @@ def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
         return
     for name in set(names) & given.keys():
         value = given[name]
-        given[name] = (
-            [_locate_setting(str(one), folder) for one in value]
-            if isinstance(value, list)
-            else _locate_setting(str(value), folder)
-        )
+        if isinstance(value, Mapping):  # such as a model by source of text
+            given[name] = {key: _locate_setting(str(one), folder) for key, one in value.items()}
+        elif isinstance(value, list):
+            given[name] = [_locate_setting(str(one), folder) for one in value]
+        else:
+            given[name] = _locate_setting(str(value), folder)
 
 
 def locate_option_files(given: dict[str, Any], masking: Collection[str], folder: Path) -> None:

@@ -236,20 +236,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, prepared, about=about)
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
-        context = AdaptContext(
-            loaded.model,
-            layers,
-            loaded.tokenizer,
-            rows,
-            strategy,
-            seed,
-            precision,
-            progress,
-            group,
-            task,
-            sharded,
-            length,
-        )
+        about_run = strategy, seed, precision, progress, group, task, sharded, length, mixture.names
+        context = AdaptContext(loaded.model, layers, loaded.tokenizer, rows, *about_run)
         method.prepare(context)
         rule = method.update_rule()
         set_weight_type(loaded.model, options.weights)

@@ -154,6 +154,7 @@ class AdaptContext:
             need ``task.fingerprint()`` among their options.
         sharded: Whether the weights will be sharded among the processes.
         max_length: Maximum tokens per text.
+        sources: Names of the sources of the texts, the domain text first, by :attr:`Batch.source`.
         preparation: What a method recorded before training, by the name of the JSON file to write into the model
             folder.
     """
@@ -170,6 +171,7 @@ class AdaptContext:
     task: Any = None
     sharded: bool = False
     max_length: int = 512
+    sources: Sequence[str] = ("domain",)
     preparation: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -156,6 +156,11 @@ class Mixture:
         return [*((1 - sum(fixed)) * weights).tolist(), *fixed]
 
     @property
+    def names(self) -> list[str]:
+        """The name of each text, which for sources of a mix is the one that the mix knows."""
+        return [text.key or text.name for text in self.texts]
+
+    @property
     def mean_length(self) -> float:
         """Mean tokens per row of the mix."""
         return mean_length(self.texts, self._shares())
