@@ -305,21 +305,24 @@ def make_measurement(
         UserError: If the mix reads the loss in training, and the method has no language-model loss; the reference
             does not fit the model; or a source has too few texts.
     """
-    reads = set(mixture.mix.reads) if mixture.mix is not None and len(mixture.weighted) > 1 else set()
+    mix = mixture.mix
+    if mix is None or len(mixture.weighted) < 2:
+        return None
+    reads = set(mix.reads)
     if "train_loss" in reads and all(type(term).token_losses is Objective.token_losses for term in engine.additive):
         raise UserError(
-            f"The mix '{mixture.mix.name}' reads the language-model loss, which this method does not have; choose "
+            f"The mix '{mix.name}' reads the language-model loss, which this method does not have; choose "
             "another mix, or one that reads the held-out loss."
         )
     if not reads - {"train_loss"}:
         return None
     reference, meter = None, None
     if reads & {"reference_loss", "excess_loss"}:
-        name = getattr(mixture.mix, "reference", "") or loaded.model.name_or_path
+        name = getattr(mix, "reference", "") or str(loaded.model.name_or_path)
         reference = load_reference(name, loaded, engine.precision, engine.group)
     if reads & {"gradients", "excess_loss"}:
         texts = SharedTexts(mixture.rows, collator, (seed, 8), engine.group)
-        count = getattr(mixture.mix, "texts", SAMPLE_TEXTS)
+        count = getattr(mix, "texts", SAMPLE_TEXTS)
         sampler = SourceSampler(texts, [len(text.rows) for text in mixture.weighted], count, seed)
         meter = SourceMeter(engine, sampler, tuple(reads), reference if "excess_loss" in reads else None, seed)
     rows = [text.heldout for text in mixture.weighted if text.heldout is not None]
