@@ -297,8 +297,10 @@ class Mixture:
         """Print the shares, and warn of texts that are repeated too often."""
         texts = self.describe(1 if self.timed else steps)
         if self.adapts and self.mix is not None:
-            names = ", ".join(text["name"] for text in texts)
-            print_message(f"Mix: {self.mix.describe()} of {names}, asked during the training.", enabled=progress)
+            names = ", ".join(text.name for text in self.weighted)
+            fixed = "".join(f"; {text.share:.1%} {text.name}" for text in self.texts if text.share is not None)
+            what = f"Mix: {names}, in shares that {self.mix.describe()} sets during the training{fixed}."
+            print_message(what, enabled=progress)
             return
         parts = [
             f"{text['share']:.1%} {text['name']}" + ("" if self.timed else f" ({text['epochs']:.3g} epochs)")
