@@ -15,6 +15,7 @@ from acclimate.corpus.mix.base import MIXES, AdaptiveMix, History, Round, ask, r
 from acclimate.corpus.mix.doge import DoGE
 from acclimate.corpus.mix.velocitune import predict_loss
 from acclimate.errors import UserError
+from acclimate.study.paths import locate_mixture
 from tests.cases import each
 
 NAMES = ("domain", "wiki", "web")
@@ -213,7 +214,11 @@ def test_the_agent_gets_plain_values_and_its_action_is_taken(agent_file):
     np.testing.assert_allclose(train(named, 1, train_loss=lambda _: [1, 1, 1]), [[0, 0.75, 0.25]])
     before = named.identity()
     agent_file.write_text(AGENT.replace("3", "2"))
-    assert before == {**named.identity(), "code": before["code"]} != named.identity()
+    assert before == {**named.identity(), "policy": before["policy"]} != named.identity()
+    keyed = {"agent": {"policy": f"{agent_file}:act", "key": "v2"}}
+    assert read_mix(keyed).identity()["policy"] == "act v2"
+    study = {"mix": {"agent": {"policy": "policies.py:act"}}}
+    assert locate_mixture(study, agent_file.parent)["mix"] == {"agent": {"policy": f"{agent_file.resolve()}:act"}}
 
 
 @each(
