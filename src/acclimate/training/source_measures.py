@@ -337,9 +337,13 @@ def make_measurement(
     base = losses(reference) if reference is not None and "reference_loss" in reads else None
 
     def measure(number: int) -> dict[str, np.ndarray]:
-        found = {} if meter is None else meter.measure(number)
-        if "heldout_loss" in reads:
-            found["heldout_loss"] = losses(engine)
-        return found if base is None else {**found, "reference_loss": base}
+        ledger, engine.ledger = engine.ledger, None  # what is measured is not what the training reads
+        try:
+            found = {} if meter is None else meter.measure(number)
+            if "heldout_loss" in reads:
+                found["heldout_loss"] = losses(engine)
+            return found if base is None else {**found, "reference_loss": base}
+        finally:
+            engine.ledger = ledger
 
     return measure
