@@ -82,16 +82,21 @@ def test_weights_are_realized_and_the_loss_of_each_source_is_recorded(tiny_bert,
     assert manifest["mix"]["name"] == "fixed" and [one["name"] for one in manifest["sources"]] == ["law", "news"]
     rounds = read_json(tmp_path / "out" / MIX_FILE)
     assert rounds["sources"] == ["domain", "law", "news"] and rounds["mean_weights"] == [0.25, 0.5, 0.25]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "The mix `fixed` divided" in card and "| law | 40.0% | " in card and "| replayed text 3 | 20.0% | " in card
+    (table,) = result.as_results().tables
+    assert [row[3:5] for row in table.rows] == [[text["name"], 100 * text["share"]] for text in result.mix]
 
 
-def test_the_ledger_adds_up_the_losses_of_the_texts_of_each_source(tiny_bert):
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 1e-2)])
+def test_the_ledger_adds_up_the_losses_of_the_texts_of_each_source(tiny_bert, precision, tolerance):
     """Compared with the loss that the model computes for each text by itself, in two steps of micro-batches."""
     loaded = load_language_model(tiny_bert, dropout=0.0)
     attach(loaded.model)
     texts = [np.array(loaded.tokenizer(text)["input_ids"]) for text in DOCUMENTS[:12]]
     sources = {place: place % 3 for place in range(12)}
     collator = Collator.of(loaded.tokenizer, RandomMasking(), loaded.kind, 60)
-    engine, expected = Engine(loaded.model, [LanguageModelling()]), np.zeros((2, 3))
+    engine, expected = Engine(loaded.model, [LanguageModelling()], precision), np.zeros((2, 3))
     engine.ledger = SourceLedger(3)
     for step in range(2):
         rng = np.random.default_rng(step)
@@ -111,13 +116,15 @@ def test_the_ledger_adds_up_the_losses_of_the_texts_of_each_source(tiny_bert):
                 expected[0, source] -= logits[0, chosen, labels[0, real][chosen]].sum().item()
                 expected[1, source] += len(chosen)
         if not step:
-            assert loss == pytest.approx(expected[0].sum() / expected[1].sum(), rel=1e-5)
+            assert loss == pytest.approx(expected[0].sum() / expected[1].sum(), rel=tolerance)
+            mine = engine.ledger.total()
+            assert loss == pytest.approx(mine[0].sum() / mine[1].sum(), rel=1e-6), "in full precision"
             first = engine.ledger.since("mix")
-            np.testing.assert_allclose(first, expected[0] / expected[1], rtol=1e-5)
+            np.testing.assert_allclose(first, expected[0] / expected[1], rtol=tolerance)
             done = expected.copy()
     engine.step(batches, backward=False)  # what is measured is not recorded
-    np.testing.assert_allclose(engine.ledger.total(), expected, rtol=1e-5)
-    np.testing.assert_allclose(engine.ledger.since("mix"), (expected - done)[0] / (expected - done)[1], rtol=1e-5)
+    np.testing.assert_allclose(engine.ledger.total(), expected, rtol=tolerance)
+    np.testing.assert_allclose(engine.ledger.since("mix"), (expected - done)[0] / (expected - done)[1], rtol=tolerance)
 
 
 def test_an_adaptive_mix_sees_the_training_and_its_weights_are_realized(tiny_bert, tmp_path):

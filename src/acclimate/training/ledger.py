@@ -36,8 +36,9 @@ class SourceLedger:
             return
         source = batch.source[batch.text.flatten()[batch.chosen[: batch.labelled]]]
         each = torch.arange(self.sources, device=source.device)
-        chosen = (source[:, None] == each).float()  # a product with it is the same in every run, unlike index_add
-        self.step += torch.stack([losses.detach().float(), torch.ones_like(losses, dtype=torch.float32)]) @ chosen
+        # Sums of products are the same in every run, unlike index_add, and autocast leaves them in float32.
+        chosen = (source[:, None] == each).float()
+        self.step += torch.stack([(losses.detach().float()[:, None] * chosen).sum(0), chosen.sum(0)])
 
     def close_step(self, sums: Tensor) -> None:
         """Add the sums of a step over all processes (2, sources)."""

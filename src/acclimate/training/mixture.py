@@ -263,7 +263,8 @@ class Mixture:
         self.timed = budget.max_minutes is not None
         if self._sampler is None:
             return budget.resolve(self.texts[0].rows, self.batch_size, self._appended)
-        moments, proposed = (0.0,), [self._shares()]
+        moments: tuple[float, ...] = (0.0,)
+        proposed = [self._shares()]
         if self.mix is not None and not self.adapts:
             moments, nothing = self.mix.moments, np.zeros(len(self.weighted))
             proposed = [self._shares(self.ask(Round(0, nothing), moment)) for moment in moments]
@@ -297,8 +298,10 @@ class Mixture:
         """Print the shares, and warn of texts that are repeated too often."""
         texts = self.describe(1 if self.timed else steps)
         if self.adapts and self.mix is not None:
-            names = ", ".join(text["name"] for text in texts)
-            print_message(f"Mix: {self.mix.describe()} of {names}, asked during the training.", enabled=progress)
+            names = ", ".join(text.name for text in self.weighted)
+            fixed = "".join(f"; {text.share:.1%} {text.name}" for text in self.texts if text.share is not None)
+            what = f"Mix: {names}, in shares that {self.mix.describe()} sets during the training{fixed}."
+            print_message(what, enabled=progress)
             return
         parts = [
             f"{text['share']:.1%} {text['name']}" + ("" if self.timed else f" ({text['epochs']:.3g} epochs)")
@@ -410,9 +413,7 @@ class MixCallback(ResumableCallback):
         if "train_loss" in mixture.mix.reads and mixture.ledger:
             found["train_loss"] = mixture.ledger.since("mix")[: len(mixture.weighted)]
         if self._measure is not None:
-            ledger, trainer.engine.ledger = trainer.engine.ledger, None
             found |= self._measure(len(mixture.rounds))
-            trainer.engine.ledger = ledger
         mixture.change(effective_step(step), mixture.ask(Round(step, mixture.read(step), **found), progress))
         # Measuring does not count as training time.
         trainer.clock.earlier -= time.monotonic() - started
