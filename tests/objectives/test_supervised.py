@@ -18,6 +18,7 @@ from acclimate.objectives import (
     DomainAdversary,
     DrawnClassification,
     Outputs,
+    SimilarityDistillation,
     View,
     reversal_factor,
     reverse_gradient,
@@ -174,3 +175,20 @@ def test_long_examples_beside_short_texts_stay_within_the_limit(tokens):
     collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), MASKED, tokens, rewritings=(DRAW,))
     for batch in collator([np.array([2, 10, 11, 3])] * 12, np.random.default_rng(0)):
         assert batch.texts == 1 or batch.rewritten[DRAW].ids.numel() <= tokens
+
+
+def test_similarities_equal_the_reference():
+    """Inner products of all drawn texts of the step, with rows of norm one; the teacher is wider."""
+    batch = padded(rewritings=(DRAW,))
+    term = SimilarityDistillation(DRAW)
+    student = random_states(batch, WIDTH, seed=1, text=batch.rewritten[DRAW].text)
+    teacher = random_states(batch, 9, seed=2, grad=False, text=batch.rewritten[DRAW].text)
+    states = dict(zip(term.views, (student, teacher), strict=True))
+    hidden = {view: spread(each, batch, batch.rewritten[DRAW].text) for view, each in states.items()}
+    slow = 0.0
+    for i in range(batch.texts):
+        rows = [torch.stack([mean(one[i]) @ mean(one[j]) for j in range(batch.texts)]) for one in (student, teacher)]
+        s, t = (row / row.square().sum().sqrt() for row in rows)
+        slow = slow + ((s - t) ** 2).sum()
+    ours = term.loss(term.represent(Outputs(hidden, batch, {})))
+    same_gradients(ours, slow / batch.texts**2, student)

@@ -21,6 +21,7 @@ from acclimate.objectives.supervised import (
     ClassificationHeads,
     DomainAdversary,
     DrawnClassification,
+    SimilarityDistillation,
     reversal_factor,
     reverse_gradient,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "Outputs",
     "PoolingHead",
     "SentenceReconstruction",
+    "SimilarityDistillation",
     "SpanContrast",
     "StateDistillation",
     "TeacherDistillation",

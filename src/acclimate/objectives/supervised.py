@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.masking import Drawing
-from acclimate.objectives.base import Batch, Objective, Outputs, View
+from acclimate.objectives.base import Batch, BatchObjective, Objective, Outputs, View
 
 
 class ClassificationHeads(nn.ModuleList):
@@ -35,10 +35,13 @@ class DrawnClassification(Objective):
     In the latter unit a uniform prediction costs 1 in every task (Muppet, Aghajanyan et al., EMNLP 2021).
     """
 
-    name = "classification"
-
     def __init__(
-        self, examples: Drawing, heads: ClassificationHeads, weight: float = 1.0, per_log_classes: bool = False
+        self,
+        examples: Drawing,
+        heads: ClassificationHeads,
+        weight: float = 1.0,
+        per_log_classes: bool = False,
+        name: str = "classification",
     ) -> None:
         """Set up the view of the drawn texts.
 
@@ -47,7 +50,9 @@ class DrawnClassification(Objective):
             heads: The heads, by task.
             weight: Factor of the term.
             per_log_classes: Whether losses are divided by log(classes).
+            name: Name of the term.
         """
+        self.name = name
         self.heads, self.weight = heads, weight
         self.scales = [math.log(head.out_features) if per_log_classes else 1.0 for head in heads]  # type: ignore[arg-type]
         self.view = View(examples)
@@ -132,3 +137,38 @@ class DomainAdversary(Objective):
         vectors = reverse_gradient(torch.cat((drawn, own)), reversal_factor(outputs.progress, self.rate))
         labels = torch.arange(2, device=vectors.device).repeat_interleave(len(own))
         return nn.functional.cross_entropy(self.classifier(vectors).float(), labels, reduction="sum")
+
+
+class SimilarityDistillation(BatchObjective):
+    """Similarity-preserving distillation of drawn texts (Tung and Mori, ICCV 2019).
+
+    The loss is || S / |S| - T / |T| ||^2 / n^2, where S holds the inner products of the student's vectors of all n
+    texts that a step draws, T those of the teacher's, and each row is divided by its norm. Vectors are means of the
+    last hidden states. What two texts have in common for the teacher, they shall have in common for the student.
+    """
+
+    name = "similarity"
+
+    def __init__(self, examples: Drawing, weight: float = 1.0, teacher: str = "reference") -> None:
+        """Set up the two views.
+
+        Args:
+            examples: The texts.
+            weight: Factor of the term.
+            teacher: The reader that is the teacher.
+        """
+        self.weight = weight
+        self.views = (View(examples), View(examples, reader=teacher))
+        self._width = 0
+
+    def represent(self, outputs: Outputs) -> Tensor:
+        """Return the vectors of student and teacher beside each other: (texts, width of both)."""
+        student, teacher = (outputs.pooled(view) for view in self.views)
+        self._width = student.shape[1]
+        return torch.cat((student, teacher), dim=1)
+
+    def loss(self, representations: Tensor) -> Tensor:
+        """Return the squared distance of the two matrices."""
+        vectors = representations[:, : self._width], representations[:, self._width :].detach()
+        student, teacher = (nn.functional.normalize(part @ part.T, dim=1) for part in vectors)
+        return (student - teacher).square().mean()
