@@ -170,10 +170,10 @@ def load_function(given: Any, what: str) -> Any:
     if not file or not name:
         raise UserError(f"'{given}' names no function; give the {what} as FILE.py:FUNCTION.")
     import_plugin(file)
-    found = getattr(sys.modules[f"{PLUGIN}{Path(file).stem}"], name, None)
-    if not callable(found):
+    function = getattr(sys.modules[f"{PLUGIN}{Path(file).stem}"], name, None)
+    if not callable(function):
         raise UserError(f"'{file}' has no function '{name}', which was given as {what}.")
-    return found
+    return function
 
 
 def identify_function(given: Any, what: str, key: object = None) -> str:

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from acclimate.corpus import Corpus
-from acclimate.corpus.mix.base import AdaptiveMix, History, read_mix
+from acclimate.corpus import Corpus, TokenDataset
+from acclimate.corpus.mix.base import DOMAIN, AdaptiveMix, History, read_mix
 from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.masking import RandomMasking
@@ -23,8 +25,10 @@ from acclimate.options import AdaptOptions
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
+from acclimate.training.inputs import Budget
 from acclimate.training.ledger import SourceLedger
-from acclimate.training.mixture import MIX_FILE
+from acclimate.training.mixture import MIX_FILE, MixedText, Mixture
+from acclimate.training.sources import divide
 from tests.cases import each
 from tests.kills import killed
 from tests.tiny import TEXTS
@@ -172,3 +176,89 @@ def test_options_of_the_command_line():
     given = AdaptOptions("m", mix="fixed domain=0.7 law=0.3", sources={"law": "law.txt"})
     assert given.sources == {"law": "law.txt"}
     assert read_mix(given.mix).weights == {"domain": 0.7, "law": 0.3}
+
+
+def rows_of(count, seed):
+    """Documents of different lengths, some of several rows."""
+    rng = np.random.default_rng(seed)
+    documents = np.sort(rng.integers(0, max(2, count // 2), count))
+    return TokenDataset.of([[1] * int(length) for length in rng.integers(2, 30, count)], document=documents.tolist())
+
+
+def mixture_of(mix, sizes=(60, 40, 90)):
+    names = ("domain text", "law", "news")
+    texts = [
+        MixedText(name, rows_of(size, number), key=DOMAIN if not number else name, parent=number)
+        for number, (name, size) in enumerate(zip(names, sizes, strict=False))
+    ]
+    return Mixture([part for text in texts for part in divide(text, mix, 0)], 8, 0, mix=mix)
+
+
+@pytest.mark.parametrize("budget", [Budget(steps=90), Budget(tokens=10_000), Budget(epochs=2.0)], ids=str)
+def test_each_phase_reads_its_sources_alone_and_the_budget_is_kept(budget):
+    mixture = mixture_of(read_mix("phases chain=news,news+domain,domain+law lengths=1,1,1"))
+    steps = mixture.plan(budget, progress=False)
+    ends = [round(steps * part / 3) for part in (1, 2, 3)]
+    read = {phase: set() for phase in range(3)}
+    for step in range(steps):
+        phase = next(number for number, end in enumerate(ends) if step < end)
+        read[phase] |= {mixture.rows.source(index) for index in mixture.of(step)}
+    assert read == {0: {2}, 1: {0, 2}, 2: {0, 1}}
+    found = mixture.describe(steps)
+    for text in found:
+        assert text["realized"] == pytest.approx(text["share"], abs=0.01)
+        assert [step for step, _ in text["weights"]] == [0, *ends[:2]]
+    if budget.tokens:
+        assert sum(text["tokens"] for text in found) == pytest.approx(budget.tokens, rel=0.03)
+    if budget.epochs:
+        assert found[0]["epochs"] == pytest.approx(budget.epochs, abs=0.2)
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.integers(5, 60), st.sampled_from([0.5, 0.8]))
+def test_long_documents_of_each_source_get_their_share(threshold, share):
+    mixture = mixture_of(read_mix({"lengths": {"threshold": threshold, "share": share, "weights": "equal"}}))
+    mixture.plan(Budget(steps=200), progress=False)
+    tokens = dict.fromkeys(range(3), 0.0)
+    for text in mixture.describe(200):
+        assert text["realized"] == pytest.approx(text["share"], abs=0.02)
+    for text, found in zip(mixture.texts, mixture.describe(200), strict=True):
+        lengths = np.bincount(text.rows.document, text.rows.lengths)
+        assert ((lengths[np.unique(text.rows.document)] > threshold) == ("(long)" in text.name)).all()
+        tokens[text.parent] += found["tokens"]
+    whole = sum(tokens.values())
+    assert [count / whole for count in tokens.values()] == pytest.approx([1 / 3] * 3, abs=0.02)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=60), st.integers(0, 3))
+def test_text_that_a_mix_measures_on_is_not_trained_on(counts, seed):
+    documents = [number for number, count in enumerate(counts) for _ in range(count)]
+    rows = TokenDataset.of([[1, 2, place] for place in range(len(documents))], document=documents)
+    (text,) = divide(MixedText("law", rows, key="law", parent=1), read_mix("bandit loss=heldout"), seed)
+    kept, held = ({int(row[2]) for row in part} for part in (text.rows, text.heldout))
+    assert kept | held == set(range(len(rows))) and not kept & held and kept and held
+    assert len(held) <= max(4, 0.1 * len(rows))
+    if len(counts) >= 20:
+        assert not {documents[place] for place in kept} & {documents[place] for place in held}
+
+
+def test_the_tail_starts_from_the_checkpoint_of_another_training(tiny_bert, tmp_path, monkeypatch):
+    """The result is that of the whole training, and the steps before the tail are not repeated."""
+    mix = {"upsample": {"sources": "law", "tail": 0.25, "start": "equal"}}
+    options = {"steps": 8, "replay": NEWS, "replay_share": 0.1}
+    whole = run(tiny_bert, tmp_path / "whole", {"upsample": {**mix["upsample"], "without": "news"}}, **options)
+    run(tiny_bert, tmp_path / "all", {"upsample": {**mix["upsample"], "reuse": True}}, **options)
+    taken, step = [], Engine.step
+    monkeypatch.setattr(
+        Engine, "step", lambda engine, batches, **given: taken.append(1) or step(engine, batches, **given)
+    )
+    reused = {"upsample": {**mix["upsample"], "without": "news", "reuse": True}}
+    short = run(tiny_bert, tmp_path / "short", reused, **options)
+    assert len(taken) == 2
+    assert short.mix == whole.mix and short.tokens == whole.tokens and short.losses == whole.losses
+    assert len(log_lines(short.out)) == len(log_lines(whole.out))
+    one, other = load_file(whole.out / "model.safetensors"), load_file(short.out / "model.safetensors")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    run(tiny_bert, tmp_path / "other", reused, **{**options, "seed": 1})
+    assert len(taken) == 2 + 8

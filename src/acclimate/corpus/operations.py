@@ -230,13 +230,12 @@ def operate(
     key = fingerprint([VERSION, corpus.fingerprint, identity, context.identity(reads)])
     cached = cache_folder() / "corpora" / f"{key}.jsonl"
     if not read_accounts(cached):
-        progress = context.progress
-        documents = Documents.of(corpus.with_sources(), corpus.report.sources, context.count, progress=progress)
+        documents, summary = _read(corpus, context)
         accounts = find_accounts(corpus)
         for operation in operations:
             documents, account = _apply(operation, documents, context)
             if operation is operations[0]:
-                account.notes["read"] = corpus.report.summary()
+                account.notes["read"] = summary
             accounts.append(account)
         with atomic_file(cached) as file:
             for text, fields in documents.with_fields():
@@ -250,6 +249,20 @@ def operate(
         shutil.copyfileobj(source, file)
     _write_accounts(Path(out), accounts)
     return Corpus(Path(out))
+
+
+_last_read: dict[tuple[str, str], tuple[Documents, Any]] = {}
+
+
+def _read(corpus: Corpus, context: Context) -> tuple[Documents, Any]:
+    """Return the documents of a corpus and the summary of reading it; the rows of a study read one after the other."""
+    key = (corpus.fingerprint, context.counted_by)
+    if key not in _last_read:
+        _last_read.clear()
+        pairs, sources = corpus.with_sources(), corpus.report.sources
+        documents = Documents.of(pairs, sources, context.count, progress=context.progress)
+        _last_read[key] = documents, corpus.report.summary()
+    return _last_read[key]
 
 
 def _apply(operation: Operation, documents: Documents, context: Context) -> tuple[Documents, OperationAccount]:

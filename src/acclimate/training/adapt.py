@@ -261,7 +261,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         alike = replace(collator, masking=strategy if kind.uses_masking else RandomMasking())
         heldout_options = loaded.tokenizer, alike, length, framing, batch_size, seed
         watch = [] if heldout is None else [heldout.make_callback(*heldout_options)]
-        watch += watch_sources(mixture, engine, loaded, alike, seed)
+        watch += watch_sources(mixture, engine, loaded, alike, seed, work / "steps", config)
         data = StepDataset(
             mixture.rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group, order=mixture
         )

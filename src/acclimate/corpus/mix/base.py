@@ -186,6 +186,11 @@ class Mix(ABC):
         """Shares of the training at which the mix is asked, ascending from 0."""
         return (0.0,)
 
+    @property
+    def shared_until(self) -> float:
+        """Share of the training after which a checkpoint is kept, from which trainings with another end can start."""
+        return 0.0
+
     def is_due(self, step: int, steps: int, progress: float, asked: int) -> bool:
         """Return whether the mix is to be asked after a step.
 

@@ -100,7 +100,7 @@ def read_answers(returned: Any) -> list[list[str]]:
     """
     found = list[list[str]]()
     for one in returned or ():
-        pair = [one.get("question"), one.get("answer")] if isinstance(one, Mapping) else list(one)
+        pair: list[Any] = [one.get("question"), one.get("answer")] if isinstance(one, Mapping) else list(one)
         if len(pair) != 2 or isinstance(one, str) or not all(isinstance(part, str) and part.strip() for part in pair):
             raise TypeError("it must return pairs of a question and an answer")
         found.append([part.strip() for part in pair])

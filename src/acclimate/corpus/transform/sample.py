@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -14,12 +13,12 @@ import torch
 
 from acclimate.corpus.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.corpus.pool import Document, Documents
-from acclimate.corpus.select.best import load_rater
 from acclimate.corpus.select.random import draw_order
+from acclimate.corpus.transform.generate import CachedFunction, Function, Key
 from acclimate.corpus.transform.pseudo_labels import Labeler
 from acclimate.device import preserve_rng_state, to_device
 from acclimate.errors import UserError, check_stop
-from acclimate.files import atomic_file, cache_folder, hash_file
+from acclimate.files import atomic_file, cache_folder
 from acclimate.models import load_language_model, longest_text
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.progress import Progress
@@ -47,7 +46,8 @@ class Sampler:
         loaded = load_language_model(path)
         if loaded.kind.uses_masking:
             raise UserError(f"Transform 'sample': '{path}' is a masked model; sampling needs one that generates text.")
-        self._model, self._tokenizer = to_device(loaded.model), loaded.tokenizer
+        self._model: Any = to_device(loaded.model)
+        self._tokenizer = loaded.tokenizer
         begin, end = loaded.tokenizer.bos_token_id, loaded.tokenizer.eos_token_id
         self._adds_begin = loaded.tokenizer("")["input_ids"][:1] == [begin]
         self._begin = end if begin is None else begin
@@ -96,6 +96,17 @@ class Sampler:
         return [str(text) for text in self._tokenizer.batch_decode(output, skip_special_tokens=True)]
 
 
+def read_score(returned: Any) -> list[float]:
+    """Return the score that a function returned.
+
+    Raises:
+        ValueError: If it is not a finite number.
+    """
+    if not math.isfinite(score := float(returned)):
+        raise ValueError(f"a score is a finite number, not {score}")
+    return [score]
+
+
 @TRANSFORMS.register(
     "sample",
     paper="SGEAT, Wang et al., NeurIPS 2022",
@@ -117,7 +128,9 @@ class Sample(Transform):
         top_p: Probability of the most probable tokens that are sampled from.
         classifier: Classifier of texts that scores the samples, by the probability of ``label``.
         label: Its label that is the attribute.
-        rater: ``FILE.py:FUNCTION``, in place of a classifier: a function from a text to a number.
+        rater: ``FILE.py:FUNCTION``, in place of a classifier: a function from a text to a number. Scores are cached
+            per text.
+        key: What identifies the rater in the cache, such as the version of a service; by default its code.
         keep: Whether samples with the ``lowest`` or the ``highest`` scores are kept.
         share: Share of the samples to keep.
         threshold: Score from which a text counts as having the attribute, for its rate.
@@ -127,6 +140,7 @@ class Sample(Transform):
 
     main: ClassVar[str] = "model"
     models: ClassVar[tuple[str, ...]] = ("model", "classifier", "judge")
+    functions: ClassVar[tuple[str, ...]] = ("rater",)
     model: str = ""
     samples: int = 1000
     prompt_tokens: int = 0
@@ -135,7 +149,8 @@ class Sample(Transform):
     top_p: float = 0.9
     classifier: str | None = None
     label: str | None = None
-    rater: str | None = None
+    rater: Function | None = None
+    key: Key | None = None
     keep: Literal["lowest", "highest"] = "lowest"
     share: float = 0.5
     threshold: float = 0.5
@@ -154,19 +169,10 @@ class Sample(Transform):
             raise UserError("Transform 'sample' needs what scores the samples: classifier and label, or rater.")
         if (self.classifier is None) != (self.label is None):
             raise UserError("Transform 'sample': classifier and label go together.")
-        if self.rater is not None and ".py:" not in self.rater:
-            raise UserError("Transform 'sample': the rater is a function, as FILE.py:FUNCTION.")
         if min(self.samples, self.length) < 1 or self.prompt_tokens < 0:
             raise UserError("Transform 'sample': samples and length are at least 1, and prompt_tokens at least 0.")
         if not (self.temperature > 0 and 0 < self.top_p <= 1 and 0 < self.share <= 1):
             raise UserError("Transform 'sample': temperature is above 0; top_p and share are above 0 and at most 1.")
-
-    def identity(self) -> dict[str, Any]:
-        """Return everything that determines the operation; the rater by the content of its file."""
-        values = super().identity()
-        if self.rater is not None and (file := Path(self.rater.rpartition(":")[0]).expanduser()).is_file():
-            values["rater"] = f"{self.rater.rpartition(':')[2]} {hash_file(file)}"
-        return values
 
     def apply(self, documents: Documents, context: Context) -> Iterator[Document]:
         """Generate, score, and keep the best."""
@@ -198,8 +204,8 @@ class Sample(Transform):
     def _scorer(self) -> Callable[[Sequence[str]], Sequence[float]]:
         """Return the function that scores texts."""
         if self.rater is not None:
-            rate = load_rater(self.rater)
-            return lambda texts: [float(rate(text)) for text in texts]
+            rate = CachedFunction(self.rater, self.key, read_score)
+            return lambda texts: [rate(text)[0] for text in texts]
         labeler = Labeler(str(self.classifier), self.length + self.prompt_tokens + 2)
         if self.label not in labeler.labels:
             known = ", ".join(labeler.labels)
@@ -221,8 +227,6 @@ class Sample(Transform):
                 scores += score(part)
                 losses += loss(part)
                 bar.update(len(scores))
-        if not np.isfinite(scores).all():
-            raise UserError("Transform 'sample': a score is not a finite number.")
         return np.array(scores), np.array(losses)
 
     def _sample(self, documents: Documents, context: Context) -> tuple[list[str], dict[str, int]]:
