@@ -62,9 +62,13 @@ def models(tmp_path_factory):
     return {kind: save_tiny(kind, folder / kind) for kind in ENCODERS}
 
 
+def task_of(method):
+    """The task, for methods that read it."""
+    return TASK if lookup(method).needs_task or method in TAKES_TASK else None
+
+
 def run(model, method, out, **options):
-    task = TASK if lookup(method).needs_task or method in TAKES_TASK else None
-    options = {**SHORT, "task": task, **options}
+    options = {**SHORT, "task": task_of(method), **options}
     return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=CHEAP.get(method), **options)
 
 
