@@ -26,8 +26,9 @@ from acclimate.merging.soup import greedy_soup
 from acclimate.merging.weights import Checkpoint
 from acclimate.options import MergeOptions, build
 from acclimate.options.merging import check_options
-from acclimate.tasks import load_task
+from acclimate.tasks import finetune, load_task
 from tests.cases import each
+from tests.tasks.test_contract import SAMPLES, options_of, splits_of
 from tests.tiny import DECODERS, ENCODERS, TEXTS, save_tiny, tiny_tokenizer
 
 QUIET = {"progress": False}
@@ -369,3 +370,23 @@ def test_the_upper_part_is_fine_tuned_and_merged_by_the_commands(task, tmp_path)
     out = call("merge", "--method", "fisher", "--model", tuned, "--model", tmp_path / "m", "--data", task,
                "--data", task, "--documents", 2, "--weight", "1,2", "--out", tmp_path / "fisher")  # fmt: skip
     assert "fisher: fisher" in out and "acclimate finetune" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(SAMPLES))
+def test_models_of_every_kind_of_task_are_measured(tiny_bert, kind, tmp_path):
+    pytest.importorskip(SAMPLES[kind].needs)
+    task = load_task(splits_of(kind), name="tiny")
+    models = [tmp_path / f"m{seed}" for seed in range(2)]
+    for seed, out in enumerate(models):
+        finetune(tiny_bert, task, out=out, seed=seed, **{**options_of(kind), "epochs": 1})
+    result = merge(models, "greedy-soup", tmp_path / "soup", data=task, **QUIET)
+    assert any("on the dev split of 'tiny'" in note for note in result.notes)
+    if kind == "retrieval":
+        with pytest.raises(UserError, match="no answers with probabilities"):
+            merge(models, "fisher", tmp_path / "out", data=task, **QUIET)
+        return
+    merge(models, "fisher", tmp_path / "out", data=task, documents=4, **QUIET)
+    one, first, second = map(state, (tmp_path / "out", *models))
+    moved = [name for name in one if not torch.allclose(one[name], (first[name] + second[name]) / 2, atol=1e-6)]
+    assert any("embeddings.word" in name for name in moved) and any("layer.1" in name for name in moved)
