@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,7 +38,7 @@ from acclimate.merging.path import (
     merged_model,
     path_rows,
 )
-from acclimate.merging.rules import Rule, fisher_weighted, linear, make_rule, taken_from_second
+from acclimate.merging.rules import Rule, fisher_weighted, least_kept, linear, make_rule, sparse, taken_from_second
 from acclimate.merging.soup import cook
 from acclimate.merging.weights import Checkpoint, match, write_weights
 from acclimate.models.checkpoints import (
@@ -340,24 +340,36 @@ class Merger:
     def _merge_tensor(self, name: str, rule: Rule) -> Tensor:
         """Merge the tensor, or the rows of it that all models have."""
         one = self._first.stored[name]
-        found = [model.find(name) for model in self._models]
-        if not one.dtype.is_floating_point or not all(found):
+        if not (reads := self._readers(name)):
             return self._first.read(name)
-        rows = min((other.shape[0] for other in found if other and other.shape), default=0)
-
-        def read(model: Checkpoint) -> Tensor:
-            value = model.read(name)
-            return value[:rows] if value.dim() else value
-
-        merged = rule(name, [partial(read, model) for model in self._models]).to(one.dtype)
+        merged = rule(name, reads).to(one.dtype)
         if merged.numel() and not all(bool(end.isfinite()) for end in merged.aminmax()):
             raise UserError(
                 f"The merged tensor {name} is not finite in {one.dtype}, so nothing is written. Check the models, or "
                 "use smaller weights."
             )
         if merged.shape != one.shape:
-            merged = torch.cat([merged, self._first.read(name)[rows:]])
+            merged = torch.cat([merged, self._first.read(name)[len(merged) :]])
         return merged
+
+    def _readers(self, name: str) -> list[Callable[[], Tensor]]:
+        """Return a function per model that reads a tensor, or the rows that all models have; none if it is kept."""
+        found = [model.find(name) for model in self._models]
+        if not self._first.stored[name].dtype.is_floating_point or not all(found):
+            return []
+        rows = min((other.shape[0] for other in found if other and other.shape), default=0)
+
+        def read(model: Checkpoint) -> Tensor:
+            value = model.read(name)
+            return value[:rows] if value.dim() else value
+
+        return [partial(read, model) for model in self._models]
+
+    def differences(self, number: int) -> Iterator[Tensor]:
+        """Yield the difference of each tensor of a model to that of the base model, the last one, in fp32."""
+        for name in self._first.stored:
+            if reads := self._readers(name):
+                yield reads[number]().float() - reads[-1]().float()
 
 
 def find_folder(name: str) -> Path:
@@ -413,6 +425,10 @@ def _make_rule(
             save_fisher(information, work / f"{number}.safetensors")
             reads.append(read_fisher(work / f"{number}.safetensors", names))
         return fisher_weighted(config["weights"], reads), []
+    if config["trim"] == "model":
+        count = len(merger.models)
+        limits = [least_kept(partial(merger.differences, number), config["density"]) for number in range(count)]
+        return sparse(config["method"], config["weights"], 1.0, config["seed"], limits), []
     return make_rule(config), []
 
 

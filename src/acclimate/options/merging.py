@@ -97,7 +97,11 @@ METHODS = {
         joins_tasks=True,
     ),
     "ties": MergeMethod(
-        "base + TIES of the differences to it", "Yadav et al., NeurIPS 2023", _SPARSE, several=None, joins_tasks=True
+        "base + TIES of the differences to it",
+        "Yadav et al., NeurIPS 2023",
+        (*_SPARSE, "trim"),
+        several=None,
+        joins_tasks=True,
     ),
     "dare-linear": MergeMethod(
         "base + weighted sum of the differences to it after DARE",
@@ -328,6 +332,14 @@ class MergeOptions:
     density: Annotated[
         Fraction | None,
         Option("Share of each difference to the base model that ties and dare keep.", METHOD, default=str(DENSITY)),
+    ] = None
+    trim: Annotated[
+        Literal["tensor", "model"] | None,
+        Option(
+            "Where ties keeps the largest entries: of each tensor, or of the whole model, which reads it twice more.",
+            METHOD,
+            default="tensor, as peft and mergekit do; the paper: model",
+        ),
     ] = None
     seed: Annotated[Seed, Option("Random seed of dare, and of labels that fisher samples.", METHOD)] = 0
     max_shard_gb: Annotated[
