@@ -10,17 +10,15 @@ from acclimate.errors import UserError
 from acclimate.models import LanguageModel, adapter_size
 from acclimate.models.adapters import PROBE_TEXTS, Adapter
 from acclimate.models.lora import LOW_RANK, LowRankAdapter
+from acclimate.modules.wider import WiderAdapter
 from acclimate.options import AdaptOptions
 from acclimate.progress import print_message
 from acclimate.registry import build_dataclass
 from acclimate.training.method import Method
 from acclimate.updates import UpdateRule
 
-ADAPTERS: dict[str, type[Adapter]] = {**dict.fromkeys(LOW_RANK, LowRankAdapter)}
+ADAPTERS: dict[str, type[Adapter]] = {**dict.fromkeys(LOW_RANK, LowRankAdapter), "wider": WiderAdapter}
 """The classes of adapters by name."""
-ADAPTER_RATE = 10
-"""Default learning rate of an adapter in multiples of that of all weights (Schulman et al., "LoRA without regret",
-2025: about ten, whatever the model and the rank)."""
 
 
 def check_adapter(name: str, settings: Mapping[str, Any] | None, quantize: str | None = None) -> Any:
@@ -69,9 +67,10 @@ def choose_learning_rate(options: AdaptOptions, method: Method) -> float:
     """Return the peak learning rate: the user's, or the method's, or for an adapter a multiple of the method's."""
     if options.learning_rate is not None or options.adapter is None:
         return method.learning_rate if options.learning_rate is None else options.learning_rate
-    rate = ADAPTER_RATE * method.learning_rate
+    times = ADAPTERS[options.adapter].rate
+    rate = times * method.learning_rate
     print_message(
-        f"Learning rate {rate:g}: {ADAPTER_RATE} times that of the method, since only an adapter trains.",
+        f"Learning rate {rate:g}: {times:g} times that of the method, since only an adapter trains.",
         enabled=options.progress,
     )
     return rate

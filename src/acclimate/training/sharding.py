@@ -262,6 +262,8 @@ def shard(
         _refuse("the update rule of this method needs whole weights; use another method, such as lm")
     if probe is not None and not probe.pads:
         _refuse(f"{type(model).__name__} reads texts of each length by themselves, as {probe.obstacles['padding']}")
+    if loaded.adapter is not None and not loaded.adapter.shards:
+        _refuse(f"the adapter '{loaded.adapter.name}' needs whole weights; use lora")
     group.copy_from_first([*model.parameters(), *model.buffers()])
     sizes = [(TRAINED_BYTES if one.requires_grad else FROZEN_BYTES) * one.numel() for one in model.parameters()]
     print_message(
