@@ -128,3 +128,20 @@ def test_sources_are_relative_to_the_study_file(folder, tmp_path):
     assert config.adapt.chat == {str(tmp_path / "b.jsonl"): 0.1}
     assert config.methods[1].adapt["replay"] == {str(tmp_path / "other.txt"): 0.2}
     json.dumps(config.resolved())
+
+
+def test_pulls_to_the_base_model_count_where_they_are_given_and_read_no_measured_document(folder):
+    inputs, (plain,) = planned(folder)
+    assert not {"l2_sp", "ewc", "ewc_text", "layer_decay", "freeze", "refactor_every"} & plain.settings.keys()
+    _, (off,) = planned(folder, adapt={"tokens": 1000, "l2_sp": 0, "freeze": []})
+    methods = ["none", "lm", *({"name": "lm", "label": str(ewc), "adapt": {"ewc": ewc}} for ewc in (0, 10))]
+    values = study(folder, models=[str(folder / "decoder")], methods=methods)
+    # Jobs with equal keys are one job.
+    same, other = of_kind(plan(read_study(StudyConfig.of(values), World().backend())), "adapt")
+    assert same.key == plain.key and off.settings.keys() == plain.settings.keys()
+    assert other.key != plain.key and other.settings["ewc"] == 10
+    text = other.options["ewc_text"]
+    assert sorted(text) == sorted(set(LINES) - set(inputs.general.texts))
+    assert other.settings["ewc_text"] == text.fingerprint
+    with pytest.raises(UserError, match=r"'adapt.ewc' needs text that is not measured on"):
+        planned(folder, general=None, adapt={"tokens": 1000, "ewc": 1, "replay_share": 0})

@@ -147,6 +147,11 @@ RUNS = {
     "no clipping": ("modernbert", "lm", {"max_gradient_norm": 0}),
     "kept": ("bert", "lm", {"keep_steps": (0, 2), "heldout": GENERAL, "heldout_every": 2, "progress": True}),
     "mixed": ("bert", "lm", {"replay": GENERAL, "replay_share": 0.3}),
+    "pulled": (
+        "bert",
+        "lm",
+        {"l2_sp": 0.5, "ewc": 50, "ewc_text": GENERAL, "layer_decay": 0.5, "freeze": ["layer.0"]},
+    ),
 }
 """Architecture, method and options of runs, by name."""
 REFUSED = ("prompt", "tapter", "tsdae")

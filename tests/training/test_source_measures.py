@@ -9,25 +9,36 @@ import pytest
 import torch
 
 from acclimate.errors import UserError
+from acclimate.files import read_json, write_json
 from acclimate.masking import RandomMasking
 from acclimate.model_kinds import MASKED
 from acclimate.models import attach
 from acclimate.objectives import LanguageModelling
 from acclimate.training.batches import Collator, SharedTexts
-from acclimate.training.distributed import ProcessGroup
+from acclimate.training.distributed import ProcessGroup, join_process_group, leave_process_group
 from acclimate.training.engine import Engine
-from acclimate.training.source_measures import SourceSampler, measure_excess_loss, measure_gradient_products
+from acclimate.training.source_measures import (
+    SourceMeter,
+    SourceSampler,
+    measure_excess_loss,
+    measure_gradient_products,
+)
 from tests.tiny import tiny_model, tiny_tokenizer
 from tests.training.helpers import rows
+from tests.training.together import launch
 
 SIZES = (10, 7, 4)
 
 
-@pytest.fixture(scope="module")
-def sampler():
+def make_sampler(group):
     collator = Collator.of(tiny_tokenizer(), RandomMasking(0.4), MASKED, 40)
     texts = [np.asarray(row) for row in rows(3)][: sum(SIZES)]
-    return SourceSampler(SharedTexts(texts, collator, (0, 6), ProcessGroup()), SIZES, 6, 0)
+    return SourceSampler(SharedTexts(texts, collator, (0, 6), group), SIZES, 6, 0)
+
+
+@pytest.fixture(scope="module")
+def sampler():
+    return make_sampler(ProcessGroup())
 
 
 def exact_model(seed=0):
@@ -119,3 +130,30 @@ def test_samples_are_of_their_source_and_a_function_of_the_draw(sampler, monkeyp
 def test_a_source_that_cannot_be_halved_is_refused(sampler):
     with pytest.raises(UserError, match="two halves"):
         SourceSampler(sampler._texts, (5, 1), 6, 0)
+
+
+def measure_all(group):
+    """Return all measurements of a sample, as lists."""
+    engines = []
+    for seed in (0, 1):
+        model, _ = exact_model(seed)
+        attach(model)
+        engines.append(Engine(model, [LanguageModelling()], group=group))
+    meter = SourceMeter(engines[0], make_sampler(group), ("gradients", "excess_loss"), engines[1], 0)
+    return {name: values.tolist() for name, values in meter.measure(1).items()}
+
+
+def measure_in_a_process(out):
+    group = join_process_group()
+    write_json(out / f"{group.rank}.json", measure_all(group))
+    leave_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_measure_what_one_does(tmp_path):
+    launch(measure_in_a_process, tmp_path)
+    found, alone = [read_json(tmp_path / f"{rank}.json") for rank in range(2)], measure_all(ProcessGroup())
+    assert found[0] == found[1]
+    assert found[0].keys() == alone.keys() == {"gradients", "gradient_norms", "excess_loss"}
+    for name, values in alone.items():
+        np.testing.assert_allclose(found[0][name], values, rtol=1e-3, atol=1e-5)

@@ -40,6 +40,17 @@ from acclimate.options.numbers import (
 from acclimate.options.reading import Encoding, LabelOptions
 from acclimate.options.replay import Chat, ChatShare, Mix, MixSources, Replay, ReplayShare, check_shares
 from acclimate.options.rows import DocumentBorders, RowLayout
+from acclimate.options.steps import (
+    EWC,
+    L2SP,
+    EWCText,
+    Freeze,
+    Heldout,
+    HeldoutEvery,
+    LayerDecay,
+    RefactorEvery,
+    check_steps,
+)
 from acclimate.options.vocabulary import NewTokens, NewTokenSettings, check_new_tokens
 
 if TYPE_CHECKING:
@@ -56,8 +67,6 @@ MASK_RATE = 0.15
 """Share of tokens to predict (Devlin et al., 2019)."""
 HEAD_TOKENS = 300_000
 """Budget for training a missing masked-LM head, in tokens."""
-HELDOUT_EVERY = 50
-"""Default number of optimizer steps between measurements of the held-out loss."""
 PRETRAIN_LENGTH = 256
 """Default maximum tokens per text when a masked language model is trained from scratch (Gu et al., 2020)."""
 SAMPLE_CHARACTERS = 50_000_000
@@ -239,26 +248,8 @@ class TrainingOptions:
     documents: DocumentBorders = None
     text_column: TextColumn = "text"
     encoding: Encoding = None
-    heldout: Annotated[
-        TextInput | None,
-        Option(
-            "Held-out text for measuring the loss during training: file, folder, glob or hf:NAME.",
-            DATA,
-            more="Every loss term is measured without dropout, always under the same masks, which come from "
-            "``masking`` for all methods. The values are written to ``log.jsonl``. Each measurement costs about a "
-            "third of the time that training on this text would take.",
-            many=True,
-            study=False,
-        ),
-    ] = None
-    heldout_every: Annotated[
-        Count | None,
-        Option(
-            "Optimizer steps between measurements of the held-out loss.",
-            default=str(HELDOUT_EVERY),
-            more="It is also measured at the start and at the end.",
-        ),
-    ] = None
+    heldout: Heldout = None
+    heldout_every: HeldoutEvery = None
     save_every: Annotated[
         Count | None,
         Option("Optimizer steps between checkpoints.", OUTPUT, default="every 5 minutes", recorded=False),
@@ -367,12 +358,19 @@ class AdaptOptions(TrainingOptions, LabelOptions):
     chat_share: ChatShare = None
     mix: Mix = None
     sources: MixSources = None
+    l2_sp: L2SP = 0.0
+    ewc: EWC = 0.0
+    ewc_text: EWCText = None
+    layer_decay: LayerDecay = 1.0
+    freeze: Freeze = ()
+    refactor_every: RefactorEvery = None
 
     @model_validator(mode="after")
     def check_adapter(self) -> Any:
-        """Check that options of an adapter come with an adapter, and those of new tokens with new tokens."""
+        """Check that options fit each other: those of an adapter, of new tokens, and of steps."""
         check_adapter(self)
         check_new_tokens(self)
+        check_steps(self)
         return self
 
     @model_validator(mode="after")

@@ -164,8 +164,8 @@ class StudyInputs:
             return {}
         return {place: task_corpus(found.task) for place, found in self.tasks.items() if place[0] != OTHER}
 
-    def replays(self, model: str, given: Mapping[str, Any]) -> list[Any]:
-        """Return what an adaptation replays beside its corpus (:class:`acclimate.training.sources.Source`).
+    def sources(self, model: str, given: Mapping[str, Any]) -> list[Any]:
+        """Return what an adaptation reads beside its corpus (:class:`acclimate.training.sources.Source`).
 
         The documents that the study measures on are never among it.
 
@@ -186,21 +186,38 @@ class StudyInputs:
                     "study: 'adapt.replay_share' needs text that is not measured on: give 'adapt.replay', or more "
                     "'general' text."
                 )
-        measured = [*([self.general] if self.general else []), *self.heldout.values()]
-        digests = {hash_document(text.encode()).hex() for found in measured for text in found.texts} | self.leaked
         return [
-            replace(replay, text=replay.text.without(digests)) if isinstance(replay.text, Corpus) else replay
-            for replay in open_sources(given, str(given.get("text_column", "text")))
+            replace(source, text=source.text.without(self.measured)) if isinstance(source.text, Corpus) else source
+            for source in open_sources(given, str(given.get("text_column", "text")))
         ]
 
     @cached_property
-    def replayed(self) -> list[tuple[Any, list[str]]]:
-        """Everything that is replayed, each with descriptions of the adaptations that read it."""
+    def measured(self) -> set[str]:
+        """Hashes of the documents that the study measures on, and of those that contain test examples."""
+        found = [*([self.general] if self.general else []), *self.heldout.values()]
+        return {hash_document(text.encode()).hex() for part in found for text in part.texts} | self.leaked
+
+    def general_text(self, option: str) -> Corpus:
+        """Return the general text without the documents that the study measures on.
+
+        Args:
+            option: The option that needs it, for the message.
+
+        Raises:
+            UserError: If there is none.
+        """
+        if self.unmeasured is None:
+            raise UserError(f"study: 'adapt.{option}' needs text that is not measured on; give more 'general' text.")
+        return self.unmeasured.without(self.measured)
+
+    @cached_property
+    def mixed_in(self) -> list[tuple[Any, list[str]]]:
+        """Everything that is read beside a corpus, each with descriptions of the adaptations that read it."""
         found: dict[str, tuple[Any, list[str]]] = {}
         for model, method in itertools.product(self.config.models, self.config.methods):
             if method.name != UNADAPTED:
-                for replay in self.replays(model.name, {**self.config.adapt.given(), **method.adapt}):
-                    _, readers = found.setdefault(str(replay.identity()), (replay, []))
+                for source in self.sources(model.name, {**self.config.adapt.given(), **method.adapt}):
+                    _, readers = found.setdefault(str(source.identity()), (source, []))
                     readers.append(f"{model.name}: {method.label}")
         return list(found.values())
 

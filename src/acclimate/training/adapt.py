@@ -86,6 +86,7 @@ from acclimate.training.result import (
     sample_masked_texts,
     warn_of_explosion,
 )
+from acclimate.training.rules import add_update_rules, check_rules
 from acclimate.training.sharding import check_sharding, shard
 from acclimate.training.source_measures import watch_sources
 from acclimate.training.sources import Source, open_sources, read_mixture
@@ -182,7 +183,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         similarity=similarity and similarity.pairs and similarity.pairs.fingerprint(),
         new_tokens=new_tokens and new_tokens.identity(),
     )
-    config.update(check_keep_steps(options.keep_steps, method, budget.steps))
+    config.update(check_keep_steps(options.keep_steps, method, budget.steps) | check_rules(options))
     work = out.parent / f".{out.name}.work"
     if (done := load_finished(out, config, options.overwrite)) is not None:
         for left in (work, stages_folder(out)):
@@ -235,9 +236,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, prepared, about=about)
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
-        context = AdaptContext(
-            loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task, sharded
-        )
+        about_run = strategy, seed, precision, progress, group, task, sharded, length, mixture.names
+        context = AdaptContext(loaded.model, layers, loaded.tokenizer, rows, *about_run)
         method.prepare(context)
         rule = method.update_rule()
         set_weight_type(loaded.model, options.weights)
@@ -246,6 +246,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model, shared=adapter is not None)
         rule = add_adapter(options, adapter, loaded, rows, rule)
+        rule = add_update_rules(options, context, loaded.adapter, rule, length, framing)
         engine = Engine(loaded.model, objectives, precision, reference, method.readers(), group=group)
         set_gradient_checkpointing(engine, options.gradient_checkpointing, length, progress)
         engine.graph_tokens = max_graph_tokens(loaded.model, length)
@@ -260,7 +261,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         alike = replace(collator, masking=strategy if kind.uses_masking else RandomMasking())
         heldout_options = loaded.tokenizer, alike, length, framing, batch_size, seed
         watch = [] if heldout is None else [heldout.make_callback(*heldout_options)]
-        watch += watch_sources(mixture, engine, loaded, alike, seed)
+        watch += watch_sources(mixture, engine, loaded, alike, seed, work / "steps", config)
         data = StepDataset(
             mixture.rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group, order=mixture
         )

@@ -115,7 +115,9 @@ class Collator:
         """
         order = np.argsort(-np.array(lengths), kind="stable").tolist()
         ordered = [lengths[index] for index in order]
-        parts = self._cut(self._rows(ordered), ordered, self.tokens)
+        # What rewritings draw for a short text may be longer than the text.
+        drawn = max((how.width for how in self.rewritings), default=0)
+        parts = self._cut(self._rows(ordered), [max(length, drawn) for length in ordered], self.tokens)
         return [[[order[place] for place in row] for row in part] for part in parts]
 
     def plan_share(self, lengths: Sequence[int], group: ProcessGroup) -> list[list[list[int]]]:
@@ -261,7 +263,7 @@ class Collator:
         rewritten = {}
         for how in self.rewritings:
             new = how(ids, text, allowed, self.vocabulary, here)
-            rewritten[how] = ViewInput(torch.from_numpy(new[0]), torch.from_numpy(new[1]))
+            rewritten[how] = ViewInput(*map(torch.from_numpy, new))
         tensors = [torch.from_numpy(array) for array in (ids, hidden, wanted, text)]
         return Batch(tensors[0], tensors[1], tensors[2], tensors[3], sum(map(len, rows)), rewritten)
 

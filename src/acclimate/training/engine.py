@@ -71,7 +71,7 @@ class Engine:
         self.over_batch = [term for term in objectives if isinstance(term, BatchObjective)]
         self.step_context = step_context(model, precision, reuse_grad_buffer=not self.over_batch)
         self.precision = precision
-        self.loss_scale, self.tokens, self.texts = 1.0, 0, 0
+        self.loss_scale, self.progress, self.tokens, self.texts = 1.0, 0.0, 0, 0
         # Without masking, the masked tokens are the original ones, and both views are one.
         views = {view: view if kind.uses_masking else view.unmasked for term in objectives for view in term.views}
         self.views = tuple(dict.fromkeys(views.values()))
@@ -122,7 +122,7 @@ class Engine:
             groups.setdefault((view.reader, view.full, batch.view_input(view.tokens).ids.shape), []).append(view)
         for (name, _, (rows, _)), mine in groups.items():
             inputs = [batch.view_input(view.tokens) for view in mine]
-            ids, text = inputs[0]
+            ids, text, _ = inputs[0]
             if len(inputs) > 1:
                 ids, text = torch.cat([part.ids for part in inputs]), concatenate([part.text for part in inputs])
             with nullcontext() if name == "student" else torch.no_grad():
@@ -138,7 +138,7 @@ class Engine:
             hidden.update(zip(mine, states.chunk(len(mine)), strict=True))
         for found in (hidden, embedded, chosen):
             found.update({view: found[same] for view, same in self.duplicates.items() if same in found})
-        return Outputs(hidden, batch, self.heads, embedded, chosen, self.logit_rows)
+        return Outputs(hidden, batch, self.heads, embedded, chosen, self.logit_rows, self.progress)
 
     def step(self, batches: Sequence[Batch], *, backward: bool = True) -> Terms:
         """Compute all terms over the step and add their gradients to the parameters.
@@ -344,7 +344,7 @@ class TaskEngine:
             group: The processes that share each step.
         """
         self.model, self.loss, self.precision, self.group = model, loss, precision, group or ProcessGroup()
-        self.loss_scale, self.tokens, self.texts = 1.0, 0, 0
+        self.loss_scale, self.progress, self.tokens, self.texts = 1.0, 0.0, 0, 0
         self.step_context = step_context(model, precision)
 
     def step(self, batches: Sequence[TaskBatch]) -> Terms:

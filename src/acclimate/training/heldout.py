@@ -30,7 +30,7 @@ from acclimate.evaluation.embeddings import (
 )
 from acclimate.models.batching import machine_memory
 from acclimate.objectives import Batch
-from acclimate.options.training import HELDOUT_EVERY
+from acclimate.options.steps import HELDOUT_EVERY
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine

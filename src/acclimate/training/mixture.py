@@ -8,11 +8,13 @@ training, such as importance, is measured on the domain text alone.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import shutil
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,14 @@ from acclimate.corpus import TokenDataset
 from acclimate.corpus.mix.base import AdaptiveMix, History, Mix, Round, ask
 from acclimate.corpus.token_dataset import Rows, RowSubset
 from acclimate.errors import UserError
-from acclimate.files import read_json, write_json
+from acclimate.files import atomic_folder, cache_folder, read_json, write_json
 from acclimate.progress import print_message
-from acclimate.training.callbacks import ResumableCallback
+from acclimate.records import fingerprint
+from acclimate.training.callbacks import ResumableCallback, find_newest_checkpoint
 from acclimate.training.inputs import Budget
 from acclimate.training.ledger import SourceLedger
 from acclimate.training.sampler import EpochSampler, MixtureSampler
-from acclimate.training.trainer import StepTrainer
+from acclimate.training.trainer import LOG_FILE, StepTrainer
 
 COUNTS = ("documents", "duplicates", "leaked", "broken", "truncated", "repeated")
 """What is recorded of a text, unless it is 0."""
@@ -151,6 +154,11 @@ class Mixture:
         weights = np.full(count, 1 / count) if weights is None else weights
         fixed = [text.share for text in self.texts if text.share is not None]
         return [*((1 - sum(fixed)) * weights).tolist(), *fixed]
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each text, which for sources of a mix is the one that the mix knows."""
+        return [text.key or text.name for text in self.texts]
 
     @property
     def mean_length(self) -> float:
@@ -312,12 +320,59 @@ class Mixture:
                 )
 
 
+@dataclass(frozen=True)
+class SharedStart:
+    """A checkpoint in the cache from which trainings start that differ in their end alone.
+
+    Attributes:
+        folder: The folder of the checkpoint and the log.
+        step: Optimizer steps before.
+    """
+
+    folder: Path
+    step: int
+
+    @classmethod
+    def of(cls, mixture: Mixture, config: Mapping[str, Any]) -> SharedStart | None:
+        """Return the checkpoint for a training with this configuration; None if its mix asks for none."""
+        share = mixture.mix.shared_until if mixture.mix and not mixture.timed else 0.0
+        if not share or config.get("keep_steps"):
+            return None
+        same = {name: value for name, value in config.items() if name != "mix"}
+        first = mixture.rounds[0].to_dict()["weights"]
+        key = fingerprint(json.loads(json.dumps([same, first, mixture.steps], default=str)))
+        return cls(cache_folder() / "starts" / key, round(share * mixture.steps))
+
+    def keep(self, work: Path) -> None:
+        """Copy the checkpoint of a training, and its log, to the cache."""
+        if not self.folder.is_dir():
+            with atomic_folder(self.folder) as made:
+                name = f"checkpoint-{self.step}"
+                shutil.copytree(work / name, made / name)
+                shutil.copy(work / LOG_FILE, made / LOG_FILE)
+
+    def use(self, work: Path) -> None:
+        """Copy the checkpoint from the cache to a training that has none."""
+        if self.folder.is_dir() and find_newest_checkpoint(work) is None:
+            shutil.copytree(self.folder, work, dirs_exist_ok=True)
+            log.info("The first %s steps are those of an earlier training.", f"{self.step:,}")
+
+
 class MixCallback(ResumableCallback):
     """Records the losses of the texts for the log, and asks the mix for weights when it is due."""
 
-    def __init__(self, trainer: StepTrainer, mixture: Mixture, measure: Measurement | None) -> None:
-        """Set up the callback; ``measure`` returns what the mix reads, and is not asked for losses in training."""
-        self._trainer, self._mixture, self._measure = trainer, mixture, measure
+    def __init__(
+        self, trainer: StepTrainer, mixture: Mixture, measure: Measurement | None, start: SharedStart | None = None
+    ) -> None:
+        """Set up the callback.
+
+        Args:
+            trainer: The trainer.
+            mixture: The texts and the mix.
+            measure: Returns what the mix reads, apart from the losses in training.
+            start: Where the checkpoint before the end of the mix is kept; None if it is not.
+        """
+        self._trainer, self._mixture, self._measure, self._start = trainer, mixture, measure, start
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -334,6 +389,13 @@ class MixCallback(ResumableCallback):
             self._mixture.recent = self._mixture.ledger.since("log")
         if state.global_step < state.max_steps:
             self._ask(state)
+        if self._start and state.global_step == self._start.step and not self._start.folder.is_dir():
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Keep the checkpoint before the end of the mix."""
+        if self._start and state.global_step == self._start.step:
+            self._start.keep(Path(str(args.output_dir)))
 
     def _ask(self, state: TrainerState) -> None:
         mixture, trainer, step = self._mixture, self._trainer, state.global_step

@@ -5,9 +5,10 @@ The latter two are measured on samples of the training text that are drawn anew 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from acclimate.objectives.vocabulary import cross_entropy
 from acclimate.training.batches import Collator, SharedTexts
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
-from acclimate.training.mixture import Measurement, MixCallback, Mixture
+from acclimate.training.mixture import Measurement, MixCallback, Mixture, SharedStart
 from acclimate.training.trainer import StepTrainer
 
 Halves = tuple[list[Batch], list[Batch]]
@@ -230,16 +231,35 @@ class SourceMeter:
 
 
 def watch_sources(
-    mixture: Mixture, engine: Engine, loaded: LanguageModel, collator: Collator, seed: int
+    mixture: Mixture,
+    engine: Engine,
+    loaded: LanguageModel,
+    collator: Collator,
+    seed: int,
+    work: Path,
+    config: Mapping[str, Any],
 ) -> list[Callable[[StepTrainer], MixCallback]]:
     """Let an engine record the losses of the sources; return what makes the callback that asks the mix.
 
-    The list is empty if there is one source. For the arguments see :func:`make_measurement`.
+    Args:
+        mixture: The texts and the mix.
+        engine: The engine in training.
+        loaded: The model and its tokenizer.
+        collator: Makes micro-batches that are masked alike for all methods.
+        seed: Random seed.
+        work: Folder for checkpoints.
+        config: The configuration of the run.
+
+    Returns:
+        One function; none if there is one source.
     """
     if mixture.ledger is None:
         return []
     engine.ledger, measure = mixture.ledger, make_measurement(mixture, engine, loaded, collator, seed)
-    return [lambda trainer: MixCallback(trainer, mixture, measure)]
+    start = SharedStart.of(mixture, config) if engine.group.size == 1 else None
+    if start is not None:
+        start.use(work)
+    return [lambda trainer: MixCallback(trainer, mixture, measure, start)]
 
 
 SAMPLE_TEXTS = 32

@@ -165,7 +165,7 @@ def read_mixture(
         for number, text in enumerate(texts)
     ]
     if mix is not None:
-        weighted = [part for text in texts if text.share is None for part in _divide(text, mix, seed)]
+        weighted = [part for text in texts if text.share is None for part in divide(text, mix, seed)]
         texts = [*weighted, *(text for text in texts if text.share is not None)]
     rest = 1 - sum(text.share or 0 for text in texts)
     of_mix = [text for text in texts if text.share is None]
@@ -174,7 +174,7 @@ def read_mixture(
     return Mixture(texts, choose_batch(rows, mean_length(texts, shares), share), seed, appended, mix)
 
 
-def _divide(text: MixedText, mix: Mix, seed: int) -> list[MixedText]:
+def divide(text: MixedText, mix: Mix, seed: int) -> list[MixedText]:
     """Return the parts of a source that a mix weights, each without the rows on which the mix measures the loss.
 
     Raises:

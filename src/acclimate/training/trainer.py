@@ -46,7 +46,7 @@ from acclimate.training.diagnosis import StepData, StepEngine, make_divergence_e
 from acclimate.training.distributed import hidden_sharding
 from acclimate.training.memory import LossScaler, make_optimizer
 from acclimate.training.sampler import EpochSteps, describe_sources
-from acclimate.updates import UpdateRule
+from acclimate.updates import UpdateRule, parameter_groups
 
 CLOCK_FILE = "clock.json"
 LOG_FILE = "log.jsonl"
@@ -131,18 +131,13 @@ class StepTrainer(Trainer):
         return loader
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Create the optimizer; biases and normalization layers have no weight decay."""
+        """Create the optimizer, with the learning rates of the update rule."""
         if self.optimizer is None:
-            trained = [p for p in self.engine.model.parameters() if p.requires_grad]
-            groups = [
-                {"params": [p for p in trained if p.dim() > 1], "weight_decay": self.args.weight_decay},
-                {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
-            ]
+            rate, factors = self.args.learning_rate, self.rule.learning_rate_factors()
+            groups = parameter_groups(self.engine.model, rate, self.args.weight_decay, factors)
             betas = (self.args.adam_beta1, self.args.adam_beta2)
-            options = {"lr": self.args.learning_rate, "betas": betas, "eps": self.args.adam_epsilon}
-            self.optimizer = make_optimizer(
-                self._optimizer_name, [group for group in groups if group["params"]], **options
-            )
+            options = {"lr": rate, "betas": betas, "eps": self.args.adam_epsilon}
+            self.optimizer = make_optimizer(self._optimizer_name, groups, **options)
             # A method, as schedulers of the learning rate require.
             self.optimizer.step = MethodType(self._step_with_rule(self.optimizer.step), self.optimizer)  # type: ignore[method-assign]
         return self.optimizer
@@ -156,6 +151,7 @@ class StepTrainer(Trainer):
         rounded = any(parameter.dtype == torch.bfloat16 for parameter in self.engine.model.parameters())
 
         def step_with_rule(optimizer: torch.optim.Optimizer, closure: None = None) -> None:
+            self.rule.steps_taken = self.state.global_step
             with group.shared_random_state() if rounded else nullcontext():
                 self.rule.step(optimizer, step)
 
@@ -172,6 +168,7 @@ class StepTrainer(Trainer):
         if not model.training:  # to visit all modules takes a millisecond, as long as a layer of a small model
             model.train()
         device = self.args.device
+        self.engine.progress = min(1.0, max(self.state.global_step / len(self.data), self.clock.spent))
         terms = self.engine.step([batch.to(device) for batch in inputs])
         if self.scaler is not None:
             self.scaler.unscale(model)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any, ClassVar, Literal
+from functools import cached_property, partial
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from acclimate.errors import UserError
 from acclimate.models import UnitGroup
 
+T = TypeVar("T")
 COPIED_BYTES = 256 * 10**6
 """Maximum bytes of weights that :class:`SoftMask` copies at a time. A single weight that is larger is copied whole."""
 ROUNDED_VALUES = 2**22
@@ -24,6 +25,12 @@ class UpdateRule:
 
     needs_whole_weights: ClassVar[bool] = True
     """Whether the weights must not be sharded among processes."""
+    steps_taken: int = 0
+    """Number of optimizer steps before this one; the trainer sets it."""
+
+    def learning_rate_factors(self) -> Mapping[str, float]:
+        """Return factors of the learning rate, by name of the weight; those that are missing are 1."""
+        return {}
 
     def after_backward(self) -> None:
         """Run when the gradients of the step are complete, before they are clipped."""
@@ -51,6 +58,39 @@ class UpdateRule:
         The weights themselves are frozen then; see :meth:`acclimate.models.lora.LowRankAdapter.mask`.
         """
         return []
+
+
+class CombinedRules(UpdateRule):
+    """Several rules at once; each wraps those after it, so that the last one is the nearest to the optimizer."""
+
+    def __init__(self, rules: Sequence[UpdateRule]) -> None:
+        """Store the rules."""
+        self.rules = rules
+
+    @property
+    def needs_whole_weights(self) -> bool:  # type: ignore[override]
+        """Whether one of them needs whole weights."""
+        return any(rule.needs_whole_weights for rule in self.rules)
+
+    def learning_rate_factors(self) -> Mapping[str, float]:
+        """Return the products of the factors of all rules."""
+        found: dict[str, float] = {}
+        for rule in self.rules:
+            for name, factor in rule.learning_rate_factors().items():
+                found[name] = factor * found.get(name, 1.0)
+        return found
+
+    def after_backward(self) -> None:
+        """Run that of every rule."""
+        for rule in self.rules:
+            rule.after_backward()
+
+    def step(self, optimizer: torch.optim.Optimizer, take: Callable[[], Any]) -> None:
+        """Let the optimizer update the weights, inside the steps of all rules."""
+        for rule in reversed(self.rules):
+            rule.steps_taken = self.steps_taken
+            take = partial(rule.step, optimizer, take)
+        take()
 
 
 class SoftMask(UpdateRule):
@@ -118,7 +158,7 @@ class SoftMask(UpdateRule):
         """Scale the gradients, if they are what is scaled."""
         for weight, factor in self.scaled if self.on == "gradient" else ():
             if weight.grad is not None:
-                _local(weight.grad).mul_(factor)
+                local_shard(weight.grad).mul_(factor)
 
     @torch.no_grad()
     def step(self, optimizer: torch.optim.Optimizer, take: Callable[[], Any]) -> None:
@@ -134,12 +174,12 @@ class SoftMask(UpdateRule):
         masked = [(weight, factor) for weight, factor in self.scaled if weight in gradients]
         others = gradients.keys() - {weight for weight, _ in masked}  # updated with the first group
         _set_gradients(dict.fromkeys(gradients))
-        for group in list(_groups(masked)) or [[]]:
+        for group in list(group_by_size(masked)) or [[]]:
             weights = [weight for weight, _ in group]
             _set_gradients({weight: gradients.pop(weight) for weight in (*weights, *others)})
-            before = [_local(weight).clone() for weight in weights]
+            before = [local_shard(weight).clone() for weight in weights]
             take()
-            _undo_shares([_local(weight) for weight in weights], before, [factor for _, factor in group])
+            _undo_shares([local_shard(weight) for weight in weights], before, [factor for _, factor in group])
             del before  # otherwise it would exist until the next group is copied
             _set_gradients(dict.fromkeys((*weights, *others)))
             others = set()
@@ -150,12 +190,12 @@ def _set_gradients(gradients: Mapping[Tensor, Tensor | None]) -> None:
         weight.grad = gradient
 
 
-def _groups(scaled: Sequence[tuple[Tensor, Tensor]]) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Split weights with their factors into groups of at most :data:`COPIED_BYTES`, if no weight is larger."""
-    group: list[tuple[Tensor, Tensor]] = []
+def group_by_size(scaled: Sequence[tuple[Tensor, T]]) -> Iterator[list[tuple[Tensor, T]]]:
+    """Split weights, with what belongs to each, into groups of at most :data:`COPIED_BYTES`, unless one is larger."""
+    group: list[tuple[Tensor, T]] = []
     size = 0
     for weight, factor in scaled:
-        more = _local(weight).nbytes
+        more = local_shard(weight).nbytes
         if group and size + more > COPIED_BYTES:
             yield group
             group, size = [], 0
@@ -195,7 +235,7 @@ def _round_stochastically(values: Tensor) -> Tensor:
     return ((values.view(torch.int32) + noise) & -(1 << 16)).view(torch.float32).bfloat16()
 
 
-def _local(values: Tensor) -> Tensor:
+def local_shard(values: Tensor) -> Tensor:
     """Return the shard of this process of a sharded tensor; other tensors unchanged."""
     return values.to_local() if isinstance(values, DTensor) else values.detach()
 

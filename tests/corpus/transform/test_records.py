@@ -97,7 +97,7 @@ def test_the_nearest_share_a_document_and_the_control_has_the_same_text():
     drawn = ["".join(transform(rows, {"records": {**control, "seed": k}}, text_column="*")) for k in (0, 1)]
     assert drawn[0] != drawn[1] and Counter(drawn[0].split(SEPARATOR)) == Counter(near.split(SEPARATOR))
     (in_order,) = transform(rows, {"records": {**settings, "related": "next"}}, text_column="*")
-    assert in_order.split(SEPARATOR) == [serialize(row) for row in rows]
+    assert in_order.split(SEPARATOR) == list(dict.fromkeys(map(serialize, rows)))
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.data())

@@ -186,6 +186,11 @@ class Mix(ABC):
         """Shares of the training at which the mix is asked, ascending from 0."""
         return (0.0,)
 
+    @property
+    def shared_until(self) -> float:
+        """Share of the training after which a checkpoint is kept, from which trainings with another end can start."""
+        return 0.0
+
     def is_due(self, step: int, steps: int, progress: float, asked: int) -> bool:
         """Return whether the mix is to be asked after a step.
 
@@ -257,18 +262,18 @@ MIXES: Registry[Mix] = Registry("acclimate.corpus.mix", "mix", "mixes")
 register = MIXES.register
 
 
-def read_mix(given: Any) -> Mix:
-    """Return the mix that a user gave.
+def parse_mix(given: Any) -> tuple[type[Mix], dict[str, Any]]:
+    """Return the class of the mix that a user gave, and its parameters.
 
     Args:
         given: ``"NAME"``, ``"NAME parameter=value ..."``, ``{name: parameters}``, ``{name: value}`` with the value of
             the main parameter, or a mix.
 
     Raises:
-        UserError: If it is something else, or a name or parameter is unknown, or a value does not fit.
+        UserError: If it is something else, or the name is unknown.
     """
     if isinstance(given, Mix):
-        return given
+        return type(given), given.settings()
     if isinstance(given, str):
         name, settings = _parse(given)
     elif isinstance(given, Mapping) and len(given) == 1:
@@ -282,6 +287,18 @@ def read_mix(given: Any) -> Mix:
         if settings is not None and not cls.main:
             raise UserError(f"Mix '{name}' expects named parameters, not {shorten(settings)}.")
         settings = {} if settings is None else {cls.main: settings}
+    return cls, dict(settings)
+
+
+def read_mix(given: Any) -> Mix:
+    """Return the mix that a user gave (:func:`parse_mix`).
+
+    Raises:
+        UserError: If a name or parameter is unknown, or a value does not fit.
+    """
+    if isinstance(given, Mix):
+        return given
+    cls, settings = parse_mix(given)
     return cls.from_settings(settings)
 
 

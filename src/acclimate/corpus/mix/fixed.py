@@ -1,16 +1,58 @@
-"""Fixed weights."""
+"""Fixed weights, which other mixes start from as well."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from acclimate.corpus.mix.base import History, Mix, register
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.errors import UserError, shorten, unknown_name_error
 from acclimate.registry import build_dataclass
+
+Weights = dict[str, float] | str
+"""``equal``: as many tokens of each source; ``size``: in proportion to their texts; or a weight per source by name."""
+
+
+def check_weights(mix: str, weights: Weights) -> None:
+    """Check weights that a user gave.
+
+    Args:
+        mix: Name of the mix.
+        weights: The weights.
+
+    Raises:
+        UserError: If they are neither names of weights nor nonnegative numbers, not all 0.
+    """
+    if isinstance(weights, str):
+        if weights not in ("equal", "size"):
+            raise UserError(f"Mix '{mix}': weights are equal, size, or a number per source, not {shorten(weights)}.")
+    elif min(weights.values(), default=-1) < 0 or not sum(weights.values()):
+        raise UserError(f"Mix '{mix}': weights must be nonnegative, and not all 0, not {shorten(weights)}.")
+
+
+def check_names(mix: str, given: Sequence[str] | Weights, names: Sequence[str]) -> None:
+    """Check that names that a user gave are those of sources.
+
+    Raises:
+        UserError: If one is not.
+    """
+    for name in () if isinstance(given, str) else given:
+        if name not in names:
+            raise unknown_name_error(f"source of the mix '{mix}'", name, names)
+
+
+def find_weights(weights: Weights, names: Sequence[str], sizes: np.ndarray) -> np.ndarray:
+    """Return the weights of sources with these names and tokens: (sources,), with the sum 1."""
+    if weights == "equal":
+        found = np.ones(len(names))
+    elif isinstance(weights, str):
+        found = np.asarray(sizes, dtype=float)
+    else:
+        found = np.array([weights.get(name, 0.0) for name in names], dtype=float)
+    return found / found.sum()
 
 
 @register("fixed", summary="the same weights from start to end; by default all sources get as many tokens")
@@ -23,18 +65,17 @@ class Fixed(Mix):
             ``equal`` gives all sources as many tokens, ``size`` as many as their texts have.
     """
 
-    weights: dict[str, float] | str = field(default="equal")
+    weights: Weights = "equal"
 
-    main = "weights"
+    main: ClassVar[str] = "weights"
 
     def __post_init__(self) -> None:
-        if isinstance(self.weights, str):
-            if self.weights not in ("equal", "size"):
-                raise UserError(
-                    f"Mix 'fixed': 'weights' must be equal, size or a weight per source, not {self.weights}."
-                )
-        elif min(self.weights.values(), default=-1) < 0 or not sum(self.weights.values()):
-            raise UserError(f"Mix 'fixed': weights must be nonnegative, and not all 0, not {self.weights}.")
+        """Check the weights.
+
+        Raises:
+            UserError: If they are invalid.
+        """
+        check_weights(self.name, self.weights)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
@@ -44,13 +85,14 @@ class Fixed(Mix):
 
     def check(self, names: Sequence[str]) -> None:
         """Check that all weights are those of sources."""
-        for name in self.weights if isinstance(self.weights, dict) else ():
-            if name not in names:
-                raise unknown_name_error("source of the mix 'fixed'", name, names)
+        check_names(self.name, self.weights, names)
+
+    def describe(self) -> str:
+        """Return the name and the weights, as on the command line."""
+        if isinstance(self.weights, str):
+            return super().describe()
+        return " ".join([self.name, *(f"{name}={weight:g}" for name, weight in self.weights.items())])
 
     def propose(self, history: History) -> np.ndarray:
         """Return the weights."""
-        if isinstance(self.weights, str):
-            return history.uniform if self.weights == "equal" else history.proportional
-        found = np.array([self.weights.get(name, 0.0) for name in history.names])
-        return found / found.sum()
+        return find_weights(self.weights, history.names, history.sizes)

@@ -21,11 +21,13 @@ from acclimate.adaptation_rows import (
     read_curves,
 )
 from acclimate.corpus import Corpus
+from acclimate.corpus.mix.base import read_mix
 from acclimate.errors import UserError
 from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.masking import MASK_RATE, identify
 from acclimate.options import AdaptOptions
 from acclimate.options.replay import REPLAY_OPTIONS
+from acclimate.options.steps import STEP_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS
 from acclimate.records import Record, optional
 from acclimate.report.timing import preparation_minutes
@@ -156,7 +158,8 @@ class AdaptJob(Job):
         Other methods take :attr:`acclimate.training.Method.cost` times as long; what they prepare may take hours, so
         it is not part of a pilot.
         """
-        left_out = (*BUDGETS, *REPLAY_OPTIONS, "settings", "heldout_every", "keep_steps", "save_every")
+        left_out = (*BUDGETS, *REPLAY_OPTIONS, *STEP_OPTIONS, "ewc_text", "settings", "heldout_every")
+        left_out += ("keep_steps", "save_every")
         options = {name: value for name, value in self.options.items() if name not in left_out}
         options |= {"max_minutes": seconds / 60, "head_tokens": PILOT_HEAD_TOKENS}
         sample = Corpus.of(itertools.islice(self.corpus, PILOT_DOCUMENTS))
@@ -280,19 +283,29 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
         given = {key: value for key, value in given.items() if key not in BUDGETS or key in method.adapt}
     known = inputs.options["adapt"]
     settings = {**known, **{key: value for key, value in given.items() if key in known}}
+    for name in STEP_OPTIONS:
+        if settings[name] == known[name]:
+            del settings[name]
+    if given.get("ewc"):
+        given["ewc_text"] = inputs.general_text("ewc")
+        settings["ewc_text"] = given["ewc_text"].fingerprint
     settings["masking"] = identify(
         settings.pop("masking", None), settings.get("mask_rate", MASK_RATE), settings.pop("masking_settings", None)
     )
     words = NewTokens.of(*(settings.pop(name, None) for name in ("new_tokens", "new_token_settings")))
     settings |= {"new_tokens": words.identity()} if words else {}
-    replays = inputs.replays(str(place.model), given)
+    sources = inputs.sources(str(place.model), given)
+    mix = given.get("mix") and read_mix(given["mix"])
     for name in REPLAY_OPTIONS:
         settings.pop(name, None)
         given.pop(name, None)
-    if replays:
-        settings["replay"] = [replay.identity() for replay in replays]
-        for replay in replays:
-            given.setdefault("chat" if "chat" in replay.identity() else "replay", {})[replay.text] = replay.share
+    if mix:
+        settings["mix"] = mix.identity()
+        given |= {"mix": mix, "sources": {source.name: source.text for source in sources if source.name} or None}
+    for source in sources:
+        settings.setdefault("sources" if source.name else "replay", []).append(source.identity())
+        if not source.name:
+            given.setdefault("chat" if "chat" in source.identity() else "replay", {})[source.text] = source.share
     here = (str(place.domain), place.adapted_for or "")
     return AdaptJob(
         place=place,
