@@ -95,9 +95,6 @@ from acclimate.training.task_kinds import open_task
 from acclimate.training.trainer import LOG_FILE, StepTrainer, train
 from acclimate.version import __version__
 
-RESOLVED = ("masking_settings", "text_column", "heldout_every", "keep_steps", "similarity", "new_token_settings")
-"""Options that a manifest holds as what they resolve to."""
-
 
 @with_output_lock
 @with_memory_limit
@@ -158,7 +155,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     sharded = check_sharding(options, method, precision)
     config = recorded(
         options,
-        (*BUDGETS, *REPLAY_OPTIONS, *RESOLVED),
+        (*BUDGETS, *REPLAY_OPTIONS, "masking_settings", "text_column", "heldout_every", "keep_steps", "similarity"),
         acclimate=__version__,
         model=method.starts_from or str(options.model),
         model_files=None if method.starts_from else model_fingerprint(str(options.model)),
