@@ -49,6 +49,8 @@ class Adapter:
 
     settings_class: ClassVar[type[Any]]
     """A dataclass of the settings."""
+    why_not: ClassVar[str] = ""
+    """Why it may change what some models compute, for messages."""
     rate: ClassVar[float]
     """Default learning rate in multiples of that of all weights."""
     shards: ClassVar[bool] = False
@@ -120,6 +122,10 @@ class Adapter:
             "freezes all others. Use lora or rslora, or the method lm."
         )
 
+    def update_rule(self) -> Any:
+        """Return what this kind of adapter does around each optimizer step, an update rule; None for nothing."""
+        return None
+
     def base(self) -> PreTrainedModel:
         """Return the model without its adapter; it shares the weights."""
         raise NotImplementedError
@@ -141,7 +147,7 @@ class Adapter:
             if (moved := compare_logits(other, plain, texts)["relative"]) > LARGEST_START:
                 raise UserError(
                     f"The adapter '{self.name}' would change what {type(self.model).__name__} computes before it is "
-                    f"trained, by {moved:.2g} of the logits; use lora."
+                    f"trained, by {moved:.2g} of the logits{self.why_not}; use lora."
                 )
 
     def merged(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

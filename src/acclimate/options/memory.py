@@ -11,7 +11,7 @@ OptimizerName = Literal["adamw", "adamw-8bit"]
 WeightsName = Literal["fp32", "bf16"]
 LowRankName = Literal["lora", "rslora", "dora", "pissa", "olora", "soma", "mica", "orthogonal"]
 """The names in :data:`acclimate.models.lora.LOW_RANK`."""
-AdapterName = Literal[LowRankName, "wider"]
+AdapterName = Literal[LowRankName, "wider", "deeper"]
 """The names in :data:`acclimate.training.adapters.ADAPTERS`."""
 
 Optimizer = Annotated[
@@ -72,7 +72,7 @@ MaxMemory = Annotated[
 Adapter = Annotated[
     AdapterName | None,
     Option(
-        "Adapter to train instead of the weights: a low-rank one such as lora, or wider.",
+        "Adapter to train instead of the weights: a low-rank one such as lora, wider, or deeper.",
         METHOD,
         default="none; all weights train",
         more="It is merged into the saved model. A low-rank one is also kept in ``out/adapter`` in the format of "
@@ -82,10 +82,11 @@ Adapter = Annotated[
 AdapterSetting = Annotated[
     dict[str, Any] | None,
     Option(
-        "Setting of the adapter: r, alpha, dropout, or targets such as q_proj,v_proj; units or heads of wider.",
+        "Setting of the adapter: r, alpha, dropout or targets of low-rank ones, units of wider, layers of deeper.",
         METHOD,
         default="r=16 on all linear layers but the head",
-        more="See :class:`acclimate.models.lora.AdapterSettings` and :class:`acclimate.modules.wider.WiderSettings`.",
+        more="See :class:`acclimate.models.lora.AdapterSettings`, :class:`acclimate.modules.wider.WiderSettings` and "
+        ":class:`acclimate.modules.deeper.DeeperSettings`.",
         flag="--adapter-set",
     ),
 ]

@@ -38,7 +38,7 @@ from acclimate.options.numbers import AUTO
 from acclimate.options.replay import REPLAY_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
 from acclimate.progress import print_message, report_text
-from acclimate.training.adapters import add_adapter, choose_learning_rate, resolve_adapter
+from acclimate.training.adapters import add_adapter, choose_learning_rate, identify_adapter, resolve_adapter
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
     KEPT_FOLDER,
@@ -166,7 +166,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         files=method.file_contents(),
         budget=asdict(budget),
         learning_rate=learning_rate,
-        adapter_settings=None if adapter is None else asdict(adapter),
+        adapter_settings=identify_adapter(adapter),
         masking=identify(strategy, options.mask_rate),
         # Results of versions without these options had their defaults.
         optimizer=None if options.optimizer == "adamw" else options.optimizer,
