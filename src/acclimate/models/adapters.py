@@ -231,9 +231,10 @@ def build_ordinary(model: PreTrainedModel, changes: Mapping[str, Any], state: Ma
         if probe is not None:
             config._attn_implementation = probe.own_attention
         with torch.device("meta"):
-            made = type(model)(config)
+            made: Any = type(model)(config)
     except UNREADABLE as error:
-        raise UserError(f"{what}: {first_line(error.__cause__ or error).removesuffix('.')}.") from error
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        raise UserError(f"{what}: {first_line(cause).removesuffix('.')}.") from error
     expected = {name: value.shape for name, value in made.state_dict().items()}
     found = {name: value.shape for name, value in state.items()}
     if wrong := [name for name in expected | found if expected.get(name) != found.get(name)]:

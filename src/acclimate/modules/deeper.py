@@ -111,7 +111,7 @@ class DeeperAdapter(Adapter):
             raise UserError(f"{settings.layers} layers are to be copied, but the model has {len(layers)}.")
         self.chosen = self._choose(layers)
         order = sorted([*range(len(layers)), *self.chosen])
-        self.changes = {counts[0]: len(order)}
+        self.changes: dict[str, Any] = {counts[0]: len(order)}
         for key, value in vars(model.config).items():  # entries for each layer
             if (
                 isinstance(value, list)
@@ -184,7 +184,7 @@ def _insert(layers: nn.ModuleList, chosen: Sequence[int]) -> Iterable[nn.Module]
     for number, layer in enumerate(layers):
         for module in layer.modules():
             if hasattr(module, "layer_idx"):
-                module.layer_idx = number
+                setattr(module, "layer_idx", number)  # noqa: B010
     return reversed(copies)
 
 
