@@ -302,7 +302,7 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
     settings["masking"] = identify(
         settings.pop("masking", None), settings.get("mask_rate", MASK_RATE), settings.pop("masking_settings", None)
     )
-    words = NewTokens.of(*(settings.pop(name, None) for name in ("new_tokens", "new_token_settings")))
+    words = NewTokens.of(*(given.get(name) for name in ("new_tokens", "new_token_settings")))
     settings |= {"new_tokens": words.identity()} if words else {}
     sources = inputs.sources(str(place.model), given)
     mix = given.get("mix") and read_mix(given["mix"])
