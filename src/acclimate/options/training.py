@@ -45,9 +45,13 @@ from acclimate.options.steps import (
     L2SP,
     EWCText,
     Freeze,
+    General,
     Heldout,
     HeldoutEvery,
+    KeepBest,
     LayerDecay,
+    Monitor,
+    Patience,
     RefactorEvery,
     check_steps,
 )
@@ -353,6 +357,10 @@ class AdaptOptions(TrainingOptions, LabelOptions):
     replay_share: ReplayShare = None
     chat: Chat = None
     chat_share: ChatShare = None
+    general: General = None
+    monitor: Monitor = False
+    keep_best: KeepBest = False
+    patience: Patience = None
     l2_sp: L2SP = 0.0
     ewc: EWC = 0.0
     ewc_text: EWCText = None

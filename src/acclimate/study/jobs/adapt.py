@@ -26,7 +26,7 @@ from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.masking import MASK_RATE, identify
 from acclimate.options import AdaptOptions
 from acclimate.options.replay import REPLAY_OPTIONS
-from acclimate.options.steps import STEP_OPTIONS
+from acclimate.options.steps import MEASURING_OPTIONS, STEP_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS
 from acclimate.records import Record, optional
 from acclimate.report.timing import preparation_minutes
@@ -157,8 +157,8 @@ class AdaptJob(Job):
         Other methods take :attr:`acclimate.training.Method.cost` times as long; what they prepare may take hours, so
         it is not part of a pilot.
         """
-        left_out = (*BUDGETS, *REPLAY_OPTIONS, *STEP_OPTIONS, "ewc_text", "settings", "heldout_every")
-        left_out += ("keep_steps", "save_every")
+        left_out = (*BUDGETS, *REPLAY_OPTIONS, *STEP_OPTIONS, *MEASURING_OPTIONS, "ewc_text", "general", "settings")
+        left_out += ("heldout_every", "keep_steps", "save_every")
         options = {name: value for name, value in self.options.items() if name not in left_out}
         options |= {"max_minutes": seconds / 60, "head_tokens": PILOT_HEAD_TOKENS}
         sample = Corpus.of(itertools.islice(self.corpus, PILOT_DOCUMENTS))
@@ -287,6 +287,12 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
     if given.get("ewc"):
         given["ewc_text"] = inputs.general_text("ewc")
         settings["ewc_text"] = given["ewc_text"].fingerprint
+    measuring: dict[str, Any] = {name: given[name] for name in MEASURING_OPTIONS if given.get(name)}
+    if measuring:
+        if inputs.general is not None:
+            given["general"] = Corpus.of(inputs.general.texts)
+            measuring["general"] = given["general"].fingerprint
+        settings["measuring"] = measuring
     settings["masking"] = identify(
         settings.pop("masking", None), settings.get("mask_rate", MASK_RATE), settings.pop("masking_settings", None)
     )
@@ -306,7 +312,7 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
         parameters=found.parameters,
         corpus=inputs.task_corpora[here] if found.reads == "task" else inputs.corpus(here[0], method.label),
         task=inputs.tasks[here].task if found.needs_task else None,
-        heldout=inputs.heldout[here[0]] if given.get("heldout_every") else None,
+        heldout=inputs.heldout[here[0]] if given.get("heldout_every") or measuring else None,
         settings=settings,
         options={**given, "settings": method.parameters or None},
     )
@@ -365,6 +371,7 @@ def _adaptation_row(entry: JobResult[Adaptation], folder: Path) -> AdaptationRow
         importance=importance,
         curve=curves["curve"],
         heldout_curve=curves["heldout_curve"],
+        general_curve=curves["general_curve"],
     )
 
 
