@@ -145,3 +145,16 @@ def test_pulls_to_the_base_model_count_where_they_are_given_and_read_no_measured
     assert other.settings["ewc_text"] == text.fingerprint
     with pytest.raises(UserError, match=r"'adapt.ewc' needs text that is not measured on"):
         planned(folder, general=None, adapt={"tokens": 1000, "ewc": 1, "replay_share": 0})
+
+
+def test_the_monitor_measures_the_held_out_and_the_general_text_of_the_study(folder):
+    inputs, (plain,) = planned(folder)
+    _, (job,) = planned(folder, adapt={"tokens": 1000, "monitor": True, "patience": 3})
+    assert job.key != plain.key and "measuring" not in plain.settings and plain.heldout is None
+    assert list(job.options["general"]) == list(inputs.general.texts) and job.options["monitor"]
+    assert job.heldout.texts == inputs.heldout["cs"].texts
+    assert job.settings["measuring"] == {"monitor": True, "patience": 3, "general": job.options["general"].fingerprint}
+    (pilot,) = job.pilots(inputs.checkpoints[job.place.model], 1)
+    assert not {"monitor", "patience", "general"} & pilot.options.keys()
+    with pytest.raises(UserError, match="the study itself sets 'general'"):
+        planned(folder, adapt={"tokens": 1000, "general": "general.txt"})

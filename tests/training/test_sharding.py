@@ -147,6 +147,7 @@ RUNS = {
     "no clipping": ("modernbert", "lm", {"max_gradient_norm": 0}),
     "kept": ("bert", "lm", {"keep_steps": (0, 2), "heldout": GENERAL, "heldout_every": 2, "progress": True}),
     "mixed": ("bert", "lm", {"replay": GENERAL, "replay_share": 0.3}),
+    "best": ("bert", "lm", {"heldout": GENERAL, "heldout_every": 1, "keep_best": True, "learning_rate": 0.05}),
     "pulled": (
         "bert",
         "lm",
