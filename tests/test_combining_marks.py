@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 from acclimate.corpus.contamination import normalize_words
-from acclimate.methods.tapter.fasttext import split_words
+from acclimate.corpus.fasttext import split_words
 from acclimate.planning.vocabulary import count_words
 from tests.cases import each
 

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "acclimate"
 ENTRY_POINTS = {"__init__", "__main__"}
 REGISTRIES: dict[str, str | tuple[str, ...]] = {
+    "acclimate.corpus.mix.base": "acclimate.corpus.mix",
     "acclimate.corpus.operations": ("acclimate.corpus.select", "acclimate.corpus.transform"),
     "acclimate.display": "acclimate.report",
     "acclimate.masking.base": "acclimate.masking",

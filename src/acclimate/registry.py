@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -150,10 +151,11 @@ def import_plugin(path: str | Path) -> None:
 
 
 def load_function(given: Any, what: str) -> Any:
-    """Return a function of the user: itself, or the one that ``FILE.py:FUNCTION`` names.
+    """Return a function of the user.
 
     Args:
-        given: The function or its name.
+        given: The function itself, ``FILE.py:FUNCTION``, or the name of a function of a file that was imported with
+            :func:`import_plugin`.
         what: What it is for, for messages.
 
     Raises:
@@ -162,13 +164,44 @@ def load_function(given: Any, what: str) -> Any:
     if callable(given):
         return given
     file, _, name = str(given).rpartition(":")
+    plugins = [module for key, module in list(sys.modules.items()) if key.startswith(PLUGIN)]
+    if not file and (found := [getattr(one, name) for one in plugins if callable(getattr(one, name, None))]):
+        return found[0]
     if not file or not name:
         raise UserError(f"'{given}' names no function; give the {what} as FILE.py:FUNCTION.")
     import_plugin(file)
-    found = getattr(sys.modules[f"{PLUGIN}{Path(file).stem}"], name, None)
-    if not callable(found):
+    function = getattr(sys.modules[f"{PLUGIN}{Path(file).stem}"], name, None)
+    if not callable(function):
         raise UserError(f"'{file}' has no function '{name}', which was given as {what}.")
-    return found
+    return function
+
+
+def identify_function(given: Any, what: str, key: object = None) -> str:
+    """Return the name of a function of the user and what its results depend on: its code.
+
+    Args:
+        given: The function, see :func:`load_function`.
+        what: What it is for, for messages.
+        key: What identifies the function in place of its code, such as the version of the model that it calls.
+
+    Raises:
+        UserError: If there is no such function, or its code cannot be read.
+    """
+    function = load_function(given, what)
+    named = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
+    if key is not None:
+        return f"{named.__qualname__} {key}"
+    try:
+        file = Path(
+            inspect.getfile(named)
+        )  # of a notebook, which has no file, only the lines of the function are known
+        content = hash_file(file) if file.is_file() else sha256(inspect.getsource(named).encode()).hexdigest()
+    except (OSError, TypeError) as error:
+        raise UserError(
+            f"The code of the {what} '{named.__qualname__}' cannot be read; define it in a file, or identify its "
+            "results with key=TEXT."
+        ) from error
+    return f"{named.__qualname__} {content}"
 
 
 def imported_plugins() -> list[str]:

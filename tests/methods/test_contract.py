@@ -36,6 +36,8 @@ CHEAP = {
     "selective": {"finetune_epochs": 1, "token_epochs": 2, "token_learning_rate": 1e-2},
 }
 """Settings that make a method fast enough for tests."""
+TAKES_TASK = ("muppet",)
+"""Methods that read the task of the run if nothing else is given."""
 ROWS = [{"text": text, "label": ("no", "yes")[number % 2]} for number, text in enumerate(DOCUMENTS)]
 TASK = Task.of("contract", ROWS[:20], ROWS[20:28], ROWS[28:])
 SIMILAR = [["bert", "roberta", "xlm-roberta", "camembert", "electra"], ["distilbert", "albert"], ["modernbert"]]
@@ -61,7 +63,7 @@ def models(tmp_path_factory):
 
 
 def run(model, method, out, **options):
-    task = TASK if lookup(method).needs_task else None
+    task = TASK if lookup(method).needs_task or method in TAKES_TASK else None
     options = {**SHORT, "task": task, **options}
     return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=CHEAP.get(method), **options)
 

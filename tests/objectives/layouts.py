@@ -36,10 +36,11 @@ def cut(batch: Batch, size: int) -> list[Batch]:
         moved = torch.where(text >= 0, text - first, -1)[:, :width]
         parts = [getattr(batch, name)[some, :width] for name in ("original", "masked", "labels")]
         rewritten = {}
-        for how, (ids, number) in batch.rewritten.items():
-            columns = width if how.full else ids.shape[1]
+        for how, (ids, number, known) in batch.rewritten.items():
+            columns = width if how.full and known is None else ids.shape[1]
             number = torch.where(number[some] >= 0, number[some] - first, -1)
-            rewritten[how] = ViewInput(ids[some, :columns], number[:, :columns])
+            known = None if known is None else known[some]
+            rewritten[how] = ViewInput(ids[some, :columns], number[:, :columns], known)
         pieces.append(Batch(*parts, moved, len(text), rewritten))
     return pieces
 
@@ -55,8 +56,8 @@ def packed(batch: Batch, per_row: int = 2) -> Batch:
     groups = [range(first, min(first + per_row, batch.texts)) for first in range(0, batch.texts, per_row)]
     text = pack(batch.text, -1)
     rewritten = {
-        how: ViewInput(pack(ids, 0), text) if how.full else ViewInput(ids, number)
-        for how, (ids, number) in batch.rewritten.items()
+        how: ViewInput(pack(ids, 0), text) if how.full and known is None else ViewInput(ids, number, known)
+        for how, (ids, number, known) in batch.rewritten.items()
     }
     return Batch(
         pack(batch.original, 0), pack(batch.masked, 0), pack(batch.labels, -100), text, batch.texts, rewritten

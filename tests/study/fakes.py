@@ -98,9 +98,10 @@ class World:
         return made
 
     def merge(self, model, method, out, *, progress=True, **options):
+        first = model[0] if isinstance(model, list) else model
         self._called("merge", model=str(model), method=method, **options)
         Path(out).mkdir(parents=True)
-        (Path(out) / "config.json").write_text((Path(model) / "config.json").read_text())
+        (Path(out) / "config.json").write_text((Path(first) / "config.json").read_text())
         return SimpleNamespace(notes=["one is not merged"])
 
     @staticmethod

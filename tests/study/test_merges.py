@@ -37,6 +37,52 @@ def test_merged_models_are_measured_beside_the_adapted_ones(folder, tmp_path, no
     assert world.calls["merge"] == 4
 
 
+def test_models_of_several_methods_or_seeds_are_merged_with_each_other(folder, tmp_path, no_report):
+    general = folder / "general.txt"
+    general.write_text("\n".join(f"general text {number}" for number in range(30)))
+    ties = {"of": ["mlm", "dga"], "method": "ties", "density": 0.5, "weights": [1, 2]}
+    merges = [ties, {"of": "mlm", "method": "soup"}, {"of": "mlm", "method": "fisher", "label": "kept"}]
+    config = study(
+        folder, methods=["none", "mlm", "dga"], merges=merges, seeds=2, adapt_seeds=2, general=str(general),
+        evaluate={"documents": 5},
+    )  # fmt: skip
+    world = World()
+    results = compare(config, tmp_path / "out", progress=False, backend=world.backend())
+    labels = ["mlm + dga, ties", "mlm, soup", "kept"]
+    assert [row.method for row in results.scores][-3:] == labels
+    calls = [call for call in world.arguments if call["kind"] == "merge"]
+    by_method = {name: [call for call in calls if call["method"] == name] for name in ("ties", "soup", "fisher")}
+    assert [len(found) for found in by_method.values()] == [2, 1, 2]
+    adapted = {(row.method, row.seed): str(tmp_path / "out" / row.folder) for row in results.adaptations}
+    seeds = sorted({seed for _, seed in adapted})
+    assert by_method["ties"][0]["model"] == str([adapted["mlm", seeds[0]], adapted["dga", seeds[0]]])
+    assert (by_method["ties"][0]["density"], by_method["ties"][0]["weights"]) == (0.5, [1, 2])
+    assert by_method["soup"][0]["model"] == str([adapted["mlm", seed] for seed in seeds])
+    assert by_method["soup"][0]["base"] is None and by_method["ties"][0]["base"] == config["models"][0]
+    assert by_method["fisher"][1]["model"] == str([adapted["mlm", seeds[1]], config["models"][0]])
+    domain, other = by_method["fisher"][0]["data"]
+    assert len(list(domain)) > 5 and len(list(other)) == 25 and all(one.startswith("general") for one in other)
+    scores = {row.method: row for row in results.scores}
+    assert scores["mlm, soup"].stage_seconds["adaptation"] == 2 * scores["mlm"].stage_seconds["adaptation"]
+    assert world.calls["adapt"] == 4
+    compare(config, tmp_path / "out", progress=False, backend=world.backend())
+    assert world.calls["merge"] == 5
+
+
+def test_a_merge_waits_for_all_models_and_is_blocked_if_one_fails(folder, tmp_path, no_report):
+    config = study(folder, methods=["none", "mlm", "dga"], merges=[{"of": ["mlm", "dga"], "method": "ties"}], seeds=1)
+    graph = graph_of(config)
+    order = list(graph.jobs)
+    (job,) = (one for one in graph.jobs.values() if one.name == "merge")
+    assert len(job.needed) == 2 and all(order.index(one.key) < order.index(job.key) for one in job.needed)
+    assert [one.key for one in job.chain] == [job.key, *(one.key for one in job.needed)]
+    world = World()
+    world.fail_on["adapt dga"] = RuntimeError("no memory")
+    with pytest.raises(UserError, match="no memory"):
+        compare(config, tmp_path / "out", progress=False, backend=world.backend())
+    assert world.calls["merge"] == 0 and world.calls["finetune"] > 0
+
+
 def test_identity_of_merges(folder):
     def keys(**changes) -> set[str]:
         graph = graph_of(study(folder, methods=["none", "mlm"], merges=[{**HALF, **changes}], seeds=1))
@@ -59,13 +105,21 @@ def test_identity_of_merges(folder):
         ({"method": "chat-vector", "alpha": None}, "chat-vector needs 'instruct'"),
         ({"method": "chat-vector", "instruct": "x"}, "chat-vector has no 'alpha'"),
         ({"method": "chat-vector", "alpha": None, "instruct": "./nowhere"}, "nowhere"),
-        ({"method": "soup"}, "merges.*method"),
+        ({"method": "greedy-soup"}, "merges.*method"),
+        ({"method": "soup"}, "soup has no 'alpha'"),
+        ({"method": "soup", "alpha": None}, "soup of the models of all seeds, and there is one"),
+        ({"of": ["mlm", "dga"]}, "interpolation merges the models of one method, not of 2"),
+        ({"of": ["mlm"], "method": "ties", "alpha": None, "weights": [1, 2]}, "there are 2 weights for 1 models"),
+        ({"method": "soup", "alpha": None, "weights": [1]}, "a soup of all seeds has equal weights"),
+        ({"method": "fisher", "alpha": None}, "give 'general'"),
+        ({"of": ["mlm", "dgs"], "method": "ties", "alpha": None}, "Did you mean 'dga'"),
         ({"label": "mlm"}, "is duplicated"),
     ],
 )
 def test_mistakes_in_merges(folder, tmp_path, entry, message):
     merge = {key: value for key, value in {**HALF, **entry}.items() if value is not None}
-    config = study(folder, methods=["none", "mlm"], merges=[merge])
+    config = study(folder, methods=["none", "mlm", "dga"], merges=[merge], adapt_seeds=1)
+    del config["general"]
     with pytest.raises(UserError, match=message):
         compare(config, tmp_path / "out", progress=False, backend=World().backend())
 

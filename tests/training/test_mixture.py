@@ -24,7 +24,7 @@ from acclimate.options.replay import read_shares
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
-from acclimate.training.mixture import MixtureSampler
+from acclimate.training.sampler import MixtureSampler
 from tests.cases import each
 from tests.kills import killed
 from tests.tiny import TEXTS, decoder_tokenizer, save_tiny
@@ -45,29 +45,70 @@ def sampler(given_sources, batch_size, seed=0):
     return MixtureSampler(lengths, shares, batch_size, seed), lengths, shares
 
 
-def in_turn(mix, lengths, shares, count):
-    """Choose texts token by token: after each, every source that has read less than its share gets a text."""
+def in_turn(mix, lengths, changes, steps):
+    """Choose texts token by token: after each, every source that has read less than is scheduled gets a text."""
     first = np.cumsum([0, *map(len, lengths)])
     read, taken, chosen = [0] * len(lengths), [0] * len(lengths), []
-    total = 0
-    while len(chosen) < count:
-        total += 1
-        for number, share in enumerate(shares):
-            if read[number] < total * share:
-                (index,) = mix._sources[number].between(taken[number], taken[number] + 1)
-                chosen.append(int(first[number]) + index)
-                read[number] += int(lengths[number][index])
-                taken[number] += 1
-    return chosen[:count]
+    scheduled = [0.0] * len(lengths)
+    for step in range(steps):
+        if step in dict(changes):
+            shares, start, total = dict(changes)[step], scheduled, 0
+
+        def late(total):
+            now = [begin + total * share for begin, share in zip(start, shares, strict=True)]  # noqa: B023
+            return now, [i for i, share in enumerate(shares) if share and read[i] < now[i]]  # noqa: B023
+
+        while len(chosen) < (step + 1) * mix.batch_size:
+            behind = late(total + 1)[1]
+            if not behind:
+                total += 1
+                continue
+            number = behind[0]  # further sources that are behind may be left for the next step
+            (index,) = mix._sources[number].between(taken[number], taken[number] + 1)
+            chosen.append(int(first[number]) + index)
+            read[number] += int(lengths[number][index])
+            taken[number] += 1
+        while not late(total + 1)[1]:
+            total += 1
+        scheduled = late(total)[0]
+    return chosen
 
 
 @settings(deadline=None, max_examples=40)
-@given(sources, st.integers(1, 12), st.integers(0, 3))
-def test_steps_read_what_the_rule_chooses_text_by_text(given_sources, batch_size, seed):
+@given(sources, st.integers(1, 12), st.integers(0, 3), st.data())
+def test_steps_read_what_the_rule_chooses_text_by_text(given_sources, batch_size, seed, data):
     mix, lengths, shares = sampler(given_sources, batch_size, seed)
-    expected = in_turn(mix, lengths, shares, 15 * batch_size)
+    changes = [(0, shares)]
+    for step in sorted(data.draw(st.sets(st.integers(1, 14), max_size=4))):
+        weights = data.draw(st.lists(st.integers(0, 9), min_size=len(lengths), max_size=len(lengths)))
+        if sum(weights):
+            changes.append((step, [weight / sum(weights) for weight in weights]))
+            mix.change(*changes[-1])
+    expected = in_turn(mix, lengths, changes, 15)
     for step in (14, *range(15)):  # a resumed run starts in the middle
         assert sorted(mix.of(step)) == sorted(expected[step * batch_size : (step + 1) * batch_size])
+
+
+@settings(deadline=None, max_examples=20)
+@given(sources, st.integers(1, 12), st.data())
+def test_realized_tokens_follow_shares_that_change_at_every_step(given_sources, batch_size, data):
+    """The deviation is that of single texts, however often the shares change."""
+    mix, lengths, _ = sampler(given_sources, batch_size)
+    rng = np.random.default_rng(data.draw(st.integers(0, 9)))
+    scheduled, before = np.zeros(len(lengths)), 0
+    for step in range(40):
+        shares = rng.dirichlet(np.ones(len(lengths))) * (rng.random(len(lengths)) < 0.7)
+        shares = shares / shares.sum() if shares.any() else np.eye(len(lengths))[0]
+        mix.change(step, shares)
+        read = mix.read(step + 1)
+        scheduled += shares * (sum(read) - before)
+        before = sum(read)
+        for texts, share in zip(np.split(np.array(mix.of(step)), 1), [shares], strict=True):
+            number = np.searchsorted(np.cumsum([len(each) for each in lengths]), texts, side="right")
+            assert all(share[number] > 0)
+    longest = max(map(max, lengths))
+    assert np.abs(np.array(mix.read(40)) - scheduled).max() <= (len(lengths) + 1) * longest
+    assert np.abs(np.array(mix.read(40)) - mix.scheduled(40)).max() <= longest + 1
 
 
 @settings(deadline=None, max_examples=25)

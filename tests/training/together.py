@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import save_file
 
+from acclimate.corpus import Corpus
 from acclimate.masking import RandomMasking
 from acclimate.models import MASKED, attach
 from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling, TextContrast
@@ -115,7 +117,6 @@ def cost_of_steps(method: str, model: Path, out: Path) -> list[dict[str, int]]:
 
     ``numbers`` are exchanged between the hosts, for which no accelerator is waited for.
     """
-    from acclimate.corpus import Corpus
     from acclimate.training import adapt
     from acclimate.training.trainer import StepTrainer
     from tests.counting import counted
@@ -154,8 +155,13 @@ def cost_of_steps(method: str, model: Path, out: Path) -> list[dict[str, int]]:
     return found[1:]
 
 
+def mixed() -> dict[str, Any]:
+    """Return the options of a training with a source, weighted by the losses in training, and replay."""
+    law = Corpus.of([f"they {text}" for text in TEXTS])
+    return {"mix": "bandit every=1", "sources": {"law": law}, "replay": Corpus.of(TEXTS), "replay_share": 0.3}
+
+
 def main(out: Path) -> None:
-    from acclimate.corpus import Corpus
     from acclimate.errors import UserError
     from acclimate.tasks import distill, finetune
     from acclimate.training import adapt
@@ -175,8 +181,7 @@ def main(out: Path) -> None:
     adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "more", save_every=2, **options)
     with killed(3):
         adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "fewer", save_every=2, **options)
-    replay = {"replay": Corpus.of(TEXTS), "replay_share": 0.3}
-    adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "mixed-texts", **options, **replay)
+    adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "mixed-texts", **options, **mixed())
     settings = {"importance_tokens": 200}
     for name in ("dga", "cut"):
         arguments = (out / "bert", Corpus.of(DOCUMENTS), "dga", out / name)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from acclimate.errors import DamagedFileError, UserError, printable, warn_once
 
@@ -17,6 +19,8 @@ DELIMITERS = (",", ";", "\t", "|")
 
 
 DEFAULT_COLUMN = "text"
+WHOLE_ROW = "*"
+"""The text column with which the text of a row is the whole row, as a JSON object."""
 TEXT_NAMES = (
     *("text", "sentence", "review", "review_text", "content", "body", "comment", "tweet", "post", "message"),
     *("utterance", "abstract", "headline", "paragraph", "passage", "question", "query"),
@@ -36,6 +40,11 @@ def missing_column_error(where: object, text_column: str, columns: Iterable[str]
     )
 
 
+def write_row(row: Mapping[Any, Any]) -> str:
+    """Return a row of a table as a JSON object; values without a form in JSON are written as text."""
+    return json.dumps({str(name): value for name, value in row.items()}, ensure_ascii=False, default=str)
+
+
 def find_duplicate(names: Sequence[str]) -> str | None:
     """Return the first duplicated name, or None; columns without a name do not count."""
     return next((name for place, name in enumerate(names) if name and name in names[:place]), None)
@@ -52,6 +61,8 @@ def infer_column(where: object, text_column: str, columns: Iterable[str]) -> str
         text_column: The column that is wanted.
         columns: The columns that exist.
     """
+    if text_column == WHOLE_ROW:
+        return text_column
     names = [str(column).strip() for column in columns]
     if text_column in names or text_column != DEFAULT_COLUMN:
         return text_column if text_column in names else None
@@ -292,9 +303,14 @@ def read_csv(
         UserError: If the header is invalid or has no column ``text_column``.
         DamagedFileError: If the file is damaged.
     """
-    column = -1
+    names = list[str]()
     for line, fields, problem in read_table(lines, where, delimiter, [text_column]):
-        if column < 0:
-            column = find_column(where, text_column, fields)
+        if not names:
+            names = fields
+            column = -1 if text_column == WHOLE_ROW else find_column(where, text_column, fields)
+            if column < 0 and (duplicate := find_duplicate(names)) is not None:
+                raise UserError(f"'{where}' has several columns '{duplicate}'; rename all but one.")
+        elif problem or not fields:
+            yield line, "", problem
         else:
-            yield line, "" if problem or not fields else fields[column], problem
+            yield line, write_row(dict(zip(names, fields, strict=True))) if column < 0 else fields[column], ""

@@ -12,7 +12,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, get_args
 
-from acclimate.corpus.csv_reader import DEFAULT_COLUMN, infer_column, missing_column_error
+from acclimate.corpus.csv_reader import (
+    DEFAULT_COLUMN,
+    WHOLE_ROW,
+    infer_column,
+    missing_column_error,
+    write_row,
+)
 from acclimate.corpus.opening import NOT_UTF8, explain_surrogates
 from acclimate.corpus.readers import TxtLayout
 from acclimate.corpus.sources import SPEC_KEYS, FileSource, ListSource, Source, is_source, resolve_sources
@@ -108,7 +114,8 @@ class Corpus:
                 The text column of a source may follow after a colon: ``reviews.csv:body``; or a source is a mapping
                 with the keys ``path``, ``text_column`` and ``encoding``.
             text_column: The key or column that holds the text in tables and JSON. If there is no column ``text``, the
-                only one with a usual name, such as ``review`` or ``content``, is read, and a line reports that.
+                only one with a usual name, such as ``review`` or ``content``, is read, and a line reports that. With
+                ``"*"`` a document is a whole row, as JSON.
             dedup: Whether to yield only the first of equal documents.
             limit: Maximum number of (distinct) documents, before any split.
             txt: Layout of ``.txt`` files: one document per ``"line"``, one per ``"block"`` between blank lines, or
@@ -414,7 +421,7 @@ def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
             return []
         if (column := infer_column(where, text_column, names)) is None:
             raise missing_column_error(where, text_column, names)
-        return [row.get(column) for row in rows]
+        return [write_row(row) if column == WHOLE_ROW else row.get(column) for row in rows]
     strings = [item for item in items if item is not None]
     is_text = all(isinstance(item, str) for item in strings) and any(set(item) & set(" \n") for item in strings)
     return items if is_text and not any(map(is_source, strings)) else None

@@ -31,7 +31,7 @@ from acclimate.errors import UserError, shorten
 from acclimate.files import atomic_file, cache_folder, hash_file, read_json_object, write_json
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.records import fingerprint, texts_fingerprint
-from acclimate.registry import Registry, build_dataclass, hash_user_code, parse_number
+from acclimate.registry import Registry, build_dataclass, hash_user_code, identify_function, parse_number
 
 VERSION = 1  # increment when the same operations give different documents
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 200
@@ -82,6 +82,9 @@ class Operation(ABC):
     summary: ClassVar[str] = ""
     files: ClassVar[tuple[str, ...]] = ()
     """Parameters that may be paths of files; the identity depends on the content of the files."""
+    functions: ClassVar[tuple[str, ...]] = ()
+    """Parameters that are functions of the user, see :func:`acclimate.registry.load_function`. The identity depends on
+    their code or, if there is a parameter ``key`` and it is given, on that."""
     models: ClassVar[tuple[str, ...]] = ()
     """Parameters that name models: folders, or names on the Hugging Face Hub."""
     main: ClassVar[str] = ""
@@ -118,6 +121,8 @@ class Operation(ABC):
             if values[name] is not None and Path(str(values[name])).is_file():
                 values[name] = hash_file(Path(str(values[name])))
         values |= {name: model_fingerprint(values[name]) for name in self.models if values[name] is not None}
+        used = {name: values[name] for name in self.functions if values[name] is not None}
+        values |= {name: identify_function(one, name, values.get("key")) for name, one in used.items()}
         code = hash_user_code(type(self))
         kind = {} if self.kind == Operation.kind else {"kind": self.kind}
         return {"name": self.name, **kind, **values, **({"code": code} if code else {})}
@@ -126,7 +131,8 @@ class Operation(ABC):
         """Return the name, with the parameters that differ from the defaults, as on the command line."""
         given = self.settings()
         usual = {item.name: item.default for item in dataclasses.fields(self)}
-        return " ".join([self.name, *(f"{name}={value}" for name, value in given.items() if value != usual[name])])
+        changed = {name: _plain(value) for name, value in given.items() if value != usual[name]}
+        return " ".join([self.name, *(f"{name}={value}" for name, value in changed.items())])
 
 
 @dataclass(frozen=True)
@@ -224,13 +230,12 @@ def operate(
     key = fingerprint([VERSION, corpus.fingerprint, identity, context.identity(reads)])
     cached = cache_folder() / "corpora" / f"{key}.jsonl"
     if not read_accounts(cached):
-        progress = context.progress
-        documents = Documents.of(corpus.with_sources(), corpus.report.sources, context.count, progress=progress)
+        documents, summary = _read(corpus, context)
         accounts = find_accounts(corpus)
         for operation in operations:
             documents, account = _apply(operation, documents, context)
             if operation is operations[0]:
-                account.notes["read"] = corpus.report.summary()
+                account.notes["read"] = summary
             accounts.append(account)
         with atomic_file(cached) as file:
             for text, fields in documents.with_fields():
@@ -244,6 +249,20 @@ def operate(
         shutil.copyfileobj(source, file)
     _write_accounts(Path(out), accounts)
     return Corpus(Path(out))
+
+
+_last_read: dict[tuple[str, str], tuple[Documents, Any]] = {}
+
+
+def _read(corpus: Corpus, context: Context) -> tuple[Documents, Any]:
+    """Return the documents of a corpus and the summary of reading it; the rows of a study read one after the other."""
+    key = (corpus.fingerprint, context.counted_by)
+    if key not in _last_read:
+        _last_read.clear()
+        pairs, sources = corpus.with_sources(), corpus.report.sources
+        documents = Documents.of(pairs, sources, context.count, progress=context.progress)
+        _last_read[key] = documents, corpus.report.summary()
+    return _last_read[key]
 
 
 def _apply(operation: Operation, documents: Documents, context: Context) -> tuple[Documents, OperationAccount]:
@@ -269,7 +288,7 @@ def _apply(operation: Operation, documents: Documents, context: Context) -> tupl
         operation=operation.describe(),
         name=operation.name,
         kind=operation.kind,
-        settings={name: str(v) if isinstance(v, Path) else v for name, v in operation.settings().items()},
+        settings={name: _plain(value) for name, value in operation.settings().items()},
         counted_by=context.counted_by,
         documents_in=len(documents),
         documents_out=len(result),
@@ -281,6 +300,13 @@ def _apply(operation: Operation, documents: Documents, context: Context) -> tupl
         notes=context.notes,
     )
     return result, account
+
+
+def _plain(value: Any) -> Any:
+    """Return the value of a parameter as it is stored: paths as text, functions by their names."""
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    return str(value) if isinstance(value, Path) else value
 
 
 def _quote(documents: Sequence[str]) -> list[str]:

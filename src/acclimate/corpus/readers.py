@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from acclimate.corpus.conversion import convert_document, strip_markdown
 from acclimate.corpus.csv_reader import (
     DEFAULT_COLUMN,
+    WHOLE_ROW,
     find_column,
     find_duplicate,
     infer_column,
     missing_column_error,
     read_csv,
+    write_row,
 )
 from acclimate.corpus.opening import (
     COLUMNAR,
@@ -134,7 +136,7 @@ def records_from_rows(where: object, rows: Iterable[tuple[int, object]], text_co
     missing = 0
     columns: dict[str, None] = {}
     chosen = ""
-    for line, row in rows:
+    for line, row in _write_whole_rows(rows) if text_column == WHOLE_ROW else rows:
         if isinstance(row, dict) and not chosen:
             text_column = chosen = infer_column(where, text_column, row) or text_column
         if isinstance(row, Exception):
@@ -155,6 +157,10 @@ def records_from_rows(where: object, rows: Iterable[tuple[int, object]], text_co
             yield line, "", f"no '{text_column}'"
     if missing and not found:
         raise missing_column_error(where, text_column, islice(columns, 50))
+
+
+def _write_whole_rows(rows: Iterable[tuple[int, object]]) -> Iterator[tuple[int, object]]:
+    return ((line, {WHOLE_ROW: write_row(row)} if isinstance(row, dict) else row) for line, row in rows)
 
 
 def _read_lines(path: Path, encoding: str | None) -> Iterator[Record]:
@@ -239,7 +245,8 @@ def holds_rows(path: Path, column: str, encoding: str | None = None) -> bool:
         row = next((row for _, row in read_json_rows(path, encoding=encoding) if row is not BLANK), None)
     except DamagedFileError:
         return True
-    return isinstance(row, Exception) or (isinstance(row, dict) and column in {str(name).strip() for name in row})
+    names = {WHOLE_ROW, *(str(name).strip() for name in row)} if isinstance(row, dict) else set[str]()
+    return isinstance(row, Exception) or column in names
 
 
 def read_json(path: Path, parse: Callable[[str], object] = json.loads, encoding: str | None = None) -> Any:
@@ -371,16 +378,19 @@ def read_batches(
 def _read_column(path: Path, text_column: str) -> Iterator[Record]:
     import pyarrow
 
+    whole = text_column == WHOLE_ROW
+
     def select(schema: pyarrow.Schema) -> list[str]:
-        return [schema.names[find_column(path, text_column, schema.names)]]
+        return schema.names if whole else [schema.names[find_column(path, text_column, schema.names)]]
 
     row = 0
     try:
         for _, batch in read_batches(path, select):
-            for value in batch.column(0):
+            for value in batch.to_struct_array() if whole else batch.column(0):
                 row += 1
                 try:
-                    yield row, *check_text(value.as_py())
+                    found = value.as_py()
+                    yield row, *((write_row(found), "") if whole else check_text(found))
                 except UnicodeDecodeError:
                     yield row, "", "not UTF-8"
     except (pyarrow.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:  # names may not be UTF-8

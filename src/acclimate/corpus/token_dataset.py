@@ -32,6 +32,10 @@ class Rows(Sequence[np.ndarray]):
     def lengths_of(self, indices: Sequence[int]) -> np.ndarray:
         """Return the numbers of tokens of some rows, without reading these: int64 of shape (indices,)."""
 
+    def source(self, index: int) -> int | None:
+        """Return the index of the source of a row; None if all have one source."""
+        return None
+
     @overload
     def __getitem__(self, index: int) -> np.ndarray: ...
     @overload
@@ -180,6 +184,37 @@ class TokenDataset(Rows):
     def tokens(self) -> int:
         """Number of tokens of all rows, special tokens included."""
         return len(self._tokens)
+
+
+class RowSubset(Rows):
+    """Some of the rows of a dataset.
+
+    Attributes:
+        lengths: Number of tokens of each row, int64 of shape (rows,).
+        tokens: Number of tokens of all rows.
+        report: As that of the dataset.
+    """
+
+    def __init__(self, rows: TokenDataset | RowSubset, indices: np.ndarray) -> None:
+        """Take the rows with some indices, int64 of shape (rows,)."""
+        self._rows, self._indices = rows, indices
+        self.lengths, self.document, self.report = rows.lengths[indices], rows.document[indices], rows.report
+        self.tokens = int(self.lengths.sum())
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def row(self, index: int) -> np.ndarray:
+        """Return a row."""
+        return self._rows.row(int(self._indices[index]))
+
+    def lengths_of(self, indices: Sequence[int]) -> np.ndarray:
+        """Return the numbers of tokens of some rows: int64 of shape (indices,)."""
+        return self._rows.lengths_of(self._indices[np.asarray(indices, dtype=np.int64)])
+
+    def place(self, index: int) -> str:
+        """Return the number of the document of a row, counted from 1."""
+        return self._rows.place(int(self._indices[index]))
 
 
 class TokenDatasetWriter:

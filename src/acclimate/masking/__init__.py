@@ -15,13 +15,23 @@ from acclimate.masking.base import (
     register,
     resolve,
 )
-from acclimate.masking.rewriting import DeleteWords, ExtractNGram, MaskNGram, NGramSampler, Rewriting
+from acclimate.masking.rewriting import (
+    DeleteWords,
+    DrawExamples,
+    Drawing,
+    ExtractNGram,
+    MaskNGram,
+    NGramSampler,
+    Rewriting,
+)
 from acclimate.masking.wrappers import RandomSameCount
 
 __all__ = [
     "IGNORE_INDEX",
     "MASK_RATE",
     "DeleteWords",
+    "DrawExamples",
+    "Drawing",
     "ExtractNGram",
     "MaskNGram",
     "Masking",

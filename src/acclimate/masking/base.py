@@ -97,6 +97,8 @@ class Strategy(ABC):
     summary: ClassVar[str] = ""
     files: ClassVar[tuple[str, ...]] = ()
     """Parameters that are paths of files; the identity depends on the content of the files."""
+    rearranges: ClassVar[bool] = False
+    """Whether it also suits causal models, whose texts it changes with :meth:`rearrange`."""
 
     rate: float = MASK_RATE
     mask: float = 0.8
@@ -141,6 +143,22 @@ class Strategy(ABC):
             replaced. It is its own position, or that of the first token of its word or span. -1 for tokens that are
             not chosen; (rows, tokens).
         """
+
+    def rearrange(
+        self, ids: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return the row that a causal model reads in place of a text.
+
+        Args:
+            ids: Token ids of the text with its special tokens (tokens,).
+            allowed: Whether each token is ordinary (tokens,).
+            vocabulary: The vocabulary.
+            rng: Random generator.
+
+        Returns:
+            Token ids, at most as many; the complement ``~id`` of a token that is read but not predicted.
+        """
+        raise NotImplementedError
 
     def __call__(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator

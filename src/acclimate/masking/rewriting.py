@@ -25,11 +25,13 @@ class Rewriting(ABC):
 
     full: ClassVar[bool] = True
     """Whether the rewritten texts are about as long as the originals; False if they cost almost nothing to read."""
+    width: int = 0
+    """Maximum tokens of a rewritten text, where it may have more than the original; otherwise 0."""
 
     @abstractmethod
     def __call__(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, ...]:
         """Rewrite the texts.
 
         Args:
@@ -40,7 +42,8 @@ class Rewriting(ABC):
             seeds: Random seed of each text (texts,).
 
         Returns:
-            Ids and text numbers of the rewritten texts, with any number of rows and tokens. No text is left out.
+            Ids and text numbers of the rewritten texts, with any number of rows and tokens. No text is left out. A
+            third array holds what is known of each rewritten text, if anything is: (texts, numbers).
         """
 
 
@@ -189,3 +192,42 @@ class DropTokens(Rewriting):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Turn the tokens into padding."""
         return ids, np.where(np.isin(ids, self.tokens), -1, text)
+
+
+class Drawing(Rewriting):
+    """Another text for each text of the batch, which is drawn with its seed, and what is known of the drawn text.
+
+    So a step reads labelled examples, or pairs of texts, beside the domain text. Like masks, they depend on the seed
+    of the run and the number of the step alone.
+
+    Attributes:
+        width: Maximum tokens of a drawn text.
+    """
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, Sequence[int]]:
+        """Return the token ids of a text (tokens,), and the numbers that are known of it."""
+
+    def __call__(
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
+    ) -> tuple[np.ndarray, ...]:
+        """Return a drawn text in place of each text, and what is known of it."""
+        drawn = [self.draw(np.random.default_rng(seed)) for seed in seeds]
+        return (*_make_rows([row for row, _ in drawn], ids, text), np.array([known for _, known in drawn]))
+
+
+class DrawExamples(Drawing):
+    """A labelled example of one of several tasks, each example with the same probability; returns task and class."""
+
+    def __init__(self, tasks: Sequence[Sequence[tuple[np.ndarray, int]]]) -> None:
+        """Set up the examples.
+
+        Args:
+            tasks: The token ids and the class of each example, by task.
+        """
+        self.examples = [(row, (task, label)) for task, rows in enumerate(tasks) for row, label in rows]
+        self.width = max(len(row) for row, _ in self.examples)
+
+    def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, Sequence[int]]:
+        """Return an example, the number of its task, and its class."""
+        return self.examples[int(rng.integers(len(self.examples)))]

@@ -48,9 +48,28 @@ class Adapter:
     settings_class: ClassVar[type[Any]]
     """A dataclass of the settings."""
 
-    def __init__(self, model: PreTrainedModel, name: str, settings: Any, probe: Sequence[np.ndarray] = ()) -> None:
-        """Store the arguments; subclasses change the model."""
-        self.model, self.name, self.settings = model, name, settings
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        name: str,
+        settings: Any,
+        *,
+        seed: int = 0,
+        probe: Sequence[np.ndarray] = (),
+        source: str | Path | None = None,
+    ) -> None:
+        """Store the arguments; subclasses add the adapter, which leaves the outputs of the model unchanged.
+
+        Args:
+            model: A model that :func:`acclimate.models.attach` has prepared.
+            name: Name of the kind of adapter.
+            settings: Its settings, checked by :meth:`check`.
+            seed: Random seed of the initial weights.
+            probe: Token ids of texts on which the exported model is compared with the trained one.
+            source: Where the base model is loaded from once more, if ``model`` is quantized: the adapter is merged
+                into its original weights.
+        """
+        self.model, self.name, self.settings, self.seed, self.source = model, name, settings, seed, source
         self.probe = [torch.as_tensor(np.asarray(row)[:PROBE_TOKENS]).long() for row in probe[:PROBE_TEXTS]]
         self.stored_type = _stored_type(model)
 

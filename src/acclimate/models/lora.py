@@ -140,8 +140,8 @@ class LowRankAdapter(Adapter):
         Raises:
             UserError: If no layer has a name of ``settings.targets``, or none has the rank of the adapter.
         """
-        super().__init__(model, name, settings, probe)
-        self.kind, self.seed, self.source = LOW_RANK[name], seed, source
+        super().__init__(model, name, settings, seed=seed, probe=probe, source=source)
+        self.kind = LOW_RANK[name]
         self._factors: dict[str, tuple[Tensor | None, Tensor | None]] = {}  # of rows and of columns, by layer
         targets = _find_targets(model, settings.targets)
         self.config = self._make_config(targets)

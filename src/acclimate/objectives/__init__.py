@@ -17,15 +17,26 @@ from acclimate.objectives.distillation import Distillation, LogitSwapDistillatio
 from acclimate.objectives.embedding import EmbeddingRegularizer
 from acclimate.objectives.infoword import SpanContrast
 from acclimate.objectives.reconstruction import SentenceReconstruction
+from acclimate.objectives.supervised import (
+    ClassificationHeads,
+    DomainAdversary,
+    DrawnClassification,
+    reversal_factor,
+    reverse_gradient,
+)
 from acclimate.objectives.tacl import TokenAwareContrast
 from acclimate.objectives.taco import ContextContrast
+from acclimate.objectives.teachers import TeacherDistillation
 from acclimate.objectives.token_weighting import WeightedLanguageModelling
 
 __all__ = [
     "Batch",
     "BatchObjective",
+    "ClassificationHeads",
     "ContextContrast",
     "Distillation",
+    "DomainAdversary",
+    "DrawnClassification",
     "EmbeddingRegularizer",
     "Gates",
     "GeneralKnowledgeContrast",
@@ -37,6 +48,7 @@ __all__ = [
     "SentenceReconstruction",
     "SpanContrast",
     "StateDistillation",
+    "TeacherDistillation",
     "TextContrast",
     "TokenAwareContrast",
     "TokenDistillation",
@@ -45,4 +57,6 @@ __all__ = [
     "WeightedLanguageModelling",
     "contrastive_loss",
     "mean_pool",
+    "reversal_factor",
+    "reverse_gradient",
 ]

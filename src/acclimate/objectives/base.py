@@ -59,10 +59,17 @@ class View:
 
 
 class ViewInput(NamedTuple):
-    """The input of a view: token ids, and the index of the text of each token, -1 at padding; both (rows, tokens)."""
+    """The input of a view.
+
+    Attributes:
+        ids: Token ids (rows, tokens).
+        text: Index of the text of each token, -1 at padding (rows, tokens).
+        known: What a :class:`acclimate.masking.Drawing` knows of each text, such as its label (texts, numbers).
+    """
 
     ids: Tensor
     text: Tensor
+    known: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,7 @@ class Batch:
         text: Index of the text of each token, from 0; -1 at padding (rows, tokens).
         texts: Number of texts.
         rewritten: The texts rewritten in the other ways that views ask for.
+        source: Index of the source of each text (texts,), if the texts are of several sources; else None.
     """
 
     original: Tensor
@@ -84,6 +92,7 @@ class Batch:
     text: Tensor
     texts: int
     rewritten: dict[Rewriting, ViewInput] = field(default_factory=dict)
+    source: Tensor | None = None
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on ``device``."""
@@ -117,8 +126,12 @@ class Batch:
         tensors: dict[str, Any] = {
             name: function(getattr(self, name)) for name in ("original", "masked", "labels", "text")
         }
-        rewritten = {how: ViewInput(*map(function, found)) for how, found in self.rewritten.items()}
-        return replace(self, **tensors, rewritten=rewritten)
+        rewritten = {
+            how: ViewInput(*(None if part is None else function(part) for part in found))  # type: ignore[arg-type]
+            for how, found in self.rewritten.items()
+        }
+        source = None if self.source is None else function(self.source)
+        return replace(self, **tensors, rewritten=rewritten, source=source)
 
     def on_device(self, tensor: Tensor) -> Tensor:
         """Return a tensor that was computed on the CPU on the device of the batch."""
@@ -226,6 +239,7 @@ class Outputs:
         embedded: dict[View, Tensor] | None = None,
         chosen: dict[View, Tensor] | None = None,
         logit_rows: int | None = None,
+        progress: float = 0.0,
     ) -> None:
         """Store the outputs.
 
@@ -236,9 +250,10 @@ class Outputs:
             embedded: Input of the first layer by view, (rows, tokens, width).
             chosen: For views that are not in ``hidden``: the states at :attr:`Batch.chosen` only, (positions, width).
             logit_rows: Positions whose logits :meth:`map_logits` holds at a time; None for all.
+            progress: Share of the training that came before the step, from 0 to 1, for terms with a schedule.
         """
         self._hidden, self.batch, self._heads, self._embedded = hidden, batch, heads, embedded or {}
-        self._chosen, self._logit_rows = chosen or {}, logit_rows
+        self._chosen, self._logit_rows, self.progress = chosen or {}, logit_rows, progress
         self._pooled: dict[tuple[View, PoolingHead | None], Tensor] = {}
         self._logits: dict[View, Tensor] = {}
 
@@ -277,7 +292,7 @@ class Outputs:
         With a causal model these are nearly all positions. :meth:`map_logits` needs memory for some of them only.
         """
         if view not in self._logits:
-            self._logits[view] = self._head(view)(self._labelled_states(view))
+            self._logits[view] = self._head(view)(self.labelled_states(view))
         return self._logits[view][: self.batch.labelled]
 
     def map_logits(self, function: Callable[..., Tensor], views: Sequence[View], *values: Tensor) -> Tensor:
@@ -294,7 +309,7 @@ class Outputs:
         labelled = self.batch.labelled
         if self._logit_rows is None or labelled <= self._logit_rows:
             return function(*(self.masked_logits(view).float() for view in views), *values)
-        states = [self._labelled_states(view)[:labelled] for view in views]
+        states = [self.labelled_states(view)[:labelled] for view in views]
         return map_logits(function, [self._head(view) for view in views], states, *values, rows=self._logit_rows)
 
     def map_states(self, function: Callable[..., Tensor], states: Tensor, *values: Tensor) -> Tensor:
@@ -307,7 +322,28 @@ class Outputs:
         """
         return map_logits(function, [self._heads["student"]], [states], *values, rows=self._logit_rows)
 
-    def _labelled_states(self, view: View) -> Tensor:
+    def map_beside(
+        self,
+        function: Callable[..., Tensor],
+        view: View,
+        places: Tensor,
+        head: Callable[[Tensor], Tensor],
+        states: Tensor,
+    ) -> Tensor:
+        """Apply a function of the logits of a view and of a frozen model, some at a time; as :meth:`map_logits`.
+
+        Args:
+            function: As for :meth:`map_logits`, with the logits of the view and those of the frozen model.
+            view: The view.
+            places: Which of the labelled positions, in row order (positions,).
+            head: The head of the frozen model.
+            states: The states of the frozen model at these positions (positions, its width).
+        """
+        heads = [self._head(view), torch.no_grad()(head)]
+        own = self.labelled_states(view).index_select(0, places)
+        return map_logits(function, heads, [own, states], rows=self._logit_rows)
+
+    def labelled_states(self, view: View) -> Tensor:
         """Return the states at :attr:`Batch.chosen`: (positions, width)."""
         return self._chosen[view] if view in self._chosen else self._hidden[view].flatten(0, 1)[self.batch.chosen]
 
@@ -352,6 +388,10 @@ class Objective(LossTerm):
     def total(self, outputs: Outputs) -> Tensor:
         """Return the sum over those items, a scalar; 0 with a graph if there are none."""
 
+    def token_losses(self, outputs: Outputs) -> Tensor | None:
+        """Return the loss of each labelled position, in row order, if the total is their sum; by default None."""
+        return None
+
 
 class LanguageModelling(Objective):
     """Mean cross-entropy of the labels, in nats.
@@ -378,9 +418,13 @@ class LanguageModelling(Objective):
         """Return the number of labelled positions."""
         return batch.labelled
 
+    def token_losses(self, outputs: Outputs) -> Tensor:
+        """Return the cross-entropy at each labelled position (positions,)."""
+        return outputs.map_logits(cross_entropy, (self.view,), outputs.batch.targets)
+
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed cross-entropy."""
-        return outputs.map_logits(cross_entropy, (self.view,), outputs.batch.targets).sum()
+        return self.token_losses(outputs).sum()
 
 
 class BatchObjective(LossTerm):

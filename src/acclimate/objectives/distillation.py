@@ -106,7 +106,7 @@ class LogitSwapDistillation(Objective):
 class StateDistillation(Objective):
     """Mean over texts of || h(x) - h_T(x) ||^2, the squared distance to the text's vector of a frozen teacher.
 
-    x is the unmasked text, and the distance is a sum over features (Lee et al., ICLR 2023, Eq. 3).
+    x is the unmasked text, and the distance is a sum over features (Lee et al., ICLR 2023).
     """
 
     name = "self-distill"

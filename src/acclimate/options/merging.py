@@ -97,17 +97,22 @@ METHODS = {
         joins_tasks=True,
     ),
     "ties": MergeMethod(
-        "base + TIES of the differences to it", "Yadav et al., NeurIPS 2023", _SPARSE, joins_tasks=True
+        "base + TIES of the differences to it", "Yadav et al., NeurIPS 2023", _SPARSE, several=None, joins_tasks=True
     ),
     "dare-linear": MergeMethod(
         "base + weighted sum of the differences to it after DARE",
         "Yu et al., ICML 2024",
         _SPARSE,
+        several=None,
         weight=None,
         joins_tasks=True,
     ),
     "dare-ties": MergeMethod(
-        "base + TIES of the differences to it after DARE", "Yu et al., ICML 2024", _SPARSE, joins_tasks=True
+        "base + TIES of the differences to it after DARE",
+        "Yu et al., ICML 2024",
+        _SPARSE,
+        several=None,
+        joins_tasks=True,
     ),
     "layers": MergeMethod(
         "embeddings and first layers of the domain model, all else of the model",

@@ -1,4 +1,4 @@
-"""Types of the options that name what ``adapt`` replays."""
+"""Types of the options that name what ``adapt`` reads beside the domain text, and in which mixture."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from acclimate.registry import parse_number
 if TYPE_CHECKING:
     from acclimate.corpus import Corpus
     from acclimate.corpus.chat import Chats
+    from acclimate.corpus.mix.base import Mix as MixRule
 
     Sources = str | Path | Iterable[str | Path] | Corpus | Chats | Mapping[Any, float]
+    MixLike = str | Mapping[str, Any] | MixRule
+    Texts = Mapping[str, str | Path | Iterable[Any] | Corpus]
 else:  # the command line imports neither torch nor transformers to show its help
-    Sources = Any
+    Sources = MixLike = Any
+    Texts = dict[str, Any]
 
 REPLAY_SHARE = 0.1
 """Default share of the tokens that are replayed (general text, or conversations)."""
-REPLAY_OPTIONS = ("replay", "replay_share", "chat", "chat_share")
+REPLAY_OPTIONS = ("replay", "replay_share", "chat", "chat_share", "mix", "sources")
 """The options that have these types."""
 
 
@@ -55,16 +59,36 @@ def read_shares(value: Any) -> Any:
 
 
 def check_shares(given: Any) -> None:
-    """Check that options whose sources have a share each come without a common share.
+    """Check that options whose sources have a share each come without a common share, and further sources with a mix.
 
     Raises:
-        ValueError: If there is one.
+        ValueError: If they do not.
     """
+    if given.sources and given.mix is None:
+        raise ValueError("'sources' needs a mix that divides the training among them; give one, such as mix=fixed")
     for name in ("replay", "chat"):
         if isinstance(getattr(given, name), Mapping) and getattr(given, f"{name}_share") is not None:
             raise ValueError(f"'{name}' gives each source its share; remove '{name}_share'")
 
 
+Mix = Annotated[
+    MixLike | None,
+    Option(
+        "Mix of the domain text and the sources: NAME, or 'NAME parameter=value ...'; see docs/mix.md.",
+        DATA,
+        more="Or ``{name: parameters}``. Text that is replayed and conversations keep their shares; the mix divides "
+        "the rest. Epochs are those of the domain text.",
+    ),
+]
+MixSources = Annotated[
+    Texts | None,
+    Option(
+        "Further text of the mix as NAME=TEXT: file, folder, glob or hf:NAME.",
+        DATA,
+        more="The domain text has the name ``domain``.",
+        flag="--source",
+    ),
+]
 Replay = Annotated[
     Sources | None,
     BeforeValidator(read_shares),

@@ -38,7 +38,7 @@ from acclimate.options.numbers import (
     number_or_auto,
 )
 from acclimate.options.reading import Encoding, LabelOptions
-from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
+from acclimate.options.replay import Chat, ChatShare, Mix, MixSources, Replay, ReplayShare, check_shares
 from acclimate.options.rows import DocumentBorders, RowLayout
 from acclimate.options.steps import (
     EWC,
@@ -55,6 +55,7 @@ from acclimate.options.steps import (
     RefactorEvery,
     check_steps,
 )
+from acclimate.options.vocabulary import NewTokens, NewTokenSettings, check_new_tokens
 
 if TYPE_CHECKING:
     from acclimate.corpus import Corpus
@@ -165,7 +166,7 @@ TextColumn = Annotated[
     Option(
         "Column or key that holds the text in tables and JSON.",
         DATA,
-        more="A source can name its own: ``reviews.csv:body``.",
+        more="A source can name its own: ``reviews.csv:body``. ``*`` reads whole rows, for the transform ``records``.",
         default="text, or a usual name such as review",
     ),
 ]
@@ -338,6 +339,8 @@ class AdaptOptions(TrainingOptions, LabelOptions):
         ),
     ] = None
     head_tokens: Annotated[TokenCount, Option("Tokens for training a missing masked-LM head.", MODEL)] = HEAD_TOKENS
+    new_tokens: NewTokens = None
+    new_token_settings: NewTokenSettings = None
     similarity: Annotated[
         Any,
         Option(
@@ -357,6 +360,8 @@ class AdaptOptions(TrainingOptions, LabelOptions):
     replay_share: ReplayShare = None
     chat: Chat = None
     chat_share: ChatShare = None
+    mix: Mix = None
+    sources: MixSources = None
     general: General = None
     monitor: Monitor = False
     keep_best: KeepBest = False
@@ -369,16 +374,10 @@ class AdaptOptions(TrainingOptions, LabelOptions):
     refactor_every: RefactorEvery = None
 
     @model_validator(mode="after")
-    def check_adapter(self) -> Any:
-        """Check that options of an adapter, and those that do not apply to it, fit whether there is one."""
-        check_adapter(self)
-        check_steps(self)
-        return self
-
-    @model_validator(mode="after")
-    def check_shares(self) -> Any:
-        """Check that sources with a share each come without a common share."""
-        check_shares(self)
+    def check_options(self) -> Any:
+        """Check that options fit each other."""
+        for check in (check_adapter, check_new_tokens, check_steps, check_shares):
+            check(self)
         return self
 
 

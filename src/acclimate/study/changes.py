@@ -156,7 +156,11 @@ def keep_only(config: StudyConfig, only: Sequence[str]) -> StudyConfig:
     if not left:
         raise UserError(f"No part of the study is left with --only {' --only '.join(only)}; give fewer of them.")
     models = keep("model", config.models)
-    names = {"domains": {domain.name for domain in left}, "students": {model.name for model in models}}
+    names = {
+        "domains": {domain.name for domain in left},
+        "students": {model.name for model in models},
+        "tasks": {task.name for domain in left for task in domain.tasks},
+    }
     return config.model_copy(
         update={
             "models": models,
@@ -172,7 +176,7 @@ def keep_only(config: StudyConfig, only: Sequence[str]) -> StudyConfig:
 
 
 def _narrow(entry: SectionEntry, names: Mapping[str, set[str]]) -> list[SectionEntry]:
-    """Return an entry of a section without the domains and students that are left out; nothing if none is left."""
+    """Return an entry of a section without what it lists and is left out; nothing if a list of it is empty then."""
     changes = {}
     for key, kept in names.items():
         if listed := getattr(entry, key, None):

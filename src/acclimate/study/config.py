@@ -26,7 +26,7 @@ from acclimate.options.reading import reading_names
 from acclimate.registry import Registry
 from acclimate.settings_file import read_settings
 from acclimate.study import paths
-from acclimate.study.paths import locate_model, locate_settings, locate_source, locate_text, locate_texts
+from acclimate.study.paths import locate_model, locate_settings, locate_source, locate_text
 from acclimate.study.sections import MethodSearch, SearchSettings, SectionEntry
 from acclimate.study.settings import (
     UNADAPTED,
@@ -349,13 +349,14 @@ class StudyConfig(Strict):
                 locate_settings(given, _files_of(method.name), folder)
         adapt: Any = copy.adapt
         options = [adapt.given(), *(method.adapt for method in copy.methods)]
-        adapt.replay, adapt.chat = (locate_texts(adapt.given().get(name), folder) for name in ("replay", "chat"))
+        located = paths.locate_mixture(adapt.given(), folder)
+        if "new_tokens" in adapt.given():
+            located["new_tokens"] = paths.locate_new_tokens(adapt.given()["new_tokens"], folder)
+        copy.adapt = adapt.model_copy(update=located)
         for given in (method.adapt for method in copy.methods):
-            given |= {name: locate_texts(given[name], folder) for name in ("replay", "chat") if name in given}
+            given |= paths.locate_mixture(given, folder)
         for given in (*options, *(search.adapt for search in searches if search)):
-            settings = (given or {}).get("masking_settings")
-            for one in settings if isinstance(settings, list) else [settings]:
-                locate_settings(one, file_parameters(), folder)
+            paths.locate_option_files(given or {}, file_parameters(), folder)
         return copy
 
     def resolved(self) -> dict[str, Any]:

@@ -150,11 +150,11 @@ def _read_corpora(inputs: StudyInputs) -> dict[str, Corpus]:
     """Return the texts that adaptations read, by the name of their domain, or of their files if they are replayed."""
     found = {domain.name: inputs.corpora[domain.name] for domain in inputs.config.domains}
     found |= {_selected_name(*place): corpus for place, corpus in inputs.selected.items()}
-    if not inputs.replayed:
+    if not inputs.mixed_in:
         return found
-    from acclimate.training.mixture import text_name
+    from acclimate.training.sources import text_name
 
-    texts = {replay.text.fingerprint: replay.text for replay, _ in inputs.replayed}
+    texts = {source.text.fingerprint: source.text for source, _ in inputs.mixed_in}
     for number, text in enumerate(texts.values(), 1):
         if isinstance(text, Corpus):
             name = f"{text_name(text)} (replayed)"

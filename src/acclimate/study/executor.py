@@ -206,17 +206,17 @@ class _Run:
         """Compute jobs in order, and wait for those of other processes. A job that fails is not retried in this pass.
 
         Args:
-            jobs: Jobs by key; each comes after the one it needs.
+            jobs: Jobs by key; each comes after those that it needs.
 
         Returns:
             The outcome of each job, by key.
         """
         missing = [job for job in jobs.values() if self._store.result(job) is None]
         # A deleted model is recomputed only if a missing job reads it, or another model to recompute is made from it.
-        self._models_needed = {job.needs.key for job in missing if job.needs}
+        self._models_needed = {needed.key for job in missing for needed in job.needed}
         for key, job in reversed(jobs.items()):
-            if job.needs and key in self._models_needed and not self._has_model(job):
-                self._models_needed.add(job.needs.key)
+            if key in self._models_needed and not self._has_model(job):
+                self._models_needed |= {needed.key for needed in job.needed}
         self._unfinished = {job.key for job in missing}
         self._failed_before = self._store.failures() if self._failures is None else self._failures
         todo = dict(jobs)
@@ -242,9 +242,9 @@ class _Run:
         """Return the outcome of a job, computed if necessary; None if it has to wait for another job or process."""
         if (known := self._known(job)) is not None:
             return known
-        if job.needs and job.needs.key in todo:
+        if any(needed.key in todo for needed in job.needed):
             return None
-        if job.needs and self._outcomes[job.needs.key].state in ("failed", "blocked"):
+        if any(self._outcomes[needed.key].state in ("failed", "blocked") for needed in job.needed):
             return self._reported(Outcome(job, "blocked", error="the job that it needs failed"))
         if self._pool:
             return None
@@ -322,7 +322,7 @@ class _Run:
         for key in self._store.claimed() & todo.keys():
             if (owner := self._store.claim(key).owner()) is not None:
                 owners[key] = owner
-        ready = [key for key, job in todo.items() if not (job.needs and job.needs.key in todo)]
+        ready = [key for key, job in todo.items() if not any(needed.key in todo for needed in job.needed)]
         free = sum(self._is_free(todo[key], owners.get(key)) for key in ready)
         for key in pool.watch(owners, free, self._bar.print):
             if (claim := self._store.claim(key)).take():

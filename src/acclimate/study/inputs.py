@@ -164,8 +164,8 @@ class StudyInputs:
             return {}
         return {place: task_corpus(found.task) for place, found in self.tasks.items() if place[0] != OTHER}
 
-    def replays(self, model: str, given: Mapping[str, Any]) -> list[Any]:
-        """Return what an adaptation replays (:class:`acclimate.training.mixture.Replay`).
+    def sources(self, model: str, given: Mapping[str, Any]) -> list[Any]:
+        """Return what an adaptation reads beside its corpus (:class:`acclimate.training.sources.Source`).
 
         The documents that the study measures on are never among it.
 
@@ -176,7 +176,7 @@ class StudyInputs:
         Raises:
             UserError: If an option is invalid, or a share is given and there is no text to replay.
         """
-        from acclimate.training.mixture import open_replay
+        from acclimate.training.sources import open_sources
 
         given, share = dict(given), given.get("replay_share")
         if given.get("replay") is None and (model in self.replaying if share is None else share > 0):
@@ -187,8 +187,8 @@ class StudyInputs:
                     "'general' text."
                 )
         return [
-            replace(replay, text=replay.text.without(self.measured)) if isinstance(replay.text, Corpus) else replay
-            for replay in open_replay(given, str(given.get("text_column", "text")))
+            replace(source, text=source.text.without(self.measured)) if isinstance(source.text, Corpus) else source
+            for source in open_sources(given, str(given.get("text_column", "text")))
         ]
 
     @cached_property
@@ -211,13 +211,13 @@ class StudyInputs:
         return self.unmeasured.without(self.measured)
 
     @cached_property
-    def replayed(self) -> list[tuple[Any, list[str]]]:
-        """Everything that is replayed, each with descriptions of the adaptations that read it."""
+    def mixed_in(self) -> list[tuple[Any, list[str]]]:
+        """Everything that is read beside a corpus, each with descriptions of the adaptations that read it."""
         found: dict[str, tuple[Any, list[str]]] = {}
         for model, method in itertools.product(self.config.models, self.config.methods):
             if method.name != UNADAPTED:
-                for replay in self.replays(model.name, {**self.config.adapt.given(), **method.adapt}):
-                    _, readers = found.setdefault(str(replay.identity()), (replay, []))
+                for source in self.sources(model.name, {**self.config.adapt.given(), **method.adapt}):
+                    _, readers = found.setdefault(str(source.identity()), (source, []))
                     readers.append(f"{model.name}: {method.label}")
         return list(found.values())
 

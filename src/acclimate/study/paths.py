@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from acclimate.corpus.mix.base import Mix, parse_mix
 from acclimate.corpus.operations import SELECTIONS, TRANSFORMS
 from acclimate.corpus.sources import is_hub_name
 from acclimate.models.checkpoints import is_written_as_path
@@ -18,11 +19,35 @@ def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
         return
     for name in set(names) & given.keys():
         value = given[name]
-        given[name] = (
-            [_locate_setting(str(one), folder) for one in value]
-            if isinstance(value, list)
-            else _locate_setting(str(value), folder)
-        )
+        if isinstance(value, Mapping):  # such as a model by source of text
+            given[name] = {key: _locate_setting(str(one), folder) for key, one in value.items()}
+        elif isinstance(value, list):
+            given[name] = [_locate_setting(str(one), folder) for one in value]
+        else:
+            given[name] = _locate_setting(str(value), folder)
+
+
+def locate_option_files(given: dict[str, Any], masking: Collection[str], folder: Path) -> None:
+    """Resolve the files among options of ``adapt`` against ``folder``, in place.
+
+    Args:
+        given: The options, or lists of values to try for them.
+        masking: Names of the settings of masking strategies that may be files.
+        folder: The folder of the study file.
+    """
+    for name, files in (("masking_settings", masking), ("new_token_settings", ("vectors",))):
+        settings = given.get(name)
+        for one in settings if isinstance(settings, list) else [settings]:
+            locate_settings(one, files, folder)
+    if "new_tokens" in given:
+        given["new_tokens"] = locate_new_tokens(given["new_tokens"], folder)
+
+
+def locate_new_tokens(given: Any, folder: Path) -> Any:
+    """Resolve the file of new tokens, or of several to try; numbers and words are returned unchanged."""
+    if isinstance(given, list):
+        return [locate_new_tokens(one, folder) for one in given]
+    return locate_file(given, folder) if isinstance(given, str) else given
 
 
 def locate_operations(parts: Iterable[Any], folder: Path) -> None:
@@ -36,7 +61,8 @@ def locate_operations(parts: Iterable[Any], folder: Path) -> None:
     for operation, registry in ((one, registry) for given, registry in lists for one in given or []):
         for name, settings in operation.items():
             cls = registry.lookup(name)
-            locate_settings(settings, cls.files, folder)
+            written = [key for key in cls.functions if ".py:" in str(settings.get(key))]
+            locate_settings(settings, [*cls.files, *written], folder)
             settings |= {key: locate_model(settings[key], folder) for key in cls.models if settings.get(key)}
 
 
@@ -70,6 +96,18 @@ def locate_texts(sources: Any, folder: Path) -> Any:
     if isinstance(sources, list | tuple):
         return [locate_text(str(source), folder) for source in sources]
     return locate_text(sources, folder) if isinstance(sources, str) else sources
+
+
+def locate_mixture(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Resolve the options of ``adapt`` that name further text or a mix, as far as given, against ``folder``."""
+    found = {name: locate_texts(given[name], folder) for name in ("replay", "chat") if name in given}
+    if given.get("sources"):
+        found["sources"] = {name: locate_texts(text, folder) for name, text in given["sources"].items()}
+    if given.get("mix") is not None and not isinstance(given["mix"], Mix):
+        cls, settings = parse_mix(given["mix"])
+        locate_settings(settings, cls.files, folder)
+        found["mix"] = {cls.name: settings}
+    return found
 
 
 def _locate_setting(source: str, folder: Path) -> str:

@@ -80,7 +80,10 @@ def as_operations(value: Any, registry: Registry[Operation]) -> Any:
     """
     try:
         read_operations(value, registry)
-        return None if value is None else [{name: settings} for name, settings in list_operations(value, registry)]
+        listed = list_operations(value, registry)
+        if any(callable(one) for _, settings in listed for one in settings.values()):
+            raise ValueError("give functions as FILE.py:FUNCTION in a study")
+        return None if value is None else [{name: settings} for name, settings in listed]
     except UserError as error:
         raise ValueError(str(error).removesuffix(".")) from error
 

@@ -149,15 +149,19 @@ def _limit_notes(inputs: StudyInputs) -> list[str]:
 
 
 def replay_notes(inputs: StudyInputs) -> list[str]:
-    """Return a sentence for each text that is replayed: its share, and the models and methods that read it."""
-    if not inputs.replayed:
+    """Return a sentence for each text that is mixed in: its share, and the models and methods that read it."""
+    if not inputs.mixed_in:
         return []
-    from acclimate.training.mixture import text_name
+    from acclimate.training.sources import text_name
 
     return [
-        f"Replay: {100 * replay.share:g} % of the training tokens come from {text_name(replay.text)}, without the "
-        f"documents that losses are measured on ({', '.join(readers)})."
-        for replay, readers in inputs.replayed
+        (
+            f"Mix: {text_name(source.text)} is the source '{source.name}'"
+            if source.name
+            else f"Replay: {100 * source.share:g} % of the training tokens come from {text_name(source.text)}"
+        )
+        + f", without the documents that losses are measured on ({', '.join(readers)})."
+        for source, readers in inputs.mixed_in
     ]
 
 

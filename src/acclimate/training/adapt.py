@@ -11,6 +11,7 @@ from typing import Any, cast
 from acclimate.adaptation_rows import MaskedTexts
 from acclimate.cards import summarize_text, write_adapted_card
 from acclimate.corpus import Corpus, TokenDataset, tokenize
+from acclimate.corpus.mix.base import read_mix
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.corpus.tokenizing import check_known
 from acclimate.device import choose_precision, default_device, to_device
@@ -25,8 +26,8 @@ from acclimate.files import (
     write_json,
 )
 from acclimate.locks import with_output_lock
-from acclimate.masking import MASK_RATE, identify, resolve
-from acclimate.models import LanguageModel, ModelKind, attach, describe_attention, load_language_model, save_model
+from acclimate.masking import MASK_RATE, RandomMasking, identify, resolve
+from acclimate.models import LanguageModel, attach, describe_attention, load_language_model, save_model
 from acclimate.models.adapters import warn_of_export
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
@@ -57,6 +58,7 @@ from acclimate.training.inputs import (
     TextInput,
     add_method_virtual_tokens,
     check_length,
+    check_masking,
     choose_batch_size,
     document_framing,
     report_batch,
@@ -71,8 +73,8 @@ from acclimate.training.memory import (
     with_memory_limit,
 )
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
-from acclimate.training.mixture import Replay, open_replay, read_mixture
-from acclimate.training.mlm_head import warm_up_head
+from acclimate.training.mixture import MIX_FILE
+from acclimate.training.new_tokens import NewTokens, add_new_tokens, warm_up
 from acclimate.training.result import (
     AdaptResult,
     cache_masked_texts,
@@ -86,10 +88,15 @@ from acclimate.training.result import (
 )
 from acclimate.training.rules import add_update_rules, check_rules
 from acclimate.training.sharding import check_sharding, shard
+from acclimate.training.source_measures import watch_sources
+from acclimate.training.sources import Source, open_sources, read_mixture
 from acclimate.training.stages import adapt_in_stages, stages_folder
 from acclimate.training.task_kinds import open_task
 from acclimate.training.trainer import LOG_FILE, StepTrainer, train
 from acclimate.version import __version__
+
+RESOLVED = ("masking_settings", "text_column", "heldout_every", "keep_steps", "similarity", "new_token_settings")
+"""Options that a manifest holds as what they resolve to."""
 
 
 @with_output_lock
@@ -131,14 +138,16 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     default_epochs = TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1
     budget = Budget.of(options, default_epochs)
     heldout = HeldOutText.of(options)
-    replays = open_replay(values(options), options.text_column)
-    if replays and not method.trains:
-        raise UserError(f"Method '{method.name}' does not train, so nothing can be replayed; remove replay and chat.")
-    similarity = _open_similarity(options, method, text, heldout, replays)
+    sources = open_sources(values(options), options.text_column)
+    mix = None if options.mix is None else read_mix(options.mix)
+    if (sources or mix) and not method.trains:
+        raise UserError(f"Method '{method.name}' does not train, so nothing can be mixed in; remove replay and mix.")
+    similarity = _open_similarity(options, method, text, heldout, sources)
     seed, max_length = options.seed, options.max_length
     step_tokens = STEP_TOKENS[default_device().type] if options.batch_size == AUTO else None
     adapter = resolve_adapter(method, options.adapter, options.adapter_settings, options.quantize)
     learning_rate = choose_learning_rate(options, method)
+    new_tokens = NewTokens.of(options.new_tokens, options.new_token_settings)
     strategy = resolve(options.masking, options.mask_rate, options.masking_settings)
     if (options.masking or options.masking_settings) and type(method).masking is not Method.masking:
         raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")
@@ -149,7 +158,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     sharded = check_sharding(options, method, precision)
     config = recorded(
         options,
-        (*BUDGETS, *REPLAY_OPTIONS, "masking_settings", "text_column", "heldout_every", "keep_steps", "similarity"),
+        (*BUDGETS, *REPLAY_OPTIONS, *RESOLVED),
         acclimate=__version__,
         model=method.starts_from or str(options.model),
         model_files=None if method.starts_from else model_fingerprint(str(options.model)),
@@ -168,8 +177,11 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         precision=precision,
         step_tokens=step_tokens,
         heldout=None if heldout is None else heldout.identity(),
-        replay=[replay.identity() for replay in replays] or None,
+        replay=[source.identity() for source in sources if not source.name] or None,
+        sources=[source.identity() for source in sources if source.name] or None,
+        mix=mix and mix.identity(),
         similarity=similarity and similarity.pairs and similarity.pairs.fingerprint(),
+        new_tokens=new_tokens and new_tokens.identity(),
     )
     config.update(check_keep_steps(options.keep_steps, method, budget.steps) | check_rules(options))
     work = out.parent / f".{out.name}.work"
@@ -188,7 +200,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     loaded = load_language_model(model, options.dropout, options.quantize)
     kind, loaded.pooling = loaded.kind, method.sentence_pooling
     method.check_kind(kind, model)
-    _check_masking(options, kind)
+    check_masking(options, kind, strategy)
+    add_new_tokens(new_tokens, loaded, text, seed, progress, group)
     layers = attach(to_device(loaded.model), sharded)
     layout = usable_layout(loaded.model, options.layout, given_layout)
     appended = add_method_virtual_tokens(loaded, method, seed)
@@ -203,7 +216,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
     with group.main_process_first():
         mixture = read_mixture(
-            replays,
+            sources,
+            mix,
             text,
             rows,
             loaded,
@@ -216,19 +230,18 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         )
         batch_size = mixture.batch_size
     open_work_folder(work, config, group)
-    if loaded.absent_head:
-        warm_up_head(loaded, rows, work / "head", options.head_tokens, seed, precision, progress, group, appended)
     about = {"paper": method.paper, "summary": method.summary}
-    result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, about=about)
+    how = {"seed": seed, "precision": precision, "progress": progress, "group": group, "appended": appended}
+    prepared = warm_up(new_tokens, loaded, rows, work, options.head_tokens, **how)
+    result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, prepared, about=about)
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
-        context = AdaptContext(
-            loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task, sharded
-        )
+        about_run = strategy, seed, precision, progress, group, task, sharded, length, mixture.names
+        context = AdaptContext(loaded.model, layers, loaded.tokenizer, rows, *about_run)
         method.prepare(context)
         rule = method.update_rule()
         set_weight_type(loaded.model, options.weights)
-        result.preparation = context.preparation
+        result.preparation |= context.preparation
         objectives = method.objectives()
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model, shared=adapter is not None)
@@ -245,9 +258,10 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         total = mixture.plan(budget, progress)
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
-        alike = replace(collator, masking=strategy)
+        alike = replace(collator, masking=strategy if kind.uses_masking else RandomMasking())
         heldout_options = loaded.tokenizer, alike, length, framing, batch_size, seed
         watch = [] if heldout is None else [heldout.make_callback(*heldout_options)]
+        watch += watch_sources(mixture, engine, loaded, alike, seed, work / "steps", config)
         data = StepDataset(
             mixture.rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group, order=mixture
         )
@@ -268,7 +282,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 seed=seed,
                 learning_rate=learning_rate,
                 optimizer=options.optimizer,
-                loader_workers=options.loader_workers,
+                loader_workers=0 if mixture.adapts else options.loader_workers,
                 weight_decay=options.weight_decay,
                 max_gradient_norm=options.max_gradient_norm,
                 warmup=options.warmup,
@@ -284,6 +298,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             )
         method.finish(context)
         result.take(trainer)
+        result.preparation |= {MIX_FILE: mixture.record()} if mixture.rounds else {}
         result.warning = warn_of_explosion(trainer.lines, learning_rate, kind.term, loaded.model.config.vocab_size)
     group.wait()
     if group.first:
@@ -297,18 +312,6 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
 adapt = verb(AdaptOptions, _adapt)
 
 
-def _check_masking(options: AdaptOptions, kind: ModelKind) -> None:
-    """Refuse masking options for a model that is trained without masking.
-
-    Raises:
-        UserError: If there are such options.
-    """
-    if not kind.uses_masking and (options.masking or options.masking_settings):
-        raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'masking'.")
-    if not kind.uses_masking and options.mask_rate != MASK_RATE:
-        raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'mask_rate'.")
-
-
 def _describe_masking(rows: TokenDataset, collator: Collator) -> MaskedTexts | None:
     """Return previews of masked texts for the report; None if the model is trained without masking."""
     if not collator.kind.uses_masking:
@@ -317,14 +320,14 @@ def _describe_masking(rows: TokenDataset, collator: Collator) -> MaskedTexts | N
 
 
 def _open_similarity(
-    options: AdaptOptions, method: Method, text: Corpus, heldout: HeldOutText | None, replays: list[Replay]
+    options: AdaptOptions, method: Method, text: Corpus, heldout: HeldOutText | None, sources: list[Source]
 ) -> SimilarityCheck | None:
     """Return what the embeddings of a sentence encoder are measured on; None if nothing is trained or measured."""
     if callable(options.model) or not (method.trains or method.stages()):
         return None
     texts = {"domain text (read in training)": text} if heldout is None else {"held-out text": heldout.corpus}
-    replayed = [replay.text for replay in replays if isinstance(replay.text, Corpus)]
-    texts |= {f"replayed text {number}": corpus for number, corpus in enumerate(replayed, 1)}
+    beside = [source.text for source in sources if isinstance(source.text, Corpus)]
+    texts |= {f"replayed text {number}": corpus for number, corpus in enumerate(beside, 1)}
     return SimilarityCheck.of(str(options.model), options.similarity, texts, method.sentence_pooling is not None)
 
 

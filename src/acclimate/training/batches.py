@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from acclimate.corpus.chat import plain_ids
 from acclimate.corpus.token_dataset import Rows
 from acclimate.errors import UserError
-from acclimate.masking import IGNORE_INDEX, Masking, Rewriting, Vocabulary
+from acclimate.masking import IGNORE_INDEX, Masking, Rewriting, Strategy, Vocabulary
 from acclimate.models import ModelKind
 from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPolicy
 from acclimate.objectives import Batch, ViewInput
@@ -115,7 +115,9 @@ class Collator:
         """
         order = np.argsort(-np.array(lengths), kind="stable").tolist()
         ordered = [lengths[index] for index in order]
-        parts = self._cut(self._rows(ordered), ordered, self.tokens)
+        # What rewritings draw for a short text may be longer than the text.
+        drawn = max((how.width for how in self.rewritings), default=0)
+        parts = self._cut(self._rows(ordered), [max(length, drawn) for length in ordered], self.tokens)
         return [[[order[place] for place in row] for row in part] for part in parts]
 
     def plan_share(self, lengths: Sequence[int], group: ProcessGroup) -> list[list[list[int]]]:
@@ -135,6 +137,7 @@ class Collator:
         texts: Mapping[int, np.ndarray],
         blocks: Sequence[tuple[np.ndarray, np.random.Generator]],
         parts: Sequence[list[list[int]]],
+        sources: Mapping[int, int | None] | None = None,
     ) -> list[Batch]:
         """Mask texts and return micro-batches of some of them.
 
@@ -142,15 +145,22 @@ class Collator:
             texts: Token ids by index.
             blocks: The indices of the texts that are masked together, the longest first, and their generator.
             parts: For each micro-batch the indices of the texts of each row.
+            sources: Source of each text by index; None if all have one source.
         """
         corrupted: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
         for block, rng in blocks:
+            if self.kind.targets is not None and getattr(self.masking, "rearranges", False):
+                texts = {**texts, **{index: self._rearrange(texts[index], rng) for index in block.tolist()}}
             masked, labels = self._corrupt([texts[index] for index in block.tolist()], rng)
             # A separate generator, so that a method with rewritings masks the same tokens as one without.
             seeds = rng.spawn(1)[0].integers(2**63, size=len(block))
             corrupted.update(zip(block.tolist(), zip(masked, labels, seeds, strict=True), strict=True))
         plain = {index: plain_ids(text) for index, text in texts.items()}
-        return [self._batch(part, plain, corrupted) for part in parts]
+        batches = [self._batch(part, plain, corrupted) for part in parts]
+        if not sources or None in sources.values():
+            return batches
+        found = [torch.tensor([sources[index] for row in part for index in row]) for part in parts]
+        return [replace(batch, source=source) for batch, source in zip(batches, found, strict=True)]
 
     def _for_processes(self, lengths: Sequence[int], size: int) -> Collator:
         """Return the collator that splits these texts into micro-batches that ``size`` processes share evenly.
@@ -202,9 +212,17 @@ class Collator:
         for part in split_micro_batches([sum(lengths[place] for place in row) for row in rows], limit, self.policy):
             yield rows[part]
 
+    def _rearrange(self, text: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return the row that a causal model reads in place of a text; answers of conversations stay as they are."""
+        assert isinstance(self.masking, Strategy)
+        if (text < 0).any():
+            return text
+        return self.masking.rearrange(text, ~np.isin(text, self.special), self.vocabulary, rng)
+
     def _corrupt(self, texts: list[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return masked ids and labels, both (texts, tokens of the longest text)."""
-        ids, text = self._pad_rows([[place] for place in range(len(texts))], dict(enumerate(texts)), len(texts[0]))
+        width = max(map(len, texts))
+        ids, text = self._pad_rows([[place] for place in range(len(texts))], dict(enumerate(texts)), width)
         if self.kind.targets is not None:
             labels = self.kind.targets(ids, text)
             return plain_ids(ids), np.where(labels < 0, IGNORE_INDEX, labels)
@@ -245,7 +263,7 @@ class Collator:
         rewritten = {}
         for how in self.rewritings:
             new = how(ids, text, allowed, self.vocabulary, here)
-            rewritten[how] = ViewInput(torch.from_numpy(new[0]), torch.from_numpy(new[1]))
+            rewritten[how] = ViewInput(*map(torch.from_numpy, new))
         tensors = [torch.from_numpy(array) for array in (ids, hidden, wanted, text)]
         return Batch(tensors[0], tensors[1], tensors[2], tensors[3], sum(map(len, rows)), rewritten)
 
@@ -314,7 +332,10 @@ class SharedTexts:
         places = np.sort(np.concatenate(blocks[mine])).tolist()
         texts = {place: np.asarray(self.rows[indices[place]]) for place in places}
         parts = self.collator.plan_share([len(text) for text in texts.values()], team)
-        return self.collator.build(texts, chosen, [[[places[i] for i in row] for row in part] for part in parts])
+        ordered = [[[places[i] for i in row] for row in part] for part in parts]
+        rows = self.rows
+        sources = {place: rows.source(indices[place]) for place in places} if isinstance(rows, Rows) else None
+        return self.collator.build(texts, chosen, ordered, sources)
 
 
 class StepDataset(Dataset):

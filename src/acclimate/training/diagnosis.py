@@ -28,6 +28,8 @@ class StepEngine(Protocol):
     precision: Precision
     loss_scale: float
     """Factor on the loss before its gradients are computed, which the gradients of a step keep."""
+    progress: float
+    """Share of the training that came before the step, from 0 to 1; the trainer sets it."""
     tokens: int
     """Real tokens that the last step read, in all processes."""
     texts: int

@@ -21,6 +21,7 @@ from acclimate.models.batching import logit_rows, max_graph_tokens, padding_poli
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 from acclimate.training.distributed import LastPass, ProcessGroup
+from acclimate.training.ledger import SourceLedger
 
 Terms = dict[str, Tensor]
 
@@ -70,12 +71,15 @@ class Engine:
         self.over_batch = [term for term in objectives if isinstance(term, BatchObjective)]
         self.step_context = step_context(model, precision, reuse_grad_buffer=not self.over_batch)
         self.precision = precision
-        self.loss_scale, self.tokens, self.texts = 1.0, 0, 0
+        self.loss_scale, self.progress, self.tokens, self.texts = 1.0, 0.0, 0, 0
         # Without masking, the masked tokens are the original ones, and both views are one.
         views = {view: view if kind.uses_masking else view.unmasked for term in objectives for view in term.views}
         self.views = tuple(dict.fromkeys(views.values()))
         self.duplicates = {view: same for view, same in views.items() if view != same}
         self.embeddings = any(term.embeddings for term in objectives)
+        self.ledger: SourceLedger | None = None
+        """Records the language-model loss of each source in steps with gradients; None if there is one source."""
+        self._recorded: SourceLedger | None = None
         for view in self.views:
             if view.reader not in self.readers:
                 raise ValueError(f"a view asks for the reader '{view.reader}', which was not given to this engine")
@@ -118,7 +122,7 @@ class Engine:
             groups.setdefault((view.reader, view.full, batch.view_input(view.tokens).ids.shape), []).append(view)
         for (name, _, (rows, _)), mine in groups.items():
             inputs = [batch.view_input(view.tokens) for view in mine]
-            ids, text = inputs[0]
+            ids, text, _ = inputs[0]
             if len(inputs) > 1:
                 ids, text = torch.cat([part.ids for part in inputs]), concatenate([part.text for part in inputs])
             with nullcontext() if name == "student" else torch.no_grad():
@@ -134,7 +138,7 @@ class Engine:
             hidden.update(zip(mine, states.chunk(len(mine)), strict=True))
         for found in (hidden, embedded, chosen):
             found.update({view: found[same] for view, same in self.duplicates.items() if same in found})
-        return Outputs(hidden, batch, self.heads, embedded, chosen, self.logit_rows)
+        return Outputs(hidden, batch, self.heads, embedded, chosen, self.logit_rows, self.progress)
 
     def step(self, batches: Sequence[Batch], *, backward: bool = True) -> Terms:
         """Compute all terms over the step and add their gradients to the parameters.
@@ -149,10 +153,16 @@ class Engine:
         """
         counts = self._counts(batches)
         terms: Terms = {}
+        self._recorded = ledger = self.ledger if backward else None
+        if ledger:
+            ledger.open_step(batches[0].masked.device)
         with self.group.sum_gradients(self.model.parameters() if backward else ()) as last_pass, self.step_context():
             self._run(batches, counts, terms, backward, last_pass)
         names = [term.name for term in self.additive]
-        summed = dict(zip(names, self.group.add([terms[name] for name in names]), strict=True))
+        sums = self.group.add([terms[name] for name in names] + ([ledger.step] if ledger else []))
+        if ledger:
+            ledger.close_step(sums.pop())
+        summed = dict(zip(names, sums, strict=True))
         terms = summed | {term.name: terms[term.name] for term in self.over_batch}
         weights = self.weights
         terms["loss"] = torch.stack([weights[name] * value for name, value in terms.items()]).sum()
@@ -256,10 +266,14 @@ class Engine:
     ) -> Tensor:
         """Return the part of the loss that a micro-batch contributes, and add its additive terms to ``terms``."""
         outputs, represented = read
-        parts = []
+        parts, ledger = [], self._recorded
         for term in self.additive:
             with nullcontext() if term.weight else torch.no_grad():  # it is reported only
-                value = term.total(outputs) / counts[term.name]
+                losses = term.token_losses(outputs) if ledger else None
+                if ledger and losses is not None:
+                    ledger.add(outputs.batch, losses)
+                    ledger = None  # a second language-model loss is that of another view
+                value = (term.total(outputs) if losses is None else losses.sum()) / counts[term.name]
             terms[term.name] = terms.get(term.name, 0) + value.detach()
             parts.append(term.weight * value)
         # By the chain rule this product has the gradient of the loss, though not its value.
@@ -330,7 +344,7 @@ class TaskEngine:
             group: The processes that share each step.
         """
         self.model, self.loss, self.precision, self.group = model, loss, precision, group or ProcessGroup()
-        self.loss_scale, self.tokens, self.texts = 1.0, 0, 0
+        self.loss_scale, self.progress, self.tokens, self.texts = 1.0, 0.0, 0, 0
         self.step_context = step_context(model, precision)
 
     def step(self, batches: Sequence[TaskBatch]) -> Terms:

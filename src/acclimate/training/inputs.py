@@ -20,6 +20,7 @@ from acclimate.corpus import Corpus, TokenDataset
 from acclimate.corpus.documents import as_corpus
 from acclimate.corpus.tokenizing import EVERY_ROW, Framing
 from acclimate.errors import UserError, warn_once
+from acclimate.masking import MASK_RATE, Strategy
 from acclimate.model_kinds import MASKED, ModelKind, kind_of_checkpoint
 from acclimate.models import LanguageModel, longest_text
 from acclimate.models.batching import round_up
@@ -209,6 +210,20 @@ def check_length(loaded: LanguageModel, max_length: int) -> None:
     positions = longest_text(loaded.model)
     if positions is not None and max_length > positions:
         raise UserError(f"max-length {max_length} is more than the {positions} positions of this model.")
+
+
+def check_masking(options: AdaptOptions, kind: ModelKind, strategy: Strategy) -> None:
+    """Refuse masking options for a model that is trained without masking, unless the strategy rearranges its texts.
+
+    Raises:
+        UserError: If there are such options.
+    """
+    if strategy.rearranges:
+        return
+    if not kind.uses_masking and (options.masking or options.masking_settings):
+        raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'masking'.")
+    if not kind.uses_masking and options.mask_rate != MASK_RATE:
+        raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'mask_rate'.")
 
 
 def with_kind_defaults(options: AdaptOptions, method: Method) -> AdaptOptions:

@@ -153,6 +153,8 @@ class AdaptContext:
         task: The labelled task that was given, see :mod:`acclimate.tasks`, or None. Cached values that depend on it
             need ``task.fingerprint()`` among their options.
         sharded: Whether the weights will be sharded among the processes.
+        max_length: Maximum tokens per text.
+        sources: Names of the sources of the texts, the domain text first, by :attr:`Batch.source`.
         preparation: What a method recorded before training, by the name of the JSON file to write into the model
             folder.
     """
@@ -168,6 +170,8 @@ class AdaptContext:
     group: ProcessGroup = field(default_factory=ProcessGroup)
     task: Any = None
     sharded: bool = False
+    max_length: int = 512
+    sources: Sequence[str] = ("domain",)
     preparation: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -1,4 +1,4 @@
-"""Replay: a training that reads several texts, each with its share of the tokens.
+"""A training that reads several texts: sources whose shares a mix decides, and replay with fixed shares.
 
 General text and conversations among the domain text keep a model from forgetting them. The loss of every token counts
 alike. Terms that compare the texts of a step read the replayed texts as well: leaving them out would give each step
@@ -8,84 +8,44 @@ training, such as importance, is measured on the domain text alone.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import shutil
+import time
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from acclimate.corpus import Corpus, TokenDataset, tokenize
-from acclimate.corpus.chat import Chats, tokenize_chats
-from acclimate.corpus.token_dataset import Rows
-from acclimate.corpus.tokenizing import Framing
+from acclimate.corpus import TokenDataset
+from acclimate.corpus.mix.base import AdaptiveMix, History, Mix, Round, ask
+from acclimate.corpus.token_dataset import Rows, RowSubset
 from acclimate.errors import UserError
-from acclimate.models import LanguageModel
-from acclimate.options.replay import REPLAY_SHARE
-from acclimate.progress import print_message, report_text
-from acclimate.training.inputs import Budget, as_corpus
-from acclimate.training.method import cache_folder
-from acclimate.training.sampler import EpochSampler
+from acclimate.files import atomic_folder, cache_folder, read_json, write_json
+from acclimate.progress import print_message
+from acclimate.records import fingerprint
+from acclimate.training.callbacks import ResumableCallback, find_newest_checkpoint
+from acclimate.training.inputs import Budget
+from acclimate.training.ledger import SourceLedger
+from acclimate.training.sampler import EpochSampler, MixtureSampler
+from acclimate.training.trainer import LOG_FILE, StepTrainer
 
 COUNTS = ("documents", "duplicates", "leaked", "broken", "truncated", "repeated")
 """What is recorded of a text, unless it is 0."""
 MANY_EPOCHS = 16
 """Repetitions of a text after which another one teaches almost nothing (Muennighoff et al., NeurIPS 2023)."""
 
+MIX_FILE = "mix.json"
+"""File of a checkpoint, and beside the model, with the rounds of a mix."""
+Measurement = Callable[[int], dict[str, np.ndarray]]
+"""Returns fields of a :class:`Round`, given the number of the round."""
+
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Replay:
-    """Text or conversations to replay, and their share of the tokens."""
-
-    text: Corpus | Chats
-    share: float
-
-    def identity(self) -> dict[str, Any]:
-        """Return the entry of the configuration that is recorded."""
-        kind = "chat" if isinstance(self.text, Chats) else "text"
-        return {kind: self.text.fingerprint, "share": self.share}
-
-
-def open_replay(given: Mapping[str, Any], text_column: str) -> list[Replay]:
-    """Return what is replayed, without sources whose share is 0.
-
-    Args:
-        given: The options ``replay``, ``replay_share``, ``chat`` and ``chat_share``, as far as they are given.
-        text_column: Column that holds the text in tables and JSON lines.
-
-    Raises:
-        UserError: If a share is given without a source, a source does not exist, or the shares leave nothing for the
-            domain text.
-    """
-    found = [
-        Replay(as_corpus(source, text_column, given.get("encoding")), share)
-        for source, share in _shares("replay", given)
-    ]
-    for source, share in _shares("chat", given):
-        found.append(Replay(source if isinstance(source, Chats) else Chats(source), share))
-    if (total := sum(replay.share for replay in found)) >= 1:
-        raise UserError(
-            f"The shares of replay and chat are {total:.0%} together and leave nothing for the domain text."
-        )
-    return [replay for replay in found if replay.share]
-
-
-def _shares(name: str, given: Mapping[str, Any]) -> list[tuple[Any, float]]:
-    sources, share = given.get(name), given.get(f"{name}_share")
-    if sources is None:
-        if share:
-            raise UserError(f"'{name}_share' needs a source; give it with --{name}.")
-        return []
-    if isinstance(sources, Mapping):
-        return list(sources.items())
-    return [(sources, REPLAY_SHARE if share is None else share)]
 
 
 @dataclass(frozen=True)
@@ -95,12 +55,18 @@ class MixedText:
     Attributes:
         name: Its name in messages.
         rows: Its rows.
-        share: Its share of the tokens.
+        share: Its share of the tokens if it is fixed; None if the mix decides.
+        key: Its name for the mix.
+        parent: Index of the text that it is a part of, where the mix divides texts; else its own.
+        heldout: Rows that are not trained on, on which the mix measures the loss; None if it does not.
     """
 
     name: str
-    rows: TokenDataset
-    share: float
+    rows: TokenDataset | RowSubset
+    share: float | None = None
+    key: str = ""
+    parent: int = 0
+    heldout: Rows | None = None
 
 
 class MixedRows(Rows):
@@ -128,6 +94,10 @@ class MixedRows(Rows):
             lengths[here] = source.rows.lengths_of(rows[here] - (end - len(source.rows)))
         return lengths
 
+    def source(self, index: int) -> int:
+        """Return the index of the text of a row."""
+        return bisect_right(self._ends, index)
+
     def place(self, index: int) -> str:
         """Return the number of the document of a row, counted from 1, and the name of its text."""
         text, row = self._locate(index)
@@ -138,212 +108,208 @@ class MixedRows(Rows):
         return self.texts[number], index - (self._ends[number - 1] if number else 0)
 
 
-class MixtureSampler:
-    """Chooses the texts of each step from several sources, as a function of the seed and the step alone.
-
-    A text of a source is due once the source has read less than its share of the tokens, so that after any number of
-    texts each source is at most about a text away from its share, whatever the lengths. This is start-time fair
-    queueing (Goyal et al., 1996). A resumed run needs no state: how many texts of each source come before a step
-    follows from the cumulative lengths. A source that is read completely starts again in a new random order.
-    """
-
-    def __init__(self, lengths: Sequence[np.ndarray], shares: Sequence[float], batch_size: int, seed: int) -> None:
-        """Prepare the order of each source.
-
-        Args:
-            lengths: Tokens of each text, at least 1, by source: (texts,). The first source is the domain text.
-            shares: The share of the tokens of each source; they sum to 1.
-            batch_size: Texts per step.
-            seed: Random seed.
-        """
-        self.batch_size = batch_size
-        self._sources = [
-            _Source(np.asarray(each, dtype=np.int64), share, batch_size, seed, number)
-            for number, (each, share) in enumerate(zip(lengths, shares, strict=True))
-        ]
-        self._first = np.cumsum([0, *(source.texts for source in self._sources)]).tolist()
-        self._counts = lru_cache(maxsize=4)(self._count_texts)
-
-    @property
-    def mean_length(self) -> float:
-        """Mean tokens per text of the mix."""
-        return 1 / sum(source.share * source.texts / source.tokens for source in self._sources)
-
-    def of(self, step: int) -> list[int]:
-        """Return the indices of the texts of a step in the rows of all sources, one source after the other."""
-        before, after = (self._counts(number * self.batch_size) for number in (step, step + 1))
-        return [
-            first + index
-            for first, source, start, end in zip(self._first, self._sources, before, after, strict=False)
-            for index in source.between(start, end)
-        ]
-
-    def read(self, steps: int) -> list[int]:
-        """Return the tokens of each source in the first ``steps`` steps."""
-        counts = self._counts(steps * self.batch_size)
-        return [source.tokens_before(count) for source, count in zip(self._sources, counts, strict=True)]
-
-    def epochs(self, steps: int) -> list[float]:
-        """Return how many times the first ``steps`` steps read each source."""
-        return [tokens / source.tokens for tokens, source in zip(self.read(steps), self._sources, strict=True)]
-
-    def steps_for(self, epochs: float) -> int:
-        """Return the number of steps that read the domain text ``epochs`` times, rounded up."""
-        domain = self._sources[0]
-        texts = math.ceil(epochs * domain.texts)
-        total = int(domain.tokens_before(texts - 1) / domain.share)
-        while domain.due(total) < texts:
-            total += 1
-        return max(1, math.ceil(self._due(total) / self.batch_size))
-
-    def _due(self, total: int) -> int:
-        return sum(source.due(total) for source in self._sources)
-
-    def _count_texts(self, position: int) -> tuple[int, ...]:
-        """Return how many of the first ``position`` texts of the mix are of each source."""
-        guess, width = int(position * self.mean_length), 1 + int(self.batch_size * self.mean_length)
-        low = high = guess
-        while low and self._due(low) > position:
-            low, width = max(0, low - width), 2 * width
-        while self._due(high) <= position:
-            high, width = high + width, 2 * width
-        total = low + bisect_right(range(low, high), position, key=self._due) - 1
-        # From here to the next token at most one text of each source is due; the first sources come first.
-        left = position - self._due(total)
-        counts = []
-        for source in self._sources:
-            due = source.due(total)
-            taken = min(left, source.due(total + 1) - due)
-            counts.append(due + taken)
-            left -= taken
-        return tuple(counts)
-
-
-class _Source:
-    """The texts of one source in the order in which they are read, one epoch after the other without end."""
-
-    def __init__(self, lengths: np.ndarray, share: float, batch_size: int, seed: int, number: int) -> None:
-        self.lengths, self.share = lengths, share
-        self.texts, self.tokens = len(lengths), int(lengths.sum())
-        self._order = _SourceOrder(self.texts, batch_size, seed, number)
-        self._starts = lru_cache(maxsize=3)(self._find_starts)
-
-    def due(self, total: int) -> int:
-        """Return how many texts start before the share of this source in ``total`` tokens of the mix."""
-        epoch, rest = divmod(total * self.share, self.tokens)
-        return int(epoch) * self.texts + int(np.searchsorted(self._starts(int(epoch)), rest))
-
-    def between(self, start: int, stop: int) -> list[int]:
-        """Return the indices of the texts at the places from ``start`` to ``stop`` of the order."""
-        return self._order.between(start, stop)
-
-    def tokens_before(self, place: int) -> int:
-        """Return the tokens of all texts before a place in the order."""
-        epoch, rest = divmod(place, self.texts)
-        return epoch * self.tokens + int(self._starts(epoch)[rest])
-
-    def _find_starts(self, epoch: int) -> np.ndarray:
-        """Return the tokens of an epoch before each of its texts: (texts,)."""
-        lengths = self.lengths[self._order.epoch(epoch)]
-        return np.cumsum(lengths) - lengths
-
-
-class _SourceOrder(EpochSampler):
-    """The order of one source of a mix, in which any ``batch_size`` texts in a row are distinct.
-
-    Where the steps begin in it depends on the other sources. Texts at the start of an epoch that are among the last
-    ``batch_size`` of the epoch before are therefore all swapped with later ones, unless the source is very short.
-    """
-
-    def __init__(self, texts: int, batch_size: int, seed: int, number: int) -> None:
-        self._window, self._number = min(texts, batch_size), number
-        super().__init__(texts, 2 * self._window, seed)
-
-    def _drawn(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng([self.seed, 1, epoch, self._number]).permutation(self.texts)
-
-    def _shared_with_next_epoch(self, epoch: int) -> int:
-        return self._window
-
-
 class Mixture:
-    """The domain text and what is replayed beside it, and the order in which a training reads them.
+    """The domain text and what is read beside it, and the order in which a training reads them.
+
+    The sources that a mix weights come first; texts that are replayed keep their shares, and the mix divides the rest.
 
     Attributes:
         texts: The texts, the domain text first.
         rows: The rows of all texts.
         batch_size: Texts per step.
+        mix: The mix; None if there is only the domain text beside what is replayed.
+        rounds: What the mix was asked with, and what it proposed.
+        ledger: Losses of the texts in training; None if there is only one text.
     """
 
-    def __init__(self, texts: Sequence[MixedText], batch_size: int, seed: int, appended: int = 0) -> None:
+    def __init__(
+        self, texts: Sequence[MixedText], batch_size: int, seed: int, appended: int = 0, mix: Mix | None = None
+    ) -> None:
         """Prepare the order.
 
         Args:
-            texts: The texts, the domain text first.
+            texts: The texts, the domain text first; those that the mix weights come before those with a share.
             batch_size: Texts per step.
             seed: Random seed.
             appended: Virtual tokens per row, which do not count.
+            mix: The mix of the texts without a share; None if it is one.
         """
-        self.texts, self.batch_size, self._appended = texts, batch_size, appended
+        self.texts, self.batch_size, self.mix, self._appended = texts, batch_size, mix, appended
         self.rows: Rows = texts[0].rows
+        self.weighted = [text for text in texts if text.share is None]
+        self.rounds: list[Round] = []
+        self.steps, self.timed = 0, False
+        self.ledger: SourceLedger | None = None
+        self.recent = np.full(len(texts), np.nan)
         self._sampler: MixtureSampler | None = None
         if len(texts) > 1:
-            lengths = [text.rows.lengths - appended for text in texts]
-            self._sampler = MixtureSampler(lengths, [text.share for text in texts], batch_size, seed)
-            self.rows = MixedRows(texts)
+            self._lengths = [text.rows.lengths - appended for text in texts]
+            self._sampler = MixtureSampler(self._lengths, self._shares(), batch_size, seed)
+            self.rows, self.ledger = MixedRows(texts), SourceLedger(len(texts))
         self._order = self._sampler or EpochSampler(len(self.rows), batch_size, seed)
+
+    def _shares(self, weights: np.ndarray | None = None) -> list[float]:
+        """Return the shares of all texts, given the weights of those without a share; by default they are equal."""
+        count = len(self.weighted)
+        weights = np.full(count, 1 / count) if weights is None else weights
+        fixed = [text.share for text in self.texts if text.share is not None]
+        return [*((1 - sum(fixed)) * weights).tolist(), *fixed]
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each text, which for sources of a mix is the one that the mix knows."""
+        return [text.key or text.name for text in self.texts]
 
     @property
     def mean_length(self) -> float:
         """Mean tokens per row of the mix."""
-        return _mean_length(self.texts)
+        return mean_length(self.texts, self._shares())
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the mix is asked during the training, so that no step can be prepared before the one before it."""
+        if self.mix is None:
+            return False
+        return isinstance(self.mix, AdaptiveMix) or (self.timed and len(self.mix.moments) > 1)
 
     def of(self, step: int) -> list[int]:
         """Return the indices of the texts of a step."""
         return self._order.of(step)
 
-    def describe(self, steps: int) -> list[dict[str, Any]]:
-        """Return what the first ``steps`` steps read of each text: its share as given and realized, tokens, epochs.
+    def ask(self, measured: Round, progress: float) -> np.ndarray:
+        """Ask the mix for weights, and record the round."""
+        assert self.mix is not None
+        history = History(
+            names=tuple(text.key for text in self.weighted),
+            sizes=np.array([text.rows.tokens for text in self.weighted], dtype=float),
+            steps=0 if self.timed else self.steps,
+            progress=progress,
+            rounds=(*self.rounds, measured),
+            parents=np.array([text.parent for text in self.weighted]),
+        )
+        weights = ask(self.mix, history)
+        self.rounds.append(replace(measured, weights=weights))
+        return weights
 
-        The numbers of its documents, and of those that were left out or cut, are included. The list is empty if there
-        is only the domain text.
+    def change(self, step: int, weights: np.ndarray) -> None:
+        """Set the weights of the sources of the mix from a step on."""
+        assert self._sampler is not None
+        self._sampler.change(step, self._shares(weights))
+
+    def restore(self, rounds: Sequence[Round]) -> None:
+        """Set the weights of a run that is resumed."""
+        self.rounds = list(rounds)
+        for one in rounds:
+            assert one.weights is not None
+            self.change(effective_step(one.step), one.weights)
+
+    def read(self, steps: int) -> np.ndarray:
+        """Return the tokens of each source of the mix in the first ``steps`` steps."""
+        assert self._sampler is not None
+        return np.array(self._sampler.read(steps)[: len(self.weighted)], dtype=float)
+
+    def describe(self, steps: int) -> list[dict[str, Any]]:
+        """Return what the first ``steps`` steps read of each text.
+
+        For each text: its share of the tokens as scheduled and realized, tokens, epochs, and the mean loss of its
+        predicted tokens since the last line of the log. Where a mix changes the shares, ``share`` is the mean over
+        the steps, and ``weights`` has the first step of each share. The numbers of its documents, and of those that
+        were left out or cut, are included. The list is empty if there is only the domain text.
         """
         if self._sampler is None:
             return []
         tokens = self._sampler.read(steps)
-        return [
-            {
+        changes = [(step, shares) for step, shares in self._sampler.changes if step < max(1, steps)]
+        scheduled = self._sampler.scheduled(steps) if len(changes) > 1 else list(changes[0][1])
+        found = []
+        for number, (text, read) in enumerate(zip(self.texts, tokens, strict=True)):
+            about: dict[str, Any] = {
                 "name": text.name,
-                "share": round(text.share, 6),
+                "share": round(scheduled[number] / max(1e-9, sum(scheduled)), 6),
                 "realized": round(read / max(1, sum(tokens)), 6),
                 "tokens": read,
-                "epochs": round(epochs, 3),
-                **{name: text.rows.report[name] for name in COUNTS if text.rows.report.get(name)},
+                "epochs": round(read / int(self._lengths[number].sum()), 3),
             }
-            for text, read, epochs in zip(self.texts, tokens, self._sampler.epochs(steps), strict=True)
-        ]
+            if not np.isnan(self.recent[number]):
+                about["loss"] = round(float(self.recent[number]), 5)
+            if text.key and text.share is None and len(self.weighted) > 1:
+                about["source"] = text.key
+            if len(changes) > 1:
+                about["weights"] = [[step, round(shares[number], 4)] for step, shares in changes]
+            about |= {name: text.rows.report[name] for name in COUNTS if text.rows.report.get(name)}
+            found.append(about)
+        return found
+
+    def record(self) -> dict[str, Any]:
+        """Return all rounds of the mix, and the mean of its weights over the training, as plain values."""
+        assert self.mix is not None and self._sampler is not None
+        scheduled = np.array(self._sampler.scheduled(self.steps or self.rounds[-1].step)[: len(self.weighted)])
+        return {
+            "mix": self.mix.describe(),
+            "sources": [text.key for text in self.weighted],
+            "mean_weights": (scheduled / max(1e-9, scheduled.sum())).round(6).tolist(),
+            "rounds": [one.to_dict() for one in self.rounds],
+        }
 
     def plan(self, budget: Budget, progress: bool) -> int:
         """Return the number of optimizer steps, and print the shares and the epochs of each text.
 
-        Epochs are those of the domain text, and all tokens count as tokens.
+        Epochs are those of the domain text, and all tokens count as tokens. A mix that does not depend on the training
+        is asked here; for one that does, the numbers are those of equal weights.
+
+        Raises:
+            UserError: If the budget is in epochs, and the mix does not read the domain text.
         """
-        mix = self._sampler
-        if mix is None:
+        self.timed = budget.max_minutes is not None
+        if self._sampler is None:
             return budget.resolve(self.texts[0].rows, self.batch_size, self._appended)
-        if budget.epochs is not None:
-            steps = mix.steps_for(budget.epochs)
-        elif budget.tokens is not None:
-            steps = max(1, round(budget.tokens / self.batch_size / mix.mean_length))
-        else:
-            steps = budget.resolve(self.texts[0].rows, self.batch_size)
-        timed = budget.max_minutes is not None
+        moments, proposed = (0.0,), [self._shares()]
+        if self.mix is not None and not self.adapts:
+            moments, nothing = self.mix.moments, np.zeros(len(self.weighted))
+            proposed = [self._shares(self.ask(Round(0, nothing), moment)) for moment in moments]
+        steps = self.steps = self._count_steps(budget, np.diff([*moments, 1.0]), proposed)
+        starts = [round(moment * steps) for moment in moments]
+        self.rounds = [replace(one, step=start) for one, start in zip(self.rounds, starts, strict=False)]
+        for start, shares in zip(starts, proposed, strict=True):
+            self._sampler.change(start, shares)
+        self._report(steps, progress)
+        return steps
+
+    def _count_steps(self, budget: Budget, durations: np.ndarray, proposed: Sequence[Sequence[float]]) -> int:
+        """Return the number of steps of a budget, given the shares of the texts and how long each is in force."""
+        if budget.epochs is None and budget.tokens is None:
+            return budget.resolve(self.texts[0].rows, self.batch_size)
+        assert self._sampler is not None
+        domain = [number for number, text in enumerate(self.weighted) if text.parent == 0]
+        if len(proposed) == len(domain) == 1 and budget.epochs is not None and proposed[0][0]:
+            self._sampler.change(0, proposed[0])
+            return self._sampler.steps_for(budget.epochs)
+        per_step = self.batch_size * durations * [mean_length(self.texts, shares) for shares in proposed]
+        if budget.tokens is not None:
+            return max(1, round(budget.tokens / per_step.sum()))
+        of_domain = float(per_step @ [sum(shares[number] for number in domain) for shares in proposed])
+        if not of_domain:
+            raise UserError("The mix does not read the domain text, so it has no epochs; give --steps or --tokens.")
+        wanted = float(budget.epochs or 0) * sum(int(self._lengths[number].sum()) for number in domain)
+        return max(1, math.ceil(wanted / of_domain))
+
+    def _report(self, steps: int, progress: bool) -> None:
+        """Print the shares, and warn of texts that are repeated too often."""
+        texts = self.describe(1 if self.timed else steps)
+        if self.adapts and self.mix is not None:
+            names = ", ".join(text["name"] for text in texts)
+            print_message(f"Mix: {self.mix.describe()} of {names}, asked during the training.", enabled=progress)
+            return
         parts = [
-            f"{text['share']:.1%} {text['name']}" + ("" if timed else f" ({text['epochs']:.3g} epochs)")
-            for text in self.describe(1 if timed else steps)
+            f"{text['share']:.1%} {text['name']}" + ("" if self.timed else f" ({text['epochs']:.3g} epochs)")
+            for text in texts
         ]
         print_message(f"Mix: {', '.join(parts)}.", enabled=progress)
-        for text in self.describe(1 if timed else steps)[1:]:
+        if "weights" in texts[0]:
+            for number, (start, _) in enumerate(texts[0]["weights"]):
+                shares = ", ".join(f"{text['weights'][number][1]:.1%} {text['name']}" for text in texts)
+                print_message(f"From step {start + 1:,}: {shares}.", enabled=progress)
+        for text in texts[1:]:
             if text["epochs"] > MANY_EPOCHS:
                 log.warning(
                     "'%s' is read %.0f times, and a text teaches little after %d times; give more of it, or a smaller "
@@ -352,78 +318,130 @@ class Mixture:
                     text["epochs"],
                     MANY_EPOCHS,
                 )
-        return steps
 
 
-def read_mixture(
-    replays: Sequence[Replay],
-    domain: Corpus,
-    rows: TokenDataset,
-    loaded: LanguageModel,
-    max_length: int,
-    *,
-    framing: Framing,
-    choose_batch: Callable[[TokenDataset, float, float], int],
-    seed: int,
-    appended: int,
-    progress: bool,
-) -> Mixture:
-    """Tokenize what is replayed, and mix it with the domain text.
+@dataclass(frozen=True)
+class SharedStart:
+    """A checkpoint in the cache from which trainings start that differ in their end alone.
 
-    Args:
-        replays: What is replayed.
-        domain: The domain text.
-        rows: Its rows.
-        loaded: The model and its tokenizer.
-        max_length: Maximum tokens per row.
-        framing: Where special tokens are added to documents.
-        choose_batch: Function from the domain text, the mean tokens per text of the mix, and the share of the domain
-            text to the number of texts per step.
-        seed: Random seed.
-        appended: Virtual tokens per row.
-        progress: Whether to show progress.
-
-    Raises:
-        UserError: If a text is empty, or conversations are given for a model that cannot learn from them.
+    Attributes:
+        folder: The folder of the checkpoint and the log.
+        step: Optimizer steps before.
     """
-    texts, cache = [], cache_folder() / "rows"
-    of_domain = {one["hash"] for one in domain.contents()} if replays else set()
-    for replay in replays:
-        if isinstance(replay.text, Chats):
-            if loaded.kind.uses_masking or appended:
-                what = "virtual tokens" if appended else f"a {loaded.kind.name} language model"
-                raise UserError(f"Conversations are for causal language models; {what} cannot learn answers.")
-            found = tokenize_chats(replay.text, loaded.tokenizer, max_length, cache=cache)
-            about = replay.text.report.summary("conversation")
-            for count, words in (("truncated", "truncated"), ("repeated", "split into one text per answer")):
-                about += f"; {found.report[count]:,} {words}" if found.report[count] else ""
-        else:
-            found = tokenize(
-                replay.text, loaded.tokenizer, max_length, framing=framing, cache=cache, progress=progress
-            )
-            about = replay.text.report.summary()
-        texts.append(MixedText(text_name(replay.text), found, replay.share))
-        report_text(f"Replay: {about}.", progress, bool(replay.text.report.problems))
-        if of_domain & {one["hash"] for one in replay.text.contents()}:
-            log.warning(
-                "'%s' is replayed and is domain text as well, so it is read more often.", text_name(replay.text)
-            )
-    counts = Counter(text.name for text in texts)
-    named = [
-        MixedText(f"{text.name} ({number})" if counts[text.name] > 1 else text.name, text.rows, text.share)
-        for number, text in enumerate(texts, 1)
-    ]
-    share = 1 - sum(text.share for text in named)
-    mixed = [MixedText("domain text", rows, share), *named]
-    return Mixture(mixed, choose_batch(rows, _mean_length(mixed), share), seed, appended)
+
+    folder: Path
+    step: int
+
+    @classmethod
+    def of(cls, mixture: Mixture, config: Mapping[str, Any]) -> SharedStart | None:
+        """Return the checkpoint for a training with this configuration; None if its mix asks for none."""
+        share = mixture.mix.shared_until if mixture.mix and not mixture.timed else 0.0
+        if not share or config.get("keep_steps"):
+            return None
+        same = {name: value for name, value in config.items() if name != "mix"}
+        first = mixture.rounds[0].to_dict()["weights"]
+        key = fingerprint(json.loads(json.dumps([same, first, mixture.steps], default=str)))
+        return cls(cache_folder() / "starts" / key, round(share * mixture.steps))
+
+    def keep(self, work: Path) -> None:
+        """Copy the checkpoint of a training, and its log, to the cache."""
+        if not self.folder.is_dir():
+            with atomic_folder(self.folder) as made:
+                name = f"checkpoint-{self.step}"
+                shutil.copytree(work / name, made / name)
+                shutil.copy(work / LOG_FILE, made / LOG_FILE)
+
+    def use(self, work: Path) -> None:
+        """Copy the checkpoint from the cache to a training that has none."""
+        if self.folder.is_dir() and find_newest_checkpoint(work) is None:
+            shutil.copytree(self.folder, work, dirs_exist_ok=True)
+            log.info("The first %s steps are those of an earlier training.", f"{self.step:,}")
 
 
-def _mean_length(texts: Sequence[MixedText]) -> float:
+class MixCallback(ResumableCallback):
+    """Records the losses of the texts for the log, and asks the mix for weights when it is due."""
+
+    def __init__(
+        self, trainer: StepTrainer, mixture: Mixture, measure: Measurement | None, start: SharedStart | None = None
+    ) -> None:
+        """Set up the callback.
+
+        Args:
+            trainer: The trainer.
+            mixture: The texts and the mix.
+            measure: Returns what the mix reads, apart from the losses in training.
+            start: Where the checkpoint before the end of the mix is kept; None if it is not.
+        """
+        self._trainer, self._mixture, self._measure, self._start = trainer, mixture, measure, start
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Ask for the weights of the first step."""
+        if state.global_step == 0:
+            self._ask(state)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Take the losses for a line of the log, and ask for weights."""
+        if control.should_log and self._mixture.ledger:
+            self._mixture.recent = self._mixture.ledger.since("log")
+        if state.global_step < state.max_steps:
+            self._ask(state)
+        if self._start and state.global_step == self._start.step and not self._start.folder.is_dir():
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Keep the checkpoint before the end of the mix."""
+        if self._start and state.global_step == self._start.step:
+            self._start.keep(Path(str(args.output_dir)))
+
+    def _ask(self, state: TrainerState) -> None:
+        mixture, trainer, step = self._mixture, self._trainer, state.global_step
+        progress = trainer.clock.spent if mixture.timed else step / state.max_steps
+        if (
+            not mixture.adapts
+            or not mixture.mix
+            or not mixture.mix.is_due(step, state.max_steps, progress, len(mixture.rounds))
+        ):
+            return
+        started, found = time.monotonic(), dict[str, np.ndarray]()
+        if "train_loss" in mixture.mix.reads and mixture.ledger:
+            found["train_loss"] = mixture.ledger.since("mix")[: len(mixture.weighted)]
+        if self._measure is not None:
+            ledger, trainer.engine.ledger = trainer.engine.ledger, None
+            found |= self._measure(len(mixture.rounds))
+            trainer.engine.ledger = ledger
+        mixture.change(effective_step(step), mixture.ask(Round(step, mixture.read(step), **found), progress))
+        # Measuring does not count as training time.
+        trainer.clock.earlier -= time.monotonic() - started
+
+    def save(self, checkpoint: Path) -> None:
+        """Write the losses and the rounds into the folder of a checkpoint."""
+        mixture = self._mixture
+        ledger = mixture.ledger.state() if mixture.ledger else {}
+        rounds = [one.to_dict() for one in mixture.rounds] if mixture.adapts else []
+        write_json(checkpoint / MIX_FILE, {"ledger": ledger, "rounds": rounds})
+
+    def load(self, checkpoint: Path) -> None:
+        """Restore the losses, and the weights so far."""
+        state = read_json(checkpoint / MIX_FILE)
+        if self._mixture.ledger:
+            self._mixture.ledger.load(state["ledger"])
+        if self._mixture.adapts:
+            self._mixture.restore([Round.from_dict(one) for one in state["rounds"]])
+
+
+def effective_step(step: int) -> int:
+    """Return the first step that has the weights that a mix proposed after ``step`` steps.
+
+    The texts of the next step are prepared already, except at the start.
+    """
+    return step + 1 if step else 0
+
+
+def mean_length(texts: Sequence[MixedText], shares: Sequence[float]) -> float:
     """Return the mean tokens per row of a mix."""
-    return 1 / sum(text.share * len(text.rows) / text.rows.tokens for text in texts)
-
-
-def text_name(text: Corpus | Chats) -> str:
-    """Return the name of the first file of a text, and how many others there are."""
-    first, *others = [Path(str(source["name"])).name for source in text.contents()]
-    return first + (f" and {len(others)} more" if others else "")
+    pairs = zip(texts, shares, strict=True)
+    return 1 / sum(share * len(text.rows) / text.rows.tokens for text, share in pairs)

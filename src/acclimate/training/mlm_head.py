@@ -1,8 +1,11 @@
-"""Warming up the language-model head of a checkpoint that has none."""
+"""Training some parts of a model before the others: a head that a checkpoint lacks, or the rows of new tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+
+from torch import nn
 
 from acclimate.corpus import TokenDataset
 from acclimate.device import choose_precision, default_device
@@ -16,6 +19,7 @@ from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
 from acclimate.training.inputs import Budget
 from acclimate.training.trainer import train
+from acclimate.updates import UpdateRule
 
 
 def warm_up_head(
@@ -43,15 +47,49 @@ def warm_up_head(
         appended: Virtual tokens per row, which do not count as tokens trained on.
     """
     model = loaded.model
-    head = list(head_parameters(model).values())
     print_message(
         f"{type(model).__name__}: the checkpoint has no language-model head. A new one, tied to the embeddings, is "
         f"warmed up on {tokens:,} tokens with the encoder frozen.",
         enabled=progress,
     )
-    frozen = {id(parameter) for parameter in model.parameters()} - {id(parameter) for parameter in head}
+    head = list(head_parameters(model).values())
+    train_parts(loaded, rows, work, head, tokens, seed, precision, progress, group, appended, title="warm up the head")
+
+
+def train_parts(
+    loaded: LanguageModel,
+    rows: TokenDataset,
+    work: Path,
+    parts: Sequence[nn.Parameter],
+    tokens: int,
+    seed: int,
+    precision: str,
+    progress: bool,
+    group: ProcessGroup | None,
+    appended: int,
+    *,
+    title: str,
+    rule: UpdateRule | None = None,
+) -> None:
+    """Train some parameters of a language model, with the others frozen, and unfreeze all of them.
+
+    Args:
+        loaded: The model.
+        rows: Text to train on.
+        work: Folder for checkpoints.
+        parts: What trains.
+        tokens: Tokens to train on.
+        seed: Random seed.
+        precision: Precision of the forward pass.
+        progress: Whether to show a progress bar.
+        group: The processes of the run.
+        appended: Virtual tokens per row, which do not count as tokens trained on.
+        title: Title of the progress bar.
+        rule: What happens around each optimizer step.
+    """
+    model, chosen = loaded.model, {id(parameter) for parameter in parts}
     for parameter in model.parameters():
-        parameter.requires_grad_(id(parameter) not in frozen)
+        parameter.requires_grad_(id(parameter) in chosen)
     device = default_device()
     batch_size = 64
     collator = Collator.of(
@@ -65,10 +103,11 @@ def warm_up_head(
             engine,
             data,
             work,
+            rule=rule,
             seed=seed,
             learning_rate=1e-3,
             appended=appended,
-            title="warm up the head",
+            title=title,
             progress=progress,
         )
     finally:

@@ -68,6 +68,7 @@ def adapt_in_stages(
         made = stage.method if isinstance(stage.method, Method) else stage.method(places)
         results.append(adapt(start, texts[reads], made, place, **{**options, **stage.options}))
         places.append(place)
+        options = {**options, "new_tokens": None, "new_token_settings": None}  # the first stage has added them
     total = AdaptResult(
         out,
         config["method"],

@@ -45,7 +45,7 @@ from acclimate.training.callbacks import (
 from acclimate.training.diagnosis import StepData, StepEngine, make_divergence_error
 from acclimate.training.distributed import hidden_sharding
 from acclimate.training.memory import LossScaler, make_optimizer
-from acclimate.training.sampler import EpochSteps
+from acclimate.training.sampler import EpochSteps, describe_sources
 from acclimate.updates import UpdateRule, parameter_groups
 
 CLOCK_FILE = "clock.json"
@@ -169,6 +169,7 @@ class StepTrainer(Trainer):
         if not model.training:  # to visit all modules takes a millisecond, as long as a layer of a small model
             model.train()
         device = self.args.device
+        self.engine.progress = min(1.0, max(self.state.global_step / len(self.data), self.clock.spent))
         terms = self.engine.step([batch.to(device) for batch in inputs])
         if self.scaler is not None:
             self.scaler.unscale(model)
@@ -291,11 +292,10 @@ class StepTrainer(Trainer):
             self._recent = []
             terms = {name: value for name, value in self.last_terms.items() if name != "loss"}
             epoch = {"epoch": round(self.state.epoch or 0.0, 3)} if self.data.epoch_steps else {}
-            mix = {text["name"]: text["realized"] for text in self.data.mix(self.state.global_step)}
             line = {
                 "step": self.state.global_step,
                 **epoch,
-                **({"mix": mix} if mix else {}),
+                **describe_sources(self.data.mix(self.state.global_step)),
                 "tokens": self.tokens,
                 "seconds": round(self.clock.seconds, 1),
                 "loss": self.last_terms["loss"],

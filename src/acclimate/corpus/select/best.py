@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from acclimate.corpus.pool import Documents
 from acclimate.corpus.select.nearest import MAX_FEATURES
 from acclimate.corpus.select.random import Budget, draw_order, fill_tokens
 from acclimate.errors import UserError
-from acclimate.files import atomic_file, cache_folder, hash_file
+from acclimate.files import atomic_file, cache_folder
 from acclimate.progress import Progress
 from acclimate.records import fingerprint, texts_fingerprint
 from acclimate.registry import load_function
@@ -152,7 +151,7 @@ class Best(Budget):
     """
 
     main: ClassVar[str] = "by"
-    files: ClassVar[tuple[str, ...]] = ("rater",)
+    functions: ClassVar[tuple[str, ...]] = ("rater",)
     models: ClassVar[tuple[str, ...]] = ("model",)
     by: Literal["rules", "perplexity", "domain", "rater"] = "rules"
     model: str | None = None
@@ -186,13 +185,6 @@ class Best(Budget):
         if self.by == "domain":
             return ("target", "general") if self.against == "general" else ("target",)
         return ("target",) if self.by == "perplexity" and self.model is None else ()
-
-    def identity(self) -> dict[str, Any]:
-        """Return everything that determines the operation; the rater by the content of its file."""
-        values = super().identity()
-        if self.rater is not None and (file := Path(self.rater.rpartition(":")[0]).expanduser()).is_file():
-            values["rater"] = f"{self.rater.rpartition(':')[2]} {hash_file(file)}"
-        return values
 
     def apply(self, documents: Documents, context: Context) -> Documents:
         """Score the documents, and take the best."""

@@ -125,8 +125,8 @@ class WithNeighbors(Transform):
             own = list[int]()
             for position in positions:
                 wanted = int(documents.tokens[position]) + missing
-                first = np.searchsorted(lengths, wanted) - window // 2
-                first = int(np.clip(first, 0, len(order) - window))
+                middle = int(np.searchsorted(lengths, wanted))
+                first = min(max(middle - window // 2, 0), len(order) - window)
                 near = rng.permutation(order[first : first + window]).tolist()
                 new = (one for one in near if one not in own and documents[one] != text)
                 picked = next(new, position)  # nothing else is there

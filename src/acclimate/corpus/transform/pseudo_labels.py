@@ -45,13 +45,10 @@ class Labeler:
         """
         config = load_config(path)
         if not any(name.endswith("ForSequenceClassification") for name in config.architectures or []):
-            raise UserError(
-                f"Transform 'pseudo_labels': '{path}' is no classifier of texts; fine-tune it first, with acclimate "
-                "finetune --out."
-            )
+            raise UserError(f"'{path}' is no classifier of texts; fine-tune it first, with acclimate finetune --out.")
         self.is_multi_label = config.problem_type == MULTI_LABEL
         if config.problem_type == "regression" or len(config.id2label) < 2:
-            raise UserError(f"Transform 'pseudo_labels': '{path}' predicts numbers, not labels.")
+            raise UserError(f"'{path}' predicts numbers, not labels.")
         self.labels = [str(config.id2label[place]) for place in range(len(config.id2label))]
         tokenizer = load_tokenizer(path)
         try:
@@ -84,7 +81,7 @@ class Labeler:
             logits = self._model(**inputs.to(self._model.device)).logits.float()
             found[places] = (logits.sigmoid() if self.is_multi_label else logits.softmax(-1)).cpu().numpy()
         if not np.isfinite(found).all():
-            raise UserError("Transform 'pseudo_labels': the model returns NaN or infinity.")
+            raise UserError("The classifier returns NaN or infinity.")
         return found, lengths > self.max_length
 
 

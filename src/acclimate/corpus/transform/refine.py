@@ -15,9 +15,8 @@ from typing import Any, ClassVar, Literal
 
 from acclimate.corpus.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.corpus.pool import Documents
-from acclimate.errors import UserError, check_stop, first_line
-from acclimate.files import hash_file
-from acclimate.registry import load_function
+from acclimate.corpus.transform.generate import CachedFunction, Function, Key
+from acclimate.errors import UserError, check_stop, shorten
 
 Program = Callable[[str], str]
 """Returns the program of a document: one call per line."""
@@ -150,6 +149,7 @@ _ACTION = re.compile(
 _PAGE = re.compile(r"(page\s+)?\d{1,4}(\s*(of|/)\s*\d{1,4})?", re.IGNORECASE)
 _LINK = re.compile(r"(https?://|www\.)\S+|\S+@\S+\.\w+")
 _SEPARATOR = re.compile(r"\s[|»›>•·/]\s|\|")
+_RULE = re.compile(r"[-=_*~#•·.\s]{4,}")
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,30});", re.IGNORECASE)
 _INVISIBLE = {"\u00a0": " ", "\u00ad": "", "\u200b": "", "\ufeff": ""}
 
@@ -165,8 +165,8 @@ def is_boilerplate(line: str) -> bool:
         or (words <= 5 and _ACTION.match(line) and line[-1] not in ".!?")
         or _PAGE.fullmatch(line)
         or _LINK.fullmatch(line)
-        or (len(_SEPARATOR.findall(line)) >= 3 and words <= 30 and line[-1] not in ".!?")
-        or not any(map(str.isalnum, line))
+        or (len(_SEPARATOR.findall(line)) >= 3 and words <= 30 and line[0] != "|" and line[-1] not in ".!?")
+        or _RULE.fullmatch(line)
     )
 
 
@@ -228,6 +228,17 @@ def train_line_classifier(path: str) -> Callable[[Sequence[str]], Sequence[float
     return lambda given: model.predict_proba(list(map(line_features, given)))[:, 1].tolist()
 
 
+def read_program(returned: Any) -> list[str]:
+    """Return the program that a function returned.
+
+    Raises:
+        TypeError: If it is not text.
+    """
+    if not isinstance(returned, str):
+        raise TypeError(f"a program is text, not {shorten(returned)}")
+    return [returned]
+
+
 @TRANSFORMS.register(
     "refine",
     paper="ProX, Zhou et al., 2024",
@@ -245,7 +256,8 @@ class Refine(Transform):
             lines; or ``program``, a function of the user, for example around a model of ProX.
         lines: JSON lines with ``text`` and ``label`` (``keep`` or ``remove``), from which the classifier learns.
         threshold: Probability from which the classifier removes a line.
-        program: ``FILE.py:FUNCTION``: a function from a document to its program.
+        program: ``FILE.py:FUNCTION``: a function from a document to its program. Programs are cached per document.
+        key: What identifies the function in the cache, such as the version of its model; by default its code.
         errors: Malformed calls from which a program is ignored, 2 in the released code.
         removed: Share of the words from which a document is dropped rather than shortened.
         least: Minimum words of a document that a program changed; shorter ones are dropped. The released code drops
@@ -254,10 +266,12 @@ class Refine(Transform):
 
     main: ClassVar[str] = "by"
     files: ClassVar[tuple[str, ...]] = ("lines",)
+    functions: ClassVar[tuple[str, ...]] = ("program",)
     by: Literal["rules", "lines", "program"] = "rules"
     lines: str | None = None
     threshold: float = 0.5
-    program: str | None = None
+    program: Function | None = None
+    key: Key | None = None
     errors: int = 2
     removed: float = 0.95
     least: int = 11
@@ -272,19 +286,12 @@ class Refine(Transform):
             raise UserError(
                 "Transform 'refine': by=lines goes with lines=FILE, lines that are labelled keep or remove."
             )
-        if (self.by == "program") != (self.program is not None) or (self.program and ".py:" not in self.program):
+        if (self.by == "program") != (self.program is not None):
             raise UserError("Transform 'refine': by=program goes with program=FILE.py:FUNCTION.")
         if not 0 < self.threshold <= 1 or not 0 < self.removed <= 1:
             raise UserError("Transform 'refine': threshold and removed are above 0 and at most 1.")
         if self.errors < 1 or self.least < 0:
             raise UserError("Transform 'refine': errors is at least 1, and least at least 0.")
-
-    def identity(self) -> dict[str, Any]:
-        """Return everything that determines the operation; the function by the content of its file."""
-        values = super().identity()
-        if self.program is not None and (file := Path(self.program.rpartition(":")[0]).expanduser()).is_file():
-            values["program"] = f"{self.program.rpartition(':')[2]} {hash_file(file)}"
-        return values
 
     def apply(self, documents: Documents, context: Context) -> Iterator[str]:
         """Clean the documents."""
@@ -331,16 +338,5 @@ class Refine(Transform):
             return remove
         if self.program is None:
             return write_by_rules
-        function = load_function(self.program, "program")
-
-        def call(text: str) -> str:
-            try:
-                program = function(text)
-            except Exception as error:
-                message = f"{type(error).__name__}: {first_line(error)}"
-                raise UserError(f"Transform 'refine': the program failed on {text[:60]!r}: {message}.") from error
-            if not isinstance(program, str):
-                raise UserError(f"Transform 'refine': the program must be a string, not {program!r:.60}.")
-            return program
-
-        return call
+        call = CachedFunction(self.program, self.key, read_program)
+        return lambda text: str(call(text)[0])

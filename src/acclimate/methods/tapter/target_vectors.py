@@ -13,11 +13,7 @@ import torch
 from torch import Tensor
 
 from acclimate.corpus import Corpus
-from acclimate.corpus.stop_words import read_stop_words
-from acclimate.corpus.surface_forms import SurfaceForm, TextNormalizer, read_surface_forms
-from acclimate.errors import UserError, first_line
-from acclimate.files import atomic_folder, find_file, hash_file
-from acclimate.methods.tapter.fasttext import (
+from acclimate.corpus.fasttext import (
     NEGATIVE_SAMPLING_EXPONENT,
     Boundary,
     load_fasttext,
@@ -25,6 +21,10 @@ from acclimate.methods.tapter.fasttext import (
     save_fasttext,
     train_fasttext,
 )
+from acclimate.corpus.stop_words import read_stop_words
+from acclimate.corpus.surface_forms import SurfaceForm, TextNormalizer, read_surface_forms
+from acclimate.errors import UserError, first_line
+from acclimate.files import atomic_folder, find_file, hash_file
 from acclimate.progress import Progress
 from acclimate.training.method import AdaptContext, cache_folder, cache_key
 
@@ -64,7 +64,7 @@ def make_targets(
         model: A ``gensim.models.FastText``.
         pieces: Surface form of every token.
         stop_words: Stop words in lower case.
-        boundary: See :func:`acclimate.methods.tapter.fasttext.lookup_vector`.
+        boundary: See :func:`acclimate.corpus.fasttext.lookup_vector`.
         normalize: Scale every vector to the norm sqrt(dimension) of a layer-normalized vector. Without it (paper),
             short vectors have a weaker pull than long ones.
 

@@ -21,6 +21,7 @@ from acclimate.adaptation_rows import (
     read_curves,
 )
 from acclimate.corpus import Corpus
+from acclimate.corpus.mix.base import read_mix
 from acclimate.errors import UserError
 from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.masking import MASK_RATE, identify
@@ -274,6 +275,7 @@ def _head_job(inputs: StudyInputs, model: ModelSpec) -> AdaptJob:
 
 def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place, seed: int) -> AdaptJob:
     from acclimate.methods import oldest_name
+    from acclimate.training.new_tokens import NewTokens
 
     config, found = inputs.config, inputs.methods[method.label]
     given = {**config.adapt.given(), **method.adapt, "seed": seed}
@@ -281,29 +283,24 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
         given = {key: value for key, value in given.items() if key not in BUDGETS or key in method.adapt}
     known = inputs.options["adapt"]
     settings = {**known, **{key: value for key, value in given.items() if key in known}}
-    for name in STEP_OPTIONS:
-        if settings[name] == known[name]:
-            del settings[name]
-    if given.get("ewc"):
-        given["ewc_text"] = inputs.general_text("ewc")
-        settings["ewc_text"] = given["ewc_text"].fingerprint
-    measuring: dict[str, Any] = {name: given[name] for name in MEASURING_OPTIONS if given.get(name)}
-    if measuring:
-        if inputs.general is not None:
-            given["general"] = Corpus.of(inputs.general.texts)
-            measuring["general"] = given["general"].fingerprint
-        settings["measuring"] = measuring
+    _add_step_options(inputs, given, settings)
     settings["masking"] = identify(
         settings.pop("masking", None), settings.get("mask_rate", MASK_RATE), settings.pop("masking_settings", None)
     )
-    replays = inputs.replays(str(place.model), given)
+    words = NewTokens.of(*(settings.pop(name, None) for name in ("new_tokens", "new_token_settings")))
+    settings |= {"new_tokens": words.identity()} if words else {}
+    sources = inputs.sources(str(place.model), given)
+    mix = given.get("mix") and read_mix(given["mix"])
     for name in REPLAY_OPTIONS:
         settings.pop(name, None)
         given.pop(name, None)
-    if replays:
-        settings["replay"] = [replay.identity() for replay in replays]
-        for replay in replays:
-            given.setdefault("chat" if "chat" in replay.identity() else "replay", {})[replay.text] = replay.share
+    if mix:
+        settings["mix"] = mix.identity()
+        given |= {"mix": mix, "sources": {source.name: source.text for source in sources if source.name} or None}
+    for source in sources:
+        settings.setdefault("sources" if source.name else "replay", []).append(source.identity())
+        if not source.name:
+            given.setdefault("chat" if "chat" in source.identity() else "replay", {})[source.text] = source.share
     here = (str(place.domain), place.adapted_for or "")
     return AdaptJob(
         place=place,
@@ -312,10 +309,25 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
         parameters=found.parameters,
         corpus=inputs.task_corpora[here] if found.reads == "task" else inputs.corpus(here[0], method.label),
         task=inputs.tasks[here].task if found.needs_task else None,
-        heldout=inputs.heldout[here[0]] if given.get("heldout_every") or measuring else None,
+        heldout=inputs.heldout[here[0]] if given.get("heldout_every") or "measuring" in settings else None,
         settings=settings,
         options={**given, "settings": method.parameters or None},
     )
+
+
+def _add_step_options(inputs: StudyInputs, given: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Add the texts of what happens around the steps to the options, and to the identity what differs from before."""
+    for name in STEP_OPTIONS:
+        if settings[name] == inputs.options["adapt"][name]:
+            del settings[name]
+    if given.get("ewc"):
+        given["ewc_text"] = inputs.general_text("ewc")
+        settings["ewc_text"] = given["ewc_text"].fingerprint
+    measuring = {name: given[name] for name in MEASURING_OPTIONS if given.get(name)}
+    if measuring and inputs.general is not None:
+        given["general"] = Corpus.of(inputs.general.texts)
+        measuring["general"] = given["general"].fingerprint
+    settings |= {"measuring": measuring} if measuring else {}
 
 
 @functools.lru_cache(maxsize=64)

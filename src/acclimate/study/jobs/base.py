@@ -129,7 +129,7 @@ class Job(ABC):
     def identity(self) -> dict[str, Any]:
         """Everything that determines the result: plain values, and fingerprints of models and data."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.compare}
-        return {name: value.key if isinstance(value, Job) else identity(value) for name, value in values.items()}
+        return {name: _identify(value) for name, value in values.items()}
 
     @cached_property
     def key(self) -> str:
@@ -137,18 +137,26 @@ class Job(ABC):
         return fingerprint({"format": FORMAT, "kind": self.name, **self.identity})
 
     @cached_property
-    def needs(self) -> Job | None:
-        """The job that makes the model that this job reads; None if it reads no such model."""
+    def needed(self) -> tuple[Job, ...]:
+        """The jobs that make the models that this job reads, which are fields or entries of a field."""
         values = (getattr(self, entry.name) for entry in fields(self))
-        return next((value for value in values if isinstance(value, Job)), None)
+        several = (value if isinstance(value, tuple) else (value,) for value in values)
+        return tuple(value for entries in several for value in entries if isinstance(value, Job))
+
+    @property
+    def needs(self) -> Job | None:
+        """The first of them; None if this job reads no such model."""
+        return next(iter(self.needed), None)
 
     @property
     def chain(self) -> list[Job]:
-        """This job, the job it needs, the job that one needs, and so on."""
-        links: list[Job] = [self]
-        while (needed := links[-1].needs) is not None:
-            links.append(needed)
-        return links
+        """This job and all jobs that it depends on; each comes before those that it needs."""
+        links: dict[str, Job] = {self.key: self}
+        for needed in self.needed:
+            for link in needed.chain:
+                links.pop(link.key, None)  # it comes after all that need it
+                links[link.key] = link
+        return list(links.values())
 
     @property
     def description(self) -> str:
@@ -242,6 +250,12 @@ class Job(ABC):
 Model = Checkpoint | Job
 
 
+def _identify(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_identify(entry) for entry in value)
+    return value.key if isinstance(value, Job) else identity(value)
+
+
 @dataclass(frozen=True)
 class Timed:
     """A pilot that has run.
@@ -296,7 +310,7 @@ class JobGraph:
     """The jobs of a study in execution order.
 
     Attributes:
-        jobs: The distinct jobs, by key; a job comes after the job that it needs.
+        jobs: The distinct jobs, by key; a job comes after the jobs that it needs.
         entries: One entry per place in the study; several places may share a job, and so its result.
     """
 

@@ -10,10 +10,7 @@ import pytest
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from tokenizers import decoders
 
-from acclimate.corpus.stop_words import read_stop_words
-from acclimate.corpus.surface_forms import SurfaceForm, read_surface_forms
-from acclimate.errors import UserError
-from acclimate.methods.tapter.fasttext import (
+from acclimate.corpus.fasttext import (
     BIN_HEADER,
     load_fasttext,
     lookup_vector,
@@ -21,6 +18,9 @@ from acclimate.methods.tapter.fasttext import (
     split_words,
     train_fasttext,
 )
+from acclimate.corpus.stop_words import read_stop_words
+from acclimate.corpus.surface_forms import SurfaceForm, read_surface_forms
+from acclimate.errors import UserError
 from acclimate.methods.tapter.target_vectors import make_targets, read_targets
 from tests.cases import each
 from tests.corpus.test_surface import trained

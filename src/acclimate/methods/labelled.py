@@ -1,0 +1,68 @@
+"""What methods have in common that learn labelled tasks while they adapt: examples, and heads that are discarded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import nn
+
+from acclimate.errors import UserError
+from acclimate.masking import DrawExamples
+from acclimate.objectives import ClassificationHeads
+from acclimate.training.method import AdaptContext, Method
+
+HEADS_NAME = "acclimate_heads"
+"""Name of the heads' submodule of the model during training, so that checkpoints include it."""
+
+
+@dataclass
+class LabelledMethod(Method):
+    """A method whose steps read an example of labelled tasks for each text."""
+
+    without_adapter: ClassVar[str] = "it trains heads of its own, which an adapter would leave out"
+
+    def draw_examples(self, run: AdaptContext, tasks: Sequence[Any]) -> DrawExamples:
+        """Return what draws the train examples of the tasks, of which ``len(task.labels)`` classes are known.
+
+        Raises:
+            UserError: If a task is of another kind than classification with one label per text.
+        """
+        for task in tasks:
+            if not hasattr(task, "scoring") or task.scoring().kind != "single_label":
+                raise UserError(
+                    f"Method '{self.name}' learns tasks with one label per text, and '{task.name}' is another kind of "
+                    "task; remove it."
+                )
+        return DrawExamples([self._tokenize(run, task, run.max_length) for task in tasks])
+
+    def add_heads(self, run: AdaptContext, tasks: Sequence[Any], **others: nn.Module) -> ClassificationHeads:
+        """Add a head per task, and other modules, to the model, where they are trained; return the heads."""
+        width = run.model.config.get_text_config().hidden_size
+        heads = ClassificationHeads(width, [len(task.labels) for task in tasks])
+        run.model.add_module(HEADS_NAME, nn.ModuleDict({"tasks": heads, **others}).to(run.device))
+        return heads
+
+    def finish(self, run: AdaptContext) -> None:
+        """Remove the heads from the model."""
+        delattr(run.model, HEADS_NAME)
+
+    def _tokenize(self, run: AdaptContext, task: Any, length: int) -> list[tuple[np.ndarray, int]]:
+        """Return the token ids, at most ``length``, and the class of each train example."""
+        texts = [example.text for example in task.train]
+        pairs = [example.text_pair for example in task.train] if task.is_pair else None
+        rows = run.tokenizer(texts, pairs)["input_ids"]
+        cut = run.tokenizer(texts, pairs, truncation=True, max_length=length)["input_ids"]
+        found = [(np.array(row), example.label) for row, example in zip(cut, task.train, strict=True) if row]
+        if not found:
+            raise UserError(f"The tokenizer finds no token in the examples of the task '{task.name}'.")
+        shortened = sum(len(row) > length for row in rows)
+        run.say(
+            f"Task '{task.name}': {len(found):,} labelled examples with {len(task.labels)} classes"
+            + (f"; cut to {length} tokens: {shortened:,}" if shortened else "")
+            + (f"; left out because they have no token: {len(cut) - len(found):,}" if len(found) < len(cut) else "")
+            + "."
+        )
+        return found

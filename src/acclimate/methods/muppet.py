@@ -1,0 +1,89 @@
+"""Pre-finetuning on many labelled tasks at once (Muppet, Aghajanyan et al., EMNLP 2021)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from acclimate.errors import UserError, check_not_negative
+from acclimate.methods import register
+from acclimate.methods.labelled import LabelledMethod
+from acclimate.objectives import BatchObjective, DrawnClassification, LanguageModelling, Objective
+from acclimate.registry import Published, with_presets
+from acclimate.training.method import AdaptContext
+from acclimate.training.task_kinds import load_task
+
+FEW_TASKS = 15
+"""Number of tasks below which pre-finetuning made models worse in the paper."""
+
+
+@register(
+    "muppet",
+    paper="Aghajanyan et al., EMNLP 2021",
+    summary="language modelling plus many labelled tasks at once, each loss divided by log(classes)",
+)
+@with_presets
+@dataclass
+class MultiTask(LabelledMethod):
+    """L = lm_weight L_LM + mean over drawn examples of L_task / log(classes of the task).
+
+    A step reads a labelled example for each text of the corpus, drawn from all examples of all tasks, so that every
+    step mixes tasks in proportion to their size. Each task has a head on the mean of the last hidden states. The heads
+    are discarded. Fine-tune the result on the end task.
+
+    With a single task this is intermediate-task training (Phang et al., 2018).
+
+    Attributes:
+        preset: ``"paper"`` for no language modelling. None for the defaults.
+        tasks: A folder that holds the tasks, each a file or a folder as for ``--task``; only their train splits are
+            read. By default the task of the run.
+        lm_weight: Weight of the LM loss; 0 leaves it out.
+    """
+
+    purpose: ClassVar[str] = "Use the end task"
+    cost: ClassVar[float] = 2.0
+    files: ClassVar[tuple[str, ...]] = ("tasks",)
+
+    preset: Literal["paper"] | None = None
+    tasks: str | None = None
+    lm_weight: Annotated[
+        float, Published({"paper": 0.0}, "Keeps the language model, and learns the domain from its text.")
+    ] = 1.0
+
+    def __post_init__(self) -> None:
+        """Validate the weight."""
+        check_not_negative(lm_weight=self.lm_weight)
+        self._term: DrawnClassification | None = None  # set by `prepare`
+
+    def prepare(self, run: AdaptContext) -> None:
+        """Read the tasks and add their heads."""
+        tasks = self._load() or [task for task in [run.task] if task is not None]
+        if not tasks:
+            raise UserError(
+                "Method 'muppet' needs labelled tasks; give a folder with --set tasks=FOLDER, or one task with --task."
+            )
+        if len(tasks) < FEW_TASKS:
+            run.say(f"{len(tasks)} tasks; the paper found gains with more than {FEW_TASKS} only.")
+        examples = self.draw_examples(run, tasks)
+        heads = run.seeded(lambda: self.add_heads(run, tasks))
+        self._term = DrawnClassification(examples, heads, per_log_classes=True)
+
+    def objectives(self) -> list[Objective | BatchObjective]:
+        """Return the LM loss, unless its weight is 0, and that of the tasks."""
+        assert self._term is not None, "prepare first"
+        return [*([LanguageModelling(self.lm_weight)] if self.lm_weight else []), self._term]
+
+    def file_contents(self) -> dict[str, str]:
+        """Return a hash of each task."""
+        return super().file_contents() | {f"task {task.name}": task.fingerprint() for task in self._load()}
+
+    def _load(self) -> list[Any]:
+        """Return the tasks of the folder, in the order of their names; none if no folder is given."""
+        if self.tasks is None:
+            return []
+        folder = Path(self.tasks).expanduser()
+        if not folder.is_dir():
+            raise UserError(f"There is no folder '{folder}' of tasks; put each task into it, as a file or a folder.")
+        places = [place for place in sorted(folder.iterdir()) if not place.name.startswith(".")]
+        if not places:
+            raise UserError(f"The folder '{folder}' holds no task; put each into it, as a file or a folder.")
+        return [load_task(place) for place in places]

@@ -1,0 +1,134 @@
+"""Losses of labelled texts that are drawn beside the texts of a step, and an adversary that compares the two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.masking import Drawing
+from acclimate.objectives.base import Batch, Objective, Outputs, View
+
+
+class ClassificationHeads(nn.ModuleList):
+    """A linear layer per task, from the mean of the last hidden states of a text to its classes."""
+
+    def __init__(self, width: int, classes: Sequence[int]) -> None:
+        """Make the heads.
+
+        Args:
+            width: Width of the states.
+            classes: Number of classes of each task.
+        """
+        super().__init__(nn.Linear(width, count) for count in classes)
+        for head in self:
+            nn.init.normal_(head.weight, std=0.02)
+            nn.init.zeros_(head.bias)
+
+
+class DrawnClassification(Objective):
+    """Mean over drawn texts of their cross-entropy, in nats, or in units of log(number of classes of their task).
+
+    In the latter unit a uniform prediction costs 1 in every task (Muppet, Aghajanyan et al., EMNLP 2021).
+    """
+
+    name = "classification"
+
+    def __init__(
+        self, examples: Drawing, heads: ClassificationHeads, weight: float = 1.0, per_log_classes: bool = False
+    ) -> None:
+        """Set up the view of the drawn texts.
+
+        Args:
+            examples: What is drawn, with the number of the task and the class.
+            heads: The heads, by task.
+            weight: Factor of the term.
+            per_log_classes: Whether losses are divided by log(classes).
+        """
+        self.heads, self.weight = heads, weight
+        self.scales = [math.log(head.out_features) if per_log_classes else 1.0 for head in heads]  # type: ignore[arg-type]
+        self.view = View(examples)
+        self.views = (self.view,)
+
+    def count(self, batch: Batch) -> int:
+        """Return the number of texts; one is drawn for each."""
+        return batch.texts
+
+    def total(self, outputs: Outputs) -> Tensor:
+        """Return the summed losses."""
+        batch = outputs.batch
+        known = batch.host.view_input(self.view.tokens).known
+        assert known is not None, "examples have labels"
+        vectors = outputs.pooled(self.view)
+        losses = [0 * vectors.sum()]
+        for task, (head, scale) in enumerate(zip(self.heads, self.scales, strict=True)):
+            places = (known[:, 0] == task).nonzero()[:, 0]
+            if len(places):
+                logits = head(vectors[batch.on_device(places)]).float()
+                labels = batch.on_device(known[places, 1])
+                losses.append(nn.functional.cross_entropy(logits, labels, reduction="sum") / scale)
+        return torch.stack(losses).sum()
+
+
+class _Reversed(torch.autograd.Function):
+    """The identity, whose gradient is multiplied by minus a factor."""
+
+    @staticmethod
+    def forward(context: Any, vectors: Tensor, factor: float) -> Tensor:
+        context.factor = factor
+        return vectors.view_as(vectors)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return -context.factor * gradients[0], None
+
+
+def reverse_gradient(vectors: Tensor, factor: float) -> Tensor:
+    """Return the same values, with a gradient that is multiplied by ``-factor`` (Ganin et al., JMLR 2016)."""
+    return _Reversed.apply(vectors, factor)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def reversal_factor(progress: float, rate: float = 10.0) -> float:
+    """Return the factor of the reversed gradient: 2 / (1 + exp(-rate progress)) - 1, which rises from 0 to almost 1.
+
+    Args:
+        progress: Share of the training that is over.
+        rate: The paper's gamma.
+    """
+    return 2 / (1 + math.exp(-rate * progress)) - 1
+
+
+class DomainAdversary(Objective):
+    """Mean over drawn texts and the texts of the step of the cross-entropy of a classifier of the two.
+
+    The classifier learns which texts were drawn. The gradient of its loss reaches the encoder with the opposite sign
+    and a factor that rises during the training, so the encoder learns vectors from which that cannot be seen.
+    """
+
+    name = "adversary"
+
+    def __init__(self, examples: Drawing, classifier: nn.Module, weight: float = 1.0, rate: float = 10.0) -> None:
+        """Set up the two views.
+
+        Args:
+            examples: Texts of the other domain.
+            classifier: From vectors (texts, width) to logits (texts, 2).
+            weight: Factor of the term.
+            rate: See :func:`reversal_factor`.
+        """
+        self.classifier, self.weight, self.rate = classifier, weight, rate
+        self.views = (View(examples), View("original"))
+
+    def count(self, batch: Batch) -> int:
+        """Return the number of texts of both domains."""
+        return 2 * batch.texts
+
+    def total(self, outputs: Outputs) -> Tensor:
+        """Return the summed cross-entropy."""
+        drawn, own = (outputs.pooled(view) for view in self.views)
+        vectors = reverse_gradient(torch.cat((drawn, own)), reversal_factor(outputs.progress, self.rate))
+        labels = torch.arange(2, device=vectors.device).repeat_interleave(len(own))
+        return nn.functional.cross_entropy(self.classifier(vectors).float(), labels, reduction="sum")

@@ -1,0 +1,80 @@
+"""Methods that learn labelled tasks: dann and muppet."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.tasks import Task
+from acclimate.training import adapt, get
+from tests.methods.test_contract import SHORT, TASK
+
+FOOD, MODEL = "the food was {} and the {} was on the table", "the model is {} and the {} is in the paper"
+WORDS = ["pasta", "soup", "wine", "menu", "price", "waiter"], ["loss", "layer", "token", "data", "text", "score"]
+SOURCE = [(FOOD.format(mark, word), mark) for word in WORDS[0] for mark in ("good", "bad")]
+TARGET = [MODEL.format(mark, word) for word in WORDS[1] for mark in ("good", "bad")]
+ROWS = [{"text": text, "label": label} for text, label in SOURCE]
+FOODS = Task.of("foods", ROWS, ROWS[:4], ROWS[:4])
+OPTIONS = {**SHORT, "steps": 40, "batch_size": 12, "learning_rate": 4e-3, "dropout": 0.0}
+
+
+def run(model, out, method="dann", task=FOODS, **settings):
+    options = {**OPTIONS, **settings.pop("options", {})}
+    return adapt(model, Corpus.of(TARGET), method, out, task=task, settings=settings, **options)
+
+
+def test_labels_are_learned_beside_the_adversary(tiny_bert, tmp_path):
+    result = run(tiny_bert, tmp_path / "out", lm_weight=0, adversary_weight=0.3)
+    assert set(result.losses) == {"classification", "adversary", "loss"}
+    assert result.losses["classification"] < 0.35 < np.log(2)
+
+
+def test_the_language_model_is_learned_by_default(tiny_bert, tmp_path):
+    run(tiny_bert, tmp_path / "out", options={"steps": 4})
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert set(lines[0]["terms"]) == {"mlm", "classification", "adversary"}
+
+
+def test_muppet_reads_a_folder_of_tasks(tiny_bert, tmp_path, capsys):
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    for name, labels in (("a", ["good", "bad"]), ("b", ["x", "y", "z", "good"])):
+        rows = [{"text": f"{text} {n}", "label": labels[n % len(labels)]} for n, (text, _) in enumerate(SOURCE * 3)]
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    before = get("muppet", tasks=str(folder)).file_contents()
+    result = run(
+        tiny_bert, tmp_path / "out", "muppet", None, tasks=str(folder), lm_weight=0, options={"progress": True}
+    )
+    shown = capsys.readouterr().err
+    assert "Task 'b'" in shown and "with 4 classes" in shown and "2 tasks; the paper found gains" in shown
+    assert 0 < result.losses["classification"] < 1.05, "in units of a uniform guess"
+    assert set(result.losses) == {"classification", "loss"}
+    (folder / "b.jsonl").write_text("\n".join(map(json.dumps, rows[:-1])))
+    assert get("muppet", tasks=str(folder)).file_contents() != before
+
+
+def test_long_examples_are_cut_and_counted(tiny_bert, tmp_path, capsys):
+    """The message may be wrapped."""
+    rows = [*ROWS, {"text": "the food " * 60, "label": "bad"}]
+    run(tiny_bert, tmp_path / "out", task=Task.of("long", rows, ROWS[:4]), options={"steps": 1, "progress": True})
+    assert "cut to 24 tokens: 1" in " ".join(capsys.readouterr().err.split())
+
+
+def test_mistakes_are_explained(tiny_bert, tmp_path):
+    several = Task.of("several", [{"text": "good food", "label": ["a", "b"]}] * 3, [{"text": "bad", "label": ["a"]}])
+    cases = [
+        ("dann", several, {}, "one label per text, and 'several' is another"),
+        ("dann", None, {}, "needs a labelled task"),
+        ("muppet", None, {}, "tasks=FOLDER"),
+        ("muppet", None, {"tasks": str(tmp_path / "no")}, "There is no folder"),
+        ("muppet", None, {"tasks": str(tmp_path)}, "holds no task"),
+        ("dann", TASK, {"lm_weight": 0, "task_weight": 0}, "only the adversary"),
+        ("dann", TASK, {"rate": 0}, "rate must be more than zero"),
+    ]
+    for method, task, given, message in cases:
+        with pytest.raises(UserError, match=message):
+            run(tiny_bert, tmp_path.parent / "out", method, task, **given)
