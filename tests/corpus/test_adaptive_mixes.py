@@ -65,6 +65,7 @@ def test_under_a_time_budget_the_steps_are_estimated(gradients):
     np.testing.assert_allclose(timed[0], 1 / 3)  # nobody knows the steps yet
     np.testing.assert_allclose(timed[1:], known[:2])
     velocitune = read_mix(f"velocitune fit=0.3 every={EVERY}")
+    assert velocitune.describe() == f"velocitune every={EVERY} fit=0.3"
     losses = {"heldout_loss": lambda number: [1 + (1 + number) ** -0.5, 2 - 0.01 * number, 1.5]}
     np.testing.assert_allclose(train(velocitune, 12, 0, **losses), train(velocitune, 12, **losses))
 
