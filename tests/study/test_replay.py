@@ -167,3 +167,16 @@ def test_a_mix_and_its_sources_are_those_of_the_file(folder):
     assert any("law.txt is the source 'law'" in note and "decoder: last" in note for note in replay_notes(inputs))
     with pytest.raises(UserError, match="source of the mix 'fixed' 'wiki'"):
         planned(folder, adapt={**adapt, "sources": {"law": str(folder / "law.txt")}, "mix": "fixed wiki=1"})
+
+
+def test_the_monitor_measures_the_held_out_and_the_general_text_of_the_study(folder):
+    inputs, (plain,) = planned(folder)
+    _, (job,) = planned(folder, adapt={"tokens": 1000, "monitor": True, "patience": 3})
+    assert job.key != plain.key and "measuring" not in plain.settings and plain.heldout is None
+    assert list(job.options["general"]) == list(inputs.general.texts) and job.options["monitor"]
+    assert job.heldout.texts == inputs.heldout["cs"].texts
+    assert job.settings["measuring"] == {"monitor": True, "patience": 3, "general": job.options["general"].fingerprint}
+    (pilot,) = job.pilots(inputs.checkpoints[job.place.model], 1)
+    assert not {"monitor", "patience", "general"} & pilot.options.keys()
+    with pytest.raises(UserError, match="the study itself sets 'general'"):
+        planned(folder, adapt={"tokens": 1000, "general": "general.txt"})

@@ -21,6 +21,7 @@ from acclimate.adaptation_rows import (
     MaskedSample,
     MaskedTexts,
     MaskedToken,
+    describe_dips,
     mix_rows,
     read_curves,
     read_log,
@@ -83,6 +84,7 @@ class AdaptResult(Reported):
             :meth:`acclimate.models.lora.LowRankAdapter.export`; None if all weights were trained.
         similarity: Of a sentence encoder, how far its embeddings show similarity, before and after.
         batch_size: Texts per step; 0 if nothing was trained, or the stages of a method differ.
+        kept_step: The step whose model this is, if ``keep_best`` chose another one than the last.
     """
 
     out: Path
@@ -101,6 +103,7 @@ class AdaptResult(Reported):
     adapter: dict[str, Any] | None = None
     similarity: list[SimilarityChange] = field(default_factory=list)
     batch_size: int = 0
+    kept_step: int | None = None
 
     def describe(self) -> list[str]:
         """Return the budget, the losses and the folder, in a few lines."""
@@ -110,10 +113,15 @@ class AdaptResult(Reported):
         if terms:
             shown = ", ".join(f"{name} {value:.3f}" for name, value in terms.items())
             lines.append(f"training loss, mean of the last logging interval: {shown} nats")
-        held_out = [point.loss for point in read_curves(self.out / LOG_FILE)["heldout_curve"]]
-        losses = [loss for loss in held_out if loss is not None]
-        if losses:
-            lines.append(f"held-out loss: {losses[0]:.3f} before, {losses[-1]:.3f} after, in nats")
+        curves = read_curves(self.out / LOG_FILE)
+        for name in ("held-out", "general"):
+            points = curves[f"{name.replace('-', '')}_curve"]
+            losses = [point.loss for point in points if point.loss is not None]
+            if losses:
+                lines.append(f"{name} loss: {losses[0]:.3f} before, {losses[-1]:.3f} after, in nats")
+        lines += describe_dips(curves)
+        if self.kept_step is not None:
+            lines.append(f"the model is that of step {self.kept_step:,}, with the lowest held-out loss")
         return [*lines, f"model: {self.out}", *([f"warning: {self.warning}"] if self.warning else [])]
 
     def as_results(self) -> StudyResults:
@@ -133,6 +141,7 @@ class AdaptResult(Reported):
             curve=curves["curve"],
             heldout_curve=curves["heldout_curve"],
             mix=self.mix,
+            general_curve=curves["general_curve"],
         )
         texts = mix_rows([row])
         masked = self.masked or {"masking": "", "texts": []}
@@ -150,19 +159,20 @@ class AdaptResult(Reported):
     def to_pandas(self) -> pandas.DataFrame:
         """Return the log of the training: a row per logged step, with a column per term of the loss, in nats.
 
-        Columns that start with ``heldout_`` are losses on held-out text, in the rows of the steps after which they
-        were measured; step 0 is the base model.
+        Columns that start with ``heldout_`` and ``general_`` are losses on held-out and general text, in the rows of
+        the steps after which they were measured; step 0 is the base model.
 
         Raises:
             UserError: If there is no log: the method does not train, or the folder was moved.
         """
         rows: dict[int, dict[str, Any]] = {}
         for line in read_log(self.out / LOG_FILE):
-            held_out, terms = line.pop("heldout", {}), line.pop("terms", {})
-            held_out = {"loss": held_out["loss"], **held_out["terms"]} if held_out else {}
+            measured = {text: line.pop(text) for text in ("heldout", "general") if text in line}
+            terms = line.pop("terms", {})
             row = rows.setdefault(line["step"], {})
             row |= {**line, **terms}
-            row |= {f"heldout_{name}": value for name, value in held_out.items()}
+            for text, found in measured.items():
+                row |= {f"{text}_{name}": value for name, value in {"loss": found["loss"], **found["terms"]}.items()}
         if not rows:
             raise UserError(f"There is no log in '{self.out}': the method did not train, or the folder was moved.")
         return data_frame([rows[step] for step in sorted(rows)])
@@ -172,6 +182,7 @@ class AdaptResult(Reported):
         self.steps, self.tokens = trainer.state.global_step, trainer.tokens
         self.seconds, self.losses = round(trainer.clock.seconds, 1), trainer.last_terms
         self.mix = trainer.data.mix(self.steps)
+        self.kept_step = trainer.kept_step
 
     def add_similarity(self, changes: list[SimilarityChange]) -> None:
         """Add how far a sentence encoder shows similarity, and a warning if that dropped."""
@@ -183,6 +194,8 @@ class AdaptResult(Reported):
         numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
         if self.batch_size:
             numbers["batch_size"] = self.batch_size
+        if self.kept_step is not None:
+            numbers["kept_step"] = self.kept_step
         if self.mix:
             numbers["mix"] = self.mix
         if self.warning:
@@ -254,6 +267,7 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
         adapter=adapter,
         similarity=[SimilarityChange.from_dict(entry) for entry in measured.get("similarity") or []],
         batch_size=int(measured.get("batch_size", 0)),
+        kept_step=measured.get("kept_step"),
     )
 
 

@@ -31,7 +31,7 @@ from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.masking import MASK_RATE, identify
 from acclimate.options import AdaptOptions
 from acclimate.options.replay import REPLAY_OPTIONS
-from acclimate.options.steps import STEP_OPTIONS
+from acclimate.options.steps import MEASURING_OPTIONS, STEP_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS
 from acclimate.records import Record, optional
 from acclimate.report.timing import preparation_minutes
@@ -165,8 +165,8 @@ class AdaptJob(Job):
         Other methods take :attr:`acclimate.training.Method.cost` times as long; what they prepare may take hours, so
         it is not part of a pilot.
         """
-        own = ("ewc_text", "settings", "heldout_every", "keep_steps", "save_every")
-        left_out = {*BUDGETS, *REPLAY_OPTIONS, *STEP_OPTIONS, *own}
+        own = ("ewc_text", "general", "settings", "heldout_every", "keep_steps", "save_every")
+        left_out = {*BUDGETS, *REPLAY_OPTIONS, *STEP_OPTIONS, *MEASURING_OPTIONS, *own}
         options = {name: value for name, value in self.options.items() if name not in left_out}
         options |= {"max_minutes": seconds / 60, "head_tokens": PILOT_HEAD_TOKENS}
         sample = Corpus.of(itertools.islice(self.corpus, PILOT_DOCUMENTS))
@@ -293,16 +293,11 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
         given = {key: value for key, value in given.items() if key not in BUDGETS or key in method.adapt}
     known = inputs.options["adapt"]
     settings = {**known, **{key: value for key, value in given.items() if key in known}}
-    for name in STEP_OPTIONS:
-        if settings[name] == known[name]:
-            del settings[name]
-    if given.get("ewc"):
-        given["ewc_text"] = inputs.general_text("ewc")
-        settings["ewc_text"] = given["ewc_text"].fingerprint
+    _add_step_options(inputs, given, settings)
     settings["masking"] = identify(
         settings.pop("masking", None), settings.get("mask_rate", MASK_RATE), settings.pop("masking_settings", None)
     )
-    words = NewTokens.of(*(settings.pop(name, None) for name in ("new_tokens", "new_token_settings")))
+    words = NewTokens.of(*(given.get(name) for name in ("new_tokens", "new_token_settings")))
     settings |= {"new_tokens": words.identity()} if words else {}
     sources = inputs.sources(str(place.model), given)
     mix = given.get("mix") and read_mix(given["mix"])
@@ -324,10 +319,25 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
         parameters=found.parameters,
         corpus=inputs.task_corpora[here] if found.reads == "task" else inputs.corpus(here[0], method.label),
         task=inputs.tasks[here].task if found.needs_task else None,
-        heldout=inputs.heldout[here[0]] if given.get("heldout_every") else None,
+        heldout=inputs.heldout[here[0]] if given.get("heldout_every") or "measuring" in settings else None,
         settings=settings,
         options={**given, "settings": method.parameters or None},
     )
+
+
+def _add_step_options(inputs: StudyInputs, given: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Add the texts of what happens around the steps to the options, and to the identity what differs from before."""
+    for name in STEP_OPTIONS:
+        if settings[name] == inputs.options["adapt"][name]:
+            del settings[name]
+    if given.get("ewc"):
+        given["ewc_text"] = inputs.general_text("ewc")
+        settings["ewc_text"] = given["ewc_text"].fingerprint
+    measuring = {name: given[name] for name in MEASURING_OPTIONS if given.get(name)}
+    if measuring and inputs.general is not None:
+        given["general"] = Corpus.of(inputs.general.texts)
+        measuring["general"] = given["general"].fingerprint
+    settings |= {"measuring": measuring} if measuring else {}
 
 
 @functools.lru_cache(maxsize=64)
@@ -384,6 +394,7 @@ def _adaptation_row(entry: JobResult[Adaptation], folder: Path) -> AdaptationRow
         curve=curves["curve"],
         heldout_curve=curves["heldout_curve"],
         mix=result.mix or [],
+        general_curve=curves["general_curve"],
     )
 
 
