@@ -55,10 +55,10 @@ def read_curves(log: Path) -> dict[str, list[CurvePoint]]:
     """
     found: dict[str, list[CurvePoint]] = {"curve": [], "heldout_curve": [], "general_curve": []}
     for entry in read_log(log):
-        for kind in [name for name in ("heldout", "general") if name in entry] or [""]:
+        measured = {f"{name}_curve": entry[name] for name in ("heldout", "general") if name in entry}
+        for kind, losses in (measured or {"curve": {}}).items():
             with suppress(TypeError, ValueError):
-                point = CurvePoint.from_dict({**entry, **(entry[kind] if kind else {})})
-                found[f"{kind}_curve" if kind else "curve"].append(point)
+                found[kind].append(CurvePoint.from_dict({**entry, **losses}))
     return {kind: _thinned(points) for kind, points in found.items()}
 
 

@@ -158,8 +158,16 @@ class AdaptJob(Job):
         Other methods take :attr:`acclimate.training.Method.cost` times as long; what they prepare may take hours, so
         it is not part of a pilot.
         """
-        left_out = (*BUDGETS, *REPLAY_OPTIONS, *STEP_OPTIONS, *MEASURING_OPTIONS, "ewc_text", "general", "settings")
-        left_out += ("heldout_every", "keep_steps", "save_every")
+        around = (
+            *STEP_OPTIONS,
+            *MEASURING_OPTIONS,
+            "ewc_text",
+            "general",
+            "heldout_every",
+            "keep_steps",
+            "save_every",
+        )
+        left_out = {*BUDGETS, *REPLAY_OPTIONS, *around, "settings"}
         options = {name: value for name, value in self.options.items() if name not in left_out}
         options |= {"max_minutes": seconds / 60, "head_tokens": PILOT_HEAD_TOKENS}
         sample = Corpus.of(itertools.islice(self.corpus, PILOT_DOCUMENTS))
