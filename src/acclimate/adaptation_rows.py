@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,10 +55,11 @@ def read_curves(log: Path) -> dict[str, list[CurvePoint]]:
     """
     found: dict[str, list[CurvePoint]] = {"curve": [], "heldout_curve": [], "general_curve": []}
     for entry in read_log(log):
-        measured = {f"{name}_curve": entry[name] for name in ("heldout", "general") if name in entry}
-        for kind, losses in (measured or {"curve": {}}).items():
+        kinds: list[str] = [name for name in ("heldout", "general") if name in entry]
+        for kind in kinds or [""]:
             with suppress(TypeError, ValueError):
-                found[kind].append(CurvePoint.from_dict({**entry, **losses}))
+                point = CurvePoint.from_dict({**entry, **(entry[kind] if kind else {})})
+                found[f"{kind}_curve" if kind else "curve"].append(point)
     return {kind: _thinned(points) for kind, points in found.items()}
 
 
@@ -322,6 +323,8 @@ class AdaptationRow(Record):
         broken: Records that could not be read; None if all could.
         preparation: What the method recorded before training, by file name.
         importance: Importance of heads and units that the method measured, for the heat map.
+        mix: What was read of each text, if there were several, see
+            :meth:`acclimate.training.mixture.Mixture.describe`.
     """
 
     model: str | None
@@ -341,6 +344,29 @@ class AdaptationRow(Record):
     curve: list[CurvePoint] = field(default_factory=list)
     heldout_curve: list[CurvePoint] = field(default_factory=list)
     general_curve: list[CurvePoint] = field(default_factory=list)
+    mix: list[dict[str, Any]] = field(default_factory=list)
+
+
+MIX_TITLE = "Mixture of texts"
+MIX_NOTE = (
+    "What each adaptation read of each text. The share is that of the tokens, as scheduled and realized; the last one "
+    "is in force at the end, where a mix changes the shares. The loss is that of the language model on the text at "
+    "the end of the training, in nats per predicted token."
+)
+MIX_COLUMNS = ["method", "domain", "model", "text", "share, %", "realized, %", "last, %", "tokens", "epochs", "loss"]
+
+
+def mix_rows(rows: Iterable[AdaptationRow]) -> list[list[Any]]:
+    """Return the rows of the table :data:`MIX_COLUMNS`: one per text, if an adaptation has read several."""
+    return [
+        [
+            *(row.method, row.domain, row.model, text["name"], 100 * text["share"], 100 * text["realized"]),
+            100 * (text["weights"][-1][1] if "weights" in text else text["share"]),
+            *(text["tokens"], text["epochs"], text.get("loss")),
+        ]
+        for row in rows
+        for text in row.mix
+    ]
 
 
 Replacement = Literal["", "mask", "random", "unchanged"]

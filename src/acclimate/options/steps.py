@@ -148,6 +148,17 @@ Freeze = Annotated[
         many=True,
     ),
 ]
+FreezeForTask = Annotated[
+    Names,
+    BeforeValidator(split_names),
+    Option(
+        "Parts of names of weights that do not train, such as embeddings or 'layer.[0-1]'.",
+        METHOD,
+        more="See ``freeze`` of :func:`acclimate.adapt`.",
+        many=True,
+        study=False,
+    ),
+]
 RefactorEvery = Annotated[
     Count | None,
     Option(

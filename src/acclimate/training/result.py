@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from acclimate.adaptation_rows import (
+    MIX_COLUMNS,
+    MIX_NOTE,
+    MIX_TITLE,
     AdaptationRow,
     MaskedSample,
     MaskedTexts,
     MaskedToken,
     describe_dips,
+    mix_rows,
     read_curves,
     read_log,
 )
@@ -39,7 +43,7 @@ from acclimate.files import (
 from acclimate.masking.preview import find_importance_store, preview_tokens
 from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.progress import format_duration
-from acclimate.results import MethodRow, StudyResults
+from acclimate.results import MethodRow, ReportTable, StudyResults
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import cache_key, current_name
@@ -66,14 +70,15 @@ class AdaptResult(Reported):
         seconds: Training time, without loading and tokenizing.
         losses: Mean of each term over the last logging interval, in nats.
         parameters: The resolved configuration.
-        preparation: What the method recorded before training, by the name of the JSON file beside the model.
+        preparation: What the method recorded before training, and the mix during it, by the name of the JSON file
+            beside the model.
         masked: A few texts with their masked tokens, see :func:`sample_masked_texts`; None if the run was finished
             before and the cache is gone. They are not written beside the model, since texts of the corpus may be
             confidential.
         rows: What became of the documents; None if the run was finished before, or nothing was trained.
         about: Paper and summary of the method, for the card.
-        mix: What was read of each text, if general text or conversations were replayed: its share as given and as
-            realized, its tokens and epochs.
+        mix: What was read of each text, if there were several: its share as given and as realized, its tokens and
+            epochs, and the loss at the end, see :meth:`acclimate.training.mixture.Mixture.describe`.
         warning: What is wrong with the result; empty if nothing is.
         adapter: Size of the adapter, and how far the merged model is from the trained one, see
             :meth:`acclimate.models.lora.LowRankAdapter.export`; None if all weights were trained.
@@ -135,8 +140,10 @@ class AdaptResult(Reported):
             losses=self.losses,
             curve=curves["curve"],
             heldout_curve=curves["heldout_curve"],
+            mix=self.mix,
             general_curve=curves["general_curve"],
         )
+        texts = mix_rows([row])
         masked = self.masked or {"masking": "", "texts": []}
         return StudyResults(
             name=self.out.name,
@@ -145,6 +152,7 @@ class AdaptResult(Reported):
             domains=["text"],
             methods=[MethodRow(label=self.method, name=self.method, parameters=self.parameters.get("settings") or {})],
             adaptations=[row],
+            tables=[ReportTable(title=MIX_TITLE, note=MIX_NOTE, columns=MIX_COLUMNS, rows=texts)] if texts else [],
             masked=[MaskedSample(domain="text", maskings={masked["masking"]: one}) for one in masked["texts"]],
         )
 

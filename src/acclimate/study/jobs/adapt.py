@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from acclimate.adaptation_rows import (
+    MIX_COLUMNS,
+    MIX_NOTE,
+    MIX_TITLE,
     AdaptationRow,
     Importance,
     MaskedSample,
     MaskedTexts,
     MaskedToken,
     UnreadRecords,
+    mix_rows,
     read_curves,
 )
 from acclimate.corpus import Corpus
@@ -31,7 +35,7 @@ from acclimate.options.steps import MEASURING_OPTIONS, STEP_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS
 from acclimate.records import Record, optional
 from acclimate.report.timing import preparation_minutes
-from acclimate.results import MethodRow, StageName
+from acclimate.results import MethodRow, ReportTable, StageName
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec
 from acclimate.study.inputs import Checkpoint, StudyInputs, Texts
 from acclimate.study.jobs.base import (
@@ -69,6 +73,7 @@ class Adaptation(Record):
         masked: Samples of masked text; None if there are none.
         preparation: What the method recorded before training, by file name.
         broken: Unreadable records of the text; None if all were readable.
+        mix: What was read of each text; None if there was one.
     """
 
     method: str
@@ -79,6 +84,7 @@ class Adaptation(Record):
     masked: MaskedTexts | None = optional()
     preparation: dict[str, Any] | None = optional()
     broken: UnreadRecords | None = optional()
+    mix: list[dict[str, Any]] | None = optional()
 
     @property
     def total_seconds(self) -> float:
@@ -150,6 +156,7 @@ class AdaptJob(Job):
             masked=getattr(result, "masked", None) or None,
             preparation=getattr(result, "preparation", None) or None,
             broken=_read_problems(folder),
+            mix=getattr(result, "mix", None) or None,
         )
 
     def pilots(self, model: Checkpoint, seconds: float) -> list[AdaptJob]:
@@ -158,16 +165,8 @@ class AdaptJob(Job):
         Other methods take :attr:`acclimate.training.Method.cost` times as long; what they prepare may take hours, so
         it is not part of a pilot.
         """
-        around = (
-            *STEP_OPTIONS,
-            *MEASURING_OPTIONS,
-            "ewc_text",
-            "general",
-            "heldout_every",
-            "keep_steps",
-            "save_every",
-        )
-        left_out = {*BUDGETS, *REPLAY_OPTIONS, *around, "settings"}
+        own = ("ewc_text", "general", "settings", "heldout_every", "keep_steps", "save_every")
+        left_out = {*BUDGETS, *REPLAY_OPTIONS, *STEP_OPTIONS, *MEASURING_OPTIONS, *own}
         options = {name: value for name, value in self.options.items() if name not in left_out}
         options |= {"max_minutes": seconds / 60, "head_tokens": PILOT_HEAD_TOKENS}
         sample = Corpus.of(itertools.islice(self.corpus, PILOT_DOCUMENTS))
@@ -243,8 +242,11 @@ class AdaptJob(Job):
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
         """Return the rows of the adaptations, and the samples of masked text."""
         found = list(view.find(Adaptation))
+        adaptations = [_adaptation_row(entry, view.out / "models" / entry.job.key) for entry in found]
+        texts = mix_rows(adaptations)
         return {
-            "adaptations": [_adaptation_row(entry, view.out / "models" / entry.job.key) for entry in found],
+            "adaptations": adaptations,
+            "tables": [ReportTable(title=MIX_TITLE, note=MIX_NOTE, columns=MIX_COLUMNS, rows=texts)] if texts else [],
             "masked": masked_samples(found, view.inputs.config.evaluate.masked_texts),
         }
 
@@ -295,7 +297,7 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
     settings["masking"] = identify(
         settings.pop("masking", None), settings.get("mask_rate", MASK_RATE), settings.pop("masking_settings", None)
     )
-    words = NewTokens.of(*(settings.pop(name, None) for name in ("new_tokens", "new_token_settings")))
+    words = NewTokens.of(*(given.get(name) for name in ("new_tokens", "new_token_settings")))
     settings |= {"new_tokens": words.identity()} if words else {}
     sources = inputs.sources(str(place.model), given)
     mix = given.get("mix") and read_mix(given["mix"])
@@ -373,7 +375,6 @@ def _adaptation_row(entry: JobResult[Adaptation], folder: Path) -> AdaptationRow
     job, result = entry
     place, preparation = job.place, dict(result.preparation or {})
     importance = read_importance(folder, preparation.pop(IMPORTANCE, None))
-    curves = read_curves(folder / "log.jsonl")
     return AdaptationRow(
         model=place.model,
         domain=place.domain,
@@ -389,9 +390,8 @@ def _adaptation_row(entry: JobResult[Adaptation], folder: Path) -> AdaptationRow
         broken=result.broken,
         preparation=preparation,
         importance=importance,
-        curve=curves["curve"],
-        heldout_curve=curves["heldout_curve"],
-        general_curve=curves["general_curve"],
+        mix=result.mix or [],
+        **read_curves(folder / "log.jsonl"),
     )
 
 
