@@ -84,7 +84,7 @@ class MixedRows(Rows):
         text, row = self._locate(index)
         return text.rows[row]
 
-    def lengths_of(self, indices: Sequence[int]) -> np.ndarray:
+    def lengths_of(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the numbers of tokens of some rows: int64 of shape (indices,)."""
         rows = np.asarray(indices, dtype=np.int64)
         number = np.searchsorted(self._ends, rows, side="right")
