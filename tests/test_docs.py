@@ -100,13 +100,14 @@ def test_the_page_of_installation_has_every_extra_with_its_packages():
 
 
 def test_the_page_of_methods_says_how_often_each_reads_a_text():
-    """The count of views; ``dga``, ``tapter`` and ``tsdae`` know theirs only when they are prepared."""
+    """The count of views, except those of methods that know theirs only when they are prepared."""
     page = (DOCS / "methods.md").read_text(encoding="utf-8")
     table = dict(re.findall(r"^\| `([^`]+)` \|.* \| ([^|]*) \|$", page, re.MULTILINE))
     assert set(registry.names()) <= set(table)
-    for name in set(registry.names()) - {"none", "dga", "tapter", "tsdae"}:
+    prepared = {"dga", "tapter", "tsdae", "dann", "muppet", "relations", "similarity-kd", "teachers"}
+    for name in set(registry.names()) - {"none", *prepared}:
         views = {view for term in registry.get(name).objectives() for view in term.views if view.full}
-        frozen = sum(view.reader == "reference" for view in views)
+        frozen = sum(view.reader != "student" for view in views)
         counts = re.match(r"(\d)(?: \+ (\d))?", table[name])
         assert counts and [int(count or 0) for count in counts.groups()] == [len(views) - frozen, frozen], name
 

@@ -31,12 +31,13 @@ CHEAP = {
     "dga": {"importance_tokens": 200},
     "adapter": {"size": 4},
     "prompt": {"length": 4},
+    "memory": {"entries": 300},
     "tapter": {"dimension": 8, "epochs": 2, "min_count": 2, "buckets": 5_000},
     "dapt+tapt": {"task_steps": 3},
     "selective": {"finetune_epochs": 1, "token_epochs": 2, "token_learning_rate": 1e-2},
 }
 """Settings that make a method fast enough for tests."""
-TAKES_TASK = ("muppet",)
+TAKES_TASK = ("muppet", "relations")
 """Methods that read the task of the run if nothing else is given."""
 ROWS = [{"text": text, "label": ("no", "yes")[number % 2]} for number, text in enumerate(DOCUMENTS)]
 TASK = Task.of("contract", ROWS[:20], ROWS[20:28], ROWS[28:])
@@ -62,9 +63,13 @@ def models(tmp_path_factory):
     return {kind: save_tiny(kind, folder / kind) for kind in ENCODERS}
 
 
+def task_of(method):
+    """The task, for methods that read it."""
+    return TASK if lookup(method).needs_task or method in TAKES_TASK else None
+
+
 def run(model, method, out, **options):
-    task = TASK if lookup(method).needs_task or method in TAKES_TASK else None
-    options = {**SHORT, "task": task, **options}
+    options = {**SHORT, "task": task_of(method), **options}
     return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=CHEAP.get(method), **options)
 
 

@@ -12,6 +12,7 @@ from acclimate.errors import UserError
 from acclimate.tasks import Task
 from acclimate.training import adapt, get
 from tests.methods.test_contract import SHORT, TASK
+from tests.tiny import save_tiny
 
 FOOD, MODEL = "the food was {} and the {} was on the table", "the model is {} and the {} is in the paper"
 WORDS = ["pasta", "soup", "wine", "menu", "price", "waiter"], ["loss", "layer", "token", "data", "text", "score"]
@@ -47,12 +48,19 @@ def test_muppet_reads_a_folder_of_tasks(tiny_bert, tmp_path, capsys):
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     before = get("muppet", tasks=str(folder)).file_contents()
     result = run(
-        tiny_bert, tmp_path / "out", "muppet", None, tasks=str(folder), lm_weight=0, options={"progress": True}
+        tiny_bert,
+        tmp_path / "out",
+        "muppet",
+        None,
+        tasks=str(folder),
+        lm_weight=0,
+        r3f=0.1,
+        options={"progress": True},
     )
     shown = capsys.readouterr().err
     assert "Task 'b'" in shown and "with 4 classes" in shown and "2 tasks; the paper found gains" in shown
     assert 0 < result.losses["classification"] < 1.05, "in units of a uniform guess"
-    assert set(result.losses) == {"classification", "loss"}
+    assert set(result.losses) == {"classification", "r3f", "loss"}
     (folder / "b.jsonl").write_text("\n".join(map(json.dumps, rows[:-1])))
     assert get("muppet", tasks=str(folder)).file_contents() != before
 
@@ -78,3 +86,47 @@ def test_mistakes_are_explained(tiny_bert, tmp_path):
     for method, task, given, message in cases:
         with pytest.raises(UserError, match=message):
             run(tiny_bert, tmp_path.parent / "out", method, task, **given)
+
+
+def test_relations_are_learned(tiny_bert, tmp_path, capsys):
+    """Which of four entries are in a pair shows its relation."""
+    texts = {"good food": "F.1", "fresh soup": "F.1", "cold wine": "F.2", "the loss of the model": "M.1"}
+    entries = [{"text": text, "code": code} for text, code in texts.items()]
+    file = tmp_path / "taxonomy.jsonl"
+    file.write_text("\n".join(map(json.dumps, [*entries, entries[0]])))
+    given = {"taxonomy": str(file), "level": 1, "separator": ".", "weight": 3}
+    run(tiny_bert, tmp_path / "out", "relations", None, **given, options={"steps": 40, "progress": True})
+    shown = " ".join(capsys.readouterr().err.split())
+    assert (
+        "4 entries with pairs: 6 random, 2 linked, 4 grouped; left out because the text occurred before: 1." in shown
+    )
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    found = [line["terms"]["relations"] for line in lines]
+    assert abs(found[0] - np.log(3)) < 0.1 and np.mean(found[-5:]) < 0.5
+
+
+def test_a_taxonomy_that_cannot_be_used_is_refused(tiny_bert, tmp_path):
+    cases = [
+        ("", None, "needs a taxonomy"),
+        ("", str(tmp_path / "no.csv"), "There is no file"),
+        ("text,code\ngood food,\n", None, "'code' must not be empty"),
+        ("text,code\ngood food,AA1\nbad food,AA1\n", None, r"one relation only \(linked\)"),
+    ]
+    for number, (content, path, message) in enumerate(cases):
+        file = tmp_path / f"{number}.csv"
+        file.write_text(content)
+        given = {"taxonomy": path or str(file)} if content or path else {}
+        with pytest.raises(UserError, match=message):
+            run(tiny_bert, tmp_path / "out", "relations", None, **given)
+
+
+def test_similarities_of_a_teacher_are_kept(tiny_bert, tmp_path):
+    """The distance to the similarities of a wider teacher falls further than without its weight."""
+    teacher = save_tiny("bert", tmp_path / "teacher", seed=4, hidden_size=48, initializer_range=0.2)
+    found = []
+    for weight in (0.0, 300.0):
+        given = {"teacher": str(teacher), "similarity_weight": weight, "lm_weight": 0}
+        options = {"steps": 12, "learning_rate": 3e-3}
+        found.append(run(tiny_bert, tmp_path / str(weight), "similarity-kd", **given, options=options).losses)
+    assert found[1]["similarity"] < 0.7 * found[0]["similarity"]
+    assert set(found[1]) == {"classification", "similarity", "loss"}

@@ -17,7 +17,9 @@ from acclimate.objectives import (
     ClassificationHeads,
     DomainAdversary,
     DrawnClassification,
+    NoiseConsistency,
     Outputs,
+    SimilarityDistillation,
     View,
     reversal_factor,
     reverse_gradient,
@@ -174,3 +176,54 @@ def test_long_examples_beside_short_texts_stay_within_the_limit(tokens):
     collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), MASKED, tokens, rewritings=(DRAW,))
     for batch in collator([np.array([2, 10, 11, 3])] * 12, np.random.default_rng(0)):
         assert batch.texts == 1 or batch.rewritten[DRAW].ids.numel() <= tokens
+
+
+def test_similarities_equal_the_reference():
+    """Inner products of all drawn texts of the step, with rows of norm one; the teacher is wider."""
+    batch = padded(rewritings=(DRAW,))
+    term = SimilarityDistillation(DRAW)
+    student = random_states(batch, WIDTH, seed=1, text=batch.rewritten[DRAW].text)
+    teacher = random_states(batch, 9, seed=2, grad=False, text=batch.rewritten[DRAW].text)
+    states = dict(zip(term.views, (student, teacher), strict=True))
+    hidden = {view: spread(each, batch, batch.rewritten[DRAW].text) for view, each in states.items()}
+    slow = 0.0
+    for i in range(batch.texts):
+        rows = [torch.stack([mean(one[i]) @ mean(one[j]) for j in range(batch.texts)]) for one in (student, teacher)]
+        s, t = (row / row.square().sum().sqrt() for row in rows)
+        slow = slow + ((s - t) ** 2).sum()
+    ours = term.loss(term.represent(Outputs(hidden, batch, {})))
+    same_gradients(ours, slow / batch.texts**2, student)
+
+
+def test_noise_consistency_equals_the_reference(monkeypatch):
+    """With the model's own forward pass of each text by itself, to whose embeddings the noise is added.
+
+    The noise is the same at all tokens, so that it does not matter in which layout they are read.
+    """
+    torch.manual_seed(0)
+    model, heads = tiny_model("bert"), ClassificationHeads(32, [2, 5])
+    attach(model)
+    for head in heads:
+        nn.init.normal_(head.weight)
+    term = NoiseConsistency(DRAW, heads, model, deviation=0.5)
+    batch = padded(rewritings=(DRAW,))
+    engine = Engine(model, [term])
+    noise = torch.randn(32)
+    monkeypatch.setattr(torch, "randn_like", noise.expand_as)
+    ours = engine.step([batch])["r3f"]
+    gradients = {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+    ids, text, known = batch.rewritten[DRAW]
+    slow = 0.0
+    for number in range(batch.texts):
+        clean = model.get_input_embeddings()(ids[number][text[number] == number][None])
+        states = [
+            model.base_model(inputs_embeds=one).last_hidden_state[0].mean(0) for one in (clean, clean + 0.5 * noise)
+        ]
+        p, q = (heads[int(known[number, 0])](one).softmax(0) for one in states)
+        slow = slow + (p * (p / q).log()).sum() + (q * (q / p).log()).sum()
+    torch.testing.assert_close(ours, slow.detach() / batch.texts, atol=1e-5, rtol=1e-4)
+    model.zero_grad()
+    (slow / batch.texts).backward()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, dict(model.named_parameters())[name].grad, atol=2e-5, rtol=1e-3)
+    assert not model.get_input_embeddings()._forward_hooks

@@ -19,7 +19,7 @@ from acclimate.training.callbacks import is_complete
 from acclimate.training.method import get, lookup
 from tests.cases import each
 from tests.kills import counted, killed
-from tests.methods.test_contract import CHEAP, TASK
+from tests.methods.test_contract import CHEAP, task_of
 from tests.tiny import TEXTS, save_tiny
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
@@ -44,7 +44,7 @@ def weights(folder):
 @pytest.mark.parametrize("method", names())
 def test_every_method_trains_an_adapter_or_says_why_not(models, method, tmp_path):
     kind = lookup(method)
-    options = {"settings": CHEAP.get(method), "task": TASK if kind.needs_task else None}
+    options = {"settings": CHEAP.get(method), "task": task_of(method)}
     if kind.without_adapter:
         with pytest.raises(UserError, match=f"Method '{method}' does not work with an adapter, since it trains"):
             run(models["bert"], method, tmp_path / "out", **options)

@@ -19,9 +19,8 @@ from acclimate.training import adapt
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
 from acclimate.training.heldout import measure_heldout_terms
-from acclimate.training.method import lookup
 from tests.kills import killed
-from tests.methods.test_contract import CHEAP, SINGLE_STAGE, TASK, weights
+from tests.methods.test_contract import CHEAP, SINGLE_STAGE, task_of, weights
 from tests.test_cli import call
 from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 from tests.training.helpers import rows
@@ -145,7 +144,7 @@ def test_both_stages_measure_the_same_text(tiny_bert, tmp_path):
 @pytest.mark.parametrize("method", SINGLE_STAGE)
 def test_every_method_measures_its_terms_without_changing_training(tiny_bert, tmp_path, method):
     options = {**OPTIONS, "steps": 2, "settings": CHEAP.get(method)}
-    options["task"] = TASK if lookup(method).needs_task else None
+    options["task"] = task_of(method)
     for name, more in (("plain", {}), ("held", {"heldout": HELD, "heldout_every": 1})):
         adapt(tiny_bert, Corpus.of(DOCUMENTS), method, tmp_path / name, **options, **more)
     trained = {name for line in lines(tmp_path / "held") for name in line.get("terms", {})}

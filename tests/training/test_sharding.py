@@ -22,11 +22,10 @@ from acclimate.training import adapt, get
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import join_process_group, leave_process_group
 from acclimate.training.engine import Engine
-from acclimate.training.method import lookup
 from acclimate.training.sharding import check_sharding, shard
 from tests.cases import each
 from tests.kills import killed
-from tests.methods.test_contract import CHEAP, DOCUMENTS, SHORT, SINGLE_STAGE, TASK
+from tests.methods.test_contract import CHEAP, DOCUMENTS, SHORT, SINGLE_STAGE, TASK, task_of
 from tests.tiny import TEXTS, save_tiny
 from tests.training.together import NO_DROPOUT, launch, one_step
 
@@ -129,6 +128,8 @@ def test_what_cannot_be_sharded_is_refused_before_the_model_is_loaded(
 
 OPTIONS = {**SHORT, "steps": 4, "batch_size": 8}
 GENERAL = Corpus.of(TEXTS)
+LETTERS = Corpus.of(["z q x 9 8 j k v w"] * 4)
+"""Text on which the loss rises after the first step."""
 RUNS = {
     "lm": ("bert", "lm", {}),
     "dga": ("bert", "dga", {"save_every": 2}),
@@ -147,6 +148,7 @@ RUNS = {
     "no clipping": ("modernbert", "lm", {"max_gradient_norm": 0}),
     "kept": ("bert", "lm", {"keep_steps": (0, 2), "heldout": GENERAL, "heldout_every": 2, "progress": True}),
     "mixed": ("bert", "lm", {"replay": GENERAL, "replay_share": 0.3}),
+    "best": ("bert", "lm", {"heldout": LETTERS, "heldout_every": 1, "keep_best": True, "learning_rate": 0.01}),
     "pulled": (
         "bert",
         "lm",
@@ -154,7 +156,7 @@ RUNS = {
     ),
 }
 """Architecture, method and options of runs, by name."""
-REFUSED = ("prompt", "tapter", "tsdae")
+REFUSED = ("dann", "muppet", "prompt", "relations", "similarity-kd", "tapter", "tsdae")
 """Methods that need whole weights. All others are run."""
 _OTHERS = {*SINGLE_STAGE} - {method for _, method, _ in RUNS.values()} - {*REFUSED}
 RUNS |= {name: ("bert", name, {}) for name in sorted(_OTHERS)}
@@ -206,7 +208,7 @@ def _take_runs(out: Path) -> None:
 def _run(out: Path, name: str, folder: Path, model: str = "", **options):
     kind, method, own = RUNS.get(CUT.get(name, name), ("bert", name, {}))
     saved = {"save_every": 2} if name in CUT else {}
-    task = TASK if lookup(method).needs_task else None
+    task = task_of(method)
     options = {**OPTIONS, "task": task, "settings": CHEAP.get(method), **own, **saved, **options}
     return adapt(out / "models" / (model or kind), Corpus.of(DOCUMENTS), method, folder / name, **options)
 
@@ -220,6 +222,7 @@ def test_an_adaptation_ends_with_the_same_weights(runs, name):
     results = [read_json(folder / "acclimate.json")["result"] for folder in (whole, sharded)]
     assert results[1]["tokens"] == results[0]["tokens"]
     assert results[1]["losses"] == pytest.approx(results[0]["losses"], rel=1e-5)
+    assert [result.get("kept_step") for result in results] == [1 if name == "best" else None] * 2
 
 
 @pytest.mark.slow

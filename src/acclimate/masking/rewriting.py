@@ -6,7 +6,7 @@ The n-grams are those of InfoWord (Kong et al., ICLR 2020), the deletion of word
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -231,3 +231,63 @@ class DrawExamples(Drawing):
     def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, Sequence[int]]:
         """Return an example, the number of its task, and its class."""
         return self.examples[int(rng.integers(len(self.examples)))]
+
+
+RELATIONS = ("random", "linked", "grouped")
+"""Classes of pairs: entries of different groups, entries with the same code, and other entries of the same group."""
+
+
+class DrawRelations(Drawing):
+    """A pair of entries of a taxonomy, and its class among :data:`RELATIONS` (Zhang et al., ACL 2023).
+
+    The first entry is uniform, the class is uniform among those that are possible for it, and the second entry is
+    uniform among those of that class. An entry is never paired with itself, and no pair is of two classes.
+    """
+
+    def __init__(
+        self, entries: Sequence[tuple[str, str, str]], encode: Callable[[str, str], Sequence[int]], width: int
+    ) -> None:
+        """Set up the pairs.
+
+        Args:
+            entries: Group, code and text of each entry; all entries with a code have the same group.
+            encode: Returns the token ids of a pair of texts.
+            width: Maximum tokens of a pair.
+        """
+        self.entries, self.encode, self.width = sorted(entries), encode, width
+        places = range(len(self.entries))
+        # Entries with the same group or code are neighbours, so a class is a range without another range.
+        self._groups = self._ranges([self.entries[place][0] for place in places])
+        self._codes = self._ranges([self.entries[place][1] for place in places])
+
+    @staticmethod
+    def _ranges(names: Sequence[str]) -> list[range]:
+        """Return for each place the range of places with the same name, which are neighbours."""
+        found, start = list[range](), 0
+        for place, name in enumerate(names):
+            if place + 1 == len(names) or names[place + 1] != name:
+                found += [range(start, place + 1)] * (place + 1 - start)
+                start = place + 1
+        return found
+
+    def candidates(self, first: int) -> list[tuple[range, range]]:
+        """Return for each class the range of the second entries and the range within it that is left out."""
+        group, code = self._groups[first], self._codes[first]
+        return [(range(len(self.entries)), group), (code, range(first, first + 1)), (group, code)]
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of pairs of each class."""
+        pairs = [self.candidates(first) for first in range(len(self.entries))]
+        return [sum(len(one[number][0]) - len(one[number][1]) for one in pairs) for number in range(len(RELATIONS))]
+
+    def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, Sequence[int]]:
+        """Return a pair, and 0 (the number of its task) and its class."""
+        first = int(rng.integers(len(self.entries)))
+        classes = self.candidates(first)
+        possible = [number for number, (inside, without) in enumerate(classes) if len(inside) > len(without)]
+        label = int(rng.choice(possible))
+        inside, without = classes[label]
+        second = inside.start + int(rng.integers(len(inside) - len(without)))
+        second += len(without) * (second >= without.start)
+        return np.array(self.encode(self.entries[first][2], self.entries[second][2])), (0, label)

@@ -30,20 +30,32 @@ class LabelledMethod(Method):
         Raises:
             UserError: If a task is of another kind than classification with one label per text.
         """
+        self.check_tasks(tasks)
+        return DrawExamples([self._tokenize(run, task, run.max_length) for task in tasks])
+
+    def check_tasks(self, tasks: Sequence[Any]) -> None:
+        """Check that all tasks are classification with one label per text or pair of texts.
+
+        Raises:
+            UserError: If one is not.
+        """
         for task in tasks:
             if not hasattr(task, "scoring") or task.scoring().kind != "single_label":
                 raise UserError(
                     f"Method '{self.name}' learns tasks with one label per text, and '{task.name}' is another kind of "
                     "task; remove it."
                 )
-        return DrawExamples([self._tokenize(run, task, run.max_length) for task in tasks])
 
     def add_heads(self, run: AdaptContext, tasks: Sequence[Any], **others: nn.Module) -> ClassificationHeads:
         """Add a head per task, and other modules, to the model, where they are trained; return the heads."""
         width = run.model.config.get_text_config().hidden_size
         heads = ClassificationHeads(width, [len(task.labels) for task in tasks])
-        run.model.add_module(HEADS_NAME, nn.ModuleDict({"tasks": heads, **others}).to(run.device))
+        self.attach_heads(run, tasks=heads, **others)
         return heads
+
+    def attach_heads(self, run: AdaptContext, **heads: nn.Module) -> None:
+        """Add modules to the model until the training has finished."""
+        run.model.add_module(HEADS_NAME, nn.ModuleDict(heads).to(run.device))
 
     def finish(self, run: AdaptContext) -> None:
         """Remove the heads from the model."""

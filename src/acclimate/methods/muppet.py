@@ -4,10 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from acclimate.errors import UserError, check_not_negative
+from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import register
 from acclimate.methods.labelled import LabelledMethod
-from acclimate.objectives import BatchObjective, DrawnClassification, LanguageModelling, Objective
+from acclimate.objectives import (
+    BatchObjective,
+    DrawnClassification,
+    LanguageModelling,
+    NoiseConsistency,
+    Objective,
+)
 from acclimate.registry import Published, with_presets
 from acclimate.training.method import AdaptContext
 from acclimate.training.task_kinds import load_task
@@ -37,6 +43,9 @@ class MultiTask(LabelledMethod):
         tasks: A folder that holds the tasks, each a file or a folder as for ``--task``; only their train splits are
             read. By default the task of the run.
         lm_weight: Weight of the LM loss; 0 leaves it out.
+        r3f: Weight of R3F (Aghajanyan et al., ICLR 2021), which keeps predictions alike under noise in the embeddings;
+            it reads each example twice. The paper uses it; its weight is not known to us.
+        noise: Standard deviation of that noise.
     """
 
     purpose: ClassVar[str] = "Use the end task"
@@ -48,11 +57,14 @@ class MultiTask(LabelledMethod):
     lm_weight: Annotated[
         float, Published({"paper": 0.0}, "Keeps the language model, and learns the domain from its text.")
     ] = 1.0
+    r3f: float = 0.0
+    noise: float = 1e-5
 
     def __post_init__(self) -> None:
-        """Validate the weight."""
-        check_not_negative(lm_weight=self.lm_weight)
-        self._term: DrawnClassification | None = None  # set by `prepare`
+        """Validate the numbers."""
+        check_not_negative(lm_weight=self.lm_weight, r3f=self.r3f)
+        check_positive(noise=self.noise)
+        self._terms: list[Objective | BatchObjective] = []  # set by `prepare`
 
     def prepare(self, run: AdaptContext) -> None:
         """Read the tasks and add their heads."""
@@ -65,12 +77,13 @@ class MultiTask(LabelledMethod):
             run.say(f"{len(tasks)} tasks; the paper found gains with more than {FEW_TASKS} only.")
         examples = self.draw_examples(run, tasks)
         heads = run.seeded(lambda: self.add_heads(run, tasks))
-        self._term = DrawnClassification(examples, heads, per_log_classes=True)
+        self._terms = [DrawnClassification(examples, heads, per_log_classes=True)]
+        if self.r3f:
+            self._terms.append(NoiseConsistency(examples, heads, run.model, self.r3f, self.noise))
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the LM loss, unless its weight is 0, and that of the tasks."""
-        assert self._term is not None, "prepare first"
-        return [*([LanguageModelling(self.lm_weight)] if self.lm_weight else []), self._term]
+        """Return the LM loss, unless its weight is 0, that of the tasks, and R3F if it has a weight."""
+        return [*([LanguageModelling(self.lm_weight)] if self.lm_weight else []), *self._terms]
 
     def file_contents(self) -> dict[str, str]:
         """Return a hash of each task."""

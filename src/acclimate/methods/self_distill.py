@@ -64,7 +64,7 @@ class SelfDistillation(Method):
         if self.pooling == "cls" and not kind_of(run.model).uses_masking:
             raise UserError("The first token of a causal language model has not read the text; use pooling=mean.")
         assert self.teacher is not None, "there are stages"
-        self._model = run.load_reader(self.teacher, states_only=True)
+        self._model = run.load_reader(self.teacher, "states")
 
     def readers(self) -> dict[str, PreTrainedModel]:
         """Return the teacher."""

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from acclimate.masking import Drawing
-from acclimate.objectives.base import Batch, Objective, Outputs, View
+from acclimate.models import encode
+from acclimate.objectives.base import Batch, BatchObjective, Objective, Outputs, View, mean_pool
 
 
 class ClassificationHeads(nn.ModuleList):
@@ -23,10 +25,11 @@ class ClassificationHeads(nn.ModuleList):
             width: Width of the states.
             classes: Number of classes of each task.
         """
-        super().__init__(nn.Linear(width, count) for count in classes)
-        for head in self:
+        heads = [nn.Linear(width, count) for count in classes]
+        for head in heads:
             nn.init.normal_(head.weight, std=0.02)
             nn.init.zeros_(head.bias)
+        super().__init__(heads)
 
 
 class DrawnClassification(Objective):
@@ -35,10 +38,13 @@ class DrawnClassification(Objective):
     In the latter unit a uniform prediction costs 1 in every task (Muppet, Aghajanyan et al., EMNLP 2021).
     """
 
-    name = "classification"
-
     def __init__(
-        self, examples: Drawing, heads: ClassificationHeads, weight: float = 1.0, per_log_classes: bool = False
+        self,
+        examples: Drawing,
+        heads: ClassificationHeads,
+        weight: float = 1.0,
+        per_log_classes: bool = False,
+        name: str = "classification",
     ) -> None:
         """Set up the view of the drawn texts.
 
@@ -47,7 +53,9 @@ class DrawnClassification(Objective):
             heads: The heads, by task.
             weight: Factor of the term.
             per_log_classes: Whether losses are divided by log(classes).
+            name: Name of the term.
         """
+        self.name = name
         self.heads, self.weight = heads, weight
         self.scales = [math.log(head.out_features) if per_log_classes else 1.0 for head in heads]  # type: ignore[arg-type]
         self.view = View(examples)
@@ -88,7 +96,7 @@ class _Reversed(torch.autograd.Function):
 
 def reverse_gradient(vectors: Tensor, factor: float) -> Tensor:
     """Return the same values, with a gradient that is multiplied by ``-factor`` (Ganin et al., JMLR 2016)."""
-    return _Reversed.apply(vectors, factor)  # type: ignore[no-any-return, no-untyped-call]
+    return _Reversed.apply(vectors, factor)
 
 
 def reversal_factor(progress: float, rate: float = 10.0) -> float:
@@ -132,3 +140,95 @@ class DomainAdversary(Objective):
         vectors = reverse_gradient(torch.cat((drawn, own)), reversal_factor(outputs.progress, self.rate))
         labels = torch.arange(2, device=vectors.device).repeat_interleave(len(own))
         return nn.functional.cross_entropy(self.classifier(vectors).float(), labels, reduction="sum")
+
+
+class SimilarityDistillation(BatchObjective):
+    """Similarity-preserving distillation of drawn texts (Tung and Mori, ICCV 2019).
+
+    The loss is || S / |S| - T / |T| ||^2 / n^2, where S holds the inner products of the student's vectors of all n
+    texts that a step draws, T those of the teacher's, and each row is divided by its norm. Vectors are means of the
+    last hidden states. What two texts have in common for the teacher, they shall have in common for the student.
+    """
+
+    name = "similarity"
+
+    def __init__(self, examples: Drawing, weight: float = 1.0, teacher: str = "reference") -> None:
+        """Set up the two views.
+
+        Args:
+            examples: The texts.
+            weight: Factor of the term.
+            teacher: The reader that is the teacher.
+        """
+        self.weight = weight
+        self.views = (View(examples), View(examples, reader=teacher))
+        self._width = 0
+
+    def represent(self, outputs: Outputs) -> Tensor:
+        """Return the vectors of student and teacher beside each other: (texts, width of both)."""
+        student, teacher = (outputs.pooled(view) for view in self.views)
+        self._width = student.shape[1]
+        return torch.cat((student, teacher), dim=1)
+
+    def loss(self, representations: Tensor) -> Tensor:
+        """Return the squared distance of the two matrices."""
+        vectors = representations[:, : self._width], representations[:, self._width :].detach()
+        student, teacher = (nn.functional.normalize(part @ part.T, dim=1) for part in vectors)
+        return (student - teacher).square().mean()
+
+
+class NoiseConsistency(Objective):
+    """Mean over drawn texts of KL(p || p') + KL(p' || p), where p' is predicted with noise in the embeddings (R3F).
+
+    The noise is normal and added to the token embeddings, which makes predictions smooth (Aghajanyan et al., ICLR
+    2021). The texts are read once more for p', with another dropout mask.
+    """
+
+    name = "r3f"
+    readings = 1
+
+    def __init__(
+        self,
+        examples: Drawing,
+        heads: ClassificationHeads,
+        model: PreTrainedModel,
+        weight: float = 1.0,
+        deviation: float = 1e-5,
+    ) -> None:
+        """Set up the view of the texts without noise.
+
+        Args:
+            examples: As for :class:`DrawnClassification`.
+            heads: The heads, by task.
+            model: The student.
+            weight: Factor of the term.
+            deviation: Standard deviation of the noise.
+        """
+        self.heads, self.model, self.weight, self.deviation = heads, model, weight, deviation
+        self.view = View(examples)
+        self.views = (self.view,)
+
+    def count(self, batch: Batch) -> int:
+        """Return the number of texts; one is drawn for each."""
+        return batch.texts
+
+    def total(self, outputs: Outputs) -> Tensor:
+        """Return the summed divergences."""
+        batch = outputs.batch
+        ids, text, known = batch.view_input(self.view.tokens)
+        host = batch.host.view_input(self.view.tokens)
+        assert known is not None and host.known is not None, "examples have labels"
+        embeddings = self.model.get_input_embeddings()
+        hook = embeddings.register_forward_hook(lambda *call: call[-1] + self.deviation * torch.randn_like(call[-1]))
+        try:
+            noisy = mean_pool(encode(self.model, ids, text), host.text, batch.texts)
+        finally:
+            hook.remove()
+        clean, losses = outputs.pooled(self.view), [0 * noisy.sum()]
+        for task, head in enumerate(self.heads):
+            places = (host.known[:, 0] == task).nonzero()[:, 0]
+            if len(places):
+                here = batch.on_device(places)
+                p, q = (head(vectors[here]).float().log_softmax(-1) for vectors in (clean, noisy))
+                losses.append(((p.exp() - q.exp()) * (p - q)).sum())  # both divergences together
+        return torch.stack(losses).sum()

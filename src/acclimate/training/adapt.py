@@ -134,7 +134,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     text = next(iter(texts.values()))
     default_epochs = TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1
     budget = Budget.of(options, default_epochs)
-    heldout = _open_heldout(options)
+    heldout = HeldOutText.of(options)
     sources = open_sources(values(options), options.text_column)
     mix = None if options.mix is None else read_mix(options.mix)
     if (sources or mix) and not method.trains:
@@ -258,7 +258,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         alike = replace(collator, masking=strategy if kind.uses_masking else RandomMasking())
         heldout_options = loaded.tokenizer, alike, length, framing, batch_size, seed
         watch = [] if heldout is None else [heldout.make_callback(*heldout_options)]
-        watch += watch_sources(mixture, engine, loaded, alike, seed, work / "steps", config)
+        watch += watch_sources(mixture, engine, loaded, alike, seed, work / "steps", config, progress)
         data = StepDataset(
             mixture.rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group, order=mixture
         )
@@ -314,12 +314,6 @@ def _describe_masking(rows: TokenDataset, collator: Collator) -> MaskedTexts | N
     if not collator.kind.uses_masking:
         return None
     return describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
-
-
-def _open_heldout(options: AdaptOptions) -> HeldOutText | None:
-    if options.heldout is None and options.heldout_every is None:
-        return None
-    return HeldOutText.of(options.heldout, options.heldout_every, options.text_column, options.encoding)
 
 
 def _open_similarity(

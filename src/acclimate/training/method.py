@@ -37,7 +37,7 @@ from acclimate.progress import print_message
 from acclimate.registry import Registry, build_dataclass, fill_from_preset, hash_user_code
 from acclimate.training.batches import Collator, SharedTexts
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.teachers import load_teacher
+from acclimate.training.teachers import Uses, load_teacher
 from acclimate.updates import UpdateRule
 from acclimate.version import __version__
 
@@ -233,9 +233,9 @@ class AdaptContext:
         """Return the units of some parts of the model, by part, prepared for gates."""
         return gate_units(self.model, self.layers, parts)
 
-    def load_reader(self, path: str, states_only: bool = False) -> PreTrainedModel:
+    def load_reader(self, path: str, uses: Uses = "predictions") -> PreTrainedModel:
         """Return another language model that views can read the texts with: :func:`load_teacher`."""
-        return load_teacher(path, self.model, self.tokenizer, states_only=states_only, sharded=self.sharded)
+        return load_teacher(path, self.model, self.tokenizer, uses, self.sharded)
 
     def cached(self, name: str, options: dict[str, Any], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """Return tensors from the cache, or compute and store them, with the random seed of the run."""

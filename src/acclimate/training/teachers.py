@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.device import to_device
 from acclimate.errors import UserError
 from acclimate.models import attach, kind_of, load_language_model
 
+Uses = Literal["predictions", "states", "similarities"]
+
 
 def load_teacher(
-    path: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, states_only: bool, sharded: bool
+    path: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, uses: Uses, sharded: bool
 ) -> PreTrainedModel:
     """Load a language model that reads the same rows of tokens as ``model``; return it frozen, on its device.
 
@@ -18,8 +22,8 @@ def load_teacher(
         path: The folder of the teacher, or its name on the Hub.
         model: The model in training.
         tokenizer: The tokenizer of the rows.
-        states_only: Whether only its hidden states are needed, which must be as wide as those of ``model``; otherwise
-            its predictions are.
+        uses: What is needed: its predictions; its hidden states, which must be as wide as those of ``model``; or
+            similarities of its hidden states, whatever their width.
         sharded: Whether its weights will be sharded among processes.
 
     Raises:
@@ -31,9 +35,9 @@ def load_teacher(
         reason = f"it is a {teacher.kind.name} language model, and the one in training is {kind_of(model).name}"
     elif teacher.tokenizer.get_vocab() != tokenizer.get_vocab():
         reason = "its tokens differ from those of the model in training; use models with the same tokenizer"
-    elif states_only and own != other:
+    elif uses == "states" and own != other:
         reason = f"its hidden states have {other} features, and those of the model in training have {own}"
-    elif teacher.absent_head and not states_only:
+    elif teacher.absent_head and uses == "predictions":
         reason = "it has no language-model head"
     else:
         attach(to_device(teacher.model), sharded)

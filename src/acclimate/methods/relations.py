@@ -1,0 +1,115 @@
+"""Relation prediction over a taxonomy beside masked language modelling (ESCOXLM-R, Zhang et al., ACL 2023)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from acclimate.errors import UserError, check_not_negative, check_positive
+from acclimate.masking import DrawRelations
+from acclimate.masking.rewriting import RELATIONS
+from acclimate.methods import register
+from acclimate.methods.labelled import LabelledMethod
+from acclimate.objectives import BatchObjective, ClassificationHeads, DrawnClassification, LanguageModelling, Objective
+from acclimate.tasks.readers import read_rows
+from acclimate.training.method import AdaptContext
+
+
+@register(
+    "relations",
+    paper="Zhang et al., ACL 2023",
+    summary="language modelling plus the relation of two entries of a taxonomy: same code, same group, or neither",
+)
+@dataclass
+class TaxonomyRelations(LabelledMethod):
+    """L = L_LM + weight x mean over drawn pairs of the cross-entropy of their relation.
+
+    A step reads a pair of entries for each text of the corpus. The relations are *linked* (the same code), *grouped*
+    (another code of the same group) and *random* (another group); the released code draws pairs for which two of them
+    are true, which do not exist here. The group of an entry is the beginning of its code. A head on the mean of the
+    last hidden states predicts the relation, and is discarded.
+
+    The paper trains on the entries themselves: give the taxonomy as the corpus, too.
+
+    Attributes:
+        taxonomy: A table with the columns ``text`` and ``code``, in a format of tasks. By default the task of the run,
+            whose labels are the codes.
+        level: Characters of a code that name its group (ESCO: 2); with ``separator``, parts of it.
+        separator: What separates the parts of a code, such as ``.``; empty if every character is a level.
+        weight: Weight of the loss (paper: 1).
+    """
+
+    purpose: ClassVar[str] = "Learn better representations"
+    cost: ClassVar[float] = 2.0
+    files: ClassVar[tuple[str, ...]] = ("taxonomy",)
+
+    taxonomy: str | None = None
+    level: int = 2
+    separator: str = ""
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Validate the numbers."""
+        check_positive(level=self.level)
+        check_not_negative(weight=self.weight)
+        self._term: DrawnClassification | None = None  # set by `prepare`
+
+    def prepare(self, run: AdaptContext) -> None:
+        """Read the taxonomy and add the head."""
+        entries, repeated = self._entries(self._rows(run))
+
+        def encode(first: str, second: str) -> list[int]:
+            ids: list[int] = run.tokenizer(first, second, truncation=True, max_length=run.max_length)["input_ids"]
+            return ids
+
+        pairs = DrawRelations(entries, encode, run.max_length)
+        counts = dict(zip(RELATIONS, pairs.counts, strict=True))
+        if sum(count > 0 for count in counts.values()) < 2:
+            only = ", ".join(name for name, count in counts.items() if count) or "none"
+            raise UserError(
+                f"The {len(entries):,} entries of the taxonomy have pairs of one relation only ({only}); check the "
+                f"codes, and that their first {self.level} characters or parts name groups (level, separator)."
+            )
+        shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        dropped = f"; left out because the text occurred before: {repeated:,}" if repeated else ""
+        run.say(f"Taxonomy: {len(entries):,} entries with pairs: {shown}{dropped}.")
+        width = run.model.config.get_text_config().hidden_size
+        heads = run.seeded(lambda: ClassificationHeads(width, [len(RELATIONS)]))
+        self.attach_heads(run, tasks=heads)
+        self._term = DrawnClassification(pairs, heads, self.weight, name="relations")
+
+    def objectives(self) -> list[Objective | BatchObjective]:
+        """Return the LM loss and that of the relations."""
+        assert self._term is not None, "prepare first"
+        return [LanguageModelling(), self._term]
+
+    def _rows(self, run: AdaptContext) -> Iterable[tuple[str, Any, Any]]:
+        """Yield the place, the text and the code of each entry."""
+        if self.taxonomy is None:
+            if run.task is None:
+                raise UserError(
+                    "Method 'relations' needs a taxonomy; give a table of text and code with --set taxonomy=FILE, or "
+                    "a labelled task with --task."
+                )
+            self.check_tasks([run.task])
+            for example in run.task.train:
+                yield run.task.name, example.text, run.task.labels[example.label]
+            return
+        if not Path(self.taxonomy).expanduser().is_file():
+            raise UserError(f"There is no file '{self.taxonomy}' with the taxonomy.")
+        for where, row in read_rows(Path(self.taxonomy).expanduser(), ("text", "code")):
+            for column in ("text", "code"):
+                if not str(row.get(column) or "").strip():
+                    raise UserError(f"{where}: '{column}' must not be empty; fix or remove the row.")
+            yield where, row["text"], row["code"]
+
+    def _entries(self, rows: Iterable[tuple[str, Any, Any]]) -> tuple[list[tuple[str, str, str]], int]:
+        """Return group, code and text of each entry, and how many rows were left out because of an equal text."""
+        found: dict[str, tuple[str, str, str]] = {}
+        total = 0
+        for _, text, given in rows:
+            total += 1
+            code = str(given).strip()
+            parts = code.split(self.separator)[: self.level] if self.separator else [code[: self.level]]
+            found.setdefault(str(text).strip(), (self.separator.join(parts), code, str(text).strip()))
+        return list(found.values()), total - len(found)
