@@ -57,20 +57,20 @@ class ExtendedOptions(AdaptOptions):
     """Options of ``adapt``, and one more."""
 
     _: KW_ONLY
-    patience: Annotated[Count, Option("Steps without progress.", "Training", unit="steps")] = 1_000
+    endurance: Annotated[Count, Option("Steps without progress.", "Training", unit="steps")] = 1_000
 
 
 def test_a_new_option_is_an_argument_a_flag_a_key_of_the_study_and_a_field_of_the_manifest(tiny_bert, tmp_path):
     from acclimate.training.adapt import _adapt
 
     adapt = verb(ExtendedOptions, _adapt)
-    assert inspect.signature(adapt).parameters["patience"].default == 1_000
-    assert "patience: Steps without progress (default: 1,000 steps)." in inspect.getdoc(adapt)
+    assert inspect.signature(adapt).parameters["endurance"].default == 1_000
+    assert "endurance: Steps without progress (default: 1,000 steps)." in inspect.getdoc(adapt)
     small = {"steps": 1, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}
-    adapt(tiny_bert, Corpus.of(TEXTS), out=tmp_path / "out", patience=7, **small)
-    assert json.loads((tmp_path / "out" / "acclimate.json").read_text())["patience"] == 7
+    adapt(tiny_bert, Corpus.of(TEXTS), out=tmp_path / "out", endurance=7, **small)
+    assert json.loads((tmp_path / "out" / "acclimate.json").read_text())["endurance"] == 7
     with pytest.raises(UserError, match="overwrite"):  # it is part of the identity of the run
-        adapt(tiny_bert, Corpus.of(TEXTS), out=tmp_path / "out", patience=8, **small)
+        adapt(tiny_bert, Corpus.of(TEXTS), out=tmp_path / "out", endurance=8, **small)
 
     app, given = typer.Typer(), []
 
@@ -80,17 +80,17 @@ def test_a_new_option_is_an_argument_a_flag_a_key_of_the_study_and_a_field_of_th
         given.append(options)
 
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
-    assert "--patience" in shown and "Steps without progress (default: 1,000 steps)." in shown
+    assert "--endurance" in shown and "Steps without progress (default: 1,000 steps)." in shown
     assert shown.rstrip().endswith("Example: adapt --model m")
-    (tmp_path / "run.yaml").write_text("patience: 9\nbatch-size: 2\n")
+    (tmp_path / "run.yaml").write_text("endurance: 9\nbatch-size: 2\n")
     result = CliRunner().invoke(app, ["--model", "m", "--config", str(tmp_path / "run.yaml"), "--batch-size", "3"])
     assert result.exit_code == 0, result.exception
-    assert given == [ExtendedOptions("m", patience=9, batch_size=3, progress=True)]
+    assert given == [ExtendedOptions("m", endurance=9, batch_size=3, progress=True)]
 
     study = section(ExtendedOptions)
-    assert study.model_validate({"patience": "1e1"}).given() == {"patience": 10}
-    with pytest.raises(ValidationError, match="patience"):
-        study.model_validate({"patience": 0})
+    assert study.model_validate({"endurance": "1e1"}).given() == {"endurance": 10}
+    with pytest.raises(ValidationError, match="endurance"):
+        study.model_validate({"endurance": 0})
 
 
 VERBS = {

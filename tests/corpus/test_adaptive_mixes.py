@@ -15,6 +15,7 @@ from acclimate.corpus.mix.base import MIXES, AdaptiveMix, History, Round, ask, r
 from acclimate.corpus.mix.doge import DoGE
 from acclimate.corpus.mix.velocitune import predict_loss
 from acclimate.errors import UserError
+from acclimate.study.paths import locate_mixture
 from tests.cases import each
 
 NAMES = ("domain", "wiki", "web")
@@ -64,6 +65,7 @@ def test_under_a_time_budget_the_steps_are_estimated(gradients):
     np.testing.assert_allclose(timed[0], 1 / 3)  # nobody knows the steps yet
     np.testing.assert_allclose(timed[1:], known[:2])
     velocitune = read_mix(f"velocitune fit=0.3 every={EVERY}")
+    assert velocitune.describe() == f"velocitune every={EVERY} fit=0.3"
     losses = {"heldout_loss": lambda number: [1 + (1 + number) ** -0.5, 2 - 0.01 * number, 1.5]}
     np.testing.assert_allclose(train(velocitune, 12, 0, **losses), train(velocitune, 12, **losses))
 
@@ -213,7 +215,11 @@ def test_the_agent_gets_plain_values_and_its_action_is_taken(agent_file):
     np.testing.assert_allclose(train(named, 1, train_loss=lambda _: [1, 1, 1]), [[0, 0.75, 0.25]])
     before = named.identity()
     agent_file.write_text(AGENT.replace("3", "2"))
-    assert before == {**named.identity(), "code": before["code"]} != named.identity()
+    assert before == {**named.identity(), "policy": before["policy"]} != named.identity()
+    keyed = {"agent": {"policy": f"{agent_file}:act", "key": "v2"}}
+    assert read_mix(keyed).identity()["policy"] == "act v2"
+    study = {"mix": {"agent": {"policy": "policies.py:act"}}}
+    assert locate_mixture(study, agent_file.parent)["mix"] == {"agent": {"policy": f"{agent_file.resolve()}:act"}}
 
 
 @each(

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from acclimate.cli import app
+from acclimate.corpus.mix.base import MIXES
 from acclimate.masking import base as masking
 from acclimate.study import budget
 from acclimate.training import inputs, method, mixture
@@ -35,8 +36,8 @@ def _two_steps(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch):
-    """Forget the methods and masking strategies that pages register."""
-    for registry in (method.REGISTRY, masking.REGISTRY):
+    """Forget the methods, masking strategies and mixes that pages register."""
+    for registry in (method.REGISTRY, masking.REGISTRY, MIXES):
         registry.names()  # which imports those of the package
         monkeypatch.setattr(registry, "entries", dict(registry.entries))
 

@@ -136,6 +136,34 @@ def test_the_order_of_terms_if_a_text_has_more_than_the_rate_allows(write):
     assert len(random) == 8 and max(random.values()) < 80
 
 
+def test_a_term_of_a_higher_weight_is_taken_first_more_often(write):
+    """Of three terms the rate allows one: each with the probability of its share of the weights."""
+    path = write("soup\t6", "slow\t3.0", "kind", "not there\t9")
+    count = masked(batches(get("lexicon-first", 1 / 21, lexicon=path), texts=[TEXT], copies=1000))
+    for word, share in (("soup", 0.6), ("slow", 0.3), ("kind", 0.1)):
+        assert abs(count[word] / 1000 - share) < 0.06, count
+    assert sum(count.values()) == 1000
+
+
+def test_equal_weights_mask_as_no_weights(write):
+    plain, weighted = write("soup", "slow", "kind"), write("soup\t2", "slow\t2", "kind\t2", name="weights.txt")
+    one, other = (
+        batches(get("lexicon-first", 0.1, lexicon=path), texts=[TEXT], copies=20) for path in (plain, weighted)
+    )
+    assert all(first.masked.equal(second.masked) for first, second in zip(one, other, strict=True))
+
+
+def test_lines_with_and_without_weights(write):
+    assert read_entries(write("a b\t2", "c\td", "e\t", "\t3", "f", "a b\t5", " g \t 1e-2")) == {
+        "a b": 2.0, "c\td": 1.0, "e": 1.0, "3": 1.0, "f": 1.0, "g": 0.01,
+    }  # fmt: skip
+    for bad in ("0", "-1", "nan", "inf"):
+        with pytest.raises(UserError, match=rf"line 2 of .* has the weight {bad}; give a number above 0"):
+            read_entries(write("a\t1", f"b\t{bad}"))
+    with pytest.raises(UserError, match="no effect with order=text"):
+        get("lexicon-first", lexicon=write("a\t2"), order="text")
+
+
 def test_entities_only_or_first(write):
     path = write("slow and the soup", "kind table")
     alone = batches(get("entity-first", 0.2, entities=path, fill=False), texts=[TEXT, "the pizza"], copies=100)

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, RandomMasking, RandomSameCount, get, names
 from acclimate.masking.words import Words
+from acclimate.masking.wrappers import MixtureMasking
 from acclimate.model_kinds import MASKED
 from acclimate.training.batches import Collator
 from tests.cases import each
@@ -177,3 +179,59 @@ def test_the_collator_uses_the_first_draws_for_random_masking():
     rng = np.random.default_rng(0)
     allowed = (batch.text >= 0).numpy() & ~np.isin(batch.original.numpy(), tokenizer("bert").all_special_ids)
     assert ((batch.labels >= 0).numpy() == (allowed & (rng.random(allowed.shape) < 0.3))).all()
+
+
+def test_a_mixture_draws_one_strategy_for_each_text(tmp_path):
+    for name, word in (("a", "soup"), ("b", "wine")):
+        (tmp_path / name).write_text(word)
+    parts = [
+        (weight, get("entity-first", 0.9, entities=str(tmp_path / name), fill=False))
+        for weight, name in ((1, "a"), (3, "b"))
+    ]
+    made = batches(MixtureMasking(of=tuple(parts)), texts=["the soup and the wine"], copies=400)
+    words = Counter()
+    for batch in made:
+        for number in range(batch.texts):
+            found = batch.labels[batch.text == number]
+            words[tuple(tokenizer("bert").convert_ids_to_tokens(found[found >= 0]))] += 1
+    assert set(words) == {("soup",), ("wine",)} and abs(words["soup",] / 400 - 0.25) < 0.07
+
+
+def test_a_mixture_by_name_has_the_parameters_of_its_strategies(listed):
+    given = {
+        "of": "random=0.5, span=2,lexicon-first=1e0",
+        "lexicon": listed,
+        "span.p": "0.5",
+        "span.rate": 0.4,
+        "mask": 0.6,
+    }
+    made = get("mixture", 0.3, **given)
+    expected = [
+        (0.5, get("random", 0.3, mask=0.6)),
+        (2, get("span", 0.4, p=0.5, mask=0.6)),
+        (1, get("lexicon-first", 0.3, lexicon=listed, mask=0.6)),
+    ]
+    assert list(made.of) == expected and (made.mask, made.random) == (0.6, 0.1)
+    assert get("mixture", 0.3, **{**given, "of": {"random": 0.5, "span": 2, "lexicon-first": 1}}) == made
+    assert made.identity()["of"][2] == [1, expected[2][1].identity()]
+
+
+@each(
+    ("given", "message"),
+    [
+        ({"of": "randm=1"}, "Did you mean 'random'"),
+        ({"of": "random"}, "'random' needs a weight, as in random=0.5"),
+        ({"of": "random=0"}, "weights above 0, not 'random=0'"),
+        ({"of": "random=nan"}, "weights above 0"),
+        ({"of": {}}, "'of' needs strategies"),
+        ({"of": "random=1,random=2"}, "'random' is duplicated"),
+        ({"of": "mixture=1"}, "cannot be part of a mixture"),
+        ({"of": "random=1", "p": 0.2}, "none of random has a parameter 'p'"),
+        ({"of": "random=1", "random.rate": "half"}, "'random.rate' must be a number"),
+        ({"of": "span=1", "span.q": 0.2}, "'q'"),
+        ({"of": "span=1", "span.mask": 0.2}, "has a parameter 'span.mask'"),
+    ],
+)
+def test_a_mixture_with_mistakes(given, message):
+    with pytest.raises(UserError, match=message):
+        get("mixture", **given)

@@ -14,8 +14,9 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
-from acclimate import merge
+from acclimate import cli, merge
 from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
 from acclimate.merging.fisher import expected_terms, fisher_information, sampled_terms
@@ -25,8 +26,9 @@ from acclimate.merging.soup import greedy_soup
 from acclimate.merging.weights import Checkpoint
 from acclimate.options import MergeOptions, build
 from acclimate.options.merging import check_options
-from acclimate.tasks import load_task
+from acclimate.tasks import finetune, load_task
 from tests.cases import each
+from tests.tasks.test_contract import SAMPLES, options_of, splits_of
 from tests.tiny import DECODERS, ENCODERS, TEXTS, save_tiny, tiny_tokenizer
 
 QUIET = {"progress": False}
@@ -328,3 +330,63 @@ def test_models_and_data_that_do_not_fit_are_refused(classifiers, task, text, tm
     with pytest.raises(UserError, match="no dev split"):
         merge(classifiers, "greedy-soup", tmp_path / "out", data=tmp_path / "task", **QUIET)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_upper_part_is_fine_tuned_and_merged_by_the_commands(task, tmp_path):
+    """The recipe of Vast et al. (2024): the lower layers stay as they are, and are then those of the domain."""
+    start, domain = (save_tiny("bert", tmp_path / name, seed) for seed, name in enumerate(("start", "domain")))
+
+    def call(*words):
+        result = CliRunner().invoke(cli.app, [*map(str, words), "--quiet"])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    call("finetune", "--model", start, "--task", task, "--freeze", "embeddings", "--freeze", "layer.0", "--epochs", 3,
+         "--seeds", 1, "--max-length", 24, "--out", tmp_path / "tuned")  # fmt: skip
+    tuned = tmp_path / "tuned" / "seed-0"
+    before, after, other = map(state, (start, tuned, domain))
+    frozen = {name for name in after if ".embeddings." in name or ".layer.0." in name}
+    assert frozen and all(torch.equal(before[name], after[name]) for name in frozen)
+    name = "bert.encoder.layer.1.output.dense.weight"
+    assert not torch.equal(before[name], after[name])
+    call(
+        "merge",
+        "--method",
+        "layers",
+        "--model",
+        tuned,
+        "--domain-model",
+        domain,
+        "--layers",
+        1,
+        "--out",
+        tmp_path / "m",
+    )
+    merged = state(tmp_path / "m")
+    assert all(torch.equal(merged[one], (other if one in frozen else after)[one]) for one in merged)
+    out = call("merge", "--method", "greedy-soup", "--model", tuned, "--model", tmp_path / "m", "--data", task,
+               "--out", tmp_path / "soup")  # fmt: skip
+    assert "of 2 models, by macro_f1 on the dev split of 'reviews'" in out
+    out = call("merge", "--method", "fisher", "--model", tuned, "--model", tmp_path / "m", "--data", task,
+               "--data", task, "--documents", 2, "--weight", "1,2", "--out", tmp_path / "fisher")  # fmt: skip
+    assert "fisher: fisher" in out and "acclimate finetune" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(SAMPLES))
+def test_models_of_every_kind_of_task_are_measured(tiny_bert, kind, tmp_path):
+    pytest.importorskip(SAMPLES[kind].needs)
+    task = load_task(splits_of(kind), name="tiny")
+    models = [tmp_path / f"m{seed}" for seed in range(2)]
+    for seed, out in enumerate(models):
+        finetune(tiny_bert, task, out=out, seed=seed, **{**options_of(kind), "epochs": 1})
+    result = merge(models, "greedy-soup", tmp_path / "soup", data=task, **QUIET)
+    assert any("on the dev split of 'tiny'" in note for note in result.notes)
+    if kind == "retrieval":
+        with pytest.raises(UserError, match="no answers with probabilities"):
+            merge(models, "fisher", tmp_path / "out", data=task, **QUIET)
+        return
+    merge(models, "fisher", tmp_path / "out", data=task, documents=4, **QUIET)
+    one, first, second = map(state, (tmp_path / "out", *models))
+    moved = [name for name in one if not torch.allclose(one[name], (first[name] + second[name]) / 2, atol=1e-6)]
+    assert any("embeddings.word" in name for name in moved) and any("layer.1" in name for name in moved)

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from acclimate import merge
 from acclimate.errors import UserError
-from acclimate.merging.rules import sparse
+from acclimate.merging.rules import least_kept, sparse
 from acclimate.merging.weights import Checkpoint
 from tests.cases import each
 from tests.tiny import DECODERS, ENCODERS, add_token, decoder_tokenizer, save_tiny, tiny_model, with_old_names
@@ -130,6 +132,38 @@ def test_sparse_methods_equal_their_definition(llamas, tmp_path, method):
     assert same_bytes(tmp_path / "out", tmp_path / "again")
     merge(folders, method, tmp_path / "other", base=llamas["base"], density=0.4, seed=4, progress=False)
     assert same_bytes(tmp_path / "out", tmp_path / "other") == (method == "ties")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.lists(st.floats(-9, 9, width=32) | st.just(0.5), max_size=9), min_size=1, max_size=4).filter(any),
+    st.floats(0.01, 1),
+)
+def test_the_least_magnitude_that_is_kept_equals_that_of_sorting(parts, share):
+    tensors = [torch.tensor(part, dtype=torch.float32) for part in parts]
+    largest = torch.cat(tensors).abs().sort(descending=True).values
+    assert least_kept(lambda: tensors, share) == float(largest[max(1, int(share * len(largest))) - 1])
+
+
+def test_ties_can_trim_over_the_whole_model(llamas, tmp_path):
+    pytest.importorskip("peft")
+    folders = [llamas["a"], llamas["b"]]
+    for trim in ("model", "tensor"):
+        merge(folders, "ties", tmp_path / trim, base=llamas["base"], density=0.3, trim=trim, progress=False)
+    merge(folders, "ties", tmp_path / "default", base=llamas["base"], density=0.3, progress=False)
+    assert same_bytes(tmp_path / "tensor", tmp_path / "default")
+    found, base, models = exact(tmp_path / "model"), exact(llamas["base"]), [exact(folder) for folder in folders]
+    trimmed = []
+    for model in models:
+        everything = np.sort(np.concatenate([np.abs(model[name] - base[name]).ravel() for name in base]))
+        limit = everything[-int(0.3 * everything.size)] - 1e-7
+        deltas = {name: model[name] - base[name] for name in base}
+        trimmed.append({name: base[name] + delta * (np.abs(delta) >= limit) for name, delta in deltas.items()})
+    for name in ("model.layers.0.self_attn.k_proj.weight", "model.norm.weight"):
+        expected = sparse_difference([model[name] for model in trimmed], base[name], "ties", 1.0)
+        np.testing.assert_allclose(found[name], expected, atol=1e-6, err_msg=name)
+    assert not same_bytes(tmp_path / "model", tmp_path / "tensor")
+    assert "trim" in (tmp_path / "model" / "README.md").read_text()
 
 
 def test_dare_keeps_the_mean_of_the_difference(llamas, tmp_path):

@@ -31,6 +31,7 @@ CHEAP = {
     "dga": {"importance_tokens": 200},
     "adapter": {"size": 4},
     "prompt": {"length": 4},
+    "memory": {"entries": 300},
     "tapter": {"dimension": 8, "epochs": 2, "min_count": 2, "buckets": 5_000},
     "dapt+tapt": {"task_steps": 3},
     "selective": {"finetune_epochs": 1, "token_epochs": 2, "token_learning_rate": 1e-2},

@@ -7,7 +7,7 @@ import re
 from dataclasses import fields, replace
 from html.parser import HTMLParser
 
-from acclimate.adaptation_rows import Importance, MaskedSample
+from acclimate.adaptation_rows import AdaptationRow, CurvePoint, Importance, MaskedSample
 from acclimate.report.formatting import Table
 from acclimate.report.tables import tables
 from acclimate.results import MethodRow, StudyResults
@@ -109,9 +109,24 @@ def everything(results) -> StudyResults:
         samples=[{"text": EVIL, "label": EVIL}],
         adaptations=[
             replace(run, importance=Importance.from_dict(importance())) if run.method.startswith("dga") else run
-            for run in results.adaptations
+            for run in monitored(results.adaptations)
         ],
     )
+
+
+def monitored(runs) -> list[AdaptationRow]:
+    """Adaptations with losses from the first step on: falling on held-out text, with a dip on general text."""
+    steps = [0, 1, 2, 3, 4, 6, 8, 11, 16]
+
+    def curve(losses):
+        return [
+            CurvePoint(step=step, tokens=99 * step, loss=9.0, terms={"mlm": loss})
+            for step, loss in zip(steps, losses, strict=True)
+        ]
+
+    held_out = curve([3 - 0.1 * step for step in steps])
+    general = curve([2, 2.25, 2.5, 2.75, 2.5, 2.25, 2.125, 2.0, 2.0625])
+    return [replace(run, heldout_curve=held_out, general_curve=general) for run in runs]
 
 
 def crowded(results, methods=20) -> StudyResults:

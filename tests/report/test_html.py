@@ -20,11 +20,13 @@ from acclimate.report.training_figures import (
     layer_drift,
     layer_drift_table,
     learning_curves,
+    stability,
+    stability_table,
     teacher_agreement,
     teacher_agreement_table,
 )
 from acclimate.results import Failure, MethodRow
-from tests.report.full import EVIL, crowded, importance, parse
+from tests.report.full import EVIL, crowded, importance, monitored, parse, texts
 
 
 def test_the_page_is_complete_and_self_contained(results):
@@ -114,6 +116,22 @@ def test_learning_curves_have_a_panel_per_term_and_dashed_held_out_losses(result
     points = [CurvePoint(tokens=1000, loss=2.5, terms={"mlm": 2.0}), CurvePoint(tokens=2000, loss=1.5, terms={"x": 1})]
     assert curve_values(points, "mlm") == ([1.0], [2.0])
     assert curve_values(points, "loss") == ([1.0, 2.0], [2.5, 1.5])
+
+
+def test_stability_shows_each_monitored_loss_as_a_change_from_the_base_model(results):
+    assert stability(results) == "" and not stability_table(results).rows
+    one = replace(results, adaptations=monitored([results.adaptations[0]]))
+    drawn = stability(one)
+    assert ">held-out text</text>" in drawn and ">general text</text>" in drawn and "change of the loss" in drawn
+    first, second = texts(stability_table(one))
+    assert (first["text"], first["largest rise"], first["step"], first["at the end"]) == (
+        "held-out",
+        "0.000",
+        "–",
+        "−1.600",
+    )
+    found = {name: second[name] for name in ("largest rise", "step", "half gone", "gone", "at the end")}
+    assert found == {"largest rise": "0.750", "step": "3", "half gone": "6", "gone": "11", "at the end": "0.062"}
 
 
 def test_equal_importance_shares_a_panel(full):

@@ -23,7 +23,7 @@ def test_both_kinds_of_lines_are_distinguished(tmp_path):
     assert found["heldout_curve"] == [
         {"step": step, "tokens": 10 * step, "loss": 4.0, "terms": {"mlm": 4.0}} for step in (0, 500)
     ]
-    assert read_curves(tmp_path / "absent") == {"curve": [], "heldout_curve": []}
+    assert read_curves(tmp_path / "absent") == {"curve": [], "heldout_curve": [], "general_curve": []}
 
 
 @pytest.fixture

@@ -145,3 +145,38 @@ def test_pulls_to_the_base_model_count_where_they_are_given_and_read_no_measured
     assert other.settings["ewc_text"] == text.fingerprint
     with pytest.raises(UserError, match=r"'adapt.ewc' needs text that is not measured on"):
         planned(folder, general=None, adapt={"tokens": 1000, "ewc": 1, "replay_share": 0})
+
+
+def test_a_mix_and_its_sources_are_those_of_the_file(folder):
+    """Paths are relative to the file, measured documents are left out, and the identity is that of the content."""
+    (folder / "law.txt").write_text(
+        "\n".join([*LINES[:20], *(f"law document number {number}" for number in range(9))])
+    )
+    adapt = {"tokens": 1000, "sources": {"law": "law.txt"}, "mix": {"fixed": {"domain": 1, "law": 3}}}
+    method = {"name": "lm", "label": "last", "adapt": {"mix": "upsample", "sources": {"law": "law.txt"}}}
+    values = study(folder, models=[str(folder / "decoder")], methods=["none", "lm", method], adapt=adapt)
+    inputs = read_study(StudyConfig.of(values).relative_to(folder), World().backend())
+    one, other = of_kind(plan(inputs), "adapt")
+    assert one.settings["mix"] == {"name": "fixed", "weights": {"domain": 1, "law": 3}}
+    assert other.settings["mix"]["name"] == "upsample" and one.key != other.key
+    assert [source["name"] for source in one.settings["sources"]] == ["law"]
+    assert [entry["share"] for entry in one.settings["replay"]] == [0.1]
+    assert one.options["mix"].weights == {"domain": 1, "law": 3}
+    measured = set(inputs.general.texts)
+    assert set(one.options["sources"]["law"]) == set((folder / "law.txt").read_text().splitlines()) - measured
+    assert any("law.txt is the source 'law'" in note and "decoder: last" in note for note in replay_notes(inputs))
+    with pytest.raises(UserError, match="source of the mix 'fixed' 'wiki'"):
+        planned(folder, adapt={**adapt, "sources": {"law": str(folder / "law.txt")}, "mix": "fixed wiki=1"})
+
+
+def test_the_monitor_measures_the_held_out_and_the_general_text_of_the_study(folder):
+    inputs, (plain,) = planned(folder)
+    _, (job,) = planned(folder, adapt={"tokens": 1000, "monitor": True, "patience": 3})
+    assert job.key != plain.key and "measuring" not in plain.settings and plain.heldout is None
+    assert list(job.options["general"]) == list(inputs.general.texts) and job.options["monitor"]
+    assert job.heldout.texts == inputs.heldout["cs"].texts
+    assert job.settings["measuring"] == {"monitor": True, "patience": 3, "general": job.options["general"].fingerprint}
+    (pilot,) = job.pilots(inputs.checkpoints[job.place.model], 1)
+    assert not {"monitor", "patience", "general"} & pilot.options.keys()
+    with pytest.raises(UserError, match="the study itself sets 'general'"):
+        planned(folder, adapt={"tokens": 1000, "general": "general.txt"})

@@ -7,10 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from acclimate.corpus import Corpus
+from acclimate.corpus import Corpus, TokenDataset
+from acclimate.corpus.mix.base import read_mix
 from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.training import adapt
+from acclimate.training.mixture import MixedText, Mixture
+from acclimate.training.source_measures import describe_cost
+from tests.cases import each
 from tests.kills import killed
 from tests.tiny import VOCABULARY
 
@@ -92,6 +96,23 @@ def test_a_killed_run_continues_with_the_same_mix(tiny_bert, texts, tmp_path):
     assert len(record["rounds"]) == 3 and record["rounds"][1]["weights"] != record["rounds"][2]["weights"]
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
     assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
+
+
+@each(
+    ("given", "said"),
+    [
+        (
+            "doge every=4 texts=10",
+            "reads 30 texts forward and backward; the 4 steps until the next one read 48 texts",
+        ),
+        ("velocitune every=5", "reads 18 held-out texts; the 5 steps until the next one read 60 texts"),
+    ],
+)
+def test_the_cost_of_a_proposal_is_said(texts, given, said):
+    mixed = [
+        MixedText(name, TokenDataset.of([[1] * 8] * 120), heldout=TokenDataset.of([[1] * 8] * 6)) for name in texts
+    ]
+    assert describe_cost(Mixture(mixed, 12, 0, mix=read_mix(given))).endswith(f"{said}.")
 
 
 def test_a_reference_with_another_vocabulary_is_refused(tiny_llama, tiny_bert, texts, tmp_path):

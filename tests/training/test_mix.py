@@ -29,6 +29,7 @@ from acclimate.training.inputs import Budget
 from acclimate.training.ledger import SourceLedger
 from acclimate.training.mixture import MIX_FILE, MixedText, Mixture
 from acclimate.training.sources import divide
+from tests.accelerator import emulated
 from tests.cases import each
 from tests.kills import killed
 from tests.tiny import TEXTS
@@ -68,7 +69,7 @@ class Follower(AdaptiveMix):
 
 def test_weights_are_realized_and_the_loss_of_each_source_is_recorded(tiny_bert, tmp_path):
     result = run(
-        tiny_bert, tmp_path / "out", {"fixed": {"domain": 1, "law": 2, "news": 1}}, steps=36,
+        tiny_bert, tmp_path / "out", {"fixed": {"domain": 1, "law": 2, "news": 1}}, steps=24,
         replay=LAW, replay_share=0.2,
     )  # fmt: skip
     assert [text["name"] for text in result.mix] == ["domain text", "law", "news", "memory"]
@@ -82,16 +83,21 @@ def test_weights_are_realized_and_the_loss_of_each_source_is_recorded(tiny_bert,
     assert manifest["mix"]["name"] == "fixed" and [one["name"] for one in manifest["sources"]] == ["law", "news"]
     rounds = read_json(tmp_path / "out" / MIX_FILE)
     assert rounds["sources"] == ["domain", "law", "news"] and rounds["mean_weights"] == [0.25, 0.5, 0.25]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "The mix `fixed` divided" in card and "| law | 40.0% | " in card and "| replayed text 3 | 20.0% | " in card
+    (table,) = result.as_results().tables
+    assert [row[3:5] for row in table.rows] == [[text["name"], 100 * text["share"]] for text in result.mix]
 
 
-def test_the_ledger_adds_up_the_losses_of_the_texts_of_each_source(tiny_bert):
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 1e-2)])
+def test_the_ledger_adds_up_the_losses_of_the_texts_of_each_source(tiny_bert, precision, tolerance):
     """Compared with the loss that the model computes for each text by itself, in two steps of micro-batches."""
     loaded = load_language_model(tiny_bert, dropout=0.0)
     attach(loaded.model)
     texts = [np.array(loaded.tokenizer(text)["input_ids"]) for text in DOCUMENTS[:12]]
     sources = {place: place % 3 for place in range(12)}
     collator = Collator.of(loaded.tokenizer, RandomMasking(), loaded.kind, 60)
-    engine, expected = Engine(loaded.model, [LanguageModelling()]), np.zeros((2, 3))
+    engine, expected = Engine(loaded.model, [LanguageModelling()], precision), np.zeros((2, 3))
     engine.ledger = SourceLedger(3)
     for step in range(2):
         rng = np.random.default_rng(step)
@@ -111,13 +117,15 @@ def test_the_ledger_adds_up_the_losses_of_the_texts_of_each_source(tiny_bert):
                 expected[0, source] -= logits[0, chosen, labels[0, real][chosen]].sum().item()
                 expected[1, source] += len(chosen)
         if not step:
-            assert loss == pytest.approx(expected[0].sum() / expected[1].sum(), rel=1e-5)
+            assert loss == pytest.approx(expected[0].sum() / expected[1].sum(), rel=tolerance)
+            mine = engine.ledger.total()
+            assert loss == pytest.approx(mine[0].sum() / mine[1].sum(), rel=1e-6), "in full precision"
             first = engine.ledger.since("mix")
-            np.testing.assert_allclose(first, expected[0] / expected[1], rtol=1e-5)
+            np.testing.assert_allclose(first, expected[0] / expected[1], rtol=tolerance)
             done = expected.copy()
     engine.step(batches, backward=False)  # what is measured is not recorded
-    np.testing.assert_allclose(engine.ledger.total(), expected, rtol=1e-5)
-    np.testing.assert_allclose(engine.ledger.since("mix"), (expected - done)[0] / (expected - done)[1], rtol=1e-5)
+    np.testing.assert_allclose(engine.ledger.total(), expected, rtol=tolerance)
+    np.testing.assert_allclose(engine.ledger.since("mix"), (expected - done)[0] / (expected - done)[1], rtol=tolerance)
 
 
 def test_an_adaptive_mix_sees_the_training_and_its_weights_are_realized(tiny_bert, tmp_path):
@@ -141,14 +149,24 @@ def test_an_adaptive_mix_sees_the_training_and_its_weights_are_realized(tiny_ber
 
 
 def test_a_killed_run_continues_with_the_same_weights(tiny_bert, tmp_path):
-    options = {"steps": 12, "save_every": 2}
+    options = {"steps": 8, "save_every": 2}
     whole = run(tiny_bert, tmp_path / "whole", Follower(every=3), **options)
-    with killed(7):
+    with killed(5):
         run(tiny_bert, tmp_path / "cut", Follower(every=3), **options)
     cut = run(tiny_bert, tmp_path / "cut", Follower(every=3), **options)
     assert cut.mix == whole.mix and read_json(cut.out / MIX_FILE) == read_json(whole.out / MIX_FILE)
     one, other = load_file(whole.out / "model.safetensors"), load_file(cut.out / "model.safetensors")
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_an_accelerator_reads_and_measures_what_a_cpu_does(tiny_bert, tmp_path):
+    options = {"steps": 4, "dropout": 0.0, "save_every": 2}
+    here = run(tiny_bert, tmp_path / "here", Follower(every=2), **options)
+    with emulated(bf16=False) as accelerator:
+        there = run(tiny_bert, tmp_path / "there", Follower(every=2), **options)
+        assert accelerator.used
+    for one, other in zip(here.mix, there.mix, strict=True):
+        assert one["tokens"] == other["tokens"] and one.get("loss") == pytest.approx(other.get("loss"), abs=1e-3)
 
 
 @each(

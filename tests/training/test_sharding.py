@@ -128,6 +128,8 @@ def test_what_cannot_be_sharded_is_refused_before_the_model_is_loaded(
 
 OPTIONS = {**SHORT, "steps": 4, "batch_size": 8}
 GENERAL = Corpus.of(TEXTS)
+LETTERS = Corpus.of(["z q x 9 8 j k v w"] * 4)
+"""Text on which the loss rises after the first step."""
 RUNS = {
     "lm": ("bert", "lm", {}),
     "dga": ("bert", "dga", {"save_every": 2}),
@@ -146,6 +148,7 @@ RUNS = {
     "no clipping": ("modernbert", "lm", {"max_gradient_norm": 0}),
     "kept": ("bert", "lm", {"keep_steps": (0, 2), "heldout": GENERAL, "heldout_every": 2, "progress": True}),
     "mixed": ("bert", "lm", {"replay": GENERAL, "replay_share": 0.3}),
+    "best": ("bert", "lm", {"heldout": LETTERS, "heldout_every": 1, "keep_best": True, "learning_rate": 0.01}),
     "pulled": (
         "bert",
         "lm",
@@ -219,6 +222,7 @@ def test_an_adaptation_ends_with_the_same_weights(runs, name):
     results = [read_json(folder / "acclimate.json")["result"] for folder in (whole, sharded)]
     assert results[1]["tokens"] == results[0]["tokens"]
     assert results[1]["losses"] == pytest.approx(results[0]["losses"], rel=1e-5)
+    assert [result.get("kept_step") for result in results] == [1 if name == "best" else None] * 2
 
 
 @pytest.mark.slow

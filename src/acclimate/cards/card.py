@@ -263,8 +263,11 @@ def adapter_section(adapter: Mapping[str, Any] | None, staged: bool) -> list[tup
     """Say what trained, and how far the merged model is from it; nothing if all weights trained."""
     if not adapter:
         return []
-    size = f"rank {adapter['settings']['r']}, alpha {adapter['settings']['alpha']:g}"
-    place = "" if staged else " The adapter itself is in the folder `adapter`, in the format of peft."
+    if low_rank := "r" in adapter["settings"]:
+        size = f"rank {adapter['settings']['r']}, alpha {adapter['settings']['alpha']:g}"
+    else:
+        size = adapter["place"]
+    place = " The adapter itself is in the folder `adapter`, in the format of peft." if low_rank and not staged else ""
     text = (
         f"An adapter (`{adapter['kind']}`, {size}, {adapter['parameters']:,} parameters) was trained instead of the "
         f"weights, and merged into them in fp32.{place} On training texts, the logits of this model differ by "

@@ -14,7 +14,7 @@ from acclimate.options.merging import METHODS
 
 PIPELINES = {"ForSequenceClassification": "text-classification", "ForQuestionAnswering": "question-answering"}
 """Pipeline tags of end tasks, by the end of the name of their class."""
-SETTINGS = ("alpha", "weights", "density", "layers", "seed")
+SETTINGS = ("alpha", "weights", "density", "trim", "layers", "seed")
 RANDOM = ("dare-linear", "dare-ties", "fisher")
 """Methods that read the random seed."""
 NOT_MEASURED = (

@@ -266,26 +266,30 @@ def _describe_selection(account: Mapping[str, Any]) -> str:
 
 
 def _replay_section(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the table of the texts of a mix with their shares of the tokens; nothing if there is only one text."""
+    """Return the table of the texts that were mixed, with their shares of the tokens; nothing if there is one text."""
     parts = [part.get("result", {}).get("mix") or [] for part in _parts(manifest)]
     rows = [
         (
-            _replayed_name(text["name"], number),
+            _public_name(text, number),
             f"{text['share']:.1%}",
             f"{text['realized']:.1%}",
             f"{text['tokens']:,}",
             text["epochs"],
+            f"{text['loss']:.3f}" if "loss" in text else "",
         )
         for part in parts
         for number, text in enumerate(part)
     ]
-    columns = ("text", "share of tokens", "realized", "tokens", "epochs")
-    return [("Replay", markdown_table(columns, rows))] if rows else []
+    columns = ("text", "share of tokens", "realized", "tokens", "epochs", "loss at the end")
+    mix = manifest.get("mix")
+    told = f"The mix `{mix['name']}` divided the training among the texts.\n\n" if mix else ""
+    return [("Mix" if mix else "Replay", told + markdown_table(columns, rows))] if rows else []
 
 
-def _replayed_name(name: str, number: int) -> str:
-    """Return the name of a text of a mix, without those of files."""
-    return name if not number or name.startswith("hf:") else f"replayed text {number}"
+def _public_name(text: Mapping[str, Any], number: int) -> str:
+    """Return the name of a text of a mix: one that the user chose, but none of a file."""
+    name = str(text["name"])
+    return name if not number or "source" in text or name.startswith("hf:") else f"replayed text {number}"
 
 
 _EXCLUDED_COUNTS = {

@@ -33,6 +33,8 @@ def merge(options: MergeOptions) -> None:
             print_next(["acclimate", "finetune", "--model", result.out, "--task", "TASK"], "to train an end task")
         return
     typer.echo(f"Figure and numbers: {result.out}")
+    if options.memory is not None:
+        return
     again = ["--method", "interpolation", "--model", *options.models]  # type: ignore[misc]
     again += [] if options.base is None else ["--base", options.base]
     print_next(

@@ -167,7 +167,9 @@ def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
 
 
 def _describe_losses(result: Any) -> Iterator[str]:
-    """Yield a line on the training loss, at the end and at the start, and one on the held-out loss if there is one."""
+    """Yield lines on the loss in training, on held-out and on general text, as far as it was measured."""
+    from acclimate.adaptation_rows import describe_dips, read_curves
+
     lines = _read_log(result.out)
     trained = [line for line in lines if "terms" in line]
     if terms := {name: value for name, value in result.losses.items() if name != "loss"}:
@@ -175,11 +177,16 @@ def _describe_losses(result: Any) -> Iterator[str]:
         steps = _steps(before[-1] + 1 if before else 1, result.steps)
         first = f"; mean of {_steps(1, before[0])}: {_join(trained[0]['terms'])}" if before else ""
         yield f"Training loss in nats, mean of {steps}: {_join(terms)}{first}"
-    held_out = [line for line in lines if "heldout" in line]
-    if held_out:
-        points = held_out[:1] + held_out[1:][-1:]
-        found = "; ".join(f"{_join(point['heldout']['terms'])} after step {point['step']:,}" for point in points)
-        yield f"Held-out loss in nats: {found}"
+    for key, name in (("heldout", "Held-out"), ("general", "General")):
+        measured = [line for line in lines if key in line]
+        if measured:
+            points = measured[:1] + measured[1:][-1:]
+            found = "; ".join(f"{_join(point[key]['terms'])} after step {point['step']:,}" for point in points)
+            yield f"{name} loss in nats: {found}"
+    for dip in describe_dips(read_curves(result.out / "log.jsonl")):
+        yield f"{dip[:1].upper()}{dip[1:]}."
+    if getattr(result, "kept_step", None) is not None:
+        yield f"The model is that of step {result.kept_step:,}, with the lowest held-out loss."
 
 
 def _steps(first: int, last: int) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.corpus.tokenizing import read_as_text
@@ -35,6 +37,13 @@ class TargetRow(NamedTuple):
     labels: np.ndarray
 
 
+class Memory(NamedTuple):
+    """A second model, in evaluation mode on the device of the first, and its share of the predictions, from 0 to 1."""
+
+    model: PreTrainedModel
+    share: float
+
+
 class TargetDocument(NamedTuple):
     """The rows of a document, its ordinary tokens, and the UTF-8 bytes that they cover."""
 
@@ -51,6 +60,7 @@ def language_model_loss(
     max_length: int = 128,
     rate: float = MASK_RATE,
     seed: int = 13,
+    memory: Memory | None = None,
 ) -> dict[str, Any]:
     """Measure how well a language model predicts tokens of held-out text.
 
@@ -72,6 +82,7 @@ def language_model_loss(
         max_length: Maximum tokens per text, or per window of it, including special tokens but not virtual ones.
         rate: Share of tokens that are masked.
         seed: Random seed of the masks.
+        memory: A second model of the same kind and tokenizer, whose predictions are mixed with those of the first.
 
     Returns:
         ``kind``: name of the kind of the model; ``nats``: mean loss over all predicted tokens;
@@ -93,13 +104,13 @@ def language_model_loss(
     if isinstance(model, PreTrainedModel):
         if tokenizer is None:
             raise ValueError("a model in memory needs its tokenizer")
-        return _measure(model, tokenizer, texts, max_length, rate, seed)
+        return _measure(model, tokenizer, texts, max_length, rate, seed, memory)
     loaded = load_language_model(model)
     if loaded.absent_head:
         raise UserError(
             f"The model '{model}' has no language-model head, so it has no {loaded.kind.loss_name}; adapt it first."
         )
-    return _measure(to_device(loaded.model), loaded.tokenizer, texts, max_length, rate, seed)
+    return _measure(to_device(loaded.model), loaded.tokenizer, texts, max_length, rate, seed, memory)
 
 
 def _measure(
@@ -109,13 +120,16 @@ def _measure(
     max_length: int,
     rate: float,
     seed: int,
+    memory: Memory | None,
 ) -> dict[str, Any]:
     attach(model)
+    if memory:
+        attach(memory.model)
     kind = kind_of(model)
     documents = read_targets(model, tokenizer, texts, max_length, rate, seed)
     examples = [(index, row) for index, document in enumerate(documents) for row in document.rows]
     losses, counts = [0.0] * len(texts), [0] * len(texts)
-    found = summed_losses(model, tokenizer, [row for _, row in examples])
+    found = summed_losses(model, tokenizer, [row for _, row in examples], memory)
     for (index, _), (loss, count) in zip(examples, found, strict=True):
         losses[index] += loss
         counts[index] += count
@@ -171,7 +185,10 @@ def read_targets(
 
 
 def summed_losses(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TargetRow]
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[TargetRow],
+    memory: Memory | None = None,
 ) -> list[tuple[float, int]]:
     """Return the summed loss in nats of each row, and its number of predicted tokens.
 
@@ -179,6 +196,7 @@ def summed_losses(
         model: A language model that :func:`acclimate.models.attach` has prepared.
         tokenizer: Its tokenizer.
         rows: The rows; batches of them depend on their lengths alone.
+        memory: A second model, prepared as well, whose predictions are mixed with those of the first.
     """
     order = sorted(range(len(rows)), key=lambda index: -len(rows[index].ids))
     found = [(0.0, 0)] * len(rows)
@@ -192,7 +210,7 @@ def summed_losses(
             width = policy.padded_width(len(rows[order[start]].ids))
             group = order[start : start + max(1, budget // width)]
             start += len(group)
-            losses = _group_losses(model, tokenizer, [rows[index] for index in group], width)
+            losses = _group_losses(model, tokenizer, [rows[index] for index in group], width, memory)
             for index, loss in zip(group, losses, strict=True):
                 found[index] = loss
     model.train(training)
@@ -310,7 +328,11 @@ def _choose_masked_positions(
 
 
 def _group_losses(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[TargetRow], width: int
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[TargetRow],
+    width: int,
+    memory: Memory | None,
 ) -> list[tuple[float, int]]:
     """Return the summed loss and the number of predicted tokens of each text, computed in one forward pass."""
     padding = tokenizer.pad_token_id
@@ -321,10 +343,31 @@ def _group_losses(
         tokens = len(example.ids)
         ids[row, :tokens], labels[row, :tokens], text[row, :tokens] = example.ids, example.labels, row
     device, targets = model.device, torch.from_numpy(labels)
-    hidden = encode(model, copy_to(torch.from_numpy(ids), device), copy_to(torch.from_numpy(text), device))
+    models = [model, memory.model] if memory else [model]
+    inputs = (copy_to(torch.from_numpy(ids), device), copy_to(torch.from_numpy(text), device))
     chosen = targets >= 0
     places, counts = chosen_positions(chosen, device.type), chosen.sum(1).tolist()
-    states, wanted = hidden.flatten(0, 1)[copy_to(places, device)], copy_to(targets.flatten()[places], device)
-    loss = map_logits(cross_entropy, [language_head(model)], [states], wanted, rows=logit_rows(model))[: sum(counts)]
+    states = [encode(one, *inputs).flatten(0, 1)[copy_to(places, device)] for one in models]
+    wanted = copy_to(targets.flatten()[places], device)
+    function = partial(_mixed_cross_entropy, share=memory.share) if memory else cross_entropy
+    loss = map_logits(function, list(map(language_head, models)), states, wanted, rows=logit_rows(model))
+    loss = loss[: sum(counts)]
     parts = loss.double().cpu().split(counts)  # the host waits once, not for each text
     return [(float(part.sum()), count) for part, count in zip(parts, counts, strict=True)]
+
+
+def mix_logits(logits: Tensor, memory: Tensor, share: float) -> Tensor:
+    """Return the logarithm of ``(1 - share) p + share p_memory``, both given by their logits (..., vocabulary).
+
+    Models of one tokenizer can differ in unused rows of their embeddings, so the memory is cut or filled up.
+    """
+    missing = logits.shape[-1] - memory.shape[-1]
+    memory = nn.functional.pad(memory, (0, missing), value=-math.inf)
+    if share in (0, 1):
+        return (memory if share else logits).log_softmax(-1)
+    return torch.logaddexp(math.log1p(-share) + logits.log_softmax(-1), math.log(share) + memory.log_softmax(-1))
+
+
+def _mixed_cross_entropy(logits: Tensor, memory: Tensor, labels: Tensor, share: float) -> Tensor:
+    """Return the cross-entropy of each position (positions,); zero where the label is -100."""
+    return nn.functional.nll_loss(mix_logits(logits, memory, share), labels, reduction="none")

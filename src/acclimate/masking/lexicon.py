@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -14,19 +15,32 @@ from acclimate.errors import UserError
 from acclimate.masking.base import Strategy, Vocabulary, register
 from acclimate.masking.whole_word import sample_words
 from acclimate.masking.words import Words
+from acclimate.registry import parse_number
 
 
-def read_entries(path: str | Path) -> list[str]:
-    """Return the entries of a text file with one word or phrase per line, without blank lines.
+def read_entries(path: str | Path) -> dict[str, float]:
+    """Return the entries of a text file with one word or phrase per line, without blank lines, and their weights.
+
+    A number after a tab at the end of a line is the weight of its entry; others have the weight 1.
 
     Raises:
-        UserError: If the file has no entry or is not UTF-8.
+        UserError: If the file has no entry or is not UTF-8, or a weight is not positive.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UserError(f"masking: '{path}' is not UTF-8; give a text file with one entry per line.") from error
-    if not (entries := [line.strip() for line in lines if line.strip()]):
+    entries: dict[str, float] = {}
+    for number, line in enumerate(lines, 1):
+        entry, _, given = line.rstrip().rpartition("\t")
+        weight = parse_number(given) if entry.strip() else None
+        if not isinstance(weight, int | float) or isinstance(weight, bool):
+            entry, weight = line, 1.0
+        if not 0 < weight < np.inf:
+            raise UserError(f"masking: line {number} of '{path}' has the weight {given}; give a number above 0.")
+        if entry.strip():
+            entries.setdefault(entry.strip(), float(weight))
+    if not entries:
         raise UserError(f"masking: '{path}' is empty; give a text file with one entry per line.")
     return entries
 
@@ -34,11 +48,11 @@ def read_entries(path: str | Path) -> list[str]:
 class LexiconMatcher:
     """Finds entries in texts as sequences of words; of several that start at the same word, it takes the longest."""
 
-    def __init__(self, entries: Sequence[str], vocabulary: Vocabulary, *, ignore_case: bool) -> None:
+    def __init__(self, entries: Iterable[str], vocabulary: Vocabulary, *, ignore_case: bool) -> None:
         """Split the entries into words, with the tokenizer.
 
         Args:
-            entries: Words or phrases. An entry with an unknown token is left out.
+            entries: Words or phrases, or a mapping of them to weights. An entry with an unknown token is left out.
             vocabulary: A vocabulary with its tokenizer.
             ignore_case: Whether to ignore case.
 
@@ -47,9 +61,11 @@ class LexiconMatcher:
         """
         self.ignore_case = ignore_case
         self._by_first_word: dict[str, list[tuple[str, ...]]] = {}
+        self._weights: dict[tuple[str, ...], float] = {}
+        weights = entries.values() if isinstance(entries, Mapping) else itertools.repeat(1.0)
         assert vocabulary.tokenizer is not None
         special = set(vocabulary.tokenizer.all_special_ids)
-        for ids in encode(vocabulary.tokenizer, entries):
+        for ids, weight in zip(encode(vocabulary.tokenizer, [*entries]), weights, strict=False):
             if not ids or not special.isdisjoint(ids):
                 continue
             row = np.array([ids])
@@ -58,6 +74,7 @@ class LexiconMatcher:
             entry = tuple(filter(None, forms))
             if entry and entry not in (known := self._by_first_word.setdefault(entry[0], [])):
                 known.append(entry)
+                self._weights[entry] = weight
         if not self._by_first_word:
             raise UserError("masking: every entry of the list has a token that the tokenizer does not know.")
         for known in self._by_first_word.values():
@@ -72,12 +89,13 @@ class LexiconMatcher:
             vocabulary: The vocabulary.
 
         Returns:
-            Which words belong to an entry, and which of them continue the entry of the previous word; (words,) each.
+            The weight of the entry of each word, 0 for words of none, and which words continue the entry of the
+            previous word; (words,) each.
         """
         forms = words.surface_forms(ids, vocabulary.subwords, lowercase=self.ignore_case)
         # An entry cannot span special tokens or two texts.
         segment = np.cumsum(~words.follows_previous()).tolist()
-        found, continues = np.zeros((2, len(words)), dtype=bool)
+        found, continues = np.zeros(len(words)), np.zeros(len(words), dtype=bool)
         end = 0
         for start, word in enumerate(forms):
             if start < end or word not in self._by_first_word:
@@ -85,7 +103,7 @@ class LexiconMatcher:
             for entry in self._by_first_word[word]:
                 stop = start + len(entry)
                 if tuple(forms[start:stop]) == entry and segment[stop - 1] == segment[start]:
-                    found[start:stop] = True
+                    found[start:stop] = self._weights[entry]
                     continues[start + 1 : stop] = True
                     end = stop
                     break
@@ -105,7 +123,7 @@ def join_entries(
         ignore_case: Whether to ignore case.
 
     Returns:
-        The units, and which of them are entries (units,).
+        The units, and the weight of each, 0 for units that are no entry (units,).
     """
     key = ("lexicon", path, ignore_case)
     if key not in vocabulary.cache:
@@ -127,9 +145,10 @@ class LexiconFirst(Strategy):
     ``mask_rate`` to 0.2 for that.
 
     Attributes:
-        lexicon: Text file with one term per line.
-        order: Which terms to mask if a text has more than the rate allows: ``random`` ones, or the first in the
-            ``text``, as in the released code. With ``text``, the end of a text with many terms is never masked.
+        lexicon: Text file with one term per line. A number after a tab is the weight of the term, 1 by default.
+        order: Which terms to mask if a text has more than the rate allows: ``random`` ones, each next one with a
+            probability proportional to its weight (Efraimidis and Spirakis, 2006), or the first in the ``text``, as
+            in the released code. With ``text``, the end of a text with many terms is never masked.
         share: Probability that an occurrence of a term takes precedence over other words. With 1, as in the paper, no
             other word of a text with many terms is ever masked.
         case: Whether to respect case; it makes no difference to an uncased tokenizer.
@@ -151,17 +170,20 @@ class LexiconFirst(Strategy):
         super().__post_init__()
         if not 0 <= self.share <= 1:
             raise UserError(f"lexicon-first: 'share' must be a probability between 0 and 1, not {self.share:g}.")
+        if self.order == "text" and {*read_entries(self.lexicon).values()} != {1.0}:
+            raise UserError(
+                f"lexicon-first: the weights in '{self.lexicon}' have no effect with order=text; remove it."
+            )
 
     def choose(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> np.ndarray:
         """Choose terms and words."""
         words = Words.of(ids, text, allowed, vocabulary.subwords)
-        units, first = join_entries(self.lexicon, words, ids, vocabulary, ignore_case=not self.case)
-        first &= rng.random(len(units)) < self.share
+        units, weight = join_entries(self.lexicon, words, ids, vocabulary, ignore_case=not self.case)
+        first = (weight > 0) & (rng.random(len(units)) < self.share)
         rank = rng.random(len(units))
-        if self.order == "text":
-            rank[first] = np.arange(len(units))[first]
+        rank[first] = np.arange(len(units))[first] if self.order == "text" else -np.log1p(-rank[first]) / weight[first]
         return units.leaders(sample_words(units, self.rate, rng, first, rank), ids.shape)
 
 
@@ -195,6 +217,7 @@ class EntityFirst(Strategy):
     ) -> np.ndarray:
         """Choose entities and words."""
         words = Words.of(ids, text, allowed, vocabulary.subwords)
-        units, first = join_entries(self.entities, words, ids, vocabulary, ignore_case=not self.case)
+        units, weight = join_entries(self.entities, words, ids, vocabulary, ignore_case=not self.case)
+        first = weight > 0
         taken = sample_words(units, self.rate, rng, first)
         return units.leaders(taken if self.fill else taken & first, ids.shape)

@@ -160,9 +160,10 @@ class MeasuredTask:
 
         def answer(row: dict[str, Any]) -> Tensor:
             inputs = head.collate([row])
-            labels = inputs.pop("labels")
+            labels, *_ = [inputs.pop(name) for name in head.targets]
             moved = {name: value.to(head.device) for name, value in inputs.items()}
-            return cast(Tensor, head.answer_logits(head.run(head.model, moved).logits.float(), labels))
+            output = head.read_output(head.run(head.model, moved))
+            return cast(Tensor, head.answer_logits(output.float(), labels))
 
         rows = learner.rows([examples[place] for place in sorted(order)])
         return Answering(head.model, [partial(answer, rows[place]) for place in range(len(rows))], head.multi_label)

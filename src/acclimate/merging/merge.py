@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,9 +28,18 @@ from acclimate.locks import with_output_lock
 from acclimate.merging.experts import Experts
 from acclimate.merging.fisher import measure_fisher, read_fisher, save_fisher
 from acclimate.merging.measuring import Measured, open_data
-from acclimate.merging.path import COLUMNS, PATH_FILE, MergeResult, draw_path, measure_path, path_rows
-from acclimate.merging.rules import Rule, fisher_weighted, linear, make_rule, taken_from_second
-from acclimate.merging.soup import greedy_soup
+from acclimate.merging.memory import measure_memory
+from acclimate.merging.path import (
+    COLUMNS,
+    PATH_FILE,
+    MergeResult,
+    draw_path,
+    measure_path,
+    merged_model,
+    path_rows,
+)
+from acclimate.merging.rules import Rule, fisher_weighted, least_kept, linear, make_rule, sparse, taken_from_second
+from acclimate.merging.soup import cook
 from acclimate.merging.weights import Checkpoint, match, write_weights
 from acclimate.models.checkpoints import (
     UNREADABLE,
@@ -86,6 +95,10 @@ def _merge(options: MergeOptions) -> MergeResult:
     layers from a model that was adapted to the domain, and the rest from one that learned a task elsewhere, with the
     first part frozen (Vast et al., ECIR 2024).
 
+    ``memory`` merges no weights: it measures a model whose predictions are mixed with those of a smaller model of the
+    same tokenizer, which the method ``memory`` trained (Cao et al., 2025), by the shares in ``alphas``. The class
+    :class:`acclimate.merging.memory.MemoryProcessor` generates with one of them.
+
     With ``target``, only the ``top`` models that fit a new domain best are merged (SaM): those with the lowest loss on
     its text, or those whose own text is most similar to it.
 
@@ -118,7 +131,7 @@ def _merge(options: MergeOptions) -> MergeResult:
     experts = None if options.target is None else Experts(options, sources[0].name)
     config = recorded(
         options,
-        ("models", "base", "instruct", "skill", "domain_model", "corpora", "text_column"),
+        ("models", "base", *OTHER_MODELS, "corpora", "text_column"),
         acclimate=__version__,
         model=sources[0].name,
         sources=[{**source._asdict(), "files": model_fingerprint(source.name)} for source in sources],
@@ -137,22 +150,18 @@ def _merge(options: MergeOptions) -> MergeResult:
         sources = [source for source in sources if source.role != "model" or source.name in models]
         sources.sort(key=lambda source: models.index(source.name) if source.role == "model" else len(models))
         notes.append(note)
-    merger = Merger(sources, options)
-    notes[:0] = merger.notes
+    merger = None if options.method == "memory" else Merger(sources, options)
+    notes[:0] = merger.notes if merger else []
     result = MergeResult(out, options.method, notes, has_model=has_model)
     with atomic_folder(out) as folder:
         if options.alphas is not None:
+            measure = _measure_share(merger, folder / "point", options)
             alphas: Any = options.alphas
-
-            def write(point: Path, alpha: float) -> None:
-                merger.write(point, linear([alpha, 1 - alpha]))
-
-            result.path = measure_path(
-                write, alphas, texts, options.documents, options.max_length, folder / "point", options.progress
-            )
+            result.path = measure_path(measure, alphas, texts, options.documents, options.progress)
             write_json(folder / PATH_FILE, {**config, "notes": notes, "path": result.path})
-            draw_path(result.path, folder)
-        if has_model:
+            is_memory = options.method == "memory"
+            draw_path(result.path, folder, ("model", "memory") if is_memory else ("base model", "adapted model"))
+        if has_model and merger:
             with TemporaryDirectory(dir=folder) as work:
                 rule, measured = _make_rule(config, merger, data, Path(work), options)
                 notes += measured
@@ -331,24 +340,36 @@ class Merger:
     def _merge_tensor(self, name: str, rule: Rule) -> Tensor:
         """Merge the tensor, or the rows of it that all models have."""
         one = self._first.stored[name]
-        found = [model.find(name) for model in self._models]
-        if not one.dtype.is_floating_point or not all(found):
+        if not (reads := self._readers(name)):
             return self._first.read(name)
-        rows = min((other.shape[0] for other in found if other and other.shape), default=0)
-
-        def read(model: Checkpoint) -> Tensor:
-            value = model.read(name)
-            return value[:rows] if value.dim() else value
-
-        merged = rule(name, [partial(read, model) for model in self._models]).to(one.dtype)
+        merged = rule(name, reads).to(one.dtype)
         if merged.numel() and not all(bool(end.isfinite()) for end in merged.aminmax()):
             raise UserError(
                 f"The merged tensor {name} is not finite in {one.dtype}, so nothing is written. Check the models, or "
                 "use smaller weights."
             )
         if merged.shape != one.shape:
-            merged = torch.cat([merged, self._first.read(name)[rows:]])
+            merged = torch.cat([merged, self._first.read(name)[len(merged) :]])
         return merged
+
+    def _readers(self, name: str) -> list[Callable[[], Tensor]]:
+        """Return a function per model that reads a tensor, or the rows that all models have; none if it is kept."""
+        found = [model.find(name) for model in self._models]
+        if not self._first.stored[name].dtype.is_floating_point or not all(found):
+            return []
+        rows = min((other.shape[0] for other in found if other and other.shape), default=0)
+
+        def read(model: Checkpoint) -> Tensor:
+            value = model.read(name)
+            return value[:rows] if value.dim() else value
+
+        return [partial(read, model) for model in self._models]
+
+    def differences(self, number: int) -> Iterator[Tensor]:
+        """Yield the difference of each tensor of a model to that of the base model, the last one, in fp32."""
+        for name in self._first.stored:
+            if reads := self._readers(name):
+                yield reads[number]().float() - reads[-1]().float()
 
 
 def find_folder(name: str) -> Path:
@@ -363,6 +384,18 @@ def find_folder(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=HUB_FILES))
     except UNREADABLE as error:
         raise UserError(f"No model could be read from '{name}': {load_error(error, name)}") from error
+
+
+def _measure_share(merger: Merger | None, point: Path, options: MergeOptions) -> Any:
+    """Return the function of a share that :func:`measure_path` needs."""
+    if merger is None:
+        return measure_memory(str(options.models[0]), str(options.memory), options.max_length)  # type: ignore[index]
+
+    def measure(alpha: float) -> Any:
+        rule = linear([alpha, 1 - alpha])
+        return merged_model(lambda folder: merger.write(folder, rule), point, options.max_length)
+
+    return measure
 
 
 def _make_rule(
@@ -381,7 +414,7 @@ def _make_rule(
     if config["method"] == "layers":
         return taken_from_second(merger.first_layers(config["layers"])), []
     if config["method"] == "greedy-soup":
-        return _cook(models, merger, data[0], work / "soup")
+        return cook(models, merger.write, data[0], work / "soup")
     if config["method"] == "fisher":
         reads = []
         for number, model in enumerate(merger.models):
@@ -392,26 +425,11 @@ def _make_rule(
             save_fisher(information, work / f"{number}.safetensors")
             reads.append(read_fisher(work / f"{number}.safetensors", names))
         return fisher_weighted(config["weights"], reads), []
+    if config["trim"] == "model":
+        count = len(merger.models)
+        limits = [least_kept(partial(merger.differences, number), config["density"]) for number in range(count)]
+        return sparse(config["method"], config["weights"], 1.0, config["seed"], limits), []
     return make_rule(config), []
-
-
-def _cook(models: Sequence[str], merger: Merger, data: Measured, work: Path) -> tuple[Rule, list[str]]:
-    """Return the mean of the models in a greedy soup, and a note on the models."""
-
-    def score(kept: list[int]) -> float:
-        work.mkdir()
-        merger.write(work, linear([(number in kept) / len(kept) for number in range(len(models))]))
-        found = data.score(work)
-        shutil.rmtree(work)
-        return found
-
-    soup = greedy_soup([data.score(model) for model in models], score)
-    scores = ", ".join(
-        f"'{model}' ({soup.scores[number]:.4f}{'' if number in soup.kept else ', left out'})"
-        for number, model in enumerate(models)
-    )
-    kept = f"The soup has {len(soup.kept)} of {len(models)} models"
-    return linear(soup.weights), [f"{kept}, by {data.measure} on {data.name}: {scores}; soup {soup.score:.4f}."]
 
 
 def _resolve_settings(options: MergeOptions) -> dict[str, Any]:

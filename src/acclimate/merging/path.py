@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,24 +77,24 @@ class MergeResult(Reported):
         ]
 
 
+Loss = Callable[[Sequence[str]], dict[str, Any]]
+"""Function of documents that returns the result of :func:`acclimate.evaluation.language_model_loss`."""
+
+
 def measure_path(
-    write: Callable[[Path, float], None],
+    measure: Callable[[float], AbstractContextManager[Loss]],
     alphas: Iterable[float],
     corpora: Mapping[str, Corpus],
     documents: int,
-    max_length: int,
-    work: Path,
     progress: bool,
 ) -> list[dict[str, Any]]:
     """Measure the losses of interpolated models.
 
     Args:
-        write: Function that writes the model of a share into an existing folder.
-        alphas: The shares of the adapted model; 0, the base model, and 1 are added.
+        measure: Function that returns a context with the function that measures the model of a share.
+        alphas: The shares; 0, the first model, and 1 are added.
         corpora: Held-out text by name.
         documents: Number of documents of each text.
-        max_length: Maximum tokens per text.
-        work: Temporary folder of the models; it does not exist yet.
         progress: Show progress bars.
 
     Returns:
@@ -110,22 +112,37 @@ def measure_path(
     with Progress("measure", len(shares), unit="models", enabled=progress) as bar:
         for number, alpha in enumerate(shares):
             bar.update(number, note=f"alpha {alpha:g}")
-            work.mkdir()
-            write(work, alpha)
-            loaded = load_language_model(work)
-            if loaded.absent_head:
-                raise UserError("The models have no language-model head, so they have no loss to measure.")
-            model = to_device(loaded.model)
             row: dict[str, Any] = {"alpha": alpha}
-            for name, some in texts.items():
-                found = language_model_loss(model, some, tokenizer=loaded.tokenizer, max_length=max_length)
-                before.setdefault(name, found)
-                row[name] = {key: found[key] for key in ("nats", "bits_per_byte", "texts", "kind")}
-                row[name]["change"] = _change(found, before[name])
+            with measure(alpha) as loss:
+                for name, some in texts.items():
+                    found = loss(some)
+                    before.setdefault(name, found)
+                    row[name] = {key: found[key] for key in ("nats", "bits_per_byte", "texts", "kind")}
+                    row[name]["change"] = _change(found, before[name])
             path.append(row)
-            shutil.rmtree(work)
         bar.update(len(shares))
     return path
+
+
+@contextmanager
+def merged_model(write: Callable[[Path], None], work: Path, max_length: int) -> Iterator[Loss]:
+    """Write a model, and yield the function that measures its loss; the model is deleted at the end.
+
+    Args:
+        write: Function that writes the model into an existing folder.
+        work: That folder; it does not exist yet.
+        max_length: Maximum tokens per text.
+
+    Raises:
+        UserError: If the model has no language-model head.
+    """
+    work.mkdir()
+    write(work)
+    loaded = load_language_model(work)
+    if loaded.absent_head:
+        raise UserError("The models have no language-model head, so they have no loss to measure.")
+    yield partial(language_model_loss, to_device(loaded.model), tokenizer=loaded.tokenizer, max_length=max_length)
+    shutil.rmtree(work)
 
 
 def _change(after: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, float] | None:
@@ -139,13 +156,19 @@ def _change(after: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, fl
     return {"difference": found.difference, "low": found.low, "high": found.high}
 
 
-def draw_path(path: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    """Write ``path.png`` and ``path.svg`` into a folder: a panel per text, the loss over the share."""
+def draw_path(path: Sequence[Mapping[str, Any]], folder: Path, ends: tuple[str, str]) -> None:
+    """Write ``path.png`` and ``path.svg`` into a folder: a panel per text, the loss over the share.
+
+    Args:
+        path: The result of :func:`measure_path`.
+        folder: The folder.
+        ends: What the shares 0 and 1 are.
+    """
     with figure_style():
-        save_figure(_plot(path), folder, FIGURE)
+        save_figure(_plot(path, ends), folder, FIGURE)
 
 
-def _plot(path: Sequence[Mapping[str, Any]]) -> Figure:
+def _plot(path: Sequence[Mapping[str, Any]], ends: tuple[str, str]) -> Figure:
     from matplotlib.figure import Figure
 
     names = _texts(path)
@@ -161,7 +184,7 @@ def _plot(path: Sequence[Mapping[str, Any]]) -> Figure:
         axes.axhline(losses[0], color="0.5", linewidth=0.8, linestyle="--")
         kind = get_kind(path[0][name]["kind"])
         axes.set_title(f"{name} text")
-        axes.set_xlabel("alpha (0: base model, 1: adapted model)")
+        axes.set_xlabel(f"alpha (0: {ends[0]}, 1: {ends[1]})")
         axes.set_ylabel(f"{kind.loss_name}, {kind.loss_unit}")
         axes.grid(alpha=0.25)
     return figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -56,7 +56,9 @@ def linear(coefficients: Sequence[float]) -> Rule:
     return rule
 
 
-def sparse(method: str, weights: Sequence[float], density: float, seed: int) -> Rule:
+def sparse(
+    method: str, weights: Sequence[float], density: float, seed: int, limits: Sequence[float] | None = None
+) -> Rule:
     """Return the rule base + combination of sparse differences, as in ``peft.utils.merge_utils``.
 
     Args:
@@ -64,6 +66,7 @@ def sparse(method: str, weights: Sequence[float], density: float, seed: int) -> 
         weights: Weight of each model; the base model is the last source.
         density: Share of each difference that is kept.
         seed: Random seed; each tensor has its own random numbers, whatever the order.
+        limits: For each model, the magnitude below which an entry of its difference becomes zero before.
 
     Raises:
         UserError: If ``peft`` is not installed.
@@ -77,12 +80,46 @@ def sparse(method: str, weights: Sequence[float], density: float, seed: int) -> 
     def rule(name: str, reads: Sequence[Callable[[], Tensor]]) -> Tensor:
         base = precise(reads[-1]())
         deltas = [precise(read()) - base for read in reads[:-1]]
+        if limits is not None:
+            deltas = [delta * (delta.float().abs() >= limit) for delta, limit in zip(deltas, limits, strict=True)]
         with preserve_rng_state(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a density of 1 is allowed here
             torch.manual_seed(seed + zlib.crc32(name.encode()))
             return base + combine(deltas, torch.tensor(weights, dtype=base.dtype), density=density)
 
     return rule
+
+
+def least_kept(parts: Callable[[], Iterable[Tensor]], share: float) -> float:
+    """Return the smallest of the largest magnitudes in a model, exactly, without holding all of them.
+
+    The bits of a positive fp32 number, read as an integer, are in the order of the numbers. So a first pass counts the
+    upper 16 bits, and a second one the lower 16 bits among the numbers that share the upper ones with the result.
+
+    Args:
+        parts: Function that returns the fp32 tensors; it is called twice.
+        share: Share of the entries that are kept, at least one.
+    """
+
+    def bits() -> Iterator[Tensor]:
+        for part in parts():
+            yield part.abs().flatten().contiguous().view(torch.int32)
+
+    def find(counts: Tensor, wanted: int) -> tuple[int, int]:
+        """Return the bucket of the number with that rank from the top, and its rank in the bucket."""
+        above = counts.flip(0).cumsum(0)
+        place = int((above < wanted).sum())
+        return len(counts) - 1 - place, wanted - (int(above[place - 1]) if place else 0)
+
+    counts = torch.zeros(1 << 16, dtype=torch.long)
+    for part in bits():
+        counts += torch.bincount(part >> 16, minlength=len(counts))
+    upper, rank = find(counts, max(1, int(share * int(counts.sum()))))
+    counts.zero_()
+    for part in bits():
+        counts += torch.bincount(part[part >> 16 == upper] & 0xFFFF, minlength=len(counts))
+    lower, _ = find(counts, rank)
+    return float(torch.tensor([upper << 16 | lower], dtype=torch.int32).view(torch.float32))
 
 
 def fisher_weighted(weights: Sequence[float], information: Sequence[Callable[[str], Tensor | None]]) -> Rule:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
+
+from acclimate.merging.measuring import Measured
+from acclimate.merging.rules import Rule, linear
 
 
 class Soup(NamedTuple):
@@ -40,3 +45,31 @@ def greedy_soup(scores: Sequence[float], score: Callable[[list[int]], float]) ->
         if (found := score([*kept, number])) >= best:
             kept, best = [*kept, number], found
     return Soup(list(scores), kept, best)
+
+
+def cook(
+    models: Sequence[str], write: Callable[[Path, Rule], None], data: Measured, work: Path
+) -> tuple[Rule, list[str]]:
+    """Return the mean of the models in a greedy soup, and a note on the models.
+
+    Args:
+        models: The models.
+        write: Function that writes the result of a rule into an existing folder.
+        data: What the models are measured on.
+        work: Folder for a soup while it is measured; it does not exist yet.
+    """
+
+    def score(kept: list[int]) -> float:
+        work.mkdir()
+        write(work, linear([(number in kept) / len(kept) for number in range(len(models))]))
+        found = data.score(work)
+        shutil.rmtree(work)
+        return found
+
+    soup = greedy_soup([data.score(model) for model in models], score)
+    scores = ", ".join(
+        f"'{model}' ({soup.scores[number]:.4f}{'' if number in soup.kept else ', left out'})"
+        for number, model in enumerate(models)
+    )
+    kept = f"The soup has {len(soup.kept)} of {len(models)} models"
+    return linear(soup.weights), [f"{kept}, by {data.measure} on {data.name}: {scores}; soup {soup.score:.4f}."]

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.errors import UserError
-from acclimate.models.checkpoints import load_config
+from acclimate.errors import UserError, first_line
+from acclimate.models.checkpoints import UNREADABLE, load_config
 from acclimate.models.encoding import encode
-from acclimate.models.families import language_head
+from acclimate.models.families import language_head, probe_of
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
 from acclimate.models.saving import save_model
@@ -29,6 +29,8 @@ TRAINED_NAMES = "acclimate_trained"
 """Attribute of a model with an adapter: parts of the names of what a checkpoint of its training holds."""
 PROBE_TEXTS, PROBE_TOKENS = 4, 64
 """Size of the text on which an exported model is compared with the trained one."""
+LARGEST_START = 1e-5
+"""Relative difference of the logits of a model with a new adapter from those without it that rounding may cause."""
 LARGE_DIFFERENCE, LARGE_SHARE = 1e-3, 0.5
 """Relative difference of the logits of the saved model above which a result has a warning, if it is also above this
 share of what the adapter changes. Rounding to bf16 undoes changes of less than half a unit in the last place."""
@@ -47,6 +49,12 @@ class Adapter:
 
     settings_class: ClassVar[type[Any]]
     """A dataclass of the settings."""
+    why_not: ClassVar[str] = ""
+    """Why it may change what some models compute, for messages."""
+    rate: ClassVar[float]
+    """Default learning rate in multiples of that of all weights."""
+    shards: ClassVar[bool] = False
+    """Whether the weights of a model with it can be sharded among processes."""
 
     def __init__(
         self,
@@ -114,9 +122,33 @@ class Adapter:
             "freezes all others. Use lora or rslora, or the method lm."
         )
 
+    def update_rule(self) -> Any:
+        """Return what this kind of adapter does around each optimizer step, an update rule; None for nothing."""
+        return None
+
     def base(self) -> PreTrainedModel:
         """Return the model without its adapter; it shares the weights."""
         raise NotImplementedError
+
+    def check_start(self, plain: PreTrainedModel) -> None:
+        """Check that the model, and what it will be saved as, compute what the base model does.
+
+        Args:
+            plain: The base model.
+
+        Raises:
+            UserError: If not.
+        """
+        made: Any = self.merged()
+        attach(made)
+        vocabulary = int(self.model.config.get_text_config().vocab_size)
+        texts = self.probe or [torch.arange(vocabulary - 1, 0, -max(1, vocabulary // 20))]
+        for other in (self.model, made):
+            if (moved := compare_logits(other, plain, texts)["relative"]) > LARGEST_START:
+                raise UserError(
+                    f"The adapter '{self.name}' would change what {type(self.model).__name__} computes before it is "
+                    f"trained, by {moved:.2g} of the logits{self.why_not}; use lora."
+                )
 
     def merged(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         """Return a copy of the model whose weights contain the adapter, converted to a type; others are shared."""
@@ -144,9 +176,9 @@ class Adapter:
             base: Name of the base model, for the configuration of the adapter.
 
         Returns:
-            ``kind``, ``settings``, ``parameters``, and ``difference``, how far the logits of the saved model are from
-            those of the model with its adapter, as :func:`compare_logits` returns it; ``change`` is the same for the
-            model without its adapter. For a quantized base both models are those before quantization, and
+            ``kind``, ``settings``, ``parameters``, ``place``, and ``difference``, how far the logits of the saved
+            model are from those of the model with its adapter, as :func:`compare_logits` returns it; ``change`` is the
+            same for the model without its adapter. For a quantized base both models are those before quantization, and
             ``quantization`` compares the saved model with the one that was trained.
         """
         full = self.full_precision()
@@ -156,7 +188,7 @@ class Adapter:
         saved: Any = load_language_model(folder).model
         attach(saved.to(full.model.device))
         trained = self.model.num_parameters(only_trainable=True)
-        report = {"kind": self.name, "settings": asdict(self.settings), "parameters": trained}
+        report = {"kind": self.name, "settings": asdict(self.settings), "parameters": trained, "place": self.place}
         report["difference"] = compare_logits(saved, full.model, self.probe)
         report["change"] = compare_logits(full.base(), full.model, self.probe)
         if full is not self:
@@ -180,6 +212,44 @@ def adapter_weights(model: nn.Module, state: Mapping[str, Tensor] | None = None)
         return None
     state = model.state_dict() if state is None else state
     return {name: value for name, value in state.items() if any(part in name for part in parts)}
+
+
+def build_ordinary(model: PreTrainedModel, changes: Mapping[str, Any], state: Mapping[str, Tensor]) -> PreTrainedModel:
+    """Build a model of the same class with another shape, as ``transformers`` does when it loads a folder.
+
+    Args:
+        model: The model whose class and configuration it has.
+        changes: Entries of the configuration that differ.
+        state: Its weights by name, which it shares.
+
+    Raises:
+        UserError: If the class cannot have these weights.
+    """
+    probe, what = probe_of(model), f"A {type(model).__name__} cannot be made larger in this way"
+    try:
+        config = type(model.config).from_dict({**model.config.to_dict(), **changes})
+        if probe is not None:
+            config._attn_implementation = probe.own_attention
+        with torch.device("meta"):
+            made: Any = type(model)(config)
+    except UNREADABLE as error:
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        raise UserError(f"{what}: {first_line(cause).removesuffix('.')}.") from error
+    expected = {name: value.shape for name, value in made.state_dict().items()}
+    found = {name: value.shape for name, value in state.items()}
+    if wrong := [name for name in expected | found if expected.get(name) != found.get(name)]:
+        raise UserError(f"{what}: transformers would not load '{wrong[0]}'.")
+    made.load_state_dict(dict(state), assign=True)
+    made.tie_weights()
+    buffers = dict(model.named_buffers())
+    for name, value in list(made.named_buffers()):
+        if value.is_meta:
+            place, _, last = name.rpartition(".")
+            made.get_submodule(place)._buffers[last] = buffers[name]
+    made.name_or_path, made._weight_conversions = model.name_or_path, None
+    if model.can_generate():
+        made.generation_config = model.generation_config
+    return made.eval().requires_grad_(False)
 
 
 def convert_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:

@@ -192,7 +192,7 @@ def gate_units(
             known[part], hooks[part] = [units], [_GateBefore(units.units)]
             units.reader.register_forward_pre_hook(hooks[part][0])
         elif part not in known:
-            known[part] = _feed_forward(model, part, len(layers))
+            known[part] = feed_forward_units(model, part, len(layers))
             hooks[part] = [_Gate(found.units) for found in known[part]]
             for found, hook in zip(known[part], hooks[part], strict=True):
                 found.linear.register_forward_hook(hook)
@@ -216,8 +216,17 @@ def use_gates(model: PreTrainedModel, gates: Mapping[str, Tensor]) -> Iterator[N
             hook.gates = None
 
 
-def _feed_forward(model: PreTrainedModel, part: str, least: int) -> list[LinearUnits]:
-    """Find the feed-forward blocks of a model in the order of its layers, at least as many as ``least``."""
+def feed_forward_units(model: PreTrainedModel, part: str, least: int) -> list[LinearUnits]:
+    """Find the units of the feed-forward blocks of a model in the order of its layers.
+
+    Args:
+        model: The model.
+        part: ``"I"`` for the intermediate units, ``"O"`` for the output units.
+        least: Number of blocks that have to be found.
+
+    Raises:
+        UserError: If there are fewer.
+    """
     units: list[LinearUnits] = []
     for module in model.base_model.modules():
         for first, last, other in FEED_FORWARD:

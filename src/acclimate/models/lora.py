@@ -115,6 +115,8 @@ class LowRankAdapter(Adapter):
     """A low-rank adapter: added to a model, trained with it, merged, and saved beside the merged model."""
 
     settings_class = AdapterSettings
+    rate = 10  # whatever the model and the rank: Schulman et al., "LoRA without regret", 2025
+    shards = True
 
     def __init__(
         self,

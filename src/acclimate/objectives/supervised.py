@@ -25,11 +25,11 @@ class ClassificationHeads(nn.ModuleList):
             width: Width of the states.
             classes: Number of classes of each task.
         """
-        layers = [nn.Linear(width, count) for count in classes]
-        for layer in layers:
-            nn.init.normal_(layer.weight, std=0.02)
-            nn.init.zeros_(layer.bias)
-        super().__init__(layers)
+        heads = [nn.Linear(width, count) for count in classes]
+        for head in heads:
+            nn.init.normal_(head.weight, std=0.02)
+            nn.init.zeros_(head.bias)
+        super().__init__(heads)
 
 
 class DrawnClassification(Objective):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from acclimate.options.declaration import DATA, METHOD, OUTPUT, Option, options
-from acclimate.options.memory import AdapterName
+from acclimate.options.memory import LowRankName
 from acclimate.options.numbers import Count
 from acclimate.options.reading import Encoding
 from acclimate.options.training import Overwrite, Progress, Seed, TextColumn, TextInput
@@ -56,7 +56,7 @@ class EmbeddingOptions:
         ),
     ] = None
     adapter: Annotated[
-        AdapterName | None,
+        LowRankName | None,
         Option(
             "Low-rank adapter that a retrieval model trains, such as lora; it is merged into the saved weights.",
             METHOD,

@@ -9,7 +9,9 @@ from acclimate.options.numbers import Positive
 
 OptimizerName = Literal["adamw", "adamw-8bit"]
 WeightsName = Literal["fp32", "bf16"]
-AdapterName = Literal["lora", "rslora", "dora", "pissa", "olora", "soma", "mica", "orthogonal"]
+LowRankName = Literal["lora", "rslora", "dora", "pissa", "olora", "soma", "mica", "orthogonal"]
+"""The names in :data:`acclimate.models.lora.LOW_RANK`."""
+AdapterName = Literal[LowRankName, "wider", "deeper"]
 """The names in :data:`acclimate.training.adapters.ADAPTERS`."""
 
 Optimizer = Annotated[
@@ -70,20 +72,21 @@ MaxMemory = Annotated[
 Adapter = Annotated[
     AdapterName | None,
     Option(
-        "Low-rank adapter to train instead of the weights, such as lora.",
+        "Adapter to train instead of the weights: a low-rank one such as lora, wider, or deeper.",
         METHOD,
         default="none; all weights train",
-        more="It is merged into the saved model, and kept beside it in ``out/adapter`` in the format of peft. Any "
-        "method can use it, unless the method itself trains only some of the weights.",
+        more="It is merged into the saved model. A low-rank one is also kept in ``out/adapter`` in the format of "
+        "peft. Any method can use it, unless the method itself trains only some of the weights.",
     ),
 ]
 AdapterSetting = Annotated[
     dict[str, Any] | None,
     Option(
-        "Setting of the adapter: r, alpha, dropout, or targets such as q_proj,v_proj.",
+        "Setting of the adapter: r, alpha, dropout or targets of low-rank ones, units of wider, layers of deeper.",
         METHOD,
         default="r=16 on all linear layers but the head",
-        more="See :class:`acclimate.models.lora.AdapterSettings`.",
+        more="See :class:`acclimate.models.lora.AdapterSettings`, :class:`acclimate.modules.wider.WiderSettings` and "
+        ":class:`acclimate.modules.deeper.DeeperSettings`.",
         flag="--adapter-set",
     ),
 ]

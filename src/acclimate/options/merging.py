@@ -97,7 +97,11 @@ METHODS = {
         joins_tasks=True,
     ),
     "ties": MergeMethod(
-        "base + TIES of the differences to it", "Yadav et al., NeurIPS 2023", _SPARSE, several=None, joins_tasks=True
+        "base + TIES of the differences to it",
+        "Yadav et al., NeurIPS 2023",
+        (*_SPARSE, "trim"),
+        several=None,
+        joins_tasks=True,
     ),
     "dare-linear": MergeMethod(
         "base + weighted sum of the differences to it after DARE",
@@ -122,9 +126,16 @@ METHODS = {
         several=False,
         joins_tasks=True,
     ),
+    "memory": MergeMethod(
+        "(1 - alpha) p + alpha p of the memory, for every token",
+        "Cao et al., 2025",
+        ("memory", "alphas", *PATH),
+        ("memory", "alphas", *PATH),
+        several=False,
+    ),
 }
 """The methods, by name."""
-OTHER_MODELS = ("instruct", "skill", "domain_model")
+OTHER_MODELS = ("instruct", "skill", "domain_model", "memory")
 """Options that name a further model."""
 DENSITY = 0.2
 """Share of a difference that is kept (Yadav et al., NeurIPS 2023)."""
@@ -136,6 +147,9 @@ WHAT = {
     "instruct": "the instruction-tuned model",
     "skill": "the model that has it",
     "domain_model": "the model that was adapted to the domain",
+    "memory": "the memory",
+    "alphas": "the shares of the memory to measure",
+    **dict.fromkeys(PATH, "held-out text to measure on"),
     "data": "labelled tasks or text to measure the models on",
 }
 """What the options are that a method needs, for messages."""
@@ -202,7 +216,7 @@ class MergeOptions:
         str,
         Option(
             "Method: chat-vector, skill, task-arithmetic, interpolation, soup, greedy-soup, fisher, ties, "
-            "dare-linear, dare-ties or layers.",
+            "dare-linear, dare-ties, layers or memory.",
             METHOD,
         ),
     ]
@@ -243,6 +257,14 @@ class MergeOptions:
         str | Path | None,
         Option("Model whose embeddings and first layers the result gets, for layers.", MODEL),
     ] = None
+    memory: Annotated[
+        str | Path | None,
+        Option(
+            "Smaller model of the same tokens whose predictions are mixed with those of --model, for memory.",
+            MODEL,
+            more="The method ``memory`` of ``adapt`` trains one.",
+        ),
+    ] = None
     layers: Annotated[
         Annotated[Integer, Field(ge=0, le=10_000)] | None,
         Option("Number of layers, counted from the embeddings, that layers takes.", METHOD, default=str(LAYERS)),
@@ -255,7 +277,7 @@ class MergeOptions:
         Annotated[Shares, Field(min_length=1)] | None,
         BeforeValidator(lambda value: value if value is None else _read_numbers(value)),
         Option(
-            "Shares at which an interpolation is measured on --domain and --general, such as 0.25,0.5,0.75.",
+            "Shares at which an interpolation or a memory is measured on --domain and --general, such as 0.25,0.5.",
             METHOD,
             more="0 and 1 are always included. Without ``alpha``, only the measurements are written.",
             many=True,
@@ -310,6 +332,14 @@ class MergeOptions:
     density: Annotated[
         Fraction | None,
         Option("Share of each difference to the base model that ties and dare keep.", METHOD, default=str(DENSITY)),
+    ] = None
+    trim: Annotated[
+        Literal["tensor", "model"] | None,
+        Option(
+            "Where ties keeps the largest entries: of each tensor, or of the whole model, which reads it twice more.",
+            METHOD,
+            default="tensor, as peft and mergekit do; the paper: model",
+        ),
     ] = None
     seed: Annotated[Seed, Option("Random seed of dare, and of labels that fisher samples.", METHOD)] = 0
     max_shard_gb: Annotated[

@@ -22,6 +22,8 @@ else:  # the command line imports neither torch nor transformers to show its hel
 
 HELDOUT_EVERY = 50
 """Default number of optimizer steps between measurements of the held-out loss."""
+MEASURING_OPTIONS = ("monitor", "keep_best", "patience")
+"""Options of the measurements during training; they are part of the identity of the held-out text."""
 STEP_OPTIONS = ("l2_sp", "ewc", "layer_decay", "freeze", "refactor_every")
 """Options that are part of an identity only where they differ from the default, so that older results stay valid."""
 
@@ -52,6 +54,47 @@ HeldoutEvery = Annotated[
         "Optimizer steps between measurements of the held-out loss.",
         default=str(HELDOUT_EVERY),
         more="It is also measured at the start and at the end.",
+    ),
+]
+General = Annotated[
+    Text | None,
+    Option(
+        "General text whose loss is measured together with that of the held-out text: file, folder, glob or hf:NAME.",
+        DATA,
+        more="It shows what the model forgets in the course of the training. In a study with ``monitor`` it is the "
+        "general text of the study.",
+        many=True,
+        study=False,
+        recorded=False,  # as the others below, with the held-out text
+    ),
+]
+Monitor = Annotated[
+    bool,
+    Option(
+        "Measure the held-out loss after steps 1, 2, 3, 4, 6, 8, 11 and so on, and report a temporary rise.",
+        more="The steps are powers of the root of 2, so that each doubling of the steps has two measurements. With "
+        "``heldout_every``, both are measured. See :class:`acclimate.adaptation_rows.Dip`.",
+        recorded=False,
+    ),
+]
+KeepBest = Annotated[
+    bool,
+    Option(
+        "Take the model of the measured step with the lowest held-out loss, not the last one.",
+        more="Where the held-out or the general loss first rose and then fell again by half of that, only the steps "
+        "after that count (:func:`acclimate.adaptation_rows.find_best`). The learning rate of an earlier step was "
+        "higher than at the end.",
+        recorded=False,
+    ),
+]
+Patience = Annotated[
+    Count | None,
+    Option(
+        "Measurements without a lower held-out loss after which the training ends, with --keep-best.",
+        default="the training does not end early",
+        more="Measurements while the held-out or the general loss is in a temporary rise do not count. While general "
+        "text is forgotten more and more, the training therefore goes on.",
+        recorded=False,
     ),
 ]
 L2SP = Annotated[
@@ -103,6 +146,17 @@ Freeze = Annotated[
         more="A pattern (``*``, ``?``, ``[0-5]``) matches whole parts of a name between dots. Tied weights are one "
         "weight.",
         many=True,
+    ),
+]
+FreezeForTask = Annotated[
+    Names,
+    BeforeValidator(split_names),
+    Option(
+        "Parts of names of weights that do not train, such as embeddings or 'layer.[0-1]'.",
+        METHOD,
+        more="See ``freeze`` of :func:`acclimate.adapt`.",
+        many=True,
+        study=False,
     ),
 ]
 RefactorEvery = Annotated[

@@ -27,6 +27,7 @@ from acclimate.options.numbers import (
     Size,
 )
 from acclimate.options.reading import ReadingOptions
+from acclimate.options.steps import FreezeForTask
 from acclimate.options.training import LearningRate, MaxGradientNorm, MaxLength, Precision, Progress, ReportTo, Seed
 from acclimate.registry import Published, fill_from_preset, preset_names
 
@@ -182,6 +183,7 @@ class FinetuneOptions(SupervisedOptions, EmbeddingOptions, ReadingOptions):
         Positive | None,
         Option("Peak learning rate on the first task.", default="the same as on the task", study=False),
     ] = None
+    freeze: FreezeForTask = ()
     report_to: ReportTo = None
 
     @model_validator(mode="after")

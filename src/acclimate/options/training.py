@@ -45,9 +45,13 @@ from acclimate.options.steps import (
     L2SP,
     EWCText,
     Freeze,
+    General,
     Heldout,
     HeldoutEvery,
+    KeepBest,
     LayerDecay,
+    Monitor,
+    Patience,
     RefactorEvery,
     check_steps,
 )
@@ -358,6 +362,10 @@ class AdaptOptions(TrainingOptions, LabelOptions):
     chat_share: ChatShare = None
     mix: Mix = None
     sources: MixSources = None
+    general: General = None
+    monitor: Monitor = False
+    keep_best: KeepBest = False
+    patience: Patience = None
     l2_sp: L2SP = 0.0
     ewc: EWC = 0.0
     ewc_text: EWCText = None
@@ -366,17 +374,10 @@ class AdaptOptions(TrainingOptions, LabelOptions):
     refactor_every: RefactorEvery = None
 
     @model_validator(mode="after")
-    def check_adapter(self) -> Any:
-        """Check that options fit each other: those of an adapter, of new tokens, and of steps."""
-        check_adapter(self)
-        check_new_tokens(self)
-        check_steps(self)
-        return self
-
-    @model_validator(mode="after")
-    def check_shares(self) -> Any:
-        """Check that sources with a share each come without a common share."""
-        check_shares(self)
+    def check_options(self) -> Any:
+        """Check that options fit each other."""
+        for check in (check_adapter, check_new_tokens, check_steps, check_shares):
+            check(self)
         return self
 
 

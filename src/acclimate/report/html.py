@@ -33,6 +33,8 @@ from acclimate.report.training_figures import (
     layer_drift_table,
     learning_curve_table,
     learning_curves,
+    stability,
+    stability_table,
     teacher_agreement,
     teacher_agreement_table,
 )
@@ -103,6 +105,15 @@ FIGURES = (
         "term. Dashed: loss on held-out text without dropout, if it was measured.",
         learning_curves,
         learning_curve_table,
+    ),
+    Figure(
+        "stability",
+        "Stability",
+        "Loss on held-out and on general text minus that of the base model, by step. A rise at the start that falls "
+        "again later is usual (Guo et al., 2024): a model of that time says little about the method. Rings mark the "
+        "largest rise.",
+        stability,
+        stability_table,
     ),
     Figure(
         "agreement",

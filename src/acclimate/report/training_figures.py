@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from acclimate.adaptation_rows import AdaptationRow, CurvePoint, PartImportance
+from acclimate.adaptation_rows import AdaptationRow, CurvePoint, PartImportance, find_dip, monitored_points
 from acclimate.model_kinds import KINDS, loss_terms
 from acclimate.report.figures import (
     CARD,
@@ -147,6 +147,63 @@ def _draw_curve(axes: Axes, run: AdaptationRow, term: str, colour: str) -> None:
     axes.plot(x, smooth, color=colour, linewidth=1.8)
     x, y = curve_values(run.heldout_curve, term)
     axes.plot(x, y, "o--", color=colour, linewidth=1.4, markersize=3)
+
+
+def _monitored(results: StudyResults) -> list[tuple[AdaptationRow, str, list[tuple[int, float]]]]:
+    """Return the curves that were measured from the first step on: run, name of the text, steps and losses."""
+    curves = [
+        (run, text, monitored_points(curve))
+        for text in ("held-out", "general")
+        for run in results.adaptations
+        for curve in [run.heldout_curve if text == "held-out" else run.general_curve]
+    ]
+    return [entry for entry in curves if entry[2]]
+
+
+@styled
+def stability(results: StudyResults) -> str:
+    """Draw how the losses on held-out and general text move from those of the base model; empty if not monitored.
+
+    A panel per text, model and domain; a ring marks the largest rise of each run.
+    """
+    curves = _monitored(results)
+    if not curves:
+        return ""
+    panels: dict[str, list[tuple[AdaptationRow, list[tuple[int, float]]]]] = {}
+    several = len({(run.model, run.domain) for run, _, _ in curves}) > 1
+    for run, text, points in curves:
+        name = f"{text} text{f' · {row_place(results, run)}' if several else ''}"
+        panels.setdefault(name, []).append((run, points))
+    colours = colour_index(results)
+    figure, grid = panel_grid(list(panels), (2.8, 2.2), "step", "change of the loss, nats")
+    for axes, (name, runs) in zip(grid, panels.items(), strict=False):
+        axes.set_title(short(name, 34), loc="left")
+        for run, points in runs:
+            colour = series(colours[run.method])
+            steps, changes = [step for step, _ in points], [loss - points[0][1] for _, loss in points]
+            axes.plot(steps, changes, "-", color=colour, linewidth=1.5)
+            dip = find_dip(steps, changes)
+            if dip.step is not None:
+                axes.plot([dip.step], [dip.depth], "o", color=colour, markerfacecolor=CARD, markersize=5)
+        axes.axhline(0, color=INK, linewidth=0.8)
+        axes.set_xscale("symlog", base=2, linthresh=1)
+        axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
+        axes.grid(color=GRID, linewidth=0.8)
+    methods = list(dict.fromkeys(run.method for run, _, _ in curves))
+    legend(figure, [("s", series(colours[method]), method) for method in methods])
+    return svg(figure, "stability", "Change of the loss on held-out and general text, by step")
+
+
+def stability_table(results: StudyResults) -> Table:
+    """Return depth, step and recovery of the dip of each monitored loss."""
+    names = ["model and domain", "method", "seed", "text", "largest rise", "step", "half gone", "gone", "at the end"]
+    table = Table("Stability", "", names, [False, False, True, False, True, True, True, True, True])
+    for run, text, points in _monitored(results):
+        dip = find_dip(*zip(*points, strict=True))
+        cells = [Entry(row_place(results, run)), Entry(method_name(run)), Entry(str(run.seed), run.seed), Entry(text)]
+        steps = [DASH if step is None else count_entry(step) for step in (dip.step, dip.half, dip.recovery)]
+        table.rows.append([*cells, number_entry(dip.depth, 3), *steps, number_entry(dip.remaining, 3)])
+    return table
 
 
 @styled

@@ -35,7 +35,8 @@ def locate_option_files(given: dict[str, Any], masking: Collection[str], folder:
         masking: Names of the settings of masking strategies that may be files.
         folder: The folder of the study file.
     """
-    for name, files in (("masking_settings", masking), ("new_token_settings", ("vectors",))):
+    own = {"masking_settings": masking, "new_token_settings": ("vectors",), "adapter_settings": ("general",)}
+    for name, files in own.items():
         settings = given.get(name)
         for one in settings if isinstance(settings, list) else [settings]:
             locate_settings(one, files, folder)

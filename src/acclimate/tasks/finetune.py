@@ -15,6 +15,7 @@ from acclimate.evaluation.embeddings import SentencePairs, SimilarityChange, sim
 from acclimate.files import RECORD_FILE, check_replaceable, check_writable, follow_link
 from acclimate.locks import with_output_lock
 from acclimate.options import FinetuneOptions, recorded, verb
+from acclimate.progress import print_message
 from acclimate.tasks.kinds import LabelledTask, Learner, ResolvedOptions, find_task_kind, open_task, resolve_options
 from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, run_identity
 from acclimate.tasks.trainer import train
@@ -23,6 +24,7 @@ from acclimate.training.callbacks import check_trackers, tensorboard_folder
 from acclimate.training.distributed import join_process_group
 from acclimate.training.heldout import open_pairs
 from acclimate.training.result import warn_of_explosion
+from acclimate.updates import freeze
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ def plan_first_stage(task: LabelledTask, resolved: ResolvedOptions, given: Finet
         return None
     first = open_task(given.first)
     check_first_task(first, task)
+    if given.freeze:
+        raise UserError("'freeze' does not apply with 'first'; fine-tune on one task, then on the other.")
     if find_task_kind(task).own_training or given.contrastive:
         raise UserError(f"'first' does not apply to the task '{task.name}'; fine-tune on one task, then on the other.")
     epochs, rate = given.first_epochs, given.first_learning_rate
@@ -153,6 +157,8 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
         "contrastive": options.contrastive or None,
     }
     used |= {name: value for name, value in given.items() if value is not None}
+    if not used["freeze"]:  # results of earlier versions stay valid
+        del used["freeze"]
     stages = {"options": used, **({"first": recorded(before.options, precision=chosen)} if before else {})}
     identity = run_identity("finetune", {"model": options.model}, tasks, chosen, stages) if target else {}
     run = RunFolder(target, identity, group)
@@ -166,6 +172,8 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     load = kind.contrastive_learner if options.contrastive else kind.learner
     learner: Learner = load(options.model, data, resolved, device)
     learner.general, learner.hard_negatives, learner.adapter = pairs, options.hard_negatives, options.adapter
+    if options.freeze:
+        print_message(freeze(learner.head.model, options.freeze), enabled=resolved.progress)
     if before:
         load_or_train(learner, learner.rows(before.task.train), before.options, chosen)
         set_seed(seed)  # the same state whether the first stage was trained or found in the cache

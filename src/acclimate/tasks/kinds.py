@@ -15,7 +15,7 @@ from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.scoring import Scoring
 from acclimate.options import Option, SupervisedOptions, options, values
-from acclimate.options.memory import AdapterName
+from acclimate.options.memory import LowRankName
 from acclimate.options.numbers import Count
 from acclimate.tasks.readers import SPLITS
 from acclimate.training.task_kinds import TASK_KINDS, TaskKind, find_task_kind, load_task, open_task, task_texts
@@ -97,7 +97,7 @@ class Learner(ABC):
         """Pairs on which a model with embeddings of sentences is measured before and after training."""
         self.hard_negatives: Literal["bm25", "model"] | None = None
         """What ranks the documents from which hard negatives of a retrieval model are drawn; None for none."""
-        self.adapter: AdapterName | None = None
+        self.adapter: LowRankName | None = None
         """Low-rank adapter that such a model trains; None for all weights."""
 
     @abstractmethod

@@ -38,7 +38,7 @@ from acclimate.options.numbers import AUTO
 from acclimate.options.replay import REPLAY_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
 from acclimate.progress import print_message, report_text
-from acclimate.training.adapters import add_adapter, choose_learning_rate, resolve_adapter
+from acclimate.training.adapters import add_adapter, choose_learning_rate, identify_adapter, resolve_adapter
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
     KEPT_FOLDER,
@@ -95,9 +95,6 @@ from acclimate.training.task_kinds import open_task
 from acclimate.training.trainer import LOG_FILE, StepTrainer, train
 from acclimate.version import __version__
 
-RESOLVED = ("masking_settings", "text_column", "heldout_every", "keep_steps", "similarity", "new_token_settings")
-"""Options that a manifest holds as what they resolve to."""
-
 
 @with_output_lock
 @with_memory_limit
@@ -137,7 +134,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     text = next(iter(texts.values()))
     default_epochs = TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1
     budget = Budget.of(options, default_epochs)
-    heldout = _open_heldout(options)
+    heldout = HeldOutText.of(options)
     sources = open_sources(values(options), options.text_column)
     mix = None if options.mix is None else read_mix(options.mix)
     if (sources or mix) and not method.trains:
@@ -158,7 +155,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     sharded = check_sharding(options, method, precision)
     config = recorded(
         options,
-        (*BUDGETS, *REPLAY_OPTIONS, *RESOLVED),
+        (*BUDGETS, *REPLAY_OPTIONS, "masking_settings", "text_column", "heldout_every", "keep_steps", "similarity"),
         acclimate=__version__,
         model=method.starts_from or str(options.model),
         model_files=None if method.starts_from else model_fingerprint(str(options.model)),
@@ -169,7 +166,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         files=method.file_contents(),
         budget=asdict(budget),
         learning_rate=learning_rate,
-        adapter_settings=None if adapter is None else asdict(adapter),
+        adapter_settings=identify_adapter(adapter),
         masking=identify(strategy, options.mask_rate),
         # Results of versions without these options had their defaults.
         optimizer=None if options.optimizer == "adamw" else options.optimizer,
@@ -261,7 +258,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         alike = replace(collator, masking=strategy if kind.uses_masking else RandomMasking())
         heldout_options = loaded.tokenizer, alike, length, framing, batch_size, seed
         watch = [] if heldout is None else [heldout.make_callback(*heldout_options)]
-        watch += watch_sources(mixture, engine, loaded, alike, seed, work / "steps", config)
+        watch += watch_sources(mixture, engine, loaded, alike, seed, work / "steps", config, progress)
         data = StepDataset(
             mixture.rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group, order=mixture
         )
@@ -317,12 +314,6 @@ def _describe_masking(rows: TokenDataset, collator: Collator) -> MaskedTexts | N
     if not collator.kind.uses_masking:
         return None
     return describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
-
-
-def _open_heldout(options: AdaptOptions) -> HeldOutText | None:
-    if options.heldout is None and options.heldout_every is None:
-        return None
-    return HeldOutText.of(options.heldout, options.heldout_every, options.text_column, options.encoding)
 
 
 def _open_similarity(

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
-from acclimate.corpus import TokenDataset
+import numpy as np
+import torch
+
+from acclimate.corpus import Corpus, TokenDataset, tokenize
+from acclimate.device import choose_precision, default_device
 from acclimate.errors import UserError
+from acclimate.masking import RandomMasking
 from acclimate.models import LanguageModel, adapter_size
 from acclimate.models.adapters import PROBE_TEXTS, Adapter
+from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.models.lora import LOW_RANK, LowRankAdapter
+from acclimate.modules.deeper import DeeperAdapter
+from acclimate.modules.wider import WiderAdapter
+from acclimate.objectives import LanguageModelling
 from acclimate.options import AdaptOptions
 from acclimate.progress import print_message
 from acclimate.registry import build_dataclass
+from acclimate.training.batches import Collator
+from acclimate.training.engine import Engine
 from acclimate.training.method import Method
-from acclimate.updates import UpdateRule
+from acclimate.training.tokenizer import sample_documents
+from acclimate.updates import CombinedRules, UpdateRule
 
-ADAPTERS: dict[str, type[Adapter]] = {**dict.fromkeys(LOW_RANK, LowRankAdapter)}
+ADAPTERS: dict[str, type[Adapter]] = {
+    **dict.fromkeys(LOW_RANK, LowRankAdapter),
+    "wider": WiderAdapter,
+    "deeper": DeeperAdapter,
+}
 """The classes of adapters by name."""
-ADAPTER_RATE = 10
-"""Default learning rate of an adapter in multiples of that of all weights (Schulman et al., "LoRA without regret",
-2025: about ten, whatever the model and the rank)."""
 
 
 def check_adapter(name: str, settings: Mapping[str, Any] | None, quantize: str | None = None) -> Any:
@@ -65,13 +80,22 @@ def resolve_adapter(
     return check_adapter(adapter, settings, quantize)
 
 
+def identify_adapter(settings: Any) -> dict[str, Any] | None:
+    """Return the settings of an adapter, with a fingerprint of general text in place of its name."""
+    found = None if settings is None else asdict(settings)
+    if found and found.get("general"):
+        found["general"] = Corpus([found["general"]]).fingerprint
+    return found
+
+
 def choose_learning_rate(options: AdaptOptions, method: Method) -> float:
     """Return the peak learning rate: the user's, or the method's, or for an adapter a multiple of the method's."""
     if options.learning_rate is not None or options.adapter is None:
         return method.learning_rate if options.learning_rate is None else options.learning_rate
-    rate = ADAPTER_RATE * method.learning_rate
+    times = ADAPTERS[options.adapter].rate
+    rate = times * method.learning_rate
     print_message(
-        f"Learning rate {rate:g}: {ADAPTER_RATE} times that of the method, since only an adapter trains.",
+        f"Learning rate {rate:g}: {times:g} times that of the method, since only an adapter trains.",
         enabled=options.progress,
     )
     return rate
@@ -106,9 +130,65 @@ def add_adapter(
     probe = [rows[number] for number in range(min(PROBE_TEXTS, len(rows)))]
     source = loaded.model.name_or_path if options.quantize else None
     kind = ADAPTERS[options.adapter]
-    loaded.adapter = kind(loaded.model, options.adapter, settings, seed=options.seed, probe=probe, source=source)
+    given: dict[str, Any] = (
+        {} if not getattr(settings, "general", "") else {"general": GeneralLoss(loaded, settings, options)}
+    )
+    shared: dict[str, Any] = {"seed": options.seed, "probe": probe, "source": source}
+    loaded.adapter = kind(loaded.model, options.adapter, settings, **shared, **given)
     print_message(loaded.adapter.describe(), enabled=options.progress)
+    own = loaded.adapter.update_rule()
     if rule is None or not (factors := rule.delta_factors()):
-        return rule
+        return CombinedRules([rule, own]) if rule and own else rule or own
     loaded.adapter.mask(factors)
-    return None
+    return own
+
+
+class GeneralLoss:
+    """The loss of a model on a sample of general text, with the same masks each time, and its gradients."""
+
+    def __init__(self, loaded: LanguageModel, settings: Any, options: AdaptOptions) -> None:
+        """Read the text.
+
+        Args:
+            loaded: The model, and its tokenizer.
+            settings: Settings with ``general``, the source of the text, and ``tokens``, how much of it is read.
+            options: The other options of the run.
+
+        Raises:
+            UserError: If there is no text.
+        """
+        sample, _ = sample_documents(Corpus([settings.general]), 20 * settings.tokens, progress=options.progress)
+        assert options.max_length
+        rows = tokenize(Corpus.of(sample), loaded.tokenizer, options.max_length, progress=False)
+        chosen = np.random.default_rng([options.seed, 5]).permutation(len(rows))
+        sizes = np.cumsum([len(rows[index]) for index in chosen.tolist()])
+        texts = [rows[index] for index in chosen[: int(np.searchsorted(sizes, settings.tokens)) + 1].tolist()]
+        model = loaded.model
+        limit = max(max(map(len, texts)), min(training_tokens(model), settings.tokens // 8))
+        collator = Collator.of(loaded.tokenizer, RandomMasking(), loaded.kind, limit, policy=padding_policy(model))
+        self._batches = [batch.to(model.device) for batch in collator(texts, np.random.default_rng(options.seed))]
+        self._engine = Engine(model, [LanguageModelling()], choose_precision(options.precision, default_device()))
+        self._model = model
+
+    def loss(self) -> float:
+        """Return the loss of the model."""
+        with self._evaluated(), torch.no_grad():
+            return float(self._engine.step(self._batches, backward=False)["loss"])
+
+    def gradients(self) -> Iterator[None]:
+        """Yield after each part of the text, when the parameters have its gradients."""
+        with self._evaluated():
+            for batch in self._batches:
+                self._model.zero_grad(set_to_none=True)
+                self._engine.step([batch])
+                yield
+        self._model.zero_grad(set_to_none=True)
+
+    @contextmanager
+    def _evaluated(self) -> Iterator[None]:
+        training = self._model.training
+        self._model.eval()
+        try:
+            yield
+        finally:
+            self._model.train(training)

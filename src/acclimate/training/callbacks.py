@@ -169,7 +169,12 @@ class KeepStepsCallback(TrainerCallback):
 def copy_kept_models(work: Path, out: Path) -> None:
     """Copy the intermediate folders of a finished training into its model folder, as hard links where possible."""
     for kept in sorted((work / KEPT_FOLDER).glob("step-*")):
-        shutil.copytree(kept, out / kept.name, copy_function=_link_or_copy)
+        copy_folder(kept, out / kept.name)
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder, its files as hard links where possible: they must be replaced, not changed."""
+    shutil.copytree(source, target, copy_function=_link_or_copy)
 
 
 def _link_or_copy(source: str, target: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from acclimate.adaptation_rows import find_best
 from acclimate.corpus import Corpus, tokenize
 from acclimate.corpus.documents import subsample_documents
 from acclimate.corpus.tokenizing import Framing
@@ -28,13 +31,17 @@ from acclimate.evaluation.embeddings import (
     is_sentence_encoder,
     neighbor_pairs,
 )
+from acclimate.files import read_json, write_json
 from acclimate.models.batching import machine_memory
 from acclimate.objectives import Batch
-from acclimate.options.steps import HELDOUT_EVERY
+from acclimate.options import AdaptOptions
+from acclimate.options.steps import HELDOUT_EVERY, MEASURING_OPTIONS
+from acclimate.progress import print_message
 from acclimate.training.batches import Collator
+from acclimate.training.callbacks import ResumableCallback, copy_folder
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
-from acclimate.training.inputs import TextInput, as_corpus
+from acclimate.training.inputs import as_corpus
 from acclimate.training.method import cache_folder
 from acclimate.training.task_kinds import find_task_kind, open_task
 from acclimate.training.trainer import StepTrainer
@@ -86,31 +93,51 @@ def measure_heldout_terms(engine: Engine, steps: Sequence[Sequence[Batch]], seed
 
 @dataclass(frozen=True)
 class HeldOutText:
-    """Held-out text, and the number of steps between two measurements."""
+    """Held-out text, general text that is measured with it, and when and what for.
+
+    Attributes:
+        corpus: The held-out text.
+        every: Steps between two measurements; None for none at regular distances.
+        general: General text; None for none.
+        monitor: Whether to measure after the steps of :func:`is_log_spaced`.
+        keep_best: Whether the model of the best measured step is the result.
+        patience: Measurements without a lower loss after which the training ends; None to train to the end.
+    """
 
     corpus: Corpus
-    every: int
+    every: int | None
+    general: Corpus | None = None
+    monitor: bool = False
+    keep_best: bool = False
+    patience: int | None = None
 
     @classmethod
-    def of(
-        cls, text: TextInput | None, every: int | None, text_column: str, encoding: str | None = None
-    ) -> HeldOutText | None:
+    def of(cls, options: AdaptOptions) -> HeldOutText | None:
         """Create it from the user's options; None if there is no held-out text.
 
         Raises:
-            UserError: If only the interval is given, or it is not positive.
+            UserError: If options of measurements are given without held-out text, or the interval is not positive.
         """
-        if text is None:
-            if every is not None:
-                raise UserError("'heldout_every' needs held-out text; give it with --heldout.")
+        column, encoding = options.text_column, options.encoding
+        if options.heldout is None:
+            for name in ("heldout_every", "general", *MEASURING_OPTIONS):
+                if getattr(options, name) not in (None, False):
+                    raise UserError(f"'{name}' needs held-out text; give it with --heldout.")
             return None
-        every = HELDOUT_EVERY if every is None else every
-        check_positive(heldout_every=every)
-        return cls(as_corpus(text, text_column, encoding), every)
+        every = options.heldout_every
+        every = HELDOUT_EVERY if every is None and not options.monitor else every
+        if every is not None:
+            check_positive(heldout_every=every)
+        general = None if options.general is None else as_corpus(options.general, column, encoding)
+        best = options.keep_best or options.patience is not None
+        text = as_corpus(options.heldout, column, encoding)
+        return cls(text, every, general, options.monitor, best, options.patience)
 
     def identity(self) -> dict[str, Any]:
         """Return the entry of the configuration that is recorded."""
-        return {"text": self.corpus.fingerprint, "every": self.every}
+        given = {name: value for name in MEASURING_OPTIONS if (value := getattr(self, name))}
+        text = {} if self.general is None else {"general": self.general.fingerprint}
+        return {"text": self.corpus.fingerprint, "every": self.every, **text, **given}
 
     def make_callback(
         self,
@@ -121,28 +148,52 @@ class HeldOutText:
         batch_size: int,
         seed: int,
     ) -> Callable[[StepTrainer], TrainerCallback]:
-        """Tokenize and mask the text once; return a function that makes the callback for a trainer."""
+        """Tokenize and mask the texts once; return a function that makes the callback for a trainer."""
         folder = cache_folder() / "rows"
-        rows = tokenize(self.corpus, tokenizer, max_length, framing=framing, cache=folder, progress=False)
-        rng = np.random.default_rng([seed, 5])
-        texts = [np.asarray(row) for row in rows]
-        steps = [collator(texts[start : start + batch_size], rng) for start in range(0, len(texts), batch_size)]
-        return lambda trainer: _HeldOutCallback(trainer, steps, self.every, seed)
+        steps: dict[str, list[list[Batch]]] = {}
+        for name, corpus in (("heldout", self.corpus), ("general", self.general)):
+            if corpus is not None:
+                rows = tokenize(corpus, tokenizer, max_length, framing=framing, cache=folder, progress=False)
+                rng = np.random.default_rng([seed, 5])
+                texts = [np.asarray(row) for row in rows]
+                size = batch_size
+                steps[name] = [collator(texts[at : at + size], rng) for at in range(0, len(texts), size)]
+        return lambda trainer: _HeldOutCallback(trainer, steps, self, seed)
+
+    def is_due(self, step: int) -> bool:
+        """Return whether to measure after a step."""
+        return bool(self.every and step % self.every == 0) or (self.monitor and is_log_spaced(step))
+
+
+def is_log_spaced(step: int) -> bool:
+    """Return whether a step is a rounded power of the root of 2: 1, 2, 3, 4, 6, 8, 11, 16 and so on."""
+    return step > 0 and round(2 ** (round(2 * math.log2(step)) / 2)) == step
 
 
 HELDOUT_SHARE = 0.05
 """Share of the memory of a GPU that held-out text may take; more is copied again for each measurement."""
+BEST_FOLDER, HISTORY_FILE = "best", "heldout.json"
 
 
-class _HeldOutCallback(TrainerCallback):
-    """Writes the terms to the log, measured before the first step, at each interval and after the last step."""
+class _HeldOutCallback(ResumableCallback):
+    """Writes the terms to the log, measured before the first step, when they are due and after the last step.
 
-    def __init__(self, trainer: StepTrainer, steps: list[list[Batch]], every: int, seed: int) -> None:
-        self._trainer, self._steps, self._every, self._seed = trainer, steps, every, seed
+    It also keeps the weights of the best step, and ends the training, if that is wanted.
+    """
+
+    def __init__(
+        self, trainer: StepTrainer, steps: dict[str, list[list[Batch]]], text: HeldOutText, seed: int
+    ) -> None:
+        self._trainer, self._steps, self._text, self._seed = trainer, steps, text, seed
+        self._folder = Path(str(trainer.args.output_dir)).parent / BEST_FOLDER
+        self._losses: dict[str, list[float]] = {name: [] for name in steps}
+        self._best_step = 0
         device = trainer.args.device
-        size = sum(batch.text.nbytes * (4 + 2 * len(batch.rewritten)) for step in steps for batch in step)
-        if device.type != "cpu" and size <= HELDOUT_SHARE * machine_memory(device):
-            self._steps = [[batch.to(device) for batch in step] for step in steps]
+        every = [batch for text_steps in steps.values() for step in text_steps for batch in step]
+        if device.type != "cpu" and sum(map(_size, every)) <= HELDOUT_SHARE * machine_memory(device):
+            self._steps = {
+                name: [[batch.to(device) for batch in step] for step in found] for name, found in steps.items()
+            }
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -156,21 +207,72 @@ class _HeldOutCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         last = state.global_step >= state.max_steps or control.should_training_stop
-        if last or state.global_step % self._every == 0:
-            self._measure(state)
+        if not last and not self._text.is_due(state.global_step):
+            return
+        self._measure(state)
+        if self._text.keep_best:
+            losses = self._losses["heldout"]
+            best, later = find_best(losses, *(found for name, found in self._losses.items() if name != "heldout"))
+            if best == len(losses) - 1:
+                self._keep(state.global_step)
+            if self._text.patience is not None and later >= self._text.patience and not last:
+                control.should_training_stop = control.should_log = True
+                print_message(
+                    f"The held-out loss has not fallen since step {self._best_step:,}; the training ends after step "
+                    f"{state.global_step:,}.",
+                    enabled=self._trainer.engine.group.first,
+                )
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._text.keep_best and self._best_step != state.global_step:
+            self._trainer.engine.group.wait()
+            self._trainer._load_from_checkpoint(str(self._folder / str(self._best_step)))
+            self._trainer.kept_step = self._best_step
+
+    def save(self, checkpoint: Path) -> None:
+        if self._text.keep_best:
+            write_json(checkpoint / HISTORY_FILE, {"losses": self._losses, "best_step": self._best_step})
+            if self._best_step:
+                copy_folder(self._folder, checkpoint / BEST_FOLDER)
+
+    def load(self, checkpoint: Path) -> None:
+        if self._text.keep_best:
+            found = read_json(checkpoint / HISTORY_FILE)
+            self._losses, self._best_step = found["losses"], found["best_step"]
+            if self._trainer.engine.group.first:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                if self._best_step:
+                    copy_folder(checkpoint / BEST_FOLDER, self._folder)
+            self._trainer.engine.group.wait()
+
+    def _keep(self, step: int) -> None:
+        """Write the weights after a step, and remove those of the best step before; files may be linked elsewhere."""
+        self._trainer.save_model(str(self._folder / str(step)), _internal_call=True)
+        if self._trainer.engine.group.first and self._best_step not in (0, step):
+            shutil.rmtree(self._folder / str(self._best_step), ignore_errors=True)
+        self._best_step = step
 
     def _measure(self, state: TrainerState) -> None:
         trainer = self._trainer
         started = time.monotonic()
         engine: Any = trainer.engine
-        found = measure_heldout_terms(engine, self._steps, self._seed)
-        loss = found.pop("loss")
+        line: dict[str, Any] = {"step": state.global_step, "tokens": trainer.tokens}
+        for name, steps in self._steps.items():
+            found = measure_heldout_terms(engine, steps, self._seed)
+            line[name] = {"loss": found.pop("loss"), "terms": found}
+            self._losses[name].append(line[name]["loss"])
         if trainer.engine.group.first:
-            line = {"step": state.global_step, "tokens": trainer.tokens, "heldout": {"loss": loss, "terms": found}}
             with trainer.log_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         # Measuring does not count as training time, neither in a time budget nor in the reported speed.
         trainer.clock.earlier -= time.monotonic() - started
+
+
+def _size(batch: Batch) -> int:
+    """Return the bytes of the tensors of a micro-batch."""
+    return int(batch.text.nbytes) * (4 + 2 * len(batch.rewritten))
 
 
 NO_SIMILARITY = "none"

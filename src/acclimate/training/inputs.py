@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from acclimate.corpus import Corpus, TokenDataset
 from acclimate.corpus.documents import as_corpus
+from acclimate.corpus.token_dataset import RowSubset
 from acclimate.corpus.tokenizing import EVERY_ROW, Framing
 from acclimate.errors import UserError, warn_once
 from acclimate.masking import MASK_RATE, Strategy
@@ -104,7 +105,7 @@ class Budget:
         given = {name: getattr(options, name) for name in BUDGETS}
         return cls(**given) if any(value is not None for value in given.values()) else cls(epochs=default_epochs)
 
-    def resolve(self, rows: TokenDataset, batch_size: int, appended: int = 0) -> int:
+    def resolve(self, rows: TokenDataset | RowSubset, batch_size: int, appended: int = 0) -> int:
         """Return the number of optimizer steps; with a time budget, a number that is too high to be reached.
 
         Args:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,6 +19,8 @@ class SourceLedger:
 
     Attributes:
         step: Sums and numbers of the step that is being read, in this process: (2, sources).
+        known: Mean loss of each source between the last two lines of the log, or where it was read last (sources,);
+            NaN before.
     """
 
     def __init__(self, sources: int) -> None:
@@ -23,6 +28,7 @@ class SourceLedger:
         self.sources = sources
         self.step = torch.zeros(2, sources)
         self._total: Tensor | None = None
+        self.known = np.full(sources, np.nan)
         self._earlier = np.zeros((2, sources))  # of the run before its interruption
         self._marks: dict[str, np.ndarray] = {}
 
@@ -36,8 +42,9 @@ class SourceLedger:
             return
         source = batch.source[batch.text.flatten()[batch.chosen[: batch.labelled]]]
         each = torch.arange(self.sources, device=source.device)
-        chosen = (source[:, None] == each).float()  # a product with it is the same in every run, unlike index_add
-        self.step += torch.stack([losses.detach().float(), torch.ones_like(losses, dtype=torch.float32)]) @ chosen
+        # Sums of products are the same in every run, unlike index_add, and autocast leaves them in float32.
+        chosen = (source[:, None] == each).float()
+        self.step += torch.stack([(losses.detach().float()[:, None] * chosen).sum(0), chosen.sum(0)])
 
     def close_step(self, sums: Tensor) -> None:
         """Add the sums of a step over all processes (2, sources)."""
@@ -55,12 +62,21 @@ class SourceLedger:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(counts > 0, sums / counts, np.nan)
 
-    def state(self) -> dict[str, list[list[float]]]:
-        """Return what a resumed run needs, as plain values."""
-        return {"total": self.total().tolist(), **{name: mark.tolist() for name, mark in self._marks.items()}}
+    def update_known(self) -> None:
+        """Take the losses for a line of the log."""
+        found = self.since("log")
+        self.known = np.where(np.isnan(found), self.known, found)
 
-    def load(self, state: dict[str, list[list[float]]]) -> None:
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs, as plain values."""
+        return {
+            "total": self.total().tolist(),
+            "marks": {name: mark.tolist() for name, mark in self._marks.items()},
+            "known": [None if np.isnan(loss) else loss for loss in self.known.tolist()],
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state` returned."""
-        marks = {name: np.array(mark) for name, mark in state.items()}
-        self._earlier, self._total = marks.pop("total"), None
-        self._marks = marks
+        self._earlier, self._total = np.array(state["total"]), None
+        self._marks = {name: np.array(mark) for name, mark in state["marks"].items()}
+        self.known = np.array(state["known"], dtype=float)

@@ -84,7 +84,7 @@ class MixedRows(Rows):
         text, row = self._locate(index)
         return text.rows[row]
 
-    def lengths_of(self, indices: Sequence[int]) -> np.ndarray:
+    def lengths_of(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the numbers of tokens of some rows: int64 of shape (indices,)."""
         rows = np.asarray(indices, dtype=np.int64)
         number = np.searchsorted(self._ends, rows, side="right")
@@ -140,7 +140,6 @@ class Mixture:
         self.rounds: list[Round] = []
         self.steps, self.timed = 0, False
         self.ledger: SourceLedger | None = None
-        self.recent = np.full(len(texts), np.nan)
         self._sampler: MixtureSampler | None = None
         if len(texts) > 1:
             self._lengths = [text.rows.lengths - appended for text in texts]
@@ -212,9 +211,10 @@ class Mixture:
         """Return what the first ``steps`` steps read of each text.
 
         For each text: its share of the tokens as scheduled and realized, tokens, epochs, and the mean loss of its
-        predicted tokens since the last line of the log. Where a mix changes the shares, ``share`` is the mean over
-        the steps, and ``weights`` has the first step of each share. The numbers of its documents, and of those that
-        were left out or cut, are included. The list is empty if there is only the domain text.
+        predicted tokens between the last two lines of the log, or where it was read last. Where a mix changes the
+        shares, ``share`` is the mean over the steps, and ``weights`` has the first step of each share. The numbers of
+        its documents, and of those that were left out or cut, are included. The list is empty if there is only the
+        domain text.
         """
         if self._sampler is None:
             return []
@@ -230,8 +230,8 @@ class Mixture:
                 "tokens": read,
                 "epochs": round(read / int(self._lengths[number].sum()), 3),
             }
-            if not np.isnan(self.recent[number]):
-                about["loss"] = round(float(self.recent[number]), 5)
+            if self.ledger and not np.isnan(self.ledger.known[number]):
+                about["loss"] = round(float(self.ledger.known[number]), 5)
             if text.key and text.share is None and len(self.weighted) > 1:
                 about["source"] = text.key
             if len(changes) > 1:
@@ -263,7 +263,8 @@ class Mixture:
         self.timed = budget.max_minutes is not None
         if self._sampler is None:
             return budget.resolve(self.texts[0].rows, self.batch_size, self._appended)
-        moments, proposed = (0.0,), [self._shares()]
+        moments: tuple[float, ...] = (0.0,)
+        proposed = [self._shares()]
         if self.mix is not None and not self.adapts:
             moments, nothing = self.mix.moments, np.zeros(len(self.weighted))
             proposed = [self._shares(self.ask(Round(0, nothing), moment)) for moment in moments]
@@ -297,8 +298,10 @@ class Mixture:
         """Print the shares, and warn of texts that are repeated too often."""
         texts = self.describe(1 if self.timed else steps)
         if self.adapts and self.mix is not None:
-            names = ", ".join(text["name"] for text in texts)
-            print_message(f"Mix: {self.mix.describe()} of {names}, asked during the training.", enabled=progress)
+            names = ", ".join(text.name for text in self.weighted)
+            fixed = "".join(f"; {text.share:.1%} {text.name}" for text in self.texts if text.share is not None)
+            what = f"Mix: {names}, in shares that {self.mix.describe()} sets during the training{fixed}."
+            print_message(what, enabled=progress)
             return
         parts = [
             f"{text['share']:.1%} {text['name']}" + ("" if self.timed else f" ({text['epochs']:.3g} epochs)")
@@ -386,7 +389,7 @@ class MixCallback(ResumableCallback):
     ) -> None:
         """Take the losses for a line of the log, and ask for weights."""
         if control.should_log and self._mixture.ledger:
-            self._mixture.recent = self._mixture.ledger.since("log")
+            self._mixture.ledger.update_known()
         if state.global_step < state.max_steps:
             self._ask(state)
         if self._start and state.global_step == self._start.step and not self._start.folder.is_dir():
@@ -410,9 +413,7 @@ class MixCallback(ResumableCallback):
         if "train_loss" in mixture.mix.reads and mixture.ledger:
             found["train_loss"] = mixture.ledger.since("mix")[: len(mixture.weighted)]
         if self._measure is not None:
-            ledger, trainer.engine.ledger = trainer.engine.ledger, None
             found |= self._measure(len(mixture.rounds))
-            trainer.engine.ledger = ledger
         mixture.change(effective_step(step), mixture.ask(Round(step, mixture.read(step), **found), progress))
         # Measuring does not count as training time.
         trainer.clock.earlier -= time.monotonic() - started

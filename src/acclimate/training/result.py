@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from acclimate.adaptation_rows import AdaptationRow, MaskedSample, MaskedTexts, MaskedToken, read_curves, read_log
+from acclimate.adaptation_rows import (
+    MIX_COLUMNS,
+    MIX_NOTE,
+    MIX_TITLE,
+    AdaptationRow,
+    MaskedSample,
+    MaskedTexts,
+    MaskedToken,
+    describe_dips,
+    mix_rows,
+    read_curves,
+    read_log,
+)
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.display import Reported, data_frame
 from acclimate.errors import UserError
@@ -31,7 +43,7 @@ from acclimate.files import (
 from acclimate.masking.preview import find_importance_store, preview_tokens
 from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.progress import format_duration
-from acclimate.results import MethodRow, StudyResults
+from acclimate.results import MethodRow, ReportTable, StudyResults
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import cache_key, current_name
@@ -58,19 +70,21 @@ class AdaptResult(Reported):
         seconds: Training time, without loading and tokenizing.
         losses: Mean of each term over the last logging interval, in nats.
         parameters: The resolved configuration.
-        preparation: What the method recorded before training, by the name of the JSON file beside the model.
+        preparation: What the method recorded before training, and the mix during it, by the name of the JSON file
+            beside the model.
         masked: A few texts with their masked tokens, see :func:`sample_masked_texts`; None if the run was finished
             before and the cache is gone. They are not written beside the model, since texts of the corpus may be
             confidential.
         rows: What became of the documents; None if the run was finished before, or nothing was trained.
         about: Paper and summary of the method, for the card.
-        mix: What was read of each text, if general text or conversations were replayed: its share as given and as
-            realized, its tokens and epochs.
+        mix: What was read of each text, if there were several: its share as given and as realized, its tokens and
+            epochs, and the loss at the end, see :meth:`acclimate.training.mixture.Mixture.describe`.
         warning: What is wrong with the result; empty if nothing is.
         adapter: Size of the adapter, and how far the merged model is from the trained one, see
             :meth:`acclimate.models.lora.LowRankAdapter.export`; None if all weights were trained.
         similarity: Of a sentence encoder, how far its embeddings show similarity, before and after.
         batch_size: Texts per step; 0 if nothing was trained, or the stages of a method differ.
+        kept_step: The step whose model this is, if ``keep_best`` chose another one than the last.
     """
 
     out: Path
@@ -89,6 +103,7 @@ class AdaptResult(Reported):
     adapter: dict[str, Any] | None = None
     similarity: list[SimilarityChange] = field(default_factory=list)
     batch_size: int = 0
+    kept_step: int | None = None
 
     def describe(self) -> list[str]:
         """Return the budget, the losses and the folder, in a few lines."""
@@ -98,10 +113,15 @@ class AdaptResult(Reported):
         if terms:
             shown = ", ".join(f"{name} {value:.3f}" for name, value in terms.items())
             lines.append(f"training loss, mean of the last logging interval: {shown} nats")
-        held_out = [point.loss for point in read_curves(self.out / LOG_FILE)["heldout_curve"]]
-        losses = [loss for loss in held_out if loss is not None]
-        if losses:
-            lines.append(f"held-out loss: {losses[0]:.3f} before, {losses[-1]:.3f} after, in nats")
+        curves = read_curves(self.out / LOG_FILE)
+        for name in ("held-out", "general"):
+            points = curves[f"{name.replace('-', '')}_curve"]
+            losses = [point.loss for point in points if point.loss is not None]
+            if losses:
+                lines.append(f"{name} loss: {losses[0]:.3f} before, {losses[-1]:.3f} after, in nats")
+        lines += describe_dips(curves)
+        if self.kept_step is not None:
+            lines.append(f"the model is that of step {self.kept_step:,}, with the lowest held-out loss")
         return [*lines, f"model: {self.out}", *([f"warning: {self.warning}"] if self.warning else [])]
 
     def as_results(self) -> StudyResults:
@@ -120,7 +140,10 @@ class AdaptResult(Reported):
             losses=self.losses,
             curve=curves["curve"],
             heldout_curve=curves["heldout_curve"],
+            mix=self.mix,
+            general_curve=curves["general_curve"],
         )
+        texts = mix_rows([row])
         masked = self.masked or {"masking": "", "texts": []}
         return StudyResults(
             name=self.out.name,
@@ -129,25 +152,27 @@ class AdaptResult(Reported):
             domains=["text"],
             methods=[MethodRow(label=self.method, name=self.method, parameters=self.parameters.get("settings") or {})],
             adaptations=[row],
+            tables=[ReportTable(title=MIX_TITLE, note=MIX_NOTE, columns=MIX_COLUMNS, rows=texts)] if texts else [],
             masked=[MaskedSample(domain="text", maskings={masked["masking"]: one}) for one in masked["texts"]],
         )
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the log of the training: a row per logged step, with a column per term of the loss, in nats.
 
-        Columns that start with ``heldout_`` are losses on held-out text, in the rows of the steps after which they
-        were measured; step 0 is the base model.
+        Columns that start with ``heldout_`` and ``general_`` are losses on held-out and general text, in the rows of
+        the steps after which they were measured; step 0 is the base model.
 
         Raises:
             UserError: If there is no log: the method does not train, or the folder was moved.
         """
         rows: dict[int, dict[str, Any]] = {}
         for line in read_log(self.out / LOG_FILE):
-            held_out, terms = line.pop("heldout", {}), line.pop("terms", {})
-            held_out = {"loss": held_out["loss"], **held_out["terms"]} if held_out else {}
+            measured = {text: line.pop(text) for text in ("heldout", "general") if text in line}
+            terms = line.pop("terms", {})
             row = rows.setdefault(line["step"], {})
             row |= {**line, **terms}
-            row |= {f"heldout_{name}": value for name, value in held_out.items()}
+            for text, found in measured.items():
+                row |= {f"{text}_{name}": value for name, value in {"loss": found["loss"], **found["terms"]}.items()}
         if not rows:
             raise UserError(f"There is no log in '{self.out}': the method did not train, or the folder was moved.")
         return data_frame([rows[step] for step in sorted(rows)])
@@ -157,6 +182,7 @@ class AdaptResult(Reported):
         self.steps, self.tokens = trainer.state.global_step, trainer.tokens
         self.seconds, self.losses = round(trainer.clock.seconds, 1), trainer.last_terms
         self.mix = trainer.data.mix(self.steps)
+        self.kept_step = trainer.kept_step
 
     def add_similarity(self, changes: list[SimilarityChange]) -> None:
         """Add how far a sentence encoder shows similarity, and a warning if that dropped."""
@@ -168,6 +194,8 @@ class AdaptResult(Reported):
         numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
         if self.batch_size:
             numbers["batch_size"] = self.batch_size
+        if self.kept_step is not None:
+            numbers["kept_step"] = self.kept_step
         if self.mix:
             numbers["mix"] = self.mix
         if self.warning:
@@ -239,6 +267,7 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
         adapter=adapter,
         similarity=[SimilarityChange.from_dict(entry) for entry in measured.get("similarity") or []],
         batch_size=int(measured.get("batch_size", 0)),
+        kept_step=measured.get("kept_step"),
     )
 
 

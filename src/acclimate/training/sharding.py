@@ -264,6 +264,8 @@ def shard(
         )
     if probe is not None and not probe.pads:
         _refuse(f"{type(model).__name__} reads texts of each length by themselves, as {probe.obstacles['padding']}")
+    if loaded.adapter is not None and not loaded.adapter.shards:
+        _refuse(f"the adapter '{loaded.adapter.name}' needs whole weights; use lora")
     group.copy_from_first([*model.parameters(), *model.buffers()])
     sizes = [(TRAINED_BYTES if one.requires_grad else FROZEN_BYTES) * one.numel() for one in model.parameters()]
     print_message(

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from acclimate.corpus.mix.base import Measure
+from acclimate.corpus.mix.base import AdaptiveMix, Measure
 from acclimate.device import Precision, autocast, preserve_rng_state, to_device
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel, attach, kind_of, load_language_model
 from acclimate.objectives import Batch, LanguageModelling, Objective, View
 from acclimate.objectives.vocabulary import cross_entropy
+from acclimate.progress import print_message
 from acclimate.training.batches import Collator, SharedTexts
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
@@ -238,6 +239,7 @@ def watch_sources(
     seed: int,
     work: Path,
     config: Mapping[str, Any],
+    progress: bool,
 ) -> list[Callable[[StepTrainer], MixCallback]]:
     """Let an engine record the losses of the sources; return what makes the callback that asks the mix.
 
@@ -249,6 +251,7 @@ def watch_sources(
         seed: Random seed.
         work: Folder for checkpoints.
         config: The configuration of the run.
+        progress: Whether to print what the measurements cost.
 
     Returns:
         One function; none if there is one source.
@@ -256,6 +259,8 @@ def watch_sources(
     if mixture.ledger is None:
         return []
     engine.ledger, measure = mixture.ledger, make_measurement(mixture, engine, loaded, collator, seed)
+    if measure is not None:
+        print_message(describe_cost(mixture), enabled=progress)
     start = SharedStart.of(mixture, config) if engine.group.size == 1 else None
     if start is not None:
         start.use(work)
@@ -264,6 +269,24 @@ def watch_sources(
 
 SAMPLE_TEXTS = 32
 """Texts of each source in a sample, where the mix does not say it."""
+
+
+def describe_cost(mixture: Mixture) -> str:
+    """Return how many texts a proposal of the mix reads, compared with the steps until the next one."""
+    mix = mixture.mix
+    assert mix is not None
+    sample = sum(min(len(text.rows), getattr(mix, "texts", SAMPLE_TEXTS)) for text in mixture.weighted)
+    held = sum(len(text.heldout) for text in mixture.weighted if text.heldout is not None)
+    costs = {
+        "gradients": f"{sample:,} texts forward and backward",
+        "excess_loss": f"{sample:,} texts in the model and in the reference",
+        "heldout_loss": f"{held:,} held-out texts",
+    }
+    read = " and ".join(cost for name, cost in costs.items() if name in mix.reads) or "nothing"
+    if not isinstance(mix, AdaptiveMix):
+        return f"Each proposal of the mix reads {read}."
+    trained = mix.every * mixture.batch_size
+    return f"Each proposal of the mix reads {read}; the {mix.every:,} steps until the next one read {trained:,} texts."
 
 
 def make_measurement(
@@ -282,21 +305,24 @@ def make_measurement(
         UserError: If the mix reads the loss in training, and the method has no language-model loss; the reference
             does not fit the model; or a source has too few texts.
     """
-    reads = set(mixture.mix.reads) if mixture.mix is not None and len(mixture.weighted) > 1 else set()
+    mix = mixture.mix
+    if mix is None or len(mixture.weighted) < 2:
+        return None
+    reads = set(mix.reads)
     if "train_loss" in reads and all(type(term).token_losses is Objective.token_losses for term in engine.additive):
         raise UserError(
-            f"The mix '{mixture.mix.name}' reads the language-model loss, which this method does not have; choose "
+            f"The mix '{mix.name}' reads the language-model loss, which this method does not have; choose "
             "another mix, or one that reads the held-out loss."
         )
     if not reads - {"train_loss"}:
         return None
     reference, meter = None, None
     if reads & {"reference_loss", "excess_loss"}:
-        name = getattr(mixture.mix, "reference", "") or loaded.model.name_or_path
+        name = getattr(mix, "reference", "") or str(loaded.model.name_or_path)
         reference = load_reference(name, loaded, engine.precision, engine.group)
     if reads & {"gradients", "excess_loss"}:
         texts = SharedTexts(mixture.rows, collator, (seed, 8), engine.group)
-        count = getattr(mixture.mix, "texts", SAMPLE_TEXTS)
+        count = getattr(mix, "texts", SAMPLE_TEXTS)
         sampler = SourceSampler(texts, [len(text.rows) for text in mixture.weighted], count, seed)
         meter = SourceMeter(engine, sampler, tuple(reads), reference if "excess_loss" in reads else None, seed)
     rows = [text.heldout for text in mixture.weighted if text.heldout is not None]
@@ -311,9 +337,13 @@ def make_measurement(
     base = losses(reference) if reference is not None and "reference_loss" in reads else None
 
     def measure(number: int) -> dict[str, np.ndarray]:
-        found = {} if meter is None else meter.measure(number)
-        if "heldout_loss" in reads:
-            found["heldout_loss"] = losses(engine)
-        return found if base is None else {**found, "reference_loss": base}
+        ledger, engine.ledger = engine.ledger, None  # what is measured is not what the training reads
+        try:
+            found = {} if meter is None else meter.measure(number)
+            if "heldout_loss" in reads:
+                found["heldout_loss"] = losses(engine)
+            return found if base is None else {**found, "reference_loss": base}
+        finally:
+            engine.ledger = ledger
 
     return measure

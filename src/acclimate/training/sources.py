@@ -195,6 +195,13 @@ def divide(text: MixedText, mix: Mix, seed: int) -> list[MixedText]:
             for number, name in enumerate(mix.classes)
             if (classes == number).any()
         ]
+        if len(parts) < len(mix.classes):
+            log.warning(
+                "All documents of '%s' are %s, so the mix '%s' does not divide it.",
+                text.name,
+                mix.classes[int(classes[0])],
+                mix.name,
+            )
     if not {"heldout_loss", "reference_loss"} & {*mix.reads}:
         return parts
     return [_hold_out(part, np.random.default_rng([seed, 7, text.parent])) for part in parts]

@@ -103,6 +103,7 @@ class StepTrainer(Trainer):
         self._terms: dict[str, Tensor] = {}
         self._recent: list[dict[str, float]] = []
         self.last_terms: dict[str, float] = {}
+        self.kept_step: int | None = None  # the step whose weights the model has, if not those of the last
         self.lines: list[dict[str, Any]] = []
         super().__init__(model=engine.model, args=args, train_dataset=steps, data_collator=_unwrap_batch)
         # Without ``DistributedDataParallel``: the engine sums the gradients itself.

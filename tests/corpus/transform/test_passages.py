@@ -97,12 +97,15 @@ def test_the_best_passages_of_a_list_are_retrieved(passages, length, tmp_path):
     assert {name for row in rows for name in row["entities"]} == {"Aspirin", "heart failure"}
 
 
-def test_mined_entities_are_frequent_in_the_task_and_rare_in_the_corpus():
+def test_mined_entities_are_frequent_in_the_task_rare_in_the_corpus_and_long():
     context = Context(target=TARGET)
     made = list(Passages(entities=3, passages=2).apply(pool(POOL), context))
     counts = Counter({"aspirin": 2, "heart failure": 2, "stroke": 1, "risk": 1, "lower": 1, "given": 1})
     found = {"aspirin": 2, "heart failure": 2, "stroke": 1, "risk": 2}
-    scores = {one: counts[one] * math.log(6 / (1 + found[one])) for one in found}
+    scores = {
+        one: (1 + math.log(counts[one])) * math.log(6 / (1 + found[one])) * math.log2(1 + len(one.split()))
+        for one in found
+    }
     assert context.notes["entities"]["first"] == sorted(scores, key=lambda one: (-scores[one], one))[:3]
     assert {name for one in made for name in one.fields["entities"]} == {"aspirin", "heart failure", "stroke"}
     assert len({one.text for one in made}) == len(made)
@@ -122,9 +125,25 @@ def test_a_function_writes_passages_of_the_prompts():
     assert len(made) == 2 * (3 - context.notes["without_passage"]) and context.notes["calls"] == 3
 
 
+def test_a_model_writes_passages_that_depend_on_the_prompt_and_the_seed(tiny_llama):
+    settings = {"model": str(tiny_llama), "passages": 3, "entities": 2, "length": 6}
+
+    def written(**given):
+        made = transform(Corpus.of(POOL), {"passages": settings | given}, target=Corpus.of(TARGET))
+        return list(made), find_accounts(made)[0].notes
+
+    texts, notes = written()
+    assert len(texts) == 6 and (notes["calls"], notes["from_cache"]) == (2, 0)
+    more, notes = written(entities=3)
+    assert more[:6] == texts and (notes["calls"], notes["from_cache"]) == (1, 2)
+    assert written(seed=1)[0] != texts
+
+
 @each(
     ("given", "message"),
     [
+        ({"model": "no-such-model", "generator": write}, "a model or a generator, not both"),
+        ({"top_p": 0}, "top_p above 0"),
         ({"passages": 0}, "passages must be at least 1"),
         ({"prompt": "Title"}, "must contain {entity}"),
         ({"words": "no.txt"}, "cannot be read"),

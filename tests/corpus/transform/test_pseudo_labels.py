@@ -7,7 +7,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
 from acclimate import transform
 from acclimate.corpus.operations import find_accounts
@@ -21,7 +26,9 @@ POOL = [f"{text} {other}" for text in TEXTS for other in TEXTS[:5]]
 LABELS = ["bad", "fine", "good"]
 
 
-def save_classifier(folder, kind="single_label_classification", labels=LABELS):
+def save_classifier(
+    folder, kind="single_label_classification", labels=LABELS, auto=AutoModelForSequenceClassification
+):
     """Save a random classifier whose probabilities differ between texts."""
     torch.manual_seed(3)
     tokenizer = tiny_tokenizer()
@@ -29,7 +36,7 @@ def save_classifier(folder, kind="single_label_classification", labels=LABELS):
     sizes = {"vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = AutoConfig.for_model("bert", **sizes, intermediate_size=48, initializer_range=0.6)
     config.id2label, config.label2id, config.problem_type = names, {v: k for k, v in names.items()}, kind
-    model = AutoModelForSequenceClassification.from_config(config).eval()
+    model = auto.from_config(config).eval()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -53,7 +60,7 @@ def expected(folder, kind="softmax", max_length=256):
     return (logits.sigmoid() if kind == "sigmoid" else logits.softmax(-1)).numpy()
 
 
-def read(corpus):
+def read_rows(corpus):
     return [json.loads(line) for line in corpus.sources[0].path.read_text().splitlines()]
 
 
@@ -63,7 +70,7 @@ def test_labels_are_those_of_the_model_where_it_is_sure(classifier, confidence):
     sure = probabilities.max(axis=1) >= confidence
     assert confidence == 0 or 5 < sure.sum() < len(POOL) - 5  # the case says something
     made = transform(POOL, {"pseudo_labels": {"model": str(classifier), "confidence": confidence}})
-    rows = read(made)
+    rows = read_rows(made)
     assert [row["text"] for row in rows] == [text for text, is_sure in zip(POOL, sure, strict=True) if is_sure]
     assert [row["label"] for row in rows] == [LABELS[place] for place in probabilities[sure].argmax(axis=1)]
     assert np.allclose([row["confidence"] for row in rows], probabilities[sure].max(axis=1), atol=1e-4)
@@ -78,7 +85,7 @@ def test_labels_are_those_of_the_model_where_it_is_sure(classifier, confidence):
 
 def test_a_limit_per_label_keeps_those_of_highest_confidence(classifier):
     probabilities = expected(classifier)
-    rows = read(transform(POOL, {"pseudo_labels": {"model": str(classifier), "confidence": 0, "most": 4}}))
+    rows = read_rows(transform(POOL, {"pseudo_labels": {"model": str(classifier), "confidence": 0, "most": 4}}))
     for place, name in enumerate(LABELS):
         own = probabilities[probabilities.argmax(axis=1) == place].max(axis=1)
         found = sorted(row["confidence"] for row in rows if row["label"] == name)
@@ -89,7 +96,7 @@ def test_several_labels_per_text(tmp_path):
     folder = save_classifier(tmp_path / "several", "multi_label_classification")
     probabilities = expected(folder, "sigmoid")
     sure = np.maximum(probabilities, 1 - probabilities).min(axis=1) >= 0.6
-    rows = read(transform(POOL, {"pseudo_labels": {"model": str(folder), "confidence": 0.6}}))
+    rows = read_rows(transform(POOL, {"pseudo_labels": {"model": str(folder), "confidence": 0.6}}))
     assert 0 < sure.sum() < len(POOL)
     assert [row["label"] for row in rows] == [
         [name for name, p in zip(LABELS, row, strict=True) if p > 0.5] for row in probabilities[sure]
@@ -112,6 +119,45 @@ def test_the_result_is_a_task_and_predictions_are_cached(classifier, tmp_path, m
     assert len(calls) == 1
     tokenizer = AutoTokenizer.from_pretrained(classifier)
     assert account.notes["truncated"] == sum(len(tokenizer(text).input_ids) > 10 for text in POOL) > 0
+
+
+def test_entities_are_those_of_the_model_where_it_is_sure_of_every_word(tmp_path):
+    tags = ["O", "B-dish", "I-dish"]
+    folder = save_classifier(tmp_path / "tagger", None, tags, AutoModelForTokenClassification)
+    model, tokenizer = AutoModelForTokenClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    expected = []
+    for text in POOL:
+        read = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
+        words, offsets = read.word_ids(0), read.pop("offset_mapping")[0].tolist()
+        with torch.no_grad():
+            probabilities = model(**read).logits[0].softmax(-1)
+        places = {word: place for place, word in reversed(list(enumerate(words))) if word is not None}
+        spans, sure = [], []
+        for word, place in sorted(places.items()):
+            end = max(offsets[other][1] for other, one in enumerate(words) if one == word)
+            tag = tags[int(probabilities[place].argmax())]
+            sure.append((tag, float(probabilities[place].max())))
+            if tag == "I-dish" and len(sure) > 1 and sure[-2][0] != "O":
+                spans[-1]["end"] = end
+            elif tag != "O":
+                spans.append({"start": offsets[place][0], "end": end, "label": "dish"})
+        expected.append((spans, sure))
+    made = transform(POOL, {"pseudo_labels": {"model": str(folder), "confidence": 0}})
+    assert [row["spans"] for row in read_rows(made)] == [spans for spans, _ in expected]
+    lowest = [row["confidence"] for row in read_rows(made)]
+    assert all(min(p for _, p in sure) - 1e-3 <= low for low, (_, sure) in zip(lowest, expected, strict=True))
+    few = transform(
+        POOL, {"pseudo_labels": {"model": str(folder), "confidence": sorted(lowest)[20]}}, tmp_path / "a.jsonl"
+    )
+    assert len(list(few)) in (19, 20, 21)  # the confidence in the file is rounded
+    task = load_task(tmp_path / "a.jsonl")
+    assert task.task_kind == "entities" and task.labels == ["dish"]
+    windows = read_rows(transform(POOL, {"pseudo_labels": {"model": str(folder), "confidence": 0, "max_length": 12}}))
+    starts = [[span["start"] for span in row["spans"]] for row in windows]
+    assert len(windows) == len(POOL) and all(places == sorted(set(places)) for places in starts)
+    assert max(place for places in starts for place in places) > 100  # beyond the first window
+    with pytest.raises(UserError, match="most limits documents per label"):
+        transform(POOL, {"pseudo_labels": {"model": str(folder), "most": 3}})
 
 
 @each(

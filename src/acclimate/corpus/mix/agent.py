@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 import numpy as np
 
 from acclimate.corpus.mix.base import AdaptiveMix, History, Measure, register
 from acclimate.errors import UserError, first_line, shorten, unknown_name_error
-from acclimate.files import hash_file
-from acclimate.registry import load_function
+from acclimate.registry import identify_function, load_function
 
-Policy = Callable[[dict[str, Any]], Any]
-"""Function from a state to an action; see :class:`Agent`."""
+POLICY = "policy of the mix"
 
 
 @register(
@@ -36,11 +33,14 @@ class Agent(AdaptiveMix):
     Attributes:
         policy: The function, or FILE.py:FUNCTION.
         observe: What is measured for the state, separated by commas.
+        key: What identifies the function in place of its code, such as the version of a model that it calls.
     """
 
     policy: Any = None
     observe: str = "train_loss"
+    key: str = ""
 
+    files: ClassVar[tuple[str, ...]] = ("policy",)
     main: ClassVar[str] = "policy"
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Agent(AdaptiveMix):
         super().__post_init__()
         if self.policy is None:
             raise UserError("Mix 'agent' needs a function; give policy=FILE.py:FUNCTION, or in Python a function.")
-        load_function(self.policy, "policy of the mix")
+        load_function(self.policy, POLICY)
         for name in self.reads:
             if name not in get_args(Measure):
                 raise unknown_name_error("measurement of a mix", name, get_args(Measure))
@@ -77,7 +77,7 @@ class Agent(AdaptiveMix):
             "rounds": [one.to_dict() for one in history.rounds],
         }
         try:
-            action = load_function(self.policy, "policy of the mix")(state)
+            action = load_function(self.policy, POLICY)(state)
         except Exception as error:
             raise UserError(
                 f"The agent of the mix failed at step {history.step:,}: {type(error).__name__}: {first_line(error)}."
@@ -98,11 +98,5 @@ class Agent(AdaptiveMix):
         return found / found.sum()
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that determines the mix; the function by its name and the content of its file."""
-        values = {**super().identity(), "policy": getattr(self.policy, "__qualname__", str(self.policy))}
-        file = str(self.policy).rpartition(":")[0] or getattr(
-            getattr(self.policy, "__code__", None), "co_filename", ""
-        )
-        if Path(file).is_file():
-            values = {**values, "policy": values["policy"].rpartition(":")[2], "code": hash_file(Path(file))}
-        return values
+        """Return everything that determines the mix; the function by its name and its code, or by the key."""
+        return {**super().identity(), "policy": identify_function(self.policy, POLICY, self.key or None)}

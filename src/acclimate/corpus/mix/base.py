@@ -232,7 +232,10 @@ class Mix(ABC):
 
     def describe(self) -> str:
         """Return the name, with the parameters that differ from the defaults, as on the command line."""
-        usual = {item.name: item.default for item in dataclasses.fields(self)}
+        usual = {
+            item.name: item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+            for item in dataclasses.fields(self)
+        }
         given = [f"{name}={value}" for name, value in self.settings().items() if value != usual[name]]
         return " ".join([self.name, *given])
 

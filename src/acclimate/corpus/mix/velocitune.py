@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -44,7 +44,7 @@ class Velocitune(MultiplicativeMix):
 
     eta: float = 1.0
     fit: float = 0.25
-    targets: dict[str, float] = field(default_factory=dict)
+    targets: dict[str, float] | None = None
 
     main: ClassVar[str] = "targets"
 
@@ -67,7 +67,7 @@ class Velocitune(MultiplicativeMix):
 
     def check(self, names: Sequence[str]) -> None:
         """Check that the given targets are those of sources."""
-        for name in self.targets:
+        for name in self.targets or ():
             if name not in names:
                 raise unknown_name_error("source that has a target in the mix 'velocitune'", name, names)
 
@@ -79,7 +79,7 @@ class Velocitune(MultiplicativeMix):
 
     def find_targets(self, history: History, losses: np.ndarray) -> np.ndarray | None:
         """Return the target losses (sources,); None while they cannot be predicted yet."""
-        given = np.array([self.targets.get(name, np.nan) for name in history.names])
+        given = np.array([(self.targets or {}).get(name, np.nan) for name in history.names])
         if not np.isnan(given).any():
             return given
         steps, total = np.array([one.step for one in history.rounds]), expected_steps(history)

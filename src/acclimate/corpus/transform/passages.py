@@ -8,7 +8,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from acclimate.corpus.contamination import normalize_words
 from acclimate.corpus.operations import TRANSFORMS, Context, Transform
@@ -17,8 +18,11 @@ from acclimate.corpus.select.mentions import EntryFinder, read_entries
 from acclimate.corpus.sentences import split_sentences
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.corpus.transform.generate import CachedFunction, Function, Key, read_documents
+from acclimate.corpus.transform.sample import Sampler
 from acclimate.errors import UserError
+from acclimate.models.checkpoints import model_fingerprint
 from acclimate.progress import Progress
+from acclimate.records import fingerprint
 
 PHRASE_WORDS = 3
 """Maximum words of a mined entity."""
@@ -73,15 +77,20 @@ def cut_passages(text: str, length: int, context: Context) -> list[tuple[str, in
 class Passages(Transform):
     """Writes passages on the entities of the task.
 
-    Without a generator they are those of the corpus that are best for each entity by BM25; a passage that is best for
-    several is written once. The entities are those of a list, or phrases of the texts of the task with the highest
-    TF-IDF: frequent in the task, rare in the corpus. The paper finds them with scispaCy and generates with Galactica.
+    Without a model or a generator they are those of the corpus that are best for each entity by BM25; one that is best
+    for several is written once. The entities are those of a list, or phrases of the texts of the task that are
+    frequent there, rare in the corpus and long. The paper finds them with scispaCy and generates with Galactica.
 
     Attributes:
         words: File with one entity per line; None mines them from the texts of the task.
         entities: Maximum number of mined entities.
         passages: Maximum number of passages of each entity: 1 to 10 in the paper.
-        length: Maximum tokens of a retrieved passage; a longer sentence is a passage by itself.
+        length: Maximum tokens of a retrieved passage, where a longer sentence is a passage by itself; maximum new
+            tokens of a passage that the model writes.
+        model: Causal language model that writes the passages: a folder or a name on the Hugging Face Hub.
+        temperature: Temperature of its sampling, as in the released code.
+        top_p: Probability of the most probable tokens that it samples from, as in the released code.
+        seed: Random seed of its sampling.
         generator: A function from a prompt to passages, as ``by`` of ``generate``.
         prompt: The prompt; ``{entity}`` is the entity. The default is that of the released code.
         key: What identifies the function, as ``key`` of ``generate``.
@@ -90,11 +99,16 @@ class Passages(Transform):
 
     main: ClassVar[str] = "words"
     files: ClassVar[tuple[str, ...]] = ("words", "stop_words")
+    models: ClassVar[tuple[str, ...]] = ("model",)
     functions: ClassVar[tuple[str, ...]] = ("generator",)
     words: str | None = None
     entities: int = 500
     passages: int = 5
     length: int = 128
+    model: str | None = None
+    temperature: float = 0.9
+    top_p: float = 0.9
+    seed: int = 0
     generator: Function | None = None
     prompt: str = "Title: {entity}"
     key: Key | None = None
@@ -104,13 +118,23 @@ class Passages(Transform):
         """Check the parameters.
 
         Raises:
-            UserError: If a number is too small, or the prompt has no place for the entity.
+            UserError: If a number is out of range, the prompt has no place for the entity, or a model and a generator
+                are given.
         """
+        if self.model is not None and self.generator is not None:
+            raise UserError("Transform 'passages': give a model or a generator, not both.")
+        if not (self.temperature > 0 and 0 < self.top_p <= 1):
+            raise UserError("Transform 'passages': temperature is above 0, and top_p above 0 and at most 1.")
         for name in ("entities", "passages", "length"):
             if getattr(self, name) < 1:
                 raise UserError(f"Transform 'passages': {name} must be at least 1, not {getattr(self, name)}.")
         if "{entity}" not in self.prompt:
             raise UserError("Transform 'passages': prompt must contain {entity}.")
+
+    @property
+    def generates(self) -> bool:
+        """Whether passages are generated, not retrieved."""
+        return self.model is not None or self.generator is not None
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -127,23 +151,30 @@ class Passages(Transform):
         if not listed:
             raise UserError("Transform 'passages' finds no entity; give a list with words=FILE.")
         context.notes["entities"] = {"number": len(listed), "first": list(listed.values())[:10]}
-        if self.generator is None:
-            yield from self._retrieve(listed, documents, context)
+        if self.generates:
+            yield from self._generate(list(listed.values()), context)
         else:
-            yield from self._generate(list(listed.values()), self.generator, context)
+            yield from self._retrieve(listed, documents, context)
 
     def _mine(self, documents: Documents, context: Context) -> list[str]:
-        """Return the phrases of the texts of the task with the highest TF-IDF, the highest first."""
+        """Return the phrases of the texts of the task with the highest scores, the highest first.
+
+        The score is ``(1 + ln tf) idf log2(1 + words)``; the last factor prefers terms of several words, as C-value
+        does (Frantzi et al., 2000). Without it the list is full of common single words.
+        """
         counts = count_phrases(context.target or (), read_stop_words(self.stop_words))
         candidates = sorted(counts, key=lambda one: (-counts[one], one))[: self.entities * CANDIDATES]
         finder, found = EntryFinder(candidates, ignore_case=True), Counter[str]()
         for text in documents:
             found.update(set(finder.find(text)))
-        if self.generator is None:
-            candidates = [one for one in candidates if found[one]]
-        else:  # a phrase of a single text may be no name
-            candidates = [one for one in candidates if found[one] or counts[one] > 1]
-        scores = {one: counts[one] * math.log((1 + len(documents)) / (1 + found[one])) for one in candidates}
+        # What is generated need not be in the corpus, but a phrase of a single text may be no name.
+        candidates = [one for one in candidates if found[one] or (self.generates and counts[one] > 1)]
+        scores = {
+            one: (1 + math.log(counts[one]))
+            * math.log((1 + len(documents)) / (1 + found[one]))
+            * math.log2(1 + len(one.split()))
+            for one in candidates
+        }
         return sorted(scores, key=lambda one: (-scores[one], one))[: self.entities]
 
     def _retrieve(self, entities: Mapping[str, str], documents: Documents, context: Context) -> Iterator[Document]:
@@ -177,10 +208,15 @@ class Passages(Transform):
         for number in sorted(texts, reverse=True):
             yield Document(texts[number], {"entities": sorted(named[number])})
 
-    def _generate(self, entities: Sequence[str], generator: Function, context: Context) -> Iterator[Document]:
-        """Yield the passages that the function makes of the prompt of each entity."""
-        generate = CachedFunction(generator, self.key, read_documents)
-        made_with = {} if self.key is None else {"made_with": self.key}
+    def _generate(self, entities: Sequence[str], context: Context) -> Iterator[Document]:
+        """Yield the passages that the model or the function makes of the prompt of each entity."""
+        if self.model is not None:
+            made_with: dict[str, Any] = {"made_with": Path(self.model).name}
+            generate = self._sampling(self.model)
+        else:
+            assert self.generator is not None
+            generate = CachedFunction(self.generator, self.key, read_documents)
+            made_with = {} if self.key is None else {"made_with": self.key}
         empty = 0
         with Progress("Generating passages", len(entities), unit="entities", enabled=context.progress) as bar:
             for number, entity in enumerate(entities):
@@ -190,3 +226,14 @@ class Passages(Transform):
                     yield Document(text, {**fields, "entities": [entity], "made_by": generate.name, **made_with})
                 bar.update(number + 1)
         context.notes.update(generate.account(), without_passage=empty)
+
+    def _sampling(self, model: str) -> CachedFunction:
+        """Return the function that samples passages after a prompt, with a seed of each prompt."""
+        settings = [self.passages, self.length, self.temperature, self.top_p, self.seed]
+        sampler = Sampler(model)
+
+        def sample(prompt: str) -> list[str]:
+            ids, seed = sampler.encode(prompt), int(fingerprint([prompt, self.seed]), 16) % 2**63
+            return sampler.sample([ids] * self.passages, self.length, self.temperature, self.top_p, seed)
+
+        return CachedFunction(sample, fingerprint([model_fingerprint(model), *settings]), read_documents)

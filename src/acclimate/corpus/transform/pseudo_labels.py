@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from acclimate.corpus.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.corpus.pool import Document, Documents
@@ -25,7 +26,42 @@ from acclimate.records import fingerprint, texts_fingerprint
 BLOCK, BATCH = 256, 16
 """Documents that are tokenized at once, and documents of similar length that the model reads at once."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-MULTI_LABEL = "multi_label_classification"
+MULTI_LABEL, OUTSIDE = "multi_label_classification", "O"
+
+
+def load_fine_tuned(path: str, auto: Any, max_length: int) -> tuple[Any, Any, int]:
+    """Load a fine-tuned model on the default device.
+
+    Args:
+        path: A model folder, or a name on the Hub.
+        auto: The auto class of the model.
+        max_length: Maximum tokens per text.
+
+    Returns:
+        The model, its tokenizer, which reads special tokens in a text as text, and the tokens that it reads per text.
+
+    Raises:
+        UserError: If it cannot be loaded, or weights are missing.
+    """
+    tokenizer = load_tokenizer(path)
+    try:
+        with silence_transformers():
+            model, info = from_pretrained(auto, path, load_config(path), dtype=torch.float32)
+    except UNREADABLE as error:
+        raise UserError(f"'{path}' cannot be loaded as a fine-tuned model: {load_error(error, path)}") from error
+    if fresh := check_encoder_weights(model, info, path):
+        raise UserError(f"The fine-tuned model '{path}' lacks weights, such as {min(fresh)}; fine-tune it again.")
+    fit_tokenizer(tokenizer, model, path)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    tokenizer.padding_side = "right"
+    model.config.pad_token_id = tokenizer.pad_token_id  # decoders find the last token of a text by it
+    length = min(max_length, longest_text(model) or max_length, tokenizer.model_max_length)
+    return to_device(model).eval(), read_as_text(tokenizer), length
+
+
+def has_head(path: str, head: str) -> bool:
+    """Return whether a checkpoint has a head of a kind, such as ``ForSequenceClassification``."""
+    return any(name.endswith(head) for name in load_config(path).architectures or [])
 
 
 class Labeler:
@@ -44,27 +80,14 @@ class Labeler:
             UserError: If it cannot be loaded, or is no classifier with at least two classes.
         """
         config = load_config(path)
-        if not any(name.endswith("ForSequenceClassification") for name in config.architectures or []):
+        if not has_head(path, "ForSequenceClassification"):
             raise UserError(f"'{path}' is no classifier of texts; fine-tune it first, with acclimate finetune --out.")
         self.is_multi_label = config.problem_type == MULTI_LABEL
         if config.problem_type == "regression" or len(config.id2label) < 2:
             raise UserError(f"'{path}' predicts numbers, not labels.")
         self.labels = [str(config.id2label[place]) for place in range(len(config.id2label))]
-        tokenizer = load_tokenizer(path)
-        try:
-            with silence_transformers():
-                auto = AutoModelForSequenceClassification
-                model, info = from_pretrained(auto, path, config, dtype=torch.float32)
-        except UNREADABLE as error:
-            raise UserError(f"'{path}' cannot be loaded as a classifier: {load_error(error, path)}") from error
-        if fresh := check_encoder_weights(model, info, path):
-            raise UserError(f"The classifier '{path}' lacks weights, such as {min(fresh)}; fine-tune it again.")
-        fit_tokenizer(tokenizer, model, path)
-        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-        tokenizer.padding_side = "right"
-        model.config.pad_token_id = tokenizer.pad_token_id  # decoders find the last token of a text by it
-        self.max_length = min(max_length, longest_text(model) or max_length, tokenizer.model_max_length)
-        self._tokenizer, self._model = read_as_text(tokenizer), to_device(model).eval()
+        loaded = load_fine_tuned(path, AutoModelForSequenceClassification, max_length)
+        self._model, self._tokenizer, self.max_length = loaded
 
     @torch.inference_mode()
     def probabilities(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -85,6 +108,42 @@ class Labeler:
         return found, lengths > self.max_length
 
 
+class EntityLabeler:
+    """A fine-tuned model that marks entities, and reads long texts in overlapping windows."""
+
+    def __init__(self, path: str, max_length: int) -> None:
+        """Load a model.
+
+        Raises:
+            UserError: If it cannot be loaded.
+        """
+        from transformers import pipeline
+
+        model, tokenizer, length = load_fine_tuned(path, AutoModelForTokenClassification, max_length)
+        tokenizer.model_max_length = length
+        self._pipeline: Any = pipeline(
+            "token-classification",
+            model=model,
+            tokenizer=tokenizer,
+            aggregation_strategy="first",
+            stride=length // 4,
+            ignore_labels=[],
+            device=model.device,
+        )
+
+    def entities(self, texts: Sequence[str]) -> list[tuple[list[dict[str, Any]], float]]:
+        """Return the entities of each text, and the lowest probability of a part of it, entity or not."""
+        found = []
+        for parts in self._pipeline(list(texts), batch_size=BATCH):
+            spans = [
+                {"start": int(part["start"]), "end": int(part["end"]), "label": str(part["entity_group"])}
+                for part in parts
+                if part["entity_group"] != OUTSIDE
+            ]
+            found.append((spans, min((float(part["score"]) for part in parts), default=0.0)))
+        return found
+
+
 @TRANSFORMS.register(
     "pseudo_labels",
     paper="transfer labeling, Meng et al., Findings of ACL 2023",
@@ -92,16 +151,18 @@ class Labeler:
 )
 @dataclass(frozen=True)
 class PseudoLabels(Transform):
-    """Adds the label that a classifier predicts to each document, and drops documents of low confidence.
+    """Adds the label that a model predicts to each document, and drops documents of low confidence.
 
-    The result is a table of ``text`` and ``label`` that ``finetune`` reads as a task. A model that was fine-tuned on
+    The result is a table of ``text`` and ``label`` that ``finetune`` reads as a task; a model of entities writes
+    ``spans`` with ``start``, ``end`` and ``label`` instead. A model that was fine-tuned on
     general data labels the text of the domain; another is fine-tuned on these labels and then on the few true ones
     (``finetune --first``). The predictions are cached, so that other thresholds cost no further pass.
 
     Attributes:
-        model: The classifier: the output of ``acclimate finetune``, or a name on the Hugging Face Hub.
+        model: The classifier or model of entities: the output of ``acclimate finetune``, or a name on the Hugging Face
+            Hub.
         confidence: Minimum probability of the label. In a multi-label task, every label must be at least this
-            probable or improbable.
+            probable or improbable; with entities, every part of the text, entity or not.
         most: Maximum documents per label (in a multi-label task, per set of labels), those of highest confidence;
             None for no limit. It keeps a frequent label from crowding out the others.
         max_length: Maximum tokens that the model reads per document.
@@ -131,6 +192,9 @@ class PseudoLabels(Transform):
 
     def apply(self, documents: Documents, context: Context) -> Iterator[Document]:
         """Label the documents."""
+        if has_head(self.model, "ForTokenClassification"):
+            yield from self._mark_entities(documents, context)
+            return
         labeler = Labeler(self.model, self.max_length)
         probabilities, truncated = self._predict(labeler, documents, context.progress)
         if labeler.is_multi_label:
@@ -142,7 +206,7 @@ class PseudoLabels(Transform):
         kept = self._keep(chosen, confidence)
         counts = zip(labeler.labels, chosen.sum(axis=0).tolist(), chosen[kept].sum(axis=0).tolist(), strict=True)
         context.notes.update(
-            confidence={f"{q:g}": round(float(np.quantile(confidence, q)), 4) for q in QUANTILES},
+            confidence=_quantiles(confidence),
             labels={name: {"predicted": predicted, "kept": left} for name, predicted, left in counts},
             truncated=int(truncated.sum()),
             dropped=[documents[place] for place in np.setdiff1d(np.arange(len(documents)), kept)[:EXAMPLES].tolist()],
@@ -151,6 +215,35 @@ class PseudoLabels(Transform):
             names = [name for name, has in zip(labeler.labels, chosen[place], strict=True) if has]
             label = names if labeler.is_multi_label else names[0]
             yield Document(documents[place], {"label": label, "confidence": round(float(confidence[place]), 4)})
+
+    def _mark_entities(self, documents: Documents, context: Context) -> Iterator[Document]:
+        """Yield the documents with their entities.
+
+        Raises:
+            UserError: If there is a limit per label.
+        """
+        if self.most is not None:
+            raise UserError("Transform 'pseudo_labels': most limits documents per label, and not those with entities.")
+        labeler = EntityLabeler(self.model, self.max_length)
+        predicted, kept, confidences, dropped = Counter[str](), Counter[str](), list[float](), list[str]()
+        with Progress("Labeling documents", len(documents), unit="documents", enabled=context.progress) as bar:
+            for first in range(0, len(documents), BLOCK):
+                texts = documents[first : first + BLOCK]
+                for text, (spans, confidence) in zip(texts, labeler.entities(texts), strict=True):
+                    names = [span["label"] for span in spans]
+                    confidences.append(confidence)
+                    predicted.update(names)
+                    if confidence >= self.confidence:
+                        kept.update(names)
+                        yield Document(text, {"spans": spans, "confidence": round(confidence, 4)})
+                    elif len(dropped) < EXAMPLES:
+                        dropped.append(text)
+                bar.update(len(confidences))
+        context.notes.update(
+            confidence=_quantiles(np.array(confidences)),
+            labels={name: {"predicted": count, "kept": kept[name]} for name, count in predicted.most_common()},
+            dropped=dropped,
+        )
 
     def _keep(self, chosen: np.ndarray, confidence: np.ndarray) -> np.ndarray:
         """Return the positions of the documents to keep (n,), in their order.
@@ -187,3 +280,7 @@ class PseudoLabels(Transform):
         with atomic_file(file) as stream:
             np.savez(stream, probabilities=probabilities, truncated=truncated)
         return probabilities, truncated
+
+
+def _quantiles(values: np.ndarray) -> dict[str, float]:
+    return {f"{q:g}": round(float(np.quantile(values, q)), 4) for q in QUANTILES}

@@ -45,14 +45,14 @@ class Sampler:
         """
         loaded = load_language_model(path)
         if loaded.kind.uses_masking:
-            raise UserError(f"Transform 'sample': '{path}' is a masked model; sampling needs one that generates text.")
+            raise UserError(f"'{path}' is a masked model; sampling needs one that generates text.")
         self._model: Any = to_device(loaded.model)
         self._tokenizer = loaded.tokenizer
         begin, end = loaded.tokenizer.bos_token_id, loaded.tokenizer.eos_token_id
         self._adds_begin = loaded.tokenizer("")["input_ids"][:1] == [begin]
         self._begin = end if begin is None else begin
         if self._begin is None:
-            raise UserError(f"Transform 'sample': the tokenizer of '{path}' has neither a start nor an end token.")
+            raise UserError(f"The tokenizer of '{path}' has neither a start nor an end token.")
         self._pad = loaded.tokenizer.pad_token_id if loaded.tokenizer.pad_token_id is not None else end
         self.max_length = longest_text(loaded.model)
 
@@ -68,8 +68,13 @@ class Sampler:
         """
         if text is None:
             return [self._begin]
-        ids = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][:tokens]
-        return [*([self._begin] if self._adds_begin else []), *ids] if len(ids) == tokens else None
+        ids, begin = self.encode(text), int(self._adds_begin)
+        return ids[: begin + tokens] if len(ids) >= begin + tokens else None
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a whole text, after the start token if the tokenizer adds one."""
+        ids = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return [*([self._begin] if self._adds_begin else []), *ids]
 
     @torch.inference_mode()
     def sample(

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from acclimate.adaptation_rows import (
+    MIX_COLUMNS,
+    MIX_NOTE,
+    MIX_TITLE,
     AdaptationRow,
     Importance,
     MaskedSample,
     MaskedTexts,
     MaskedToken,
     UnreadRecords,
+    mix_rows,
     read_curves,
 )
 from acclimate.corpus import Corpus
@@ -27,11 +31,11 @@ from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.masking import MASK_RATE, identify
 from acclimate.options import AdaptOptions
 from acclimate.options.replay import REPLAY_OPTIONS
-from acclimate.options.steps import STEP_OPTIONS
+from acclimate.options.steps import MEASURING_OPTIONS, STEP_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS
 from acclimate.records import Record, optional
 from acclimate.report.timing import preparation_minutes
-from acclimate.results import MethodRow, StageName
+from acclimate.results import MethodRow, ReportTable, StageName
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec
 from acclimate.study.inputs import Checkpoint, StudyInputs, Texts
 from acclimate.study.jobs.base import (
@@ -69,6 +73,7 @@ class Adaptation(Record):
         masked: Samples of masked text; None if there are none.
         preparation: What the method recorded before training, by file name.
         broken: Unreadable records of the text; None if all were readable.
+        mix: What was read of each text; None if there was one.
     """
 
     method: str
@@ -79,6 +84,7 @@ class Adaptation(Record):
     masked: MaskedTexts | None = optional()
     preparation: dict[str, Any] | None = optional()
     broken: UnreadRecords | None = optional()
+    mix: list[dict[str, Any]] | None = optional()
 
     @property
     def total_seconds(self) -> float:
@@ -150,6 +156,7 @@ class AdaptJob(Job):
             masked=getattr(result, "masked", None) or None,
             preparation=getattr(result, "preparation", None) or None,
             broken=_read_problems(folder),
+            mix=getattr(result, "mix", None) or None,
         )
 
     def pilots(self, model: Checkpoint, seconds: float) -> list[AdaptJob]:
@@ -158,8 +165,8 @@ class AdaptJob(Job):
         Other methods take :attr:`acclimate.training.Method.cost` times as long; what they prepare may take hours, so
         it is not part of a pilot.
         """
-        left_out = (*BUDGETS, *REPLAY_OPTIONS, *STEP_OPTIONS, "ewc_text", "settings", "heldout_every")
-        left_out += ("keep_steps", "save_every")
+        own = ("ewc_text", "general", "settings", "heldout_every", "keep_steps", "save_every")
+        left_out = {*BUDGETS, *REPLAY_OPTIONS, *STEP_OPTIONS, *MEASURING_OPTIONS, *own}
         options = {name: value for name, value in self.options.items() if name not in left_out}
         options |= {"max_minutes": seconds / 60, "head_tokens": PILOT_HEAD_TOKENS}
         sample = Corpus.of(itertools.islice(self.corpus, PILOT_DOCUMENTS))
@@ -235,8 +242,11 @@ class AdaptJob(Job):
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
         """Return the rows of the adaptations, and the samples of masked text."""
         found = list(view.find(Adaptation))
+        adaptations = [_adaptation_row(entry, view.out / "models" / entry.job.key) for entry in found]
+        texts = mix_rows(adaptations)
         return {
-            "adaptations": [_adaptation_row(entry, view.out / "models" / entry.job.key) for entry in found],
+            "adaptations": adaptations,
+            "tables": [ReportTable(title=MIX_TITLE, note=MIX_NOTE, columns=MIX_COLUMNS, rows=texts)] if texts else [],
             "masked": masked_samples(found, view.inputs.config.evaluate.masked_texts),
         }
 
@@ -283,16 +293,11 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
         given = {key: value for key, value in given.items() if key not in BUDGETS or key in method.adapt}
     known = inputs.options["adapt"]
     settings = {**known, **{key: value for key, value in given.items() if key in known}}
-    for name in STEP_OPTIONS:
-        if settings[name] == known[name]:
-            del settings[name]
-    if given.get("ewc"):
-        given["ewc_text"] = inputs.general_text("ewc")
-        settings["ewc_text"] = given["ewc_text"].fingerprint
+    _add_step_options(inputs, given, settings)
     settings["masking"] = identify(
         settings.pop("masking", None), settings.get("mask_rate", MASK_RATE), settings.pop("masking_settings", None)
     )
-    words = NewTokens.of(*(settings.pop(name, None) for name in ("new_tokens", "new_token_settings")))
+    words = NewTokens.of(*(given.get(name) for name in ("new_tokens", "new_token_settings")))
     settings |= {"new_tokens": words.identity()} if words else {}
     sources = inputs.sources(str(place.model), given)
     mix = given.get("mix") and read_mix(given["mix"])
@@ -314,10 +319,25 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
         parameters=found.parameters,
         corpus=inputs.task_corpora[here] if found.reads == "task" else inputs.corpus(here[0], method.label),
         task=inputs.tasks[here].task if found.needs_task else None,
-        heldout=inputs.heldout[here[0]] if given.get("heldout_every") else None,
+        heldout=inputs.heldout[here[0]] if given.get("heldout_every") or "measuring" in settings else None,
         settings=settings,
         options={**given, "settings": method.parameters or None},
     )
+
+
+def _add_step_options(inputs: StudyInputs, given: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Add the texts of what happens around the steps to the options, and to the identity what differs from before."""
+    for name in STEP_OPTIONS:
+        if settings[name] == inputs.options["adapt"][name]:
+            del settings[name]
+    if given.get("ewc"):
+        given["ewc_text"] = inputs.general_text("ewc")
+        settings["ewc_text"] = given["ewc_text"].fingerprint
+    measuring = {name: given[name] for name in MEASURING_OPTIONS if given.get(name)}
+    if measuring and inputs.general is not None:
+        given["general"] = Corpus.of(inputs.general.texts)
+        measuring["general"] = given["general"].fingerprint
+    settings |= {"measuring": measuring} if measuring else {}
 
 
 @functools.lru_cache(maxsize=64)
@@ -355,7 +375,6 @@ def _adaptation_row(entry: JobResult[Adaptation], folder: Path) -> AdaptationRow
     job, result = entry
     place, preparation = job.place, dict(result.preparation or {})
     importance = read_importance(folder, preparation.pop(IMPORTANCE, None))
-    curves = read_curves(folder / "log.jsonl")
     return AdaptationRow(
         model=place.model,
         domain=place.domain,
@@ -371,8 +390,8 @@ def _adaptation_row(entry: JobResult[Adaptation], folder: Path) -> AdaptationRow
         broken=result.broken,
         preparation=preparation,
         importance=importance,
-        curve=curves["curve"],
-        heldout_curve=curves["heldout_curve"],
+        mix=result.mix or [],
+        **read_curves(folder / "log.jsonl"),
     )
 
 

@@ -30,7 +30,7 @@ OPTIONS = {
     "task-arithmetic": ("weights",),
     "soup": ("weights",),
     "fisher": ("weights", "seed"),
-    "ties": ("weights", "density"),
+    "ties": ("weights", "density", "trim"),
     "dare-linear": ("weights", "density", "seed"),
     "dare-ties": ("weights", "density", "seed"),
 }
@@ -49,6 +49,7 @@ class MergeSpec(SectionEntry):
         weights: Weight of each model; those of ``"fisher"`` end with that of the base model.
         alpha: Share of the adapted model, for ``"interpolation"``.
         density: Share of each difference that is kept.
+        trim: Whether ``"ties"`` keeps that share of each tensor or of the whole model.
         seed: Random seed.
     """
 
@@ -61,6 +62,7 @@ class MergeSpec(SectionEntry):
     weights: list[Weight] | None = None
     alpha: Annotated[Number, Field(ge=0, le=1)] | None = None
     density: Fraction | None = None
+    trim: Literal["tensor", "model"] | None = None
     seed: SeedNumber | None = None
 
     @model_validator(mode="after")

@@ -15,6 +15,8 @@ from transformers import AutoModelForQuestionAnswering
 from acclimate.device import Precision
 from acclimate.errors import warn_once
 from acclimate.evaluation.qa import MAX_RANK, normalize_bioasq, qa_metrics
+from acclimate.model_kinds import class_names
+from acclimate.models.checkpoints import load_config
 from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
@@ -163,6 +165,10 @@ class QAModel(HeadModel):
         """Return start and end logits (rows, 2, tokens)."""
         return torch.stack([output.start_logits, output.end_logits], 1)
 
+    def answer_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the logits of all tokens as the start and as the end of each row: (2 x rows, tokens)."""
+        return logits.flatten(0, 1)
+
     def _passage_logits(self, windows: Windows, precision: Precision) -> list[Tensor]:
         """Return start and end logits (2, tokens) of the passage tokens of each window, fp32 on the CPU."""
         logits = [
@@ -215,6 +221,10 @@ class QuestionAnswering(TaskKind):
         if options.text_column or options.pair_column or options.label_column:
             return super().read_source(source, name, options)  # raises
         return load_qa(source, name=name, split_seed=options.split_seed, encoding=options.encoding)
+
+    def is_model_of(self, path: str | Path, task: QATask) -> bool:
+        """Return whether a checkpoint has a trained head for questions."""
+        return any(name.endswith("ForQuestionAnswering") for name in class_names(load_config(path).architectures))
 
     def texts(self, example: Question) -> tuple[str, ...]:
         """Return the question and the passage."""

@@ -25,7 +25,7 @@ from acclimate.models.checkpoints import load_config, trusts_remote_code
 from acclimate.models.loading import load_tokenizer
 from acclimate.models.lora import LowRankAdapter
 from acclimate.models.saving import find_non_finite
-from acclimate.options.memory import AdapterName
+from acclimate.options.memory import LowRankName
 from acclimate.progress import Progress, print_message, silence_transformers
 from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.tasks.trainer import ADAM_EPSILON, BestWeightsCallback, Score, TrainingResult
@@ -125,7 +125,7 @@ def train_encoder(
     report_to: Sequence[str],
     run_name: str | None,
     group: ProcessGroup,
-    adapter: AdapterName | None = None,
+    adapter: LowRankName | None = None,
     prompts: dict[str, str] | None = None,
     passes: int | None = None,
     sampler: Literal["no_duplicates", "batch_sampler"] = "no_duplicates",
