@@ -89,6 +89,7 @@ def test_new_units_are_the_equation_of_the_paper():
     assert not outer[:, 48:].any() and outer[:, :48].any()
 
 
+@pytest.mark.slow
 def test_an_adaptation_resumes_and_any_program_loads_the_result(tmp_path):
     base = save_tiny("llama", tmp_path / "base")
     options = {"adapter": "wider", "adapter_settings": {"units": 8, "heads": 2}, **SHORT}
