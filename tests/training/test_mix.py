@@ -24,6 +24,7 @@ from acclimate.objectives import LanguageModelling
 from acclimate.options import AdaptOptions
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
+from acclimate.training.callbacks import Clock
 from acclimate.training.engine import Engine
 from acclimate.training.inputs import Budget
 from acclimate.training.ledger import SourceLedger
@@ -157,6 +158,18 @@ def test_a_killed_run_continues_with_the_same_weights(tiny_bert, tmp_path):
     assert cut.mix == whole.mix and read_json(cut.out / MIX_FILE) == read_json(whole.out / MIX_FILE)
     one, other = load_file(whole.out / "model.safetensors"), load_file(cut.out / "model.safetensors")
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_phases_follow_the_time_of_a_time_budget(tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(Clock, "spent", property(lambda clock: min(1.0, clock.steps / 12)))
+    monkeypatch.setattr(Clock, "steps", 0, raising=False)
+    monkeypatch.setattr(Clock, "synchronize", lambda clock: setattr(clock, "steps", clock.steps + 1))
+    result = run(tiny_bert, tmp_path / "out", {"phases": ["law", "law+news", "domain"]}, max_minutes=1)
+    assert result.steps == 12
+    assert [step for step, _ in result.mix[0]["weights"]] == [0, 5, 9]
+    assert read_json(tmp_path / "out" / MIX_FILE)["mean_weights"][0] == pytest.approx(3 / 12, abs=0.05)
+    for text in result.mix:
+        assert text["realized"] == pytest.approx(text["share"], abs=0.02)
 
 
 def test_an_accelerator_reads_and_measures_what_a_cpu_does(tiny_bert, tmp_path):

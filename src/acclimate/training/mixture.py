@@ -240,10 +240,10 @@ class Mixture:
             found.append(about)
         return found
 
-    def record(self) -> dict[str, Any]:
-        """Return all rounds of the mix, and the mean of its weights over the training, as plain values."""
+    def record(self, steps: int) -> dict[str, Any]:
+        """Return all rounds of the mix and the mean of its weights over the first ``steps`` steps, as plain values."""
         assert self.mix is not None and self._sampler is not None
-        scheduled = np.array(self._sampler.scheduled(self.steps or self.rounds[-1].step)[: len(self.weighted)])
+        scheduled = np.array(self._sampler.scheduled(steps)[: len(self.weighted)])
         return {
             "mix": self.mix.describe(),
             "sources": [text.key for text in self.weighted],
