@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from scripts.render_results import PAGES, ROOT, relative, render
+from sklearn.metrics import f1_score
 
+from acclimate.results import StudyResults
 from acclimate.study import StudyConfig
 
 STUDIES = sorted(path.parent.name for path in PAGES.glob("*/results.json"))
@@ -54,3 +58,36 @@ def test_the_results_are_those_of_the_study_file(name):
             now = {name: value for name, value in now.items() if name in used[key]}
         assert used[key] == now, key
     assert str(ROOT) not in json.dumps(used) and str(Path.home()) not in json.dumps(used)
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in PAGES.glob("*/cells.tar.xz")))
+def test_results_can_be_computed_from_the_cells(name):
+    """A score, its difference to the base model and a change of loss, with scikit-learn and sums."""
+    file = PAGES / name / "cells.tar.xz"
+    assert file.stat().st_size < 2e6
+    with tarfile.open(file) as archive:
+        cells = [json.load(archive.extractfile(member)) for member in archive if member.isfile()]
+    results = StudyResults.load(PAGES / name / "results.json")
+    method = results.adaptations[0].method
+    row = next(row for row in results.scores if row.method == method and row.metric == "macro_f1")
+
+    def macro_f1(method, seed):
+        (cell,) = [
+            cell["result"]
+            for cell in cells
+            if cell["kind"] == "finetune"
+            and (cell["place"]["method"], cell["place"]["task"], cell["place"]["seed"]) == (method, row.task, seed)
+        ]
+        return f1_score(cell["gold"], cell["predicted"], average="macro", zero_division=0)
+
+    ours, base = ([macro_f1(which, seed) for seed in row.seeds] for which in (method, results.baseline))
+    assert np.mean(ours) == pytest.approx(row.summaries["macro_f1"].mean, abs=1e-9)
+    assert np.mean(ours) - np.mean(base) == pytest.approx(row.comparison.difference, abs=1e-9)
+    change = next(row for row in results.losses if row.method == method and row.text == "domain")
+    losses = [cell for cell in cells if cell["kind"] == "lm_loss" and cell["place"].get("text") == "domain"]
+
+    def loss(which):
+        found = [cell["result"] for cell in losses if cell["place"].get("method") == which]
+        return np.mean([sum(one["per_text"]) / sum(one["per_text_masked"]) for one in found])
+
+    assert loss(method) - loss(None) == pytest.approx(change.difference.difference, abs=1e-9)

@@ -55,7 +55,8 @@ def read_curves(log: Path) -> dict[str, list[CurvePoint]]:
     """
     found: dict[str, list[CurvePoint]] = {"curve": [], "heldout_curve": [], "general_curve": []}
     for entry in read_log(log):
-        for kind in [name for name in ("heldout", "general") if name in entry] or [""]:
+        kinds: list[str] = [name for name in ("heldout", "general") if name in entry]
+        for kind in kinds or [""]:
             with suppress(TypeError, ValueError):
                 point = CurvePoint.from_dict({**entry, **(entry[kind] if kind else {})})
                 found[f"{kind}_curve" if kind else "curve"].append(point)

@@ -51,6 +51,9 @@ def write_models(folder: Path) -> None:
     for seed, name in enumerate(DECODERS_NAMED):
         save_tiny("llama", folder / name, seed, max_position_embeddings=POSITIONS)
         (folder / name / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    for name in ("small", "experts/law", "experts/news", "sentence-transformers/all-MiniLM-L6-v2"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).symlink_to(folder / ENCODERS_NAMED[1])
 
 
 def write_texts(folder: Path) -> None:
@@ -59,6 +62,8 @@ def write_texts(folder: Path) -> None:
         (folder / name).write_text("\n".join(lines(name)) + "\n", encoding="utf-8")
     for name in ("reviews.jsonl.gz", "reviews/a.jsonl.gz", "reviews/b.jsonl.gz", "papers/a.jsonl.gz"):
         write_lines(folder / name, [{"text": text} for text in lines(name)])
+    for name in ("law", "news", "target"):
+        (folder / name).symlink_to(folder / "reviews")
     pandas.DataFrame({"title": "a", "body": lines("article")}).to_csv(folder / "articles.csv", index=False)
     write_data_page(folder)
     chats = [
@@ -83,8 +88,13 @@ def write_data_page(folder: Path) -> None:
 
 def write_tasks(folder: Path) -> None:
     """Write labelled tasks: single files, folders of splits, and question answering."""
-    pandas.DataFrame(rows("review", "sentiment")).to_csv(folder / "reviews.csv", index=False)
+    (folder / "labelled").mkdir()
+    for name in ("reviews", "source", "labelled/reviews"):
+        pandas.DataFrame(rows("review", "sentiment")).to_csv(folder / f"{name}.csv", index=False)
     pandas.DataFrame(rows("description", "queue")).assign(other="food").to_csv(folder / "tickets.csv", index=False)
+    for name, codes in (("esco", ("2511", "2512", "3411")), ("manuals", ("a/b", "a/c", "d/e"))):
+        entries = [{"text": f"{text}. {text}", "code": codes[n % 3]} for n, text in enumerate(lines(name, 24))]
+        write_lines(folder / f"{name}.jsonl", entries)
     write_lines(folder / "pairs.jsonl", [{**row, "other": "food"} for row in rows("one", "same")])
     scored = [
         {"text": text, "text_pair": text[::-1], "score": 0.25 + number} for number, text in enumerate(lines("pair"))

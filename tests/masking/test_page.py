@@ -37,10 +37,9 @@ def test_the_table_lists_all_strategies_and_their_parameters():
         for field in parameters:
             assert f"`{field.name}`" in row[2]
             if field.name not in lookup(name).files and isinstance(field.default, str | int | float):
-                shown = str(field.default).lower() if isinstance(field.default, bool) else f"{field.default}"
-                assert f"`{field.name}` ({shown})" in row[2].replace("(`", "(").replace("`)", ")").replace(
-                    "(1)", "(1.0)"
-                )
+                shown = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
+                shown = shown.lower() if isinstance(field.default, bool) else shown
+                assert f"`{field.name}` ({shown})" in row[2].replace("(`", "(").replace("`)", ")")
 
 
 def test_the_example_study_is_valid():

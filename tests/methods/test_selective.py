@@ -148,8 +148,8 @@ def test_static_masking_is_the_same_in_every_epoch(tiny_bert, tmp_path, batches,
 
 
 def test_the_control_masks_as_many_random_tokens_with_the_same_stages(tiny_bert, tmp_path, batches, monkeypatch):
-    monkeypatch.setattr(stages, "mark_rows", None)  # fails if anything is not cached
     run(tiny_bert, tmp_path / "a", batch_size=40, steps=1)
+    monkeypatch.setattr(stages, "mark_rows", None)  # fails if anything is not cached
     selective = {ids.tobytes(): labels != -100 for ids, _, labels in texts_of(batches)}
     batches.clear()
     run(tiny_bert, tmp_path / "b", settings={"choice": "random-same-count"}, batch_size=40, steps=1)

@@ -133,6 +133,7 @@ def test_the_rule_scales_the_step_of_each_tensor_and_leaves_gradients_alone():
     assert all(torch.equal(weight, value) for weight, value in zip(rule.weights, old, strict=True))
 
 
+@pytest.mark.slow
 def test_an_adaptation_with_general_text_resumes_and_any_program_loads_the_result(tmp_path):
     base = save_tiny("llama", tmp_path / "base")
     (tmp_path / "general.txt").write_text("\n\n".join(TEXTS))

@@ -24,11 +24,13 @@ from acclimate.objectives import LanguageModelling
 from acclimate.options import AdaptOptions
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
+from acclimate.training.callbacks import Clock
 from acclimate.training.engine import Engine
 from acclimate.training.inputs import Budget
 from acclimate.training.ledger import SourceLedger
 from acclimate.training.mixture import MIX_FILE, MixedText, Mixture
 from acclimate.training.sources import divide
+from tests.accelerator import emulated
 from tests.cases import each
 from tests.kills import killed
 from tests.tiny import TEXTS
@@ -68,7 +70,7 @@ class Follower(AdaptiveMix):
 
 def test_weights_are_realized_and_the_loss_of_each_source_is_recorded(tiny_bert, tmp_path):
     result = run(
-        tiny_bert, tmp_path / "out", {"fixed": {"domain": 1, "law": 2, "news": 1}}, steps=36,
+        tiny_bert, tmp_path / "out", {"fixed": {"domain": 1, "law": 2, "news": 1}}, steps=24,
         replay=LAW, replay_share=0.2,
     )  # fmt: skip
     assert [text["name"] for text in result.mix] == ["domain text", "law", "news", "memory"]
@@ -148,14 +150,36 @@ def test_an_adaptive_mix_sees_the_training_and_its_weights_are_realized(tiny_ber
 
 
 def test_a_killed_run_continues_with_the_same_weights(tiny_bert, tmp_path):
-    options = {"steps": 12, "save_every": 2}
+    options = {"steps": 8, "save_every": 2}
     whole = run(tiny_bert, tmp_path / "whole", Follower(every=3), **options)
-    with killed(7):
+    with killed(5):
         run(tiny_bert, tmp_path / "cut", Follower(every=3), **options)
     cut = run(tiny_bert, tmp_path / "cut", Follower(every=3), **options)
     assert cut.mix == whole.mix and read_json(cut.out / MIX_FILE) == read_json(whole.out / MIX_FILE)
     one, other = load_file(whole.out / "model.safetensors"), load_file(cut.out / "model.safetensors")
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_phases_follow_the_time_of_a_time_budget(tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(Clock, "spent", property(lambda clock: min(1.0, clock.steps / 12)))
+    monkeypatch.setattr(Clock, "steps", 0, raising=False)
+    monkeypatch.setattr(Clock, "synchronize", lambda clock: setattr(clock, "steps", clock.steps + 1))
+    result = run(tiny_bert, tmp_path / "out", {"phases": ["law", "law+news", "domain"]}, max_minutes=1)
+    assert result.steps == 12
+    assert [step for step, _ in result.mix[0]["weights"]] == [0, 5, 9]
+    assert read_json(tmp_path / "out" / MIX_FILE)["mean_weights"][0] == pytest.approx(3 / 12, abs=0.05)
+    for text in result.mix:
+        assert text["realized"] == pytest.approx(text["share"], abs=0.02)
+
+
+def test_an_accelerator_reads_and_measures_what_a_cpu_does(tiny_bert, tmp_path):
+    options = {"steps": 4, "dropout": 0.0, "save_every": 2}
+    here = run(tiny_bert, tmp_path / "here", Follower(every=2), **options)
+    with emulated(bf16=False) as accelerator:
+        there = run(tiny_bert, tmp_path / "there", Follower(every=2), **options)
+        assert accelerator.used
+    for one, other in zip(here.mix, there.mix, strict=True):
+        assert one["tokens"] == other["tokens"] and one.get("loss") == pytest.approx(other.get("loss"), abs=1e-3)
 
 
 @each(
@@ -250,6 +274,7 @@ def test_text_that_a_mix_measures_on_is_not_trained_on(counts, seed):
         assert not {documents[place] for place in kept} & {documents[place] for place in held}
 
 
+@pytest.mark.slow
 def test_the_tail_starts_from_the_checkpoint_of_another_training(tiny_bert, tmp_path, monkeypatch):
     """The result is that of the whole training, and the steps before the tail are not repeated."""
     mix = {"upsample": {"sources": "law", "tail": 0.25, "start": "equal"}}

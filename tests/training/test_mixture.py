@@ -89,7 +89,7 @@ def test_steps_read_what_the_rule_chooses_text_by_text(given_sources, batch_size
         assert sorted(mix.of(step)) == sorted(expected[step * batch_size : (step + 1) * batch_size])
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 @given(sources, st.integers(1, 12), st.data())
 def test_realized_tokens_follow_shares_that_change_at_every_step(given_sources, batch_size, data):
     """The deviation is that of single texts, however often the shares change."""

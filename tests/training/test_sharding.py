@@ -156,7 +156,7 @@ RUNS = {
     ),
 }
 """Architecture, method and options of runs, by name."""
-REFUSED = ("dann", "muppet", "prompt", "relations", "similarity-kd", "tapter", "tsdae")
+REFUSED = ("dann", "fastdoc", "muppet", "prompt", "relations", "similarity-kd", "tapter", "tsdae")
 """Methods that need whole weights. All others are run."""
 _OTHERS = {*SINGLE_STAGE} - {method for _, method, _ in RUNS.values()} - {*REFUSED}
 RUNS |= {name: ("bert", name, {}) for name in sorted(_OTHERS)}

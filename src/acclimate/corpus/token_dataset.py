@@ -29,7 +29,7 @@ class Rows(Sequence[np.ndarray]):
         """Return the row with an index that is not negative: int32 of shape (length,)."""
 
     @abstractmethod
-    def lengths_of(self, indices: Sequence[int]) -> np.ndarray:
+    def lengths_of(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the numbers of tokens of some rows, without reading these: int64 of shape (indices,)."""
 
     def source(self, index: int) -> int | None:
@@ -161,7 +161,7 @@ class TokenDataset(Rows):
         start = int(self._ends[index - 1]) if index else 0
         return self._tokens[start : int(self._ends[index])].astype(np.int32)
 
-    def lengths_of(self, indices: Sequence[int]) -> np.ndarray:
+    def lengths_of(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the numbers of tokens of some rows: int64 of shape (indices,)."""
         rows = np.asarray(indices, dtype=np.int64)
         starts = np.where(rows > 0, self._ends[rows - 1], 0)
@@ -195,6 +195,10 @@ class RowSubset(Rows):
         report: As that of the dataset.
     """
 
+    lengths: np.ndarray
+    document: np.ndarray
+    report: dict[str, Any]
+
     def __init__(self, rows: TokenDataset | RowSubset, indices: np.ndarray) -> None:
         """Take the rows with some indices, int64 of shape (rows,)."""
         self._rows, self._indices = rows, indices
@@ -208,7 +212,7 @@ class RowSubset(Rows):
         """Return a row."""
         return self._rows.row(int(self._indices[index]))
 
-    def lengths_of(self, indices: Sequence[int]) -> np.ndarray:
+    def lengths_of(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the numbers of tokens of some rows: int64 of shape (indices,)."""
         return self._rows.lengths_of(self._indices[np.asarray(indices, dtype=np.int64)])
 

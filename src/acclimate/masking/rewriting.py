@@ -291,3 +291,27 @@ class DrawRelations(Drawing):
         second = inside.start + int(rng.integers(len(inside) - len(without)))
         second += len(without) * (second >= without.start)
         return np.array(self.encode(self.entries[first][2], self.entries[second][2])), (0, label)
+
+
+class DrawTriplets(DrawRelations):
+    """A triplet of documents: an anchor, another one with the same code, and one with another code.
+
+    The drawn text is a single token, since the documents are not read as tokens; what is known are the three indices
+    in ``entries``, which are sorted. Anchors are uniform among the documents that are not alone with their code.
+    """
+
+    full: ClassVar[bool] = False
+
+    def __init__(self, entries: Sequence[tuple[str, str, str]]) -> None:
+        """Set up the triplets of entries; see :class:`DrawRelations`."""
+        super().__init__(entries, lambda first, second: (), 0)
+        self.anchors = [place for place, code in enumerate(self._codes) if 1 < len(code) < len(self.entries)]
+
+    def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, Sequence[int]]:
+        """Return a token, and the indices of anchor, positive and negative."""
+        anchor = self.anchors[int(rng.integers(len(self.anchors)))]
+        code = self._codes[anchor]
+        positive = code.start + int(rng.integers(len(code) - 1))
+        negative = int(rng.integers(len(self.entries) - len(code)))
+        indices = (anchor, positive + (positive >= anchor), negative + len(code) * (negative >= code.start))
+        return np.zeros(1, dtype=np.int64), indices

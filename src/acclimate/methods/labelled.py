@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,8 +10,10 @@ import numpy as np
 from torch import nn
 
 from acclimate.errors import UserError
+from acclimate.files import find_file
 from acclimate.masking import DrawExamples
 from acclimate.objectives import ClassificationHeads
+from acclimate.tasks.readers import read_rows
 from acclimate.training.method import AdaptContext, Method
 
 HEADS_NAME = "acclimate_heads"
@@ -56,6 +58,29 @@ class LabelledMethod(Method):
     def attach_heads(self, run: AdaptContext, **heads: nn.Module) -> None:
         """Add modules to the model until the training has finished."""
         run.model.add_module(HEADS_NAME, nn.ModuleDict(heads).to(run.device))
+
+    def read_codes(self, run: AdaptContext, file: str | None) -> Iterator[tuple[str, str]]:
+        """Yield the text and the code of each row of a table; without a file, those of the train split of the task.
+
+        Raises:
+            UserError: If there is neither, the task has no single labels, or a value is missing.
+        """
+        if file is None:
+            if run.task is None:
+                raise UserError(
+                    f"Method '{self.name}' needs a taxonomy; give a table of text and code with --set taxonomy=FILE, "
+                    "or a labelled task with --task."
+                )
+            self.check_tasks([run.task])
+            yield from ((example.text, run.task.labels[example.label]) for example in run.task.train)
+            return
+        if (path := find_file(file)) is None:
+            raise UserError(f"There is no file '{file}' with the taxonomy.")
+        for where, row in read_rows(path, ("text", "code")):
+            text, code = (str(row.get(column) or "").strip() for column in ("text", "code"))
+            if not text or not code:
+                raise UserError(f"{where}: '{'code' if text else 'text'}' must not be empty; fix or remove the row.")
+            yield text, code
 
     def finish(self, run: AdaptContext) -> None:
         """Remove the heads from the model."""

@@ -145,7 +145,7 @@ class Memory(Method):
         """Load the expert and read the text with it."""
         if run.group.size > 1:
             raise UserError("The method 'memory' runs in one process; start it without torchrun or accelerate.")
-        self._expert = run.load_reader(self.expert, states_only=False) if self.expert else None
+        self._expert = run.load_reader(self.expert, "similarities") if self.expert else None
         which = model_fingerprint(self.expert) if self.expert else None
         found = run.cached("memory", {"expert": which, "entries": self.entries}, lambda: self._read(run))
         if len(found["tokens"]) < 2:

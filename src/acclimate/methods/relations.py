@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.masking import DrawRelations
@@ -11,7 +10,6 @@ from acclimate.masking.rewriting import RELATIONS
 from acclimate.methods import register
 from acclimate.methods.labelled import LabelledMethod
 from acclimate.objectives import BatchObjective, ClassificationHeads, DrawnClassification, LanguageModelling, Objective
-from acclimate.tasks.readers import read_rows
 from acclimate.training.method import AdaptContext
 
 
@@ -56,13 +54,14 @@ class TaxonomyRelations(LabelledMethod):
 
     def prepare(self, run: AdaptContext) -> None:
         """Read the taxonomy and add the head."""
-        entries, repeated = self._entries(self._rows(run))
+        entries, repeated = self._entries(self.read_codes(run, self.taxonomy))
 
         def encode(first: str, second: str) -> list[int]:
             ids: list[int] = run.tokenizer(first, second, truncation=True, max_length=run.max_length)["input_ids"]
             return ids
 
-        pairs = DrawRelations(entries, encode, run.max_length)
+        longest = max(map(len, run.tokenizer([text for _, _, text in entries])["input_ids"]))
+        pairs = DrawRelations(entries, encode, min(run.max_length, 2 * longest))
         counts = dict(zip(RELATIONS, pairs.counts, strict=True))
         if sum(count > 0 for count in counts.values()) < 2:
             only = ", ".join(name for name, count in counts.items() if count) or "none"
@@ -83,33 +82,12 @@ class TaxonomyRelations(LabelledMethod):
         assert self._term is not None, "prepare first"
         return [LanguageModelling(), self._term]
 
-    def _rows(self, run: AdaptContext) -> Iterable[tuple[str, Any, Any]]:
-        """Yield the place, the text and the code of each entry."""
-        if self.taxonomy is None:
-            if run.task is None:
-                raise UserError(
-                    "Method 'relations' needs a taxonomy; give a table of text and code with --set taxonomy=FILE, or "
-                    "a labelled task with --task."
-                )
-            self.check_tasks([run.task])
-            for example in run.task.train:
-                yield run.task.name, example.text, run.task.labels[example.label]
-            return
-        if not Path(self.taxonomy).expanduser().is_file():
-            raise UserError(f"There is no file '{self.taxonomy}' with the taxonomy.")
-        for where, row in read_rows(Path(self.taxonomy).expanduser(), ("text", "code")):
-            for column in ("text", "code"):
-                if not str(row.get(column) or "").strip():
-                    raise UserError(f"{where}: '{column}' must not be empty; fix or remove the row.")
-            yield where, row["text"], row["code"]
-
-    def _entries(self, rows: Iterable[tuple[str, Any, Any]]) -> tuple[list[tuple[str, str, str]], int]:
+    def _entries(self, rows: Iterable[tuple[str, str]]) -> tuple[list[tuple[str, str, str]], int]:
         """Return group, code and text of each entry, and how many rows were left out because of an equal text."""
         found: dict[str, tuple[str, str, str]] = {}
         total = 0
-        for _, text, given in rows:
+        for text, code in rows:
             total += 1
-            code = str(given).strip()
             parts = code.split(self.separator)[: self.level] if self.separator else [code[: self.level]]
-            found.setdefault(str(text).strip(), (self.separator.join(parts), code, str(text).strip()))
+            found.setdefault(text, (self.separator.join(parts), code, text))
         return list(found.values()), total - len(found)

@@ -18,8 +18,8 @@ class TokenWeighting(Method):
     """L = mean over predicted tokens t of w_t L_t, with weights w_t proportional to exp(-L_t / tau).
 
     L_t is the cross-entropy of t. The weights are computed anew in every step, have mean 1 and no gradient. Unlikely
-    tokens cause most of the forgetting, and count less. But rare words of the domain are just such tokens, so
-    ``favors=unlikely`` does the opposite, with weights proportional to exp(L_t / tau).
+    tokens cause most of the forgetting, as the paper argues, and count less. But rare domain words are just such
+    tokens, so ``favors=unlikely`` does the opposite, with weights proportional to exp(L_t / tau).
 
     The paper also finds that a low learning rate alone prevents most of the forgetting.
 

@@ -16,6 +16,7 @@ from acclimate.objectives.contrast import GeneralKnowledgeContrast, TextContrast
 from acclimate.objectives.distillation import Distillation, LogitSwapDistillation, StateDistillation, TokenDistillation
 from acclimate.objectives.embedding import EmbeddingRegularizer
 from acclimate.objectives.infoword import SpanContrast
+from acclimate.objectives.metadata import DocumentMetadata
 from acclimate.objectives.reconstruction import SentenceReconstruction
 from acclimate.objectives.supervised import (
     ClassificationHeads,
@@ -37,6 +38,7 @@ __all__ = [
     "ClassificationHeads",
     "ContextContrast",
     "Distillation",
+    "DocumentMetadata",
     "DomainAdversary",
     "DrawnClassification",
     "EmbeddingRegularizer",

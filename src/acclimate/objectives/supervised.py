@@ -25,10 +25,11 @@ class ClassificationHeads(nn.ModuleList):
             width: Width of the states.
             classes: Number of classes of each task.
         """
-        super().__init__(nn.Linear(width, count) for count in classes)
-        for head in self:
+        heads = [nn.Linear(width, count) for count in classes]
+        for head in heads:
             nn.init.normal_(head.weight, std=0.02)
             nn.init.zeros_(head.bias)
+        super().__init__(heads)
 
 
 class DrawnClassification(Objective):
@@ -95,7 +96,7 @@ class _Reversed(torch.autograd.Function):
 
 def reverse_gradient(vectors: Tensor, factor: float) -> Tensor:
     """Return the same values, with a gradient that is multiplied by ``-factor`` (Ganin et al., JMLR 2016)."""
-    return _Reversed.apply(vectors, factor)  # type: ignore[no-any-return, no-untyped-call]
+    return _Reversed.apply(vectors, factor)
 
 
 def reversal_factor(progress: float, rate: float = 10.0) -> float:

@@ -35,7 +35,7 @@ def number_or_auto(most: int) -> BeforeValidator:
             return value
         number = read_number(value)
         if type(number) is not int or not 1 <= number <= most:
-            raise ValueError(f"must be auto or a whole number from 1 to {most:,}, not {value}")
+            raise ValueError(f"must be auto or a whole number from 1 to {most:,}, not {shorten(value)}")
         return number
 
     return BeforeValidator(read)

@@ -26,7 +26,9 @@ def read_new_tokens(value: Any) -> Any:
         return tuple(value)
     number = parse_number(value)
     if isinstance(number, int | float) and (type(number) is not int or not 1 <= number <= MAX_SIZE):
-        raise ValueError(f"must be a whole number from 1 to {MAX_SIZE:,}, a file or a list of words, not {value}")
+        raise ValueError(
+            f"must be a whole number from 1 to {MAX_SIZE:,}, a file or a list of words, not {shorten(value)}"
+        )
     return number
 
 

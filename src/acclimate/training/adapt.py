@@ -295,7 +295,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             )
         method.finish(context)
         result.take(trainer)
-        result.preparation |= {MIX_FILE: mixture.record()} if mixture.rounds else {}
+        result.preparation |= {MIX_FILE: mixture.record(result.steps)} if mixture.rounds else {}
         result.warning = warn_of_explosion(trainer.lines, learning_rate, kind.term, loaded.model.config.vocab_size)
     group.wait()
     if group.first:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,6 +19,8 @@ class SourceLedger:
 
     Attributes:
         step: Sums and numbers of the step that is being read, in this process: (2, sources).
+        known: Mean loss of each source between the last two lines of the log, or where it was read last (sources,);
+            NaN before.
     """
 
     def __init__(self, sources: int) -> None:
@@ -23,6 +28,7 @@ class SourceLedger:
         self.sources = sources
         self.step = torch.zeros(2, sources)
         self._total: Tensor | None = None
+        self.known = np.full(sources, np.nan)
         self._earlier = np.zeros((2, sources))  # of the run before its interruption
         self._marks: dict[str, np.ndarray] = {}
 
@@ -56,12 +62,21 @@ class SourceLedger:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(counts > 0, sums / counts, np.nan)
 
-    def state(self) -> dict[str, list[list[float]]]:
-        """Return what a resumed run needs, as plain values."""
-        return {"total": self.total().tolist(), **{name: mark.tolist() for name, mark in self._marks.items()}}
+    def update_known(self) -> None:
+        """Take the losses for a line of the log."""
+        found = self.since("log")
+        self.known = np.where(np.isnan(found), self.known, found)
 
-    def load(self, state: dict[str, list[list[float]]]) -> None:
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs, as plain values."""
+        return {
+            "total": self.total().tolist(),
+            "marks": {name: mark.tolist() for name, mark in self._marks.items()},
+            "known": [None if np.isnan(loss) else loss for loss in self.known.tolist()],
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state` returned."""
-        marks = {name: np.array(mark) for name, mark in state.items()}
-        self._earlier, self._total = marks.pop("total"), None
-        self._marks = marks
+        self._earlier, self._total = np.array(state["total"]), None
+        self._marks = {name: np.array(mark) for name, mark in state["marks"].items()}
+        self.known = np.array(state["known"], dtype=float)

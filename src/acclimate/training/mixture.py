@@ -84,7 +84,7 @@ class MixedRows(Rows):
         text, row = self._locate(index)
         return text.rows[row]
 
-    def lengths_of(self, indices: Sequence[int]) -> np.ndarray:
+    def lengths_of(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return the numbers of tokens of some rows: int64 of shape (indices,)."""
         rows = np.asarray(indices, dtype=np.int64)
         number = np.searchsorted(self._ends, rows, side="right")
@@ -140,7 +140,6 @@ class Mixture:
         self.rounds: list[Round] = []
         self.steps, self.timed = 0, False
         self.ledger: SourceLedger | None = None
-        self.recent = np.full(len(texts), np.nan)
         self._sampler: MixtureSampler | None = None
         if len(texts) > 1:
             self._lengths = [text.rows.lengths - appended for text in texts]
@@ -212,9 +211,10 @@ class Mixture:
         """Return what the first ``steps`` steps read of each text.
 
         For each text: its share of the tokens as scheduled and realized, tokens, epochs, and the mean loss of its
-        predicted tokens since the last line of the log. Where a mix changes the shares, ``share`` is the mean over
-        the steps, and ``weights`` has the first step of each share. The numbers of its documents, and of those that
-        were left out or cut, are included. The list is empty if there is only the domain text.
+        predicted tokens between the last two lines of the log, or where it was read last. Where a mix changes the
+        shares, ``share`` is the mean over the steps, and ``weights`` has the first step of each share. The numbers of
+        its documents, and of those that were left out or cut, are included. The list is empty if there is only the
+        domain text.
         """
         if self._sampler is None:
             return []
@@ -230,8 +230,8 @@ class Mixture:
                 "tokens": read,
                 "epochs": round(read / int(self._lengths[number].sum()), 3),
             }
-            if not np.isnan(self.recent[number]):
-                about["loss"] = round(float(self.recent[number]), 5)
+            if self.ledger and not np.isnan(self.ledger.known[number]):
+                about["loss"] = round(float(self.ledger.known[number]), 5)
             if text.key and text.share is None and len(self.weighted) > 1:
                 about["source"] = text.key
             if len(changes) > 1:
@@ -240,10 +240,10 @@ class Mixture:
             found.append(about)
         return found
 
-    def record(self) -> dict[str, Any]:
-        """Return all rounds of the mix, and the mean of its weights over the training, as plain values."""
+    def record(self, steps: int) -> dict[str, Any]:
+        """Return all rounds of the mix and the mean of its weights over the first ``steps`` steps, as plain values."""
         assert self.mix is not None and self._sampler is not None
-        scheduled = np.array(self._sampler.scheduled(self.steps or self.rounds[-1].step)[: len(self.weighted)])
+        scheduled = np.array(self._sampler.scheduled(steps)[: len(self.weighted)])
         return {
             "mix": self.mix.describe(),
             "sources": [text.key for text in self.weighted],
@@ -389,7 +389,7 @@ class MixCallback(ResumableCallback):
     ) -> None:
         """Take the losses for a line of the log, and ask for weights."""
         if control.should_log and self._mixture.ledger:
-            self._mixture.recent = self._mixture.ledger.since("log")
+            self._mixture.ledger.update_known()
         if state.global_step < state.max_steps:
             self._ask(state)
         if self._start and state.global_step == self._start.step and not self._start.folder.is_dir():

@@ -278,8 +278,8 @@ class _SourceOrder(EpochSampler):
 def describe_sources(mix: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Return the entries of a line of the log for what a training has read of each of several texts.
 
-    These are the realized share of the tokens so far, the mean loss since the line before, and the weight in force
-    where a mix changes the weights; each by the name of the text.
+    These are the realized share of the tokens so far, the mean loss since the line before (or where the text was read
+    last), and the weight in force where a mix changes the weights; each by the name of the text.
     """
     found = {
         "mix": {text["name"]: text["realized"] for text in mix},

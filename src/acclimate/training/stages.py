@@ -61,7 +61,7 @@ def adapt_in_stages(
     places: list[Path] = []
     results: list[AdaptResult] = []
     for number, stage in enumerate(stages, 1):
-        reads = stage.reads or next(iter(texts))
+        reads: str = stage.reads or next(iter(texts))
         place = work / f"{number}-{reads}"
         print_message(f"Stage {number} of {len(stages)}: {reads} text.", enabled=options["progress"])
         start = places[-1] if places and not stage.from_base else model

@@ -375,7 +375,6 @@ def _adaptation_row(entry: JobResult[Adaptation], folder: Path) -> AdaptationRow
     job, result = entry
     place, preparation = job.place, dict(result.preparation or {})
     importance = read_importance(folder, preparation.pop(IMPORTANCE, None))
-    curves = read_curves(folder / "log.jsonl")
     return AdaptationRow(
         model=place.model,
         domain=place.domain,
@@ -391,10 +390,8 @@ def _adaptation_row(entry: JobResult[Adaptation], folder: Path) -> AdaptationRow
         broken=result.broken,
         preparation=preparation,
         importance=importance,
-        curve=curves["curve"],
-        heldout_curve=curves["heldout_curve"],
         mix=result.mix or [],
-        general_curve=curves["general_curve"],
+        **read_curves(folder / "log.jsonl"),
     )
 
 
