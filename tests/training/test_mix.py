@@ -293,4 +293,5 @@ def test_the_tail_starts_from_the_checkpoint_of_another_training(tiny_bert, tmp_
     one, other = load_file(whole.out / "model.safetensors"), load_file(short.out / "model.safetensors")
     assert all(torch.equal(one[name], other[name]) for name in one)
     run(tiny_bert, tmp_path / "other", reused, **{**options, "seed": 1})
-    assert len(taken) == 2 + 8
+    run(tiny_bert, tmp_path / "longer", {"upsample": {**reused["upsample"], "tail": 0.5}}, **options)
+    assert len(taken) == 2 + 8 + 8
