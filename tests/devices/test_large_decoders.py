@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from acclimate.kernels import Kernels, varlen
 from acclimate.masking import RandomMasking
 from acclimate.model_kinds import CAUSAL
+from acclimate.models import batching
 from acclimate.models.attention import split_heads, use_attention
 from acclimate.models.batching import padding_policy
 from acclimate.models.families import KERNELS_ATTRIBUTE
@@ -62,6 +63,7 @@ def decoder(layers):
 def step(layers, method, adapter, monkeypatch):
     """The shapes of all tensors of a step, and the positions whose logits are computed at a time."""
     monkeypatch.setattr(varlen, "_device_has_flash", lambda: True)
+    monkeypatch.setitem(batching.LOGITS_AT_ONCE, "cuda", 2**27)  # a step of these texts has several parts
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)  # autocast does not know the device
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     model, _ = decoder(layers)
