@@ -234,6 +234,7 @@ def test_a_greedy_soup_is_selected_on_dev(classifiers, task, tmp_path):
     torch.testing.assert_close(state(tmp_path / "out")["classifier.weight"], mean)
 
 
+@pytest.mark.slow
 def test_a_greedy_soup_of_language_models_lowers_the_loss(text, tmp_path):
     models = [save_tiny("llama", tmp_path / f"m{seed}", seed) for seed in range(3)]
     result = merge(models, "greedy-soup", tmp_path / "out", data=text, **QUIET)

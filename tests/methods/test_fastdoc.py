@@ -96,6 +96,7 @@ def run(model, out, progress=False, **given):
     return adapt(model, Corpus.of(DOCUMENTS[:16]), "fastdoc", out, settings=given, **options)
 
 
+@pytest.mark.slow
 def test_codes_are_learned(tiny_bert, taxonomy, tmp_path, capsys):
     result = run(tiny_bert, tmp_path / "out", True, taxonomy=str(taxonomy), preset="paper")
     shown = " ".join(capsys.readouterr().err.split())

@@ -122,6 +122,7 @@ def test_a_taxonomy_that_cannot_be_used_is_refused(tiny_bert, tmp_path):
             run(tiny_bert, tmp_path / "out", "relations", None, **given)
 
 
+@pytest.mark.slow
 def test_similarities_of_a_teacher_are_kept(tiny_bert, tmp_path):
     """The distance to the similarities of a wider teacher falls further than without its weight."""
     teacher = save_tiny("bert", tmp_path / "teacher", seed=4, hidden_size=48, initializer_range=0.2)
