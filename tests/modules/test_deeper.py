@@ -55,7 +55,7 @@ def deepen(kind, general=False, changes=None, **settings):
     return DeeperAdapter(model, "deeper", check_adapter("deeper", settings), probe=PROBE, **given), plain
 
 
-@each("kind", ["gemma2", "gpt2", "lfm2", "llama", "modernbert", "smollm3"])
+@each("kind", ["gemma2", "gpt2", "modernbert", "smollm3"])
 def test_it_starts_as_the_base_model_and_becomes_a_deeper_one(kind):
     adapter, plain = deepen(kind, layers=1)
     model = adapter.model
