@@ -180,6 +180,9 @@ def load_function(given: Any, what: str) -> Any:
 def identify_function(given: Any, what: str, key: object = None) -> str:
     """Return the name of a function of the user and what its results depend on: its code.
 
+    The code is the whole file of the function; variables that it takes from a function around it count if they are
+    text or numbers.
+
     Args:
         given: The function, see :func:`load_function`.
         what: What it is for, for messages.
@@ -201,7 +204,23 @@ def identify_function(given: Any, what: str, key: object = None) -> str:
             f"The code of the {what} '{named.__qualname__}' cannot be read; define it in a file, or identify its "
             "results with key=TEXT."
         ) from error
-    return f"{named.__qualname__} {content}"
+    own = _distinguish(function)
+    return f"{named.__qualname__} {content}{f' {own}' if own else ''}"
+
+
+def _distinguish(function: Any) -> dict[str, Any]:
+    """Return what tells a function from others of its name and file: the place of a lambda, and captured values."""
+    code, found = getattr(function, "__code__", None), dict[str, Any]()
+    if code is None:
+        return found
+    if code.co_name == "<lambda>":
+        places = [(line, column) for line, _, column, _ in code.co_positions() if line and column is not None]
+        found["place"] = max(places, default=code.co_firstlineno)  # its end; where it starts is not recorded
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        with suppress(ValueError):  # the variable has no value yet
+            if isinstance(value := cell.cell_contents, str | int | float):
+                found[name] = value
+    return found
 
 
 def imported_plugins() -> list[str]:

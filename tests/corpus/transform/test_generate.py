@@ -15,7 +15,7 @@ from acclimate.corpus.operations import Context, find_accounts
 from acclimate.corpus.pool import Document
 from acclimate.corpus.transform.generate import CachedFunction, Generate, hash_text, read_documents
 from acclimate.errors import UserError
-from acclimate.registry import import_plugin
+from acclimate.registry import identify_function, import_plugin
 from acclimate.study.config import StudyConfig
 from tests.cases import each
 from tests.corpus.select.test_operations import pool
@@ -142,6 +142,16 @@ def test_what_a_function_may_return(returned, found):
 def test_mistakes_are_explained(given, message):
     with pytest.raises(UserError, match=message):
         transform(Corpus.of(["a"]), {"generate": given})
+
+
+def test_functions_of_one_name_are_distinguished():
+    def append(word):
+        return lambda text: f"{text} {word}"
+
+    functions = [append("x"), append("y"), lambda text: f"{text} 1", lambda text: f"{text} 2"]
+    made = [list(transform(["one text"], {"generate": function})) for function in functions]
+    assert made == [["one text x"], ["one text y"], ["one text 1"], ["one text 2"]]
+    assert identify_function(append("x"), "generator") == identify_function(append("x"), "generator")
 
 
 def test_a_function_without_code_needs_a_key():

@@ -155,7 +155,8 @@ class Generate(Transform):
         by: The function: ``FILE.py:FUNCTION``, or the name of a function of a file given with ``--plugin``; in Python
             the function itself.
         key: What identifies the function in the cache and in the field ``made_with``, such as the name and version of
-            the model that it calls; by default its code, so that a change of the file generates again.
+            the model that it calls; by default its code, so that a change of the file generates again. Objects other
+            than text and numbers that a function in Python captures do not count: give a key where they differ.
         keep: Whether each document itself stays, before what is made of it.
     """
 
