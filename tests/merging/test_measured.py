@@ -164,6 +164,7 @@ def test_classifiers_are_merged_with_their_fisher_information(classifiers, task,
         torch.testing.assert_close(value, states[0][name], msg=name)
 
 
+@pytest.mark.slow
 def test_language_models_are_merged_with_their_fisher_information(text, tmp_path):
     for kind in ("bert", "llama"):
         models = [save_tiny(kind, tmp_path / f"{kind}{seed}", seed) for seed in (0, 1)]
@@ -332,6 +333,7 @@ def test_models_and_data_that_do_not_fit_are_refused(classifiers, task, text, tm
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_upper_part_is_fine_tuned_and_merged_by_the_commands(task, tmp_path):
     """The recipe of Vast et al. (2024): the lower layers stay as they are, and are then those of the domain."""
     start, domain = (save_tiny("bert", tmp_path / name, seed) for seed, name in enumerate(("start", "domain")))
