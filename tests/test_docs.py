@@ -112,6 +112,18 @@ def test_the_page_of_methods_says_how_often_each_reads_a_text():
         assert counts and [int(count or 0) for count in counts.groups()] == [len(views) - frozen, frozen], name
 
 
+def test_the_pages_name_the_methods_without_adapters_and_those_with_settings_of_papers():
+    methods = {name: registry.lookup(name) for name in registry.names()}
+    page = (DOCS / "decoders.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"weights of their own have none: ([^.]*)\.", page)
+    without = {name for name, method in methods.items() if method.without_adapter}
+    assert set(re.findall(r"`([^`]+)`", listed)) == without - {"none"}
+    page = (DOCS / "methods.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"`--set preset=paper` selects its values \(([^;]*);", page)
+    presets = {name for name, method in methods.items() if "preset" in method.__dataclass_fields__}
+    assert set(re.findall(r"`([^`]+)`", listed)) == presets
+
+
 def test_the_method_on_the_page_trains(tiny_bert, tmp_path, monkeypatch):
     page = (DOCS / "write-your-own-method.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)

@@ -298,8 +298,12 @@ def build_dataclass(
         )
     except ValidationError as error:
         first = error.errors()[0]
-        place, given = ".".join(str(part) for part in first["loc"]), shorten(first["input"])
-        raise UserError(f"{kind.capitalize()} '{name}', parameter '{place}': {first['msg']} (got {given}).") from error
+        same = [one for one in error.errors() if one["loc"][:1] == first["loc"][:1]]
+        # Of a parameter with several types, the places are the names of the types.
+        place = ".".join(str(part) for part in first["loc"][: None if len(same) == 1 else 1])
+        wrong = ", or: ".join(dict.fromkeys(one["msg"].removeprefix("Value error, ") for one in same))
+        given = shorten(first["input"])
+        raise UserError(f"{kind.capitalize()} '{name}', parameter '{place}': {wrong} (got {given}).") from error
     for key in fields:
         if isinstance(value := getattr(made, key), int) and abs(value) > MAX_INTEGER:
             raise UserError(f"{kind.capitalize()} '{name}', parameter '{key}' is too large: {shorten(value)}.")

@@ -226,6 +226,7 @@ def test_a_mixture_by_name_has_the_parameters_of_its_strategies(listed):
         ({"of": {}}, "'of' needs strategies"),
         ({"of": "random=1,random=2"}, "'random' is duplicated"),
         ({"of": "mixture=1"}, "cannot be part of a mixture"),
+        ({"of": ""}, "needs strategies with weights"),
         ({"of": "random=1", "p": 0.2}, "none of random has a parameter 'p'"),
         ({"of": "random=1", "random.rate": "half"}, "'random.rate' must be a number"),
         ({"of": "span=1", "span.q": 0.2}, "'q'"),

@@ -219,7 +219,7 @@ def test_the_command(models, texts, tmp_path, monkeypatch, capsys):
         ({"method": "soup", "models": ["a", "b"], "base": "c"}, "'base' does not apply to soup"),
         ({"method": "soup", "models": ["a", "b"], "weights": [0, 0]}, "not all 0"),
         ({"method": "soup", "models": ["a", "b"], "weights": [1]}, "1 weights for 2 models"),
-        ({"method": "interpolation", "models": ["a", "b"], "alpha": 1}, "needs one --model, the adapted one, not 2"),
+        ({"method": "interpolation", "models": ["a", "b"], "alpha": 1}, "needs one --model, not 2"),
         ({"method": "interpolation"}, "needs --alpha, or --alphas"),
         ({"method": "interpolation", "alpha": 2}, "'alpha' must be at most 1"),
         ({"method": "interpolation", "alphas": "0,2"}, "'alphas' must be at most 1, not 2"),

@@ -109,7 +109,8 @@ def test_codes_are_learned(tiny_bert, taxonomy, tmp_path, capsys):
 
 
 def test_sentences_of_another_encoder_and_long_documents(tiny_bert, taxonomy, tmp_path, monkeypatch, capsys):
-    """The vectors have the width of that encoder, and only the first two sentences are read."""
+    """The vectors have the width of that encoder, and only two sentences are read. What is cut is counted."""
+    taxonomy.write_text("\n".join(map(json.dumps, [*ROWS, ROWS[0] | {"code": "other"}])))
 
     class Encoder:
         def encode(self, sentences, **options):
@@ -118,7 +119,9 @@ def test_sentences_of_another_encoder_and_long_documents(tiny_bert, taxonomy, tm
     module = sys.modules["acclimate.methods.fastdoc"]
     monkeypatch.setattr(module, "load_encoder", lambda name: Encoder())
     result = run(tiny_bert, tmp_path / "out", True, taxonomy=str(taxonomy), encoder="one", sentences=2)
-    assert "with 24 sentences" in " ".join(capsys.readouterr().err.split())
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "12 with 24 sentences" in shown
+    assert "; cut to 2 sentences: 12; left out because the text occurred before: 1." in shown
     assert set(result.losses) == {"mlm", "metadata", "loss"}
 
 

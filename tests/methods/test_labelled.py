@@ -82,6 +82,12 @@ def test_mistakes_are_explained(tiny_bert, tmp_path):
         ("muppet", None, {"tasks": str(tmp_path / "no")}, "There is no folder"),
         ("muppet", None, {"tasks": str(tmp_path)}, "holds no task"),
         ("dann", TASK, {"lm_weight": 0, "task_weight": 0}, "only the adversary"),
+        (
+            "similarity-kd",
+            TASK,
+            dict.fromkeys(("lm_weight", "label_weight", "similarity_weight"), 0),
+            "All weights are 0",
+        ),
         ("dann", TASK, {"rate": 0}, "rate must be more than zero"),
     ]
     for method, task, given, message in cases:
@@ -112,6 +118,7 @@ def test_a_taxonomy_that_cannot_be_used_is_refused(tiny_bert, tmp_path):
         ("", None, "needs a taxonomy"),
         ("", str(tmp_path / "no.csv"), "There is no file"),
         ("text,code\ngood food,\n", None, "'code' must not be empty"),
+        ("text,code\n", None, "has no rows"),
         ("text,code\ngood food,AA1\nbad food,AA1\n", None, r"one relation only \(linked\)"),
     ]
     for number, (content, path, message) in enumerate(cases):

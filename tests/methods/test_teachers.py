@@ -126,7 +126,10 @@ def test_settings(tmp_path):
     for given, message in (
         ({"alpha": 1}, "alpha must be below 1"),
         ({"temperature": 0}, "temperature must be more than zero"),
-        ({"teachers": "a=x,y"}, "teachers"),
+        ({"teachers": "a=x,y"}, "'teachers': give one teacher per source of text"),
+        ({"teachers": "a=x,a=y"}, "give one teacher per source of text"),
+        ({"teachers": ""}, "give one teacher per source of text"),
+        ({"teachers": {}}, "teachers is empty"),
     ):
         with pytest.raises(UserError, match=message):
             get("teachers", **given)

@@ -120,7 +120,7 @@ def test_settings():
     assert get("talr", tau="2.5").tau == 2.5 and get("talr").tau == "batch"
     for settings, message in (
         ({"tau": 0}, "tau must be more than zero"),
-        ({"tau": "median"}, "tau"),
+        ({"tau": "median"}, "parameter 'tau': .* valid number.*, or: Input should be 'batch' \\(got 'median'\\)"),
         ({"favors": "unlikely", "normalized": "false"}, "needs normalized=true"),
         ({"floor": -1}, "floor must be zero or more"),
     ):

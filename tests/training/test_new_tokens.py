@@ -17,6 +17,7 @@ from transformers import AutoTokenizer
 
 import acclimate
 from acclimate.corpus import Corpus
+from acclimate.corpus.surface_forms import SurfaceForm
 from acclimate.errors import UserError
 from acclimate.models import load_language_model
 from acclimate.modules.new_rows import TrainNewRows, add_rows, map_vectors
@@ -295,6 +296,13 @@ def test_what_does_not_fit_is_refused_in_one_line(tiny_bert, tmp_path, options, 
     with pytest.raises(UserError, match=message) as error:
         adapt(tiny_bert, Corpus.of(DOMAIN), "lm", tmp_path / "out", **SHORT, **options)
     assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
+
+
+def test_words_of_vectors_may_hold_unusual_spaces_and_lines_may_be_empty(tmp_path):
+    (tmp_path / "some.vec").write_text("3 2\nnew\u00a0york 1 2\n\u3000 3 4\n\nfood\t5 6 \n", encoding="utf-8")
+    look_up = read_vectors(tmp_path / "some.vec")
+    found = [look_up(SurfaceForm(word, True), True) for word in ("new\u00a0york", "\u3000", "Food")]
+    assert [vector.tolist() for vector in found] == [[1, 2], [3, 4], [5, 6]]
 
 
 def test_other_vocabularies_and_files_are_refused(tmp_path):

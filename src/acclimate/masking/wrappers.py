@@ -163,7 +163,10 @@ def _read_weights(value: Any) -> dict[str, float]:
     pairs = (
         list(value.items())
         if isinstance(value, Mapping)
-        else [(name.strip(), weight) for name, _, weight in (part.partition("=") for part in str(value).split(","))]
+        else [
+            (name.strip(), weight)
+            for name, _, weight in (part.partition("=") for part in str(value).split(",") if part.strip())
+        ]
     )
     found: dict[str, float] = {}
     for name, weight in pairs:

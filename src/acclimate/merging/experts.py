@@ -59,7 +59,7 @@ class Experts:
         order = sorted(models, key=lambda model: -scores[model])
         best = order[: self._options.top or TOP]
         shown = ", ".join(f"'{model}' ({scores[model]:.4f})" for model in order)
-        return best, f"Merged are the best {len(best)} of {len(models)} models, by {measure}: {shown}."
+        return best, f"Merged the best {len(best)} of {len(models)} models, by {measure}: {shown}."
 
 
 def compare_domains(texts: Mapping[str, Sequence[str]], target: Sequence[str], encoder: Any) -> dict[str, float]:

@@ -8,7 +8,7 @@ from torch import nn
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import register
 from acclimate.methods.labelled import LabelledMethod
-from acclimate.objectives import BatchObjective, DomainAdversary, DrawnClassification, LanguageModelling, Objective
+from acclimate.objectives import BatchObjective, DomainAdversary, DrawnClassification, Objective
 from acclimate.registry import Published, with_presets
 from acclimate.training.method import AdaptContext
 
@@ -16,7 +16,7 @@ from acclimate.training.method import AdaptContext
 @register(
     "dann",
     paper="Ganin et al., JMLR 2016",
-    summary="language modelling on target text, plus a labelled source task whose texts shall look like the target's",
+    summary="language modelling on target text, plus a labelled source task and an adversary that aligns both domains",
 )
 @with_presets
 @dataclass
@@ -80,5 +80,4 @@ class DomainAdversarial(LabelledMethod):
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the LM loss, unless its weight is 0, and those of both heads."""
-        language = [LanguageModelling(self.lm_weight)] if self.lm_weight else []
-        return [*language, *self._terms]
+        return [*self.language_modelling(self.lm_weight), *self._terms]

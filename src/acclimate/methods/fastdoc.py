@@ -17,7 +17,6 @@ from acclimate.objectives import (
     BatchObjective,
     ClassificationHeads,
     DocumentMetadata,
-    LanguageModelling,
     Objective,
     mean_pool,
 )
@@ -85,21 +84,21 @@ class DocumentLevelMetadata(LabelledMethod):
 
     def prepare(self, run: AdaptContext) -> None:
         """Encode the sentences of all documents, and add the layer and the heads."""
-        found = {(code, text) for text, code in self.read_codes(run, self.taxonomy)}
-        triplets = DrawTriplets([("", code, text) for code, text in found])
+        found, dropped = self.read_codes(run, self.taxonomy)
+        triplets = DrawTriplets([("", code, text) for text, code in found.items()])
         if not triplets.anchors:
             raise UserError(
                 "There are no two documents with the same code and one with another, so there is nothing to compare; "
                 "check the codes of the taxonomy."
             )
-        documents = self._encode(run, [text for _, _, text in triplets.entries])
+        documents, cut = self._encode(run, [text for _, _, text in triplets.entries])
         parts = [code.split(self.separator) for _, code, _ in triplets.entries]
         levels = [["/".join(part[: level + 1]) for part in parts] for level in range(max(map(len, parts)))]
         classes = [{name: number for number, name in enumerate(sorted(set(names)))} for names in levels]
         codes = torch.tensor([[known[name] for name in names] for known, names in zip(classes, levels, strict=True)]).T
         run.say(
             f"Documents: {len(documents):,} with {sum(map(len, documents)):,} sentences; classes by level: "
-            f"{', '.join(f'{len(known):,}' for known in classes)}; anchors: {len(triplets.anchors):,}."
+            f"{', '.join(f'{len(known):,}' for known in classes)}; anchors: {len(triplets.anchors):,}{cut}{dropped}."
         )
 
         def make() -> None:
@@ -116,17 +115,23 @@ class DocumentLevelMetadata(LabelledMethod):
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the LM loss, unless its weight is 0, and that of the documents."""
         assert self._term is not None, "prepare first"
-        return [*([LanguageModelling(self.lm_weight)] if self.lm_weight else []), self._term]
+        return [*self.language_modelling(self.lm_weight), self._term]
 
-    def _encode(self, run: AdaptContext, texts: list[str]) -> list[Tensor]:
-        """Return the vectors of the sentences of each document (sentences, dimensions), from the cache if possible."""
+    def _encode(self, run: AdaptContext, texts: list[str]) -> tuple[list[Tensor], str]:
+        """Return the vectors of the sentences of each document (sentences, dimensions), and a note on what is cut.
+
+        They come from the cache if possible.
+        """
         most = min(self.sentences, longest_text(run.model) or self.sentences)
-        split = [split_sentences(text)[:most] or [text] for text in texts]
+        whole = [split_sentences(text) or [text] for text in texts]
+        split = [sentences[:most] for sentences in whole]
+        shortened = sum(len(sentences) > most for sentences in whole)
         flat = [sentence for sentences in split for sentence in sentences]
         make = self._own_vectors if self.encoder is None else self._encoder_vectors
         options = {"sentences": fingerprint(flat), "encoder": self.file_contents().get("encoder", self.encoder)}
         vectors = run.cached("sentence-vectors", options, lambda: {"vectors": make(run, flat)})["vectors"]
-        return list(vectors.split([len(sentences) for sentences in split]))
+        cut = f"; cut to {most} sentences: {shortened:,}" if shortened else ""
+        return list(vectors.split([len(sentences) for sentences in split])), cut
 
     def _encoder_vectors(self, run: AdaptContext, sentences: list[str]) -> Tensor:
         encoder = load_encoder(str(self.encoder))

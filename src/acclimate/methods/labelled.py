@@ -12,7 +12,7 @@ from torch import nn
 from acclimate.errors import UserError
 from acclimate.files import find_file
 from acclimate.masking import DrawExamples
-from acclimate.objectives import ClassificationHeads
+from acclimate.objectives import BatchObjective, ClassificationHeads, LanguageModelling, Objective
 from acclimate.tasks.readers import read_rows
 from acclimate.training.method import AdaptContext, Method
 
@@ -59,12 +59,27 @@ class LabelledMethod(Method):
         """Add modules to the model until the training has finished."""
         run.model.add_module(HEADS_NAME, nn.ModuleDict(heads).to(run.device))
 
-    def read_codes(self, run: AdaptContext, file: str | None) -> Iterator[tuple[str, str]]:
-        """Yield the text and the code of each row of a table; without a file, those of the train split of the task.
+    def read_codes(self, run: AdaptContext, file: str | None) -> tuple[dict[str, str], str]:
+        """Return the code of each text of a table, and a note on rows that are left out.
+
+        Of rows with the same text the first one counts. Without a file, the rows are those of the train split of the
+        task.
 
         Raises:
-            UserError: If there is neither, the task has no single labels, or a value is missing.
+            UserError: If there are no rows, the task has no single labels, or a value is missing.
         """
+        codes: dict[str, str] = {}
+        rows = 0
+        for text, code in self._coded_rows(run, file):
+            codes.setdefault(text, code)
+            rows += 1
+        if not codes:
+            raise UserError(f"The taxonomy '{file}' has no rows; give a table of text and code.")
+        repeated = rows - len(codes)
+        return codes, f"; left out because the text occurred before: {repeated:,}" if repeated else ""
+
+    def _coded_rows(self, run: AdaptContext, file: str | None) -> Iterator[tuple[str, str]]:
+        """Yield the text and the code of each row."""
         if file is None:
             if run.task is None:
                 raise UserError(
@@ -81,6 +96,11 @@ class LabelledMethod(Method):
             if not text or not code:
                 raise UserError(f"{where}: '{'code' if text else 'text'}' must not be empty; fix or remove the row.")
             yield text, code
+
+    @staticmethod
+    def language_modelling(weight: float) -> list[Objective | BatchObjective]:
+        """Return the LM loss; nothing if its weight is 0."""
+        return [LanguageModelling(weight)] if weight else []
 
     def finish(self, run: AdaptContext) -> None:
         """Remove the heads from the model."""

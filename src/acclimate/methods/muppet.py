@@ -10,7 +10,6 @@ from acclimate.methods.labelled import LabelledMethod
 from acclimate.objectives import (
     BatchObjective,
     DrawnClassification,
-    LanguageModelling,
     NoiseConsistency,
     Objective,
 )
@@ -83,7 +82,7 @@ class MultiTask(LabelledMethod):
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the LM loss, unless its weight is 0, that of the tasks, and R3F if it has a weight."""
-        return [*([LanguageModelling(self.lm_weight)] if self.lm_weight else []), *self._terms]
+        return [*self.language_modelling(self.lm_weight), *self._terms]
 
     def file_contents(self) -> dict[str, str]:
         """Return a hash of each task."""

@@ -1,6 +1,5 @@
 """Relation prediction over a taxonomy beside masked language modelling (ESCOXLM-R, Zhang et al., ACL 2023)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -54,7 +53,8 @@ class TaxonomyRelations(LabelledMethod):
 
     def prepare(self, run: AdaptContext) -> None:
         """Read the taxonomy and add the head."""
-        entries, repeated = self._entries(self.read_codes(run, self.taxonomy))
+        codes, dropped = self.read_codes(run, self.taxonomy)
+        entries = [(self._group(code), code, text) for text, code in codes.items()]
 
         def encode(first: str, second: str) -> list[int]:
             ids: list[int] = run.tokenizer(first, second, truncation=True, max_length=run.max_length)["input_ids"]
@@ -70,7 +70,6 @@ class TaxonomyRelations(LabelledMethod):
                 f"codes, and that their first {self.level} characters or parts name groups (level, separator)."
             )
         shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-        dropped = f"; left out because the text occurred before: {repeated:,}" if repeated else ""
         run.say(f"Taxonomy: {len(entries):,} entries with pairs: {shown}{dropped}.")
         width = run.model.config.get_text_config().hidden_size
         heads = run.seeded(lambda: ClassificationHeads(width, [len(RELATIONS)]))
@@ -82,12 +81,8 @@ class TaxonomyRelations(LabelledMethod):
         assert self._term is not None, "prepare first"
         return [LanguageModelling(), self._term]
 
-    def _entries(self, rows: Iterable[tuple[str, str]]) -> tuple[list[tuple[str, str, str]], int]:
-        """Return group, code and text of each entry, and how many rows were left out because of an equal text."""
-        found: dict[str, tuple[str, str, str]] = {}
-        total = 0
-        for text, code in rows:
-            total += 1
-            parts = code.split(self.separator)[: self.level] if self.separator else [code[: self.level]]
-            found.setdefault(text, (self.separator.join(parts), code, text))
-        return list(found.values()), total - len(found)
+    def _group(self, code: str) -> str:
+        """Return the part of a code that names its group."""
+        if not self.separator:
+            return code[: self.level]
+        return self.separator.join(code.split(self.separator)[: self.level])

@@ -5,13 +5,12 @@ from typing import ClassVar
 
 from transformers import PreTrainedModel
 
-from acclimate.errors import check_not_negative
+from acclimate.errors import UserError, check_not_negative
 from acclimate.methods import register
 from acclimate.methods.labelled import LabelledMethod
 from acclimate.objectives import (
     BatchObjective,
     DrawnClassification,
-    LanguageModelling,
     Objective,
     SimilarityDistillation,
 )
@@ -57,6 +56,8 @@ class SimilarityDistilled(LabelledMethod):
         check_not_negative(
             similarity_weight=self.similarity_weight, label_weight=self.label_weight, lm_weight=self.lm_weight
         )
+        if not (self.lm_weight or self.label_weight or self.similarity_weight):
+            raise UserError("All weights are 0, so nothing would be learned; set one.")
         self._model: PreTrainedModel | None = None  # these are set by `prepare`
         self._terms: list[Objective | BatchObjective] = []
 
@@ -77,4 +78,4 @@ class SimilarityDistilled(LabelledMethod):
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the LM loss, unless its weight is 0, and those of labels and similarities."""
-        return [*([LanguageModelling(self.lm_weight)] if self.lm_weight else []), *self._terms]
+        return [*self.language_modelling(self.lm_weight), *self._terms]

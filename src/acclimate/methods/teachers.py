@@ -15,12 +15,20 @@ from acclimate.training.method import AdaptContext
 
 
 def parse_teachers(given: Any) -> Any:
-    """Return ``domain=PATH,law=PATH``, or a single path for the domain text, as a mapping."""
+    """Return ``domain=PATH,law=PATH``, or a single path for the domain text, as a mapping.
+
+    Raises:
+        ValueError: If there is none, a name is missing or one is duplicated.
+    """
     if not isinstance(given, str):
         return given
     pairs = [part.strip().partition("=") for part in given.split(",") if part.strip()]
+    if len(pairs) == 1 and not pairs[0][1]:
+        return {"domain": pairs[0][0]}
     named = {name.strip(): path.strip() for name, mark, path in pairs if mark}
-    return named if len(named) == len(pairs) else given if len(pairs) != 1 else {"domain": pairs[0][0]}
+    if not named or len(named) != len(pairs):
+        raise ValueError("give one teacher per source of text, such as domain=experts/law,general=base")
+    return named
 
 
 @register(
@@ -58,6 +66,8 @@ class Teachers(Method):
         check_positive(temperature=self.temperature)
         if self.alpha >= 1:
             raise UserError(f"alpha must be below 1, not {self.alpha:g}: the teachers have the weight 1 - alpha.")
+        if self.teachers is not None and not self.teachers:
+            raise UserError("teachers is empty; name one, or leave it out for the base model.")
         self._term: TeacherDistillation | None = None  # set by `prepare`
 
     def prepare(self, run: AdaptContext) -> None:

@@ -118,8 +118,8 @@ class Adapter:
             UserError: If this kind of adapter cannot do that.
         """
         raise UserError(
-            f"This method protects units of the model, which the adapter '{self.name}' cannot: it adds units, and "
-            "freezes all others. Use lora or rslora, or the method lm."
+            f"This method protects units of the model, which the adapter '{self.name}' cannot: it trains only what it "
+            "adds. Use lora or rslora, or the method lm."
         )
 
     def factors(self) -> list[tuple[nn.Parameter, nn.Parameter]]:

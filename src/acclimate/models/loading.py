@@ -192,7 +192,7 @@ class LanguageModel:
         absent_head: Whether the checkpoint lacked the language-model head, or a part of it. The head then needs
             training before its losses mean anything.
         adapter: The adapter that trains in place of the weights, a :class:`acclimate.models.lora.LowRankAdapter`.
-        pooling: How ``sentence-transformers`` shall pool its hidden states, if it is to become a sentence encoder.
+        pooling: How ``sentence-transformers`` pools its hidden states, if it is to become a sentence encoder.
     """
 
     model: PreTrainedModel

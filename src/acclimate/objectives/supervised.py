@@ -147,7 +147,7 @@ class SimilarityDistillation(BatchObjective):
 
     The loss is || S / |S| - T / |T| ||^2 / n^2, where S holds the inner products of the student's vectors of all n
     texts that a step draws, T those of the teacher's, and each row is divided by its norm. Vectors are means of the
-    last hidden states. What two texts have in common for the teacher, they shall have in common for the student.
+    last hidden states. Texts that are similar for the teacher become similar for the student.
     """
 
     name = "similarity"

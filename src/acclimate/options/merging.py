@@ -365,7 +365,7 @@ def check_options(options: MergeOptions) -> None:
             users = ", ".join(user for user, other in METHODS.items() if option in other.uses)
             raise UserError(f"'{option}' does not apply to {name}, only to {users}; leave it out.")
     if method.several is not None and method.several == (len(models) == 1):
-        expected = "several models" if method.several else "one --model, the adapted one"
+        expected = "several models" if method.several else "one --model"
         raise UserError(f"{name} needs {expected}, not {len(models)}.")
     for option in method.needs:
         if getattr(options, option) is None:

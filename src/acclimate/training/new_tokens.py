@@ -6,6 +6,7 @@ pieces keep their tokens, and the model its hidden states and logits for them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -360,7 +361,9 @@ def read_vectors(path: str | Path) -> Any:
     try:
         with Path(path).expanduser().open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
-                word, *values = line.split()
+                if not line.strip():
+                    continue
+                word, *values = re.split("[ \t]+", line.rstrip())  # words of fastText may hold other kinds of spaces
                 if number == 1 and len(values) == 1:
                     continue  # the header of word2vec: number of words and dimension
                 dimension = dimension or len(values)
