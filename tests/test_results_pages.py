@@ -84,7 +84,8 @@ def test_results_can_be_computed_from_the_cells(name):
     assert np.mean(ours) == pytest.approx(row.summaries["macro_f1"].mean, abs=1e-9)
     assert np.mean(ours) - np.mean(base) == pytest.approx(row.comparison.difference, abs=1e-9)
     change = next(row for row in results.losses if row.method == method and row.text == "domain")
-    losses = [cell for cell in cells if cell["kind"] == "lm_loss" and cell["place"].get("text") == "domain"]
+    place = {"domain": change.domain, "text": "domain"}
+    losses = [cell for cell in cells if cell["kind"] == "lm_loss" and place.items() <= cell["place"].items()]
 
     def loss(which):
         found = [cell["result"] for cell in losses if cell["place"].get("method") == which]

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -192,9 +193,8 @@ def identify_function(given: Any, what: str, key: object = None) -> str:
     if key is not None:
         return f"{named.__qualname__} {key}"
     try:
-        file = Path(
-            inspect.getfile(named)
-        )  # of a notebook, which has no file, only the lines of the function are known
+        file = Path(inspect.getfile(named))
+        # A notebook has no file; of it only the lines of the function are known.
         content = hash_file(file) if file.is_file() else sha256(inspect.getsource(named).encode()).hexdigest()
     except (OSError, TypeError) as error:
         raise UserError(
@@ -230,6 +230,26 @@ def parse_number(value: Any) -> Any:
     except ValueError:
         return value
     return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def parse_entry(text: str, kind: str) -> tuple[str, dict[str, str]]:
+    """Return the name and the parameters of an entry that a user gave as ``NAME parameter=value ...``.
+
+    Args:
+        text: What the user gave.
+        kind: What the entry is, for messages.
+
+    Raises:
+        UserError: If it has another form.
+    """
+    try:
+        name, *parts = shlex.split(text)
+        pairs = [part.partition("=") for part in parts]
+        if all(sign and key for key, sign, _ in pairs):
+            return name, {key: value for key, _, value in pairs}
+    except ValueError:  # it is empty, or a quotation mark is missing
+        pass
+    raise UserError(f"A {kind} is NAME or 'NAME parameter=value ...', not '{text}'.")
 
 
 def build_dataclass(

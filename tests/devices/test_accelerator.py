@@ -39,6 +39,7 @@ def adapts(model, method, out, precision):
     assert all(value.isfinite().all() for value in weights(out).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains])
 def test_methods_adapt(tiny_bert, tmp_path, method):
     """In bf16, the default on an accelerator, which can also reveal wrong dtypes."""

@@ -12,6 +12,7 @@ import torch
 from acclimate.corpus import Corpus
 from acclimate.device import to_device, with_host_copy
 from acclimate.evaluation import lm_loss
+from acclimate.files import read_json
 from acclimate.kernels import varlen
 from acclimate.masking import resolve
 from acclimate.model_kinds import MASKED
@@ -27,12 +28,12 @@ from acclimate.training.trainer import StepTrainer
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.counting import counted
-from tests.methods.test_contract import TASK, run
+from tests.methods.test_contract import DOCUMENTS, TASK, run, weights
 from tests.tiny import ENCODERS, WORDS, save_tiny, tiny_model, tiny_tokenizer
 
 MAX_WAITS = 2
-MASKED_ATTENTION = ("tsdae",)
-"""Methods with attention that needs a mask: an encoder that reads from left to right."""
+MASKED_ATTENTION = ("fastdoc", "tsdae")
+"""Methods that need an attention mask: documents of sentence vectors; an encoder that reads from left to right."""
 PLAIN = [word for word in WORDS if word.isalpha() and len(word) > 1]
 
 
@@ -103,12 +104,15 @@ def test_a_step_of_256_texts_is_one_micro_batch():
 
 
 @pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains])
-def test_a_step_of_any_method_waits_at_most_twice(tiny_bert, tmp_path, method):
+def test_any_method_adapts_in_bf16_and_a_step_waits_at_most_twice(tiny_bert, tmp_path, method):
+    out, text = tmp_path / "out", Corpus.of(DOCUMENTS[:4])
     with counted() as ledger, steps_of(ledger) as found:
-        run(tiny_bert, method, tmp_path / "out", precision="auto")
+        run(tiny_bert, method, out, precision="auto", heldout=text, heldout_every=10)  # before and after the steps
     # Where a method has several stages, models are measured and written between them.
     usual = sorted(found, key=lambda step: step.waits)[len(found) // 2]
     assert usual.waits <= MAX_WAITS and ("mask" in usual.attention) == (method in MASKED_ATTENTION)
+    assert read_json(out / "acclimate.json")["precision"] == "bf16"
+    assert all(value.isfinite().all() for value in weights(out).values())
 
 
 @pytest.mark.slow

@@ -138,7 +138,12 @@ class Runner:
             raise AssertionError(f"'{words[0]}' is not run here; give the block '<!-- run: skip, REASON -->'")
 
     def _python(self, block: Block) -> None:
-        """Run a block as the continuation of the page's module, whose source can be read like that of any other."""
+        """Run a block as the continuation of the page's module, whose source can be read like that of any other.
+
+        If its first line is a comment with the name of a file, it is written there, too.
+        """
+        for name in re.findall(r"\A# (\w+\.py)\n", block.text):
+            Path(name).write_text(block.text, encoding="utf-8")
         file = Path(str(self.module.__file__))
         before = file.read_text(encoding="utf-8") if file.exists() else ""
         file.write_text(before + block.text, encoding="utf-8")

@@ -16,8 +16,32 @@ from tests.tiny import TEXTS, save_tiny
 
 POSITIONS = 1100
 ENCODERS_NAMED = ("roberta-base", "bert-base-uncased", "bert-base-cased")
-DECODERS_NAMED = ("HuggingFaceTB/SmolLM2-135M", "HuggingFaceTB/SmolLM2-135M-Instruct")
-TEXT_FILES = ("general.txt", "heldout.txt", "notes.txt", "terms.txt")
+DECODERS_NAMED = ("HuggingFaceTB/SmolLM2-135M", "HuggingFaceTB/SmolLM2-135M-Instruct", "Qwen/Qwen3-0.6B")
+TEXT_FILES = ("general", "heldout", "law", "notes", "sea", "source", "terms", "tweets", "wiki")
+LINKS = {
+    "bert-base-uncased": (
+        "small",
+        "experts/law",
+        "experts/news",
+        "sentence-transformers/all-MiniLM-L6-v2",
+        "seeds/seed-0",
+        "seeds/seed-1",
+        "seeds/seed-2",
+        "tuned",
+        "adapted-and-tuned",
+        "a",
+        "adapted-law",
+        "adapted-news",
+        "adapted-reviews",
+        "b",
+    ),
+    "HuggingFaceTB/SmolLM2-135M": ("HuggingFaceTB/SmolLM2-1.7B",),
+    "reviews": ("law", "news", "target", "pool", "articles"),
+    "tasks/restaurant": ("task", "general-task"),
+    "reviews.csv": ("source.csv", "labelled.csv", "labelled/reviews.csv"),
+    "reviews/a.jsonl.gz": ("pool.jsonl.gz",),
+}
+"""Samples, and other names of them."""
 TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
 
 
@@ -49,16 +73,22 @@ def write_models(folder: Path) -> None:
     for seed, name in enumerate(ENCODERS_NAMED):
         save_tiny("bert", folder / name, seed, max_position_embeddings=POSITIONS)
     for seed, name in enumerate(DECODERS_NAMED):
-        save_tiny("llama", folder / name, seed, max_position_embeddings=POSITIONS)
+        save_tiny("llama", folder / name, seed, num_hidden_layers=4, max_position_embeddings=POSITIONS)
         (folder / name / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
 
 
 def write_texts(folder: Path) -> None:
     """Write unlabelled text in the forms that the pages name."""
     for name in TEXT_FILES:
-        (folder / name).write_text("\n".join(lines(name)) + "\n", encoding="utf-8")
+        (folder / f"{name}.txt").write_text("\n".join(lines(name)) + "\n", encoding="utf-8")
     for name in ("reviews.jsonl.gz", "reviews/a.jsonl.gz", "reviews/b.jsonl.gz", "papers/a.jsonl.gz"):
         write_lines(folder / name, [{"text": text} for text in lines(name)])
+    long = "the restaurant at the end of the road served soup and wine to table"
+    pages = [f"Today {long} {n}. {('However', 'Therefore')[n % 2]}, tomorrow {long} {n + 1}." for n in range(40)]
+    for name in ("text", "pages"):
+        write_lines(folder / name / "a.jsonl", [{"text": text} for text in pages])
+    products = [{"brand": f"Brand {n}", "price": n, "description": text} for n, text in enumerate(lines("product"))]
+    pandas.DataFrame(products).to_csv(folder / "products.csv", index=False)
     pandas.DataFrame({"title": "a", "body": lines("article")}).to_csv(folder / "articles.csv", index=False)
     write_data_page(folder)
     chats = [
@@ -85,6 +115,9 @@ def write_tasks(folder: Path) -> None:
     """Write labelled tasks: single files, folders of splits, and question answering."""
     pandas.DataFrame(rows("review", "sentiment")).to_csv(folder / "reviews.csv", index=False)
     pandas.DataFrame(rows("description", "queue")).assign(other="food").to_csv(folder / "tickets.csv", index=False)
+    for name, codes in (("esco", ("2511", "2512", "3411")), ("manuals", ("a/b", "a/c", "d/e"))):
+        entries = [{"text": f"{text}. {text}", "code": codes[n % 3]} for n, text in enumerate(lines(name, 24))]
+        write_lines(folder / f"{name}.jsonl", entries)
     write_lines(folder / "pairs.jsonl", [{**row, "other": "food"} for row in rows("one", "same")])
     scored = [
         {"text": text, "text_pair": text[::-1], "score": 0.25 + number} for number, text in enumerate(lines("pair"))
@@ -103,6 +136,14 @@ def write_tasks(folder: Path) -> None:
         )
     for split in ("train", "test"):
         write_questions(folder / "squad" / f"{split}.json")
+
+
+def write_links(folder: Path) -> None:
+    """Write the other names of samples."""
+    for sample, others in LINKS.items():
+        for name in others:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).symlink_to(folder / sample)
 
 
 def write_retrieval(folder: Path) -> None:
@@ -141,7 +182,7 @@ def write_questions(file: Path) -> None:
 def samples(tmp_path_factory) -> Path:
     """The folder of samples, which no test changes."""
     folder = tmp_path_factory.mktemp("samples")
-    for write in (write_models, write_texts, write_tasks):
+    for write in (write_models, write_texts, write_tasks, write_links):
         write(folder)
     study = {**STUDY, "domains": [{**DOMAIN, "tasks": ["reviews.csv"]}], "seeds": 2}
     (folder / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")

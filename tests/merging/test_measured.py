@@ -29,7 +29,7 @@ from acclimate.options.merging import check_options
 from acclimate.tasks import finetune, load_task
 from tests.cases import each
 from tests.tasks.test_contract import SAMPLES, options_of, splits_of
-from tests.tiny import DECODERS, ENCODERS, TEXTS, save_tiny, tiny_tokenizer
+from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
 
 QUIET = {"progress": False}
 LABELS = ["bad", "fine", "good"]
@@ -85,9 +85,9 @@ def test_fisher_information_of_a_softmax_regression_equals_the_analytic_one():
     rows = [lambda row=row: expected_terms(layer(row[None])) for row in inputs]
     torch.testing.assert_close(fisher_information(layer, rows)["weight"], expected)
     # the answers of all rows at once, as the predicted tokens of a text, many times
-    draws = [lambda: sampled_terms(layer(inputs), generator)] * 2000
+    draws = [lambda: sampled_terms(layer(inputs), generator)] * 700
     sampled = fisher_information(layer, draws)["weight"] / len(inputs)
-    assert ((sampled - expected).abs() / expected.max()).max() < 0.1
+    assert ((sampled - expected).abs() / expected.max()).max() < 0.15
 
 
 def test_fisher_information_of_labels_and_numbers():
@@ -100,7 +100,7 @@ def test_fisher_information_of_labels_and_numbers():
     found = fisher_information(number, [lambda: expected_terms(number(inputs))])["weight"]
     torch.testing.assert_close(found, inputs.square())
     generator = torch.Generator().manual_seed(2)
-    draws = [lambda: sampled_terms(layer(inputs), generator, several=True)] * 1000
+    draws = [lambda: sampled_terms(layer(inputs), generator, several=True)] * 700
     assert ((fisher_information(layer, draws)["weight"] - expected).abs() / expected.max()).max() < 0.15
 
 
@@ -164,11 +164,12 @@ def test_classifiers_are_merged_with_their_fisher_information(classifiers, task,
         torch.testing.assert_close(value, states[0][name], msg=name)
 
 
+@pytest.mark.slow
 def test_language_models_are_merged_with_their_fisher_information(text, tmp_path):
     for kind in ("bert", "llama"):
         models = [save_tiny(kind, tmp_path / f"{kind}{seed}", seed) for seed in (0, 1)]
         for name, seed in (("one", 0), ("again", 0), ("other", 1)):
-            merge(models, "fisher", tmp_path / kind / name, data=[text, text], documents=3, seed=seed, **QUIET)
+            merge(models, "fisher", tmp_path / kind / name, data=[text, text], documents=2, seed=seed, **QUIET)
         one, again, other = (state(tmp_path / kind / name) for name in ("one", "again", "other"))
         first, second = map(state, models)
         for name in one:
@@ -256,7 +257,7 @@ def test_the_experts_of_a_domain_are_merged(text, tmp_path):
     assert all(torch.equal(value, state(models[1])[name]) for name, value in state(tmp_path / "alike").items())
 
 
-@each("kind", [*DECODERS, *ENCODERS])
+@each("kind", ["bert", "xlm-roberta", "distilbert", "modernbert", "albert", "gpt2", "gemma3", "lfm2"])
 def test_first_layers_and_the_rest_divide_a_model(tmp_path, kind):
     checkpoint = Checkpoint(save_tiny(kind, tmp_path / "model"), "model")
     if kind == "albert":
@@ -332,6 +333,7 @@ def test_models_and_data_that_do_not_fit_are_refused(classifiers, task, text, tm
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_upper_part_is_fine_tuned_and_merged_by_the_commands(task, tmp_path):
     """The recipe of Vast et al. (2024): the lower layers stay as they are, and are then those of the domain."""
     start, domain = (save_tiny("bert", tmp_path / name, seed) for seed, name in enumerate(("start", "domain")))

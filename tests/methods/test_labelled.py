@@ -28,6 +28,7 @@ def run(model, out, method="dann", task=FOODS, **settings):
     return adapt(model, Corpus.of(TARGET), method, out, task=task, settings=settings, **options)
 
 
+@pytest.mark.slow
 def test_labels_are_learned_beside_the_adversary(tiny_bert, tmp_path):
     result = run(tiny_bert, tmp_path / "out", lm_weight=0, adversary_weight=0.3)
     assert set(result.losses) == {"classification", "adversary", "loss"}
@@ -88,6 +89,7 @@ def test_mistakes_are_explained(tiny_bert, tmp_path):
             run(tiny_bert, tmp_path.parent / "out", method, task, **given)
 
 
+@pytest.mark.slow
 def test_relations_are_learned(tiny_bert, tmp_path, capsys):
     """Which of four entries are in a pair shows its relation."""
     texts = {"good food": "F.1", "fresh soup": "F.1", "cold wine": "F.2", "the loss of the model": "M.1"}

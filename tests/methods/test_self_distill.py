@@ -65,6 +65,7 @@ def test_two_stages_equal_a_given_teacher_and_the_base_model_again(tiny_bert, lm
     assert "self-distill" not in lines[0]["terms"] and "self-distill" in lines[-1]["terms"]
 
 
+@pytest.mark.slow
 def test_representations_come_close_to_those_of_the_teacher(tiny_bert, tmp_path):
     """Also of one that went far: longer, with a higher learning rate."""
     run(tiny_bert, "lm", tmp_path / "far", steps=20, learning_rate=5e-3, seed=1)
@@ -75,6 +76,7 @@ def test_representations_come_close_to_those_of_the_teacher(tiny_bert, tmp_path)
     assert (near - far).norm() < 0.7 * (plain - far).norm()
 
 
+@pytest.mark.slow
 def test_an_interrupted_second_stage_resumes(tiny_bert, tmp_path):
     run(tiny_bert, "self-distill", tmp_path / "whole", steps=4)
     taken = iter(range(100))

@@ -104,6 +104,7 @@ def test_sources_of_a_mix_have_their_own_teachers(tiny_bert, tmp_path, capsys):
         adapt(tiny_bert, Corpus.of(OWN), "teachers", tmp_path / "x", settings={"teachers": {"othr": "a"}}, **options)
 
 
+@pytest.mark.slow
 def test_predictions_come_close_to_those_of_the_teacher(tiny_bert, tmp_path):
     expert = save_tiny("bert", tmp_path / "expert", seed=5, initializer_range=0.3)
     options = {**SHORT, "steps": 30, "learning_rate": 3e-3}

@@ -105,6 +105,7 @@ def share_between(vectors, groups):
     return float((means.diff(dim=0) / 2).square().sum() / vectors.var(0).sum())
 
 
+@pytest.mark.slow
 def test_vectors_keep_the_label_and_lose_the_domain():
     """One feature shows the domain, one the label, and a decoder keeps both in the vectors, like a language model."""
     generator = torch.Generator().manual_seed(0)

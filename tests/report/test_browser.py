@@ -40,7 +40,7 @@ def test_it_renders_without_errors(browser, page, width, dark):
     browser.open(page, width, dark=dark)
     assert browser.errors == []
     figures = browser.run("[...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().toJSON())")
-    assert len(figures) == 9
+    assert len(figures) == 10
     assert all(box["width"] > 250 and box["height"] > 80 and box["right"] <= width for box in figures)
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")  # wide tables scroll within themselves
     # WCAG AA requires a contrast of 4.5, also in figures.

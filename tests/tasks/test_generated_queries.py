@@ -85,7 +85,7 @@ def test_the_command_takes_a_function_of_a_file(tmp_path):
 
 
 @each(("options", "words"), [
-    ({"generator": "write"}, "names no function"),
+    ({"generator": "nowhere"}, "names no function"),
     ({"generator": "nowhere.py:write"}, "no Python file"),
     ({"generator": f"{__file__}:nothing"}, "has no function 'nothing'"),
     ({"generator": lambda text: 3}, "must return a string or a list of strings"),

@@ -13,7 +13,7 @@ from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.training import adapt
 from acclimate.training.mixture import MixedText, Mixture
-from acclimate.training.source_measures import describe_cost
+from acclimate.training.source_measures import describe_cost, warn_of_delay
 from tests.cases import each
 from tests.kills import killed
 from tests.tiny import VOCABULARY
@@ -113,6 +113,18 @@ def test_the_cost_of_a_proposal_is_said(texts, given, said):
         MixedText(name, TokenDataset.of([[1] * 8] * 120), heldout=TokenDataset.of([[1] * 8] * 6)) for name in texts
     ]
     assert describe_cost(Mixture(mixed, 12, 0, mix=read_mix(given))).endswith(f"{said}.")
+
+
+@each(
+    ("given", "steps", "first"),
+    [("bandit", 100, "100"), ("bandit", 101, None), ("velocitune every=5", 20, "20"), ("doge every=50", 1, None)],
+)
+def test_a_training_that_is_too_short_for_its_mix_is_said(given, steps, first, caplog):
+    caplog.clear()
+    mixture = Mixture([MixedText(name, TokenDataset.of([[1] * 8] * 120)) for name in "ab"], 12, 0, mix=read_mix(given))
+    mixture.steps = steps
+    warn_of_delay(mixture)
+    assert (f"changes no weight before step {first}" in caplog.text) if first else not caplog.text
 
 
 def test_a_reference_with_another_vocabulary_is_refused(tiny_llama, tiny_bert, texts, tmp_path):

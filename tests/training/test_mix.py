@@ -274,6 +274,7 @@ def test_text_that_a_mix_measures_on_is_not_trained_on(counts, seed):
         assert not {documents[place] for place in kept} & {documents[place] for place in held}
 
 
+@pytest.mark.slow
 def test_the_tail_starts_from_the_checkpoint_of_another_training(tiny_bert, tmp_path, monkeypatch):
     """The result is that of the whole training, and the steps before the tail are not repeated."""
     mix = {"upsample": {"sources": "law", "tail": 0.25, "start": "equal"}}
@@ -292,4 +293,5 @@ def test_the_tail_starts_from_the_checkpoint_of_another_training(tiny_bert, tmp_
     one, other = load_file(whole.out / "model.safetensors"), load_file(short.out / "model.safetensors")
     assert all(torch.equal(one[name], other[name]) for name in one)
     run(tiny_bert, tmp_path / "other", reused, **{**options, "seed": 1})
-    assert len(taken) == 2 + 8
+    run(tiny_bert, tmp_path / "longer", {"upsample": {**reused["upsample"], "tail": 0.5}}, **options)
+    assert len(taken) == 2 + 8 + 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,7 +88,7 @@ def pretrain(options: PretrainOptions) -> None:
 class SelectCommand(SelectOptions):
     """Options of ``acclimate select``; Python returns the selected text, which needs no file."""
 
-    out: Annotated[str | Path, Option("JSON lines file to write.", OUTPUT)]
+    out: Annotated[str | Path, Option("JSON lines file to write.", OUTPUT)] = field()  # else it inherits the default
 
 
 @command(
@@ -113,7 +113,7 @@ def select(options: SelectCommand) -> None:
 class TransformCommand(TransformOptions):
     """Options of ``acclimate transform``; Python returns the new text, which needs no file."""
 
-    out: Annotated[str | Path, Option("JSON lines file to write.", OUTPUT)]
+    out: Annotated[str | Path, Option("JSON lines file to write.", OUTPUT)] = field()  # else it inherits the default
 
 
 @command(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +30,7 @@ from acclimate.errors import UserError, shorten
 from acclimate.files import atomic_file, cache_folder, hash_file, read_json_object, write_json
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.records import fingerprint, texts_fingerprint
-from acclimate.registry import Registry, build_dataclass, hash_user_code, identify_function, parse_number
+from acclimate.registry import Registry, build_dataclass, hash_user_code, identify_function, parse_entry, parse_number
 
 VERSION = 1  # increment when the same operations give different documents
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 200
@@ -163,7 +162,8 @@ def list_operations(given: Any, registry: Registry[Operation] = SELECTIONS) -> l
     if isinstance(given, Operation):
         return [(given.name, given.settings())]
     if isinstance(given, str):
-        return [_parse_operation(given, registry)]
+        name, parameters = parse_entry(given, registry.kind)
+        return [(name, {key: parse_number(value) for key, value in parameters.items()})]
     if isinstance(given, Mapping):
         return [(str(name), _read_settings(str(name), settings, registry)) for name, settings in given.items()]
     if isinstance(given, Iterable):
@@ -181,18 +181,6 @@ def read_operations(given: Any, registry: Registry[Operation] = SELECTIONS) -> l
     """
     found = list_operations(given, registry)
     return [build_dataclass(registry.lookup(name), registry.kind, name, settings) for name, settings in found]
-
-
-def _parse_operation(text: str, registry: Registry[Operation]) -> tuple[str, dict[str, Any]]:
-    error = UserError(f"A {registry.kind} is NAME or 'NAME parameter=value ...', not '{text}'.")
-    try:
-        name, *parts = shlex.split(text)
-    except ValueError:
-        raise error from None
-    pairs = [part.partition("=") for part in parts]
-    if any(not sign or not key for key, sign, _ in pairs):
-        raise error
-    return name, {key: parse_number(value) for key, _, value in pairs}
 
 
 def _read_settings(name: str, settings: Any, registry: Registry[Operation]) -> dict[str, Any]:
@@ -221,7 +209,10 @@ def operate(
         UserError: If a text that an operation needs is missing, or no document is left.
     """
     reads = {name for operation in operations for name in operation.reads}
-    for name, remedy in (("target", "give the task or the text with --task or --target"), ("general", "--general")):
+    for name, remedy in (
+        ("target", "give the task or the text with --task or --target"),
+        ("general", "give it with --general"),
+    ):
         if name in reads and getattr(context, name) is None:
             needing = next(operation for operation in operations if name in operation.reads)
             what = "the text of a task" if name == "target" else "general text"

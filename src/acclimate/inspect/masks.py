@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from acclimate.masking.token_importance_store import TokenImportanceStore
 from acclimate.models import MASKED, attach, load_language_model, load_tokenizer
 from acclimate.options import verb
 from acclimate.options.inspection import InspectMasksOptions
+from acclimate.registry import parse_entry
 from acclimate.training.batches import Collator
 from acclimate.training.inputs import as_corpus
 from acclimate.training.method import AdaptContext, Method
@@ -45,17 +45,7 @@ def parse_masking(text: str, rate: float) -> Strategy:
     Raises:
         UserError: If the syntax, the name or a parameter is invalid.
     """
-    error = UserError(f"--masking expects NAME or 'NAME parameter=value ...', not '{text}'.")
-    try:
-        name, *parts = shlex.split(text)
-    except ValueError:
-        raise error from None
-    settings = {}
-    for part in parts:
-        key, sign, value = part.partition("=")
-        if not sign or not key:
-            raise error
-        settings[key] = value
+    name, settings = parse_entry(text, "masking")
     return get(name, rate, **settings)
 
 

@@ -122,6 +122,14 @@ class Adapter:
             "freezes all others. Use lora or rslora, or the method lm."
         )
 
+    def factors(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
+        """Return the factors A and B of each layer.
+
+        Raises:
+            UserError: If this kind of adapter has none.
+        """
+        raise UserError(f"The adapter '{self.name}' has no low-rank factors; use lora, or remove refactor-every.")
+
     def update_rule(self) -> Any:
         """Return what this kind of adapter does around each optimizer step, an update rule; None for nothing."""
         return None

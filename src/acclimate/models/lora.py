@@ -196,6 +196,17 @@ class LowRankAdapter(Adapter):
             layer._disable_adapters = True
         return base
 
+    def factors(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
+        """Return the factors A and B of each layer, which both train.
+
+        Raises:
+            UserError: If one of them is frozen.
+        """
+        found = [(layer.lora_A[TRAINED].weight, layer.lora_B[TRAINED].weight) for layer in self.layers.values()]
+        if not all(factor.requires_grad for pair in found for factor in pair):
+            raise UserError(f"The adapter '{self.name}' freezes a factor; use lora, or remove refactor-every.")
+        return found
+
     def mask(self, factors: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Scale the change of base weights: the layers compute (W + dW o f) x in place of (W + dW) x.
 

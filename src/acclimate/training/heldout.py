@@ -31,7 +31,7 @@ from acclimate.evaluation.embeddings import (
     is_sentence_encoder,
     neighbor_pairs,
 )
-from acclimate.files import read_json, write_json
+from acclimate.files import read_json, translate_disk_errors, write_json
 from acclimate.models.batching import machine_memory
 from acclimate.objectives import Batch
 from acclimate.options import AdaptOptions
@@ -249,7 +249,8 @@ class _HeldOutCallback(ResumableCallback):
 
     def _keep(self, step: int) -> None:
         """Write the weights after a step, and remove those of the best step before; files may be linked elsewhere."""
-        self._trainer.save_model(str(self._folder / str(step)), _internal_call=True)
+        with translate_disk_errors(self._folder):
+            self._trainer.save_model(str(self._folder / str(step)), _internal_call=True)
         if self._trainer.engine.group.first and self._best_step not in (0, step):
             shutil.rmtree(self._folder / str(self._best_step), ignore_errors=True)
         self._best_step = step

@@ -342,9 +342,9 @@ class SharedStart:
         if not share or config.get("keep_steps"):
             return None
         same = {name: value for name, value in config.items() if name != "mix"}
-        first = mixture.rounds[0].to_dict()["weights"]
-        key = fingerprint(json.loads(json.dumps([same, first, mixture.steps], default=str)))
-        return cls(cache_folder() / "starts" / key, round(share * mixture.steps))
+        first, step = mixture.rounds[0].to_dict()["weights"], round(share * mixture.steps)
+        key = fingerprint(json.loads(json.dumps([same, first, mixture.steps, step], default=str)))
+        return cls(cache_folder() / "starts" / key, step)
 
     def keep(self, work: Path) -> None:
         """Copy the checkpoint of a training, and its log, to the cache."""

@@ -14,8 +14,8 @@ from acclimate.corpus.documents import as_corpus
 from acclimate.corpus.tokenizing import Framing
 from acclimate.errors import UserError
 from acclimate.masking import Strategy
+from acclimate.models.adapters import Adapter
 from acclimate.models.batching import training_tokens
-from acclimate.models.lora import TRAINED, LowRankAdapter
 from acclimate.options import AdaptOptions
 from acclimate.options.declaration import defaults
 from acclimate.options.steps import STEP_OPTIONS
@@ -60,7 +60,7 @@ def check_rules(options: AdaptOptions) -> dict[str, Any]:
 def add_update_rules(
     options: AdaptOptions,
     context: AdaptContext,
-    adapter: LowRankAdapter | None,
+    adapter: Adapter | None,
     rule: UpdateRule | None,
     length: int,
     framing: Framing,
@@ -93,8 +93,7 @@ def add_update_rules(
             )
         added.append(PullToStart(context.model, options.ewc, measure_fisher(replace(context, rows=rows))))
     if options.refactor_every and adapter is not None:
-        factors = [(layer.lora_A[TRAINED].weight, layer.lora_B[TRAINED].weight) for layer in adapter.layers.values()]
-        added.append(Refactorization(factors, options.refactor_every))
+        added.append(Refactorization(adapter.factors(), options.refactor_every))
     rules = added if rule is None else [*added, rule]
     return CombinedRules(rules) if len(rules) > 1 else next(iter(rules), None)
 

@@ -5,6 +5,7 @@ The latter two are measured on samples of the training text that are drawn anew 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
 from acclimate.training.mixture import Measurement, MixCallback, Mixture, SharedStart
 from acclimate.training.trainer import StepTrainer
+
+log = logging.getLogger(__name__)
 
 Halves = tuple[list[Batch], list[Batch]]
 """The micro-batches of two halves of the sample of a source that this process reads."""
@@ -261,10 +264,21 @@ def watch_sources(
     engine.ledger, measure = mixture.ledger, make_measurement(mixture, engine, loaded, collator, seed)
     if measure is not None:
         print_message(describe_cost(mixture), enabled=progress)
+    warn_of_delay(mixture)
     start = SharedStart.of(mixture, config) if engine.group.size == 1 else None
     if start is not None:
         start.use(work)
     return [lambda trainer: MixCallback(trainer, mixture, measure, start)]
+
+
+def warn_of_delay(mixture: Mixture) -> None:
+    """Warn if a training is too short for its mix to change the weights."""
+    mix = mixture.mix
+    if isinstance(mix, AdaptiveMix) and not mixture.timed and mixture.steps <= (first := mix.every * mix.delay):
+        log.warning(
+            "The mix '%s' changes no weight before step %s, and the training has %s; give a smaller 'every'.",
+            *(mix.name, f"{first:,}", f"{mixture.steps:,}"),
+        )
 
 
 SAMPLE_TEXTS = 32

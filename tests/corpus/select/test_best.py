@@ -75,11 +75,28 @@ def rater(tmp_path):
 def test_a_rater_orders_the_documents_and_its_scores_are_cached(rater, monkeypatch):
     chosen = select([*POOL, "x"], {"best": {"by": "rater", "rater": rater, "documents": 5}})
     assert list(chosen) == POOL[-5:]
-    monkeypatch.setattr(best, "load_rater", lambda name: pytest.fail("the scores are in the cache"))
+    monkeypatch.setattr(best, "CachedFunction", lambda *given: pytest.fail("the scores are in the cache"))
     given = {"by": "rater", "rater": rater}
     assert list(select([*POOL, "x"], {"best": {**given, "least": 57}})) == POOL[57:]
     (account,) = find_accounts(select([*POOL, "x"], {"best": {**given, "tokens": 30}}))
     assert account.notes["scores"]["kept"]["1"] == 59 and abs(account.tokens_out - 30) <= 5
+    assert account.notes["without_score"] == 1 and account.notes["scores"]["dropped"]["0"] == 0
+
+
+def test_a_function_of_python_rates_each_document_once_also_after_a_failure():
+    rated = []
+
+    def rate(text):
+        rated.append(text)
+        if len(rated) == 4:
+            raise ConnectionError("no answer")
+        return len(rated)
+
+    given = {"best": {"by": "rater", "rater": rate, "key": "v1", "documents": 1}}
+    with pytest.raises(UserError, match=r"The rater '.*rate' failed for .*no answer.*continues from here"):
+        select(POOL, given)
+    assert list(select(POOL, given)) == [POOL[-1]]
+    assert rated == [*POOL[:4], *POOL[3:]]
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +173,10 @@ def test_equal_scores_are_taken_at_random(monkeypatch):
         ({"quota": "equal", "documents": 3}, "quotas are shares of tokens"),
         ({"repeat": 2, "documents": 3}, "repeat is at least 1"),
         ({"by": "domain", "documents": 3}, "the text of a task"),
+        ({"by": "rater", "rater": lambda text: "good", "documents": 1}, "ValueError: could not convert"),
+        ({"by": "rater", "rater": lambda text: float("nan"), "documents": 1}, "a finite number, not nan"),
+        ({"by": "rater", "rater": lambda text: None, "documents": 1}, "no document has a score"),
+        ({"tokens": 10, "repeat": 10}, "too small to hold a document 10 times"),
         ({"least": 2}, "keeps none"),
     ],
 )

@@ -244,6 +244,14 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "o.jsonl.account.json").is_file() and "acclimate adapt" in out
 
 
+@each("verb", ["select", "transform"])
+def test_the_command_line_needs_a_file_to_write(verb, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["acclimate", verb, "--corpus", "pool.txt", "--by", "duplicates"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2 and "--out is required" in capsys.readouterr().err
+
+
 def test_tokens_of_a_model_are_counted(tiny_bert):
     from transformers import AutoTokenizer
 

@@ -98,7 +98,7 @@ def test_neighbors_that_do_not_fit_are_counted(documents):
     assert max(sum(count_words([text])) for text in found) <= 40 and context.notes["too_long_to_fit"]
 
 
-@each("values", [{"k": 0}, {"copies": 0}, {"length": 0}])
+@each("values", [{"k": 0}, {"copies": 0}, {"length": 0}, {"similarity": 1.5}])
 def test_parameters_are_checked(values):
-    with pytest.raises(UserError, match="at least 1"):
+    with pytest.raises(UserError, match=r"must be at (least|most) 1"):
         WithNeighbors(**values)

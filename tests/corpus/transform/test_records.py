@@ -120,7 +120,7 @@ def test_chains_follow_the_nearest_neighbor_that_is_left(count, k, data):
         ({"related": "random", "key": "brand"}, "has no key"),
         ({"tokens": 0}, "at least 1"),
         ({"key": "band"}, "no record has a field 'band'; its fields: name, brand"),
-        ({"fields": "absent"}, "makes no document"),
+        ({"fields": "absent"}, "with text in the fields 'absent'"),
     ],
 )
 def test_mistakes_are_explained(parameters, message):
@@ -135,5 +135,5 @@ def test_a_header_with_equal_names_is_refused(tmp_path):
 
 
 def test_plain_text_has_no_records():
-    with pytest.raises(UserError, match="makes no document"):
+    with pytest.raises(UserError, match="a JSON object with text in its fields"):
         transform(["plain text", "[1, 2]"], "records")

@@ -56,6 +56,11 @@ class Bandit(AdaptiveMix):
         """The loss in training or on held-out text."""
         return ("train_loss",) if self.loss == "train" else ("heldout_loss",)
 
+    @property
+    def delay(self) -> int:
+        """Two losses make a reward; the loss in training is unknown before the first step."""
+        return 2 if self.loss == "train" else 1
+
     def propose(self, history: History) -> np.ndarray:
         """Return the softmax of the sum of the rewards, mixed with equal weights."""
         rewards = scale_rewards(progress_of(history.measured(self.reads[0])))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ import numpy as np
 
 from acclimate.errors import UserError, shorten, unknown_name_error
 from acclimate.files import hash_file
-from acclimate.registry import Registry, build_dataclass, hash_user_code, parse_number
+from acclimate.registry import Registry, build_dataclass, hash_user_code, parse_entry, parse_number
 
 DOMAIN = "domain"
 """Name of the domain text among the sources."""
@@ -256,6 +255,11 @@ class AdaptiveMix(Mix):
         if self.every < 1:
             raise UserError(f"Mix '{self.name}': 'every' must be at least 1 step, not {self.every}.")
 
+    @property
+    def delay(self) -> int:
+        """Number of proposals after the first that the mix needs before it can change the weights."""
+        return 0
+
     def is_due(self, step: int, steps: int, progress: float, asked: int) -> bool:
         """Return whether the mix is to be asked after a step."""
         return step % self.every == 0
@@ -278,7 +282,8 @@ def parse_mix(given: Any) -> tuple[type[Mix], dict[str, Any]]:
     if isinstance(given, Mix):
         return type(given), given.settings()
     if isinstance(given, str):
-        name, settings = _parse(given)
+        name, parsed = parse_entry(given, MIXES.kind)
+        settings = {key: parse_number(value) for key, value in parsed.items()}
     elif isinstance(given, Mapping) and len(given) == 1:
         name, settings = next(iter(given.items()))
     else:
@@ -303,18 +308,6 @@ def read_mix(given: Any) -> Mix:
         return given
     cls, settings = parse_mix(given)
     return cls.from_settings(settings)
-
-
-def _parse(text: str) -> tuple[str, dict[str, Any]]:
-    error = UserError(f"A mix is NAME or 'NAME parameter=value ...', not '{text}'.")
-    try:
-        name, *parts = shlex.split(text)
-    except ValueError:
-        raise error from None
-    pairs = [part.partition("=") for part in parts]
-    if any(not sign or not key for key, sign, _ in pairs):
-        raise error
-    return name, {key: parse_number(value) for key, _, value in pairs}
 
 
 def ask(mix: Mix, history: History) -> np.ndarray:

@@ -58,7 +58,7 @@ def find_weights(weights: Weights, names: Sequence[str], sizes: np.ndarray) -> n
 @register("fixed", summary="the same weights from start to end; by default all sources get as many tokens")
 @dataclass(frozen=True)
 class Fixed(Mix):
-    """Fixed weights, the cheapest rival of all other mixes.
+    """Fixed weights, the baseline of all other mixes.
 
     Attributes:
         weights: Weight of each source by name; they are divided by their sum, and a source that is missing gets none.

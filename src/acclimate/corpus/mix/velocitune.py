@@ -65,6 +65,11 @@ class Velocitune(MultiplicativeMix):
         """The held-out losses."""
         return ("heldout_loss",)
 
+    @property
+    def delay(self) -> int:
+        """The losses that a fit of the targets needs; given targets need a second loss."""
+        return 1 if self.targets else LEAST_POINTS
+
     def check(self, names: Sequence[str]) -> None:
         """Check that the given targets are those of sources."""
         for name in self.targets or ():

@@ -15,11 +15,11 @@ from acclimate.corpus.operations import Context, register
 from acclimate.corpus.pool import Documents
 from acclimate.corpus.select.nearest import MAX_FEATURES
 from acclimate.corpus.select.random import Budget, draw_order, fill_tokens
+from acclimate.corpus.transform.generate import CachedFunction, Function, Key, read_score
 from acclimate.errors import UserError
 from acclimate.files import atomic_file, cache_folder
 from acclimate.progress import Progress
 from acclimate.records import fingerprint, texts_fingerprint
-from acclimate.registry import load_function
 
 Score = Callable[[Sequence[str]], Sequence[float | None]]
 """Returns the score of each of several documents, or None for no score; higher is better."""
@@ -105,14 +105,13 @@ def train_classifier(target: Sequence[str], others: Sequence[str]) -> Score:
     return lambda texts: model.decision_function(list(texts)).tolist()
 
 
-def load_rater(name: str) -> Callable[[str], float]:
-    """Return the function that ``FILE.py:FUNCTION`` names.
+def read_rating(returned: Any) -> list[float | None]:
+    """Return the score that a rater returned; None if it gives none.
 
     Raises:
-        UserError: If there is no such file or function.
+        ValueError: If it is not a finite number.
     """
-    rate: Callable[[str], float] = load_function(name, "rater")
-    return rate
+    return [None] if returned is None else [*read_score(returned)]
 
 
 def divide(budget: int, sizes: np.ndarray) -> np.ndarray:
@@ -132,13 +131,15 @@ def divide(budget: int, sizes: np.ndarray) -> np.ndarray:
 class Best(Budget):
     """Keeps the documents with the highest scores.
 
-    Scores are cached. Documents without a score, such as empty ones, come last.
+    Scores are cached. Documents without a score, such as empty ones, come last, and are counted.
 
     Attributes:
         by: ``rules`` for the rules for web pages of Gopher; ``perplexity`` for the loss per token of ``model`` or,
             without one, of a trigram model of the target text; ``domain`` for a classifier that tells the target text
             from others; or ``rater``.
-        rater: ``FILE.py:FUNCTION``: a function from a text to a number, such as a rater of quality.
+        rater: ``FILE.py:FUNCTION``: a function from a text to a number, or None for no score, such as a rater of
+            quality; in Python the function itself. It is called once for each document.
+        key: What identifies the rater in the cache, such as the version of a service; by default its code.
         model: Language model whose loss is measured: a folder or a name on the Hugging Face Hub.
         against: The other texts of the classifier: a sample of the ``pool``, or the ``general`` text.
         least: Minimum score.
@@ -155,7 +156,8 @@ class Best(Budget):
     models: ClassVar[tuple[str, ...]] = ("model",)
     by: Literal["rules", "perplexity", "domain", "rater"] = "rules"
     model: str | None = None
-    rater: str | None = None
+    rater: Function | None = None
+    key: Key | None = None
     against: Literal["pool", "general"] = "pool"
     least: float | None = None
     quota: Literal["original", "equal"] | None = None
@@ -172,7 +174,7 @@ class Best(Budget):
         budget = next((name for name in ("tokens", "share", "documents") if getattr(self, name) is not None), None)
         if budget is None and self.least is None:
             raise UserError("Selection 'best' needs a limit: give tokens, documents, share or least.")
-        if (self.by == "rater") != (self.rater is not None) or (self.rater and ".py:" not in self.rater):
+        if (self.by == "rater") != (self.rater is not None):
             raise UserError("Selection 'best': by=rater goes with rater=FILE.py:FUNCTION.")
         if self.quota and budget not in ("tokens", "share"):
             raise UserError("Selection 'best': quotas are shares of tokens; give tokens or share.")
@@ -189,6 +191,9 @@ class Best(Budget):
     def apply(self, documents: Documents, context: Context) -> Documents:
         """Score the documents, and take the best."""
         scores = self._read_scores(documents, context)
+        known = np.isfinite(scores)
+        if not known.any():
+            raise UserError(f"Selection '{self.describe()}': no document has a score, so none is the best.")
         order = draw_order(documents, self.seed)
         order = order[np.argsort(-scores[order], kind="stable")]
         if self.least is not None:
@@ -198,9 +203,10 @@ class Best(Budget):
         else:
             kept = self._fill_quotas(order, documents, context)
         out = np.setdiff1d(np.arange(len(documents)), kept)
+        context.notes["without_score"] = int((~known).sum())
         context.notes["scores"] = {
             name: {f"{q:g}": float(np.quantile(found, q, method="nearest")) for q in QUANTILES} if len(found) else {}
-            for name, found in (("kept", scores[kept]), ("dropped", scores[out]))
+            for name, found in (("kept", scores[kept][known[kept]]), ("dropped", scores[out][known[out]]))
         }
         return documents.take(np.tile(np.sort(kept), self.repeat))
 
@@ -208,8 +214,15 @@ class Best(Budget):
         """Return the best documents up to the budget, in all or of each source; some more than once."""
         tokens = documents.tokens
         budget = int(self.tokens or round(float(self.share or 0) * int(tokens.sum()))) // self.repeat
-        if not self.quota or not len(order):
-            return fill_tokens(order, tokens, budget) if len(order) else order
+        if not len(order):
+            return order
+        if self.repeat > 1 and tokens[order[0]] > 2 * budget:
+            raise UserError(
+                f"Selection 'best': a budget of {budget * self.repeat:,} tokens is too small to hold a document "
+                f"{self.repeat} times; give more tokens, or repeat less."
+            )
+        if not self.quota:
+            return fill_tokens(order, tokens, budget)
         sizes = np.bincount(documents.source, tokens, len(documents.sources))
         sizes = np.where(self.quota == "equal", sizes > 0, sizes)
         quotas, rng, kept, report = divide(budget, sizes), np.random.default_rng(self.seed), list[np.ndarray](), {}
@@ -263,8 +276,8 @@ class Best(Budget):
                 others = [documents[int(place)] for place in draw_order(documents, self.seed)[:CLASSIFIER_DOCUMENTS]]
             return train_classifier(target[:CLASSIFIER_DOCUMENTS], list(others)[:CLASSIFIER_DOCUMENTS])
         if self.rater is not None:
-            rate = load_rater(self.rater)
-            return lambda texts: list(map(rate, texts))
+            rate = CachedFunction(self.rater, self.key, read_rating, "rater")
+            return lambda texts: [rate(text)[0] for text in texts]
         if self.model is None:
             ngrams = NgramModel(target)
             return lambda texts: list(map(ngrams.score, texts))

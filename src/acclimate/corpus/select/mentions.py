@@ -54,13 +54,15 @@ def read_entries(path: str) -> list[str]:
     """Return the lines of a file that are not blank.
 
     Raises:
-        UserError: If it cannot be read as UTF-8.
+        UserError: If it cannot be read as UTF-8, or has none.
     """
     try:
         lines = Path(path).expanduser().read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"'{path}' cannot be read as UTF-8 text with one word or phrase per line.") from error
-    return [line for line in lines if line.strip()]
+    if not (found := [line for line in lines if line.strip()]):
+        raise UserError(f"'{path}' has no lines; write one word or phrase per line.")
+    return found
 
 
 @register(

@@ -187,6 +187,8 @@ class Nearest(Budget):
         super().__post_init__()
         if self.k < 1:
             raise UserError(f"Selection 'nearest': k must be at least 1, not {self.k}.")
+        if self.similarity > 1:
+            raise UserError(f"Selection 'nearest': similarity must be at most 1, not {self.similarity:g}.")
 
     @property
     def reads(self) -> tuple[str, ...]:

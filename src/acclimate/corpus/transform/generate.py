@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,6 +48,17 @@ def read_documents(returned: Any) -> list[list[Any]]:
     return found
 
 
+def read_score(returned: Any) -> list[float]:
+    """Return the score that a function returned.
+
+    Raises:
+        ValueError: If it is not a finite number.
+    """
+    if not math.isfinite(score := float(returned)):
+        raise ValueError(f"a score is a finite number, not {score}")
+    return [score]
+
+
 class CachedFunction:
     """A function of the user from a text to values, which calls it once for each text.
 
@@ -59,19 +71,22 @@ class CachedFunction:
         cached: Number of texts whose values were in the cache.
     """
 
-    def __init__(self, given: Function, key: Key | None, read: Callable[[Any], list[Any]]) -> None:
+    def __init__(
+        self, given: Function, key: Key | None, read: Callable[[Any], list[Any]], what: str = "generator"
+    ) -> None:
         """Load the function, and index the cache.
 
         Args:
             given: The function.
             key: What identifies it in place of its code.
             read: Returns the values, as they can be written to JSON, of what the function returned.
+            what: What the function is, for messages.
 
         Raises:
             UserError: If there is no such function.
         """
-        self._function, self._read = load_function(given, "generator"), read
-        identity = identify_function(given, "generator", key)
+        self._function, self._read, self._what = load_function(given, what), read, what
+        identity = identify_function(given, what, key)
         self.name, self.calls, self.cached = identity.split()[0].rpartition(".")[2], 0, 0
         self._path = cache_folder() / "generated" / f"{fingerprint([read.__name__, identity])}.jsonl"
         self._places = dict(_index(self._path))
@@ -92,9 +107,11 @@ class CachedFunction:
         try:
             values = self._read(self._function(text))
             line = json.dumps({"of": digest, "values": values}).encode() + b"\n"
+        except UserError:
+            raise
         except Exception as error:
             raise UserError(
-                f"The generator '{self.name}' failed for {shorten(text)}: {type(error).__name__}: "
+                f"The {self._what} '{self.name}' failed for {shorten(text)}: {type(error).__name__}: "
                 f"{first_line(error).removesuffix('.')}. What it made before is in the cache, so the same command "
                 "continues from here."
             ) from error

@@ -63,6 +63,8 @@ class WithNeighbors(Transform):
         for name in ("k", "copies", "length"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UserError(f"Transform 'neighbors': {name} must be at least 1, not {value}.")
+        if self.similarity > 1:
+            raise UserError(f"Transform 'neighbors': similarity must be at most 1, not {self.similarity:g}.")
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -158,7 +158,7 @@ class Placeholders(Transform):
             if len(set(documents.source.tolist())) < 2:
                 raise UserError(
                     "Transform 'placeholders': against=sources compares the files of a corpus, and this has one; give "
-                    "the files of several domains, or general text."
+                    "the files of several domains, before any operation that makes new documents, or general text."
                 )
             counts = {name: Counter[str]() for name in documents.sources}
             for text, number in zip(documents, documents.source.tolist(), strict=True):

@@ -126,7 +126,13 @@ class Records(Transform):
         records = Documents.of(
             ((text, 0) for text in self._serialize(documents, keys, names, dropped)), ("records",), context.count
         )
-        if self.key is not None and len(records) and not any(keys):
+        if not len(records):
+            fields = "its fields" if self.fields is None else f"the fields '{self.fields}'"
+            raise UserError(
+                f"Transform 'records': no document is a JSON object with text in {fields}; read whole rows of a table "
+                "with --text-column '*'."
+            )
+        if self.key is not None and not any(keys):
             raise UserError(
                 f"Transform 'records': no record has a field '{self.key}'; its fields: {', '.join(map(str, names))}."
             )
@@ -166,8 +172,6 @@ class Records(Transform):
 
     def _groups(self, records: Documents, keys: Sequence[str], context: Context) -> Iterator[list[int]]:
         """Yield the positions of records that may share documents; records without a key are alone."""
-        if not len(records):
-            return
         related = self.related or ("key" if self.key else "nearest")
         if related == "key":
             groups: dict[str | int, list[int]] = {}

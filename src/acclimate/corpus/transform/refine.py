@@ -338,5 +338,5 @@ class Refine(Transform):
             return remove
         if self.program is None:
             return write_by_rules
-        call = CachedFunction(self.program, self.key, read_program)
+        call = CachedFunction(self.program, self.key, read_program, "program")
         return lambda text: str(call(text)[0])

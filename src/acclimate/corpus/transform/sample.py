@@ -14,7 +14,7 @@ import torch
 from acclimate.corpus.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.corpus.pool import Document, Documents
 from acclimate.corpus.select.random import draw_order
-from acclimate.corpus.transform.generate import CachedFunction, Function, Key
+from acclimate.corpus.transform.generate import CachedFunction, Function, Key, read_score
 from acclimate.corpus.transform.pseudo_labels import Labeler
 from acclimate.device import preserve_rng_state, to_device
 from acclimate.errors import UserError, check_stop
@@ -43,7 +43,7 @@ class Sampler:
         Raises:
             UserError: If it cannot be loaded, or does not generate text.
         """
-        loaded = load_language_model(path)
+        loaded, self._path = load_language_model(path), path
         if loaded.kind.uses_masking:
             raise UserError(f"'{path}' is a masked model; sampling needs one that generates text.")
         self._model: Any = to_device(loaded.model)
@@ -54,7 +54,7 @@ class Sampler:
         if self._begin is None:
             raise UserError(f"The tokenizer of '{path}' has neither a start nor an end token.")
         self._pad = loaded.tokenizer.pad_token_id if loaded.tokenizer.pad_token_id is not None else end
-        self.max_length = longest_text(loaded.model)
+        self._max_length = longest_text(loaded.model)
 
     def prompt(self, text: str | None, tokens: int) -> list[int] | None:
         """Return the ids of a prompt.
@@ -84,7 +84,16 @@ class Sampler:
 
         Returns:
             Prompts with their continuations.
+
+        Raises:
+            UserError: If the model does not read that many tokens.
         """
+        needed = len(prompts[0]) + length
+        if self._max_length and needed > self._max_length:
+            raise UserError(
+                f"'{self._path}' reads at most {self._max_length:,} tokens, and a prompt with its continuation has "
+                f"{needed:,}; give a smaller length."
+            )
         ids = torch.tensor(prompts, device=self._model.device)
         with preserve_rng_state():
             torch.manual_seed(seed)
@@ -99,17 +108,6 @@ class Sampler:
                 pad_token_id=self._pad,
             )
         return [str(text) for text in self._tokenizer.batch_decode(output, skip_special_tokens=True)]
-
-
-def read_score(returned: Any) -> list[float]:
-    """Return the score that a function returned.
-
-    Raises:
-        ValueError: If it is not a finite number.
-    """
-    if not math.isfinite(score := float(returned)):
-        raise ValueError(f"a score is a finite number, not {score}")
-    return [score]
 
 
 @TRANSFORMS.register(
@@ -209,7 +207,7 @@ class Sample(Transform):
     def _scorer(self) -> Callable[[Sequence[str]], Sequence[float]]:
         """Return the function that scores texts."""
         if self.rater is not None:
-            rate = CachedFunction(self.rater, self.key, read_score)
+            rate = CachedFunction(self.rater, self.key, read_score, "rater")
             return lambda texts: [rate(text)[0] for text in texts]
         labeler = Labeler(str(self.classifier), self.length + self.prompt_tokens + 2)
         if self.label not in labeler.labels:
@@ -251,12 +249,6 @@ class Sample(Transform):
     def _generate(self, documents: Documents, context: Context) -> list[str]:
         """Return the samples."""
         sampler = Sampler(self.model)
-        needed = self.prompt_tokens + 1 + self.length
-        if sampler.max_length and needed > sampler.max_length:
-            raise UserError(
-                f"Transform 'sample': '{self.model}' reads at most {sampler.max_length} tokens, and prompt and sample "
-                f"have {needed}; give a smaller length."
-            )
         if self.prompt_tokens:
             order = draw_order(documents, self.seed).tolist()
             starts = (sampler.prompt(documents[place], self.prompt_tokens) for place in order)
