@@ -21,9 +21,11 @@ from tests.tiny import save_tiny
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 STUDIES = sorted(
-    path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.yaml") if path.parent.name != "start"
+    path.relative_to(EXAMPLES).as_posix()
+    for path in EXAMPLES.rglob("*.yaml")
+    if path.parent.name not in ("start", "recipes")
 )
-"""All but those to copy, which tests/docs runs."""
+"""All but those to copy, which tests/docs reads."""
 
 
 TO_FILL_IN = {"asc_laptop", "gad"}

@@ -191,9 +191,10 @@ def samples(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def workspace(samples, tmp_path, monkeypatch) -> Path:
-    """A new current folder with links to the samples, also as an adapted model for pages that do not make one."""
+    """A new current folder with links to the samples, also as models that a page or a study expects to be there."""
     for sample in samples.iterdir():
         (tmp_path / sample.name).symlink_to(sample)
-    (tmp_path / "adapted").symlink_to(samples / "bert-base-uncased")
+    for made in ("adapted", "scratch"):
+        (tmp_path / made).symlink_to(samples / "bert-base-uncased")
     monkeypatch.chdir(tmp_path)
     return tmp_path

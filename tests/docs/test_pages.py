@@ -21,6 +21,7 @@ STEPS = 2
 QUICK = ("README.md", "docs/data.md", "docs/models.md", "docs/install.md")
 """Pages of the first hour, which are run in every test run; the others are slow tests."""
 MOST_SKIPPED = 12
+TO_COPY = sorted(path for folder in ("start", "recipes") for path in (ROOT / "examples" / folder).glob("*.yaml"))
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +58,7 @@ def test_the_blocks_of_a_page_run(page, workspace):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("study", sorted((ROOT / "examples" / "start").glob("*.yaml")), ids=lambda study: study.stem)
+@pytest.mark.parametrize("study", TO_COPY, ids=lambda study: study.stem)
 def test_a_study_to_copy_runs(study, workspace):
     (workspace / study.name).write_text(study.read_text(encoding="utf-8"), encoding="utf-8")
     arguments = ["compare", study.name, "--out", "runs", "--set", "seeds=2", "--quiet"]
