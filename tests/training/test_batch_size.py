@@ -125,7 +125,7 @@ def test_what_is_chosen_is_printed(capsys, caplog):
 
 def test_a_study_file_may_ask_for_it():
     assert section(AdaptOptions).check({"batch_size": "auto"}) == {"batch_size": "auto"}
-    with pytest.raises(ValueError, match="must be auto or a whole number from 1 to 1,000,000, not automatic"):
+    with pytest.raises(ValueError, match="must be auto or a whole number from 1 to 1,000,000, not 'automatic'"):
         section(AdaptOptions).check({"batch_size": "automatic"})
 
 
