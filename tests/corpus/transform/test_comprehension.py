@@ -145,7 +145,7 @@ def test_a_function_asks_and_only_answers_in_the_document_are_kept():
     assert list(pairs) == ["What?"]
 
 
-@each("returned", ["ab", [("a",)], [("a", 3)], [{"question": "a"}], ["ab"], [("a", " ")]])
+@each("returned", [3, "ab", [("a",)], [("a", 3)], [{"question": "a"}], ["ab"], [("a", " ")]])
 def test_other_results_of_a_function_are_refused(returned):
     with pytest.raises(TypeError, match="pairs of a question and an answer"):
         read_answers(returned)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -17,7 +17,7 @@ from acclimate.corpus.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.corpus.pool import Document, Documents
 from acclimate.corpus.sentences import split_sentences
 from acclimate.corpus.transform.generate import CachedFunction, Function, Key
-from acclimate.errors import UserError
+from acclimate.errors import UserError, shorten
 
 CONNECTIVES = {
     "consequence": "therefore|thus|hence|consequently|accordingly|as a result|as a consequence|for this reason",
@@ -99,10 +99,15 @@ def read_answers(returned: Any) -> list[list[str]]:
         TypeError: If it is something else.
     """
     found = list[list[str]]()
+    expected = "it must return pairs of a question and an answer, or None"
+    if returned is not None and not isinstance(returned, Iterable):
+        raise TypeError(f"{expected}, not {shorten(returned)}")
     for one in returned or ():
-        pair: list[Any] = [one.get("question"), one.get("answer")] if isinstance(one, Mapping) else list(one)
-        if len(pair) != 2 or isinstance(one, str) or not all(isinstance(part, str) and part.strip() for part in pair):
-            raise TypeError("it must return pairs of a question and an answer")
+        pair = [one.get("question"), one.get("answer")] if isinstance(one, Mapping) else one
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise TypeError(f"{expected}, not {shorten(one)}")
+        if not all(isinstance(part, str) and part.strip() for part in pair):
+            raise TypeError(f"{expected}, not {shorten(one)}")
         found.append([part.strip() for part in pair])
     return found
 

@@ -34,10 +34,13 @@ def read_documents(returned: Any) -> list[list[Any]]:
     """Return the texts and further fields of what a function returned: a document or several, or None for none.
 
     Raises:
-        TypeError: If a document is neither text nor a mapping with a ``text``.
+        TypeError: If it is something else, or a document is neither text nor a mapping with a ``text``.
     """
     found = list[list[Any]]()
-    for one in [returned] if isinstance(returned, str | Mapping | Document) else returned or ():
+    several = [] if returned is None else [returned] if isinstance(returned, str | Mapping | Document) else returned
+    if not isinstance(several, Iterable):
+        raise TypeError(f"it must return a document, several, or None, not {shorten(returned)}")
+    for one in several:
         text, fields = one if isinstance(one, Document) else (one, {})
         if isinstance(one, Mapping):
             text, fields = one.get("text"), {name: value for name, value in one.items() if name != "text"}
