@@ -52,6 +52,7 @@ def test_tacl_loss_falls(tiny_bert, tmp_path):
     assert np.mean(found[-10:]) < 0.6 * np.mean(found[:5])
 
 
+@pytest.mark.slow
 def test_infoword_loss_falls(tiny_bert, tmp_path):
     """On training text; on held-out text it rises, since the model memorises so few texts."""
     run(tiny_bert, "infoword", tmp_path / "out", steps=150)

@@ -165,7 +165,7 @@ def test_the_seed_determines_the_weights(models, method, tmp_path):
 
 @pytest.mark.parametrize("method", SINGLE_STAGE)
 def test_an_interrupted_run_resumes_to_identical_weights(models, method, tmp_path):
-    """This also shows that the same seed gives the same weights, and another seed different ones."""
+    """The same seed gives the same weights; for ``lm``, another one gives different weights."""
     run(models["bert"], method, tmp_path / "whole", steps=5)
     with killed(3):
         run(models["bert"], method, tmp_path / "cut", steps=5, save_every=2)
@@ -178,9 +178,10 @@ def test_an_interrupted_run_resumes_to_identical_weights(models, method, tmp_pat
     assert result.tokens == read_json(tmp_path / "whole" / "acclimate.json")["result"]["tokens"]
     logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("whole", "cut")]
     assert len(logs[0]) == len(logs[1]) == 5
-    run(models["bert"], method, tmp_path / "other", steps=5, seed=1)
-    other = weights(tmp_path / "other")
-    assert any(not torch.equal(whole[name], other[name]) for name in whole)
+    if method == "lm":  # all draw their random numbers in the same way
+        run(models["bert"], method, tmp_path / "other", steps=5, seed=1)
+        other = weights(tmp_path / "other")
+        assert any(not torch.equal(whole[name], other[name]) for name in whole)
 
 
 def test_unknown_names_and_invalid_values_are_explained():
