@@ -8,7 +8,7 @@ import datasets
 import pandas
 import pyarrow
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from acclimate.corpus import Corpus
@@ -177,6 +177,7 @@ def in_memory(texts, column):
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), max_size=5), st.sampled_from(["text", "Review"]))
+@example([".", "/", "*"], "text")  # names that exist
 @settings(max_examples=8)
 def test_texts_in_memory_are_the_same_corpus_in_every_form(texts, column):
     texts = ["The soup was cold.", *texts]

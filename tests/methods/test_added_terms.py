@@ -44,6 +44,7 @@ def test_the_added_term_falls_on_held_out_text(tiny_bert, tmp_path, method):
     assert found[-1] < found[0] - 0.02
 
 
+@pytest.mark.slow
 def test_tacl_loss_falls(tiny_bert, tmp_path):
     """On training text, since the base model already solves the few held-out texts."""
     run(tiny_bert, "tacl", tmp_path / "out", steps=100)
@@ -61,6 +62,7 @@ def test_infoword_loss_falls(tiny_bert, tmp_path):
     assert found[-1] < 0.8 * found[0]
 
 
+@pytest.mark.slow
 def test_distillation_keeps_hidden_states_close_to_the_base_model(tiny_bert, tmp_path):
     run(tiny_bert, "mlm", tmp_path / "mlm")
     run(tiny_bert, "kd", tmp_path / "kd", settings={"weight": 30.0})

@@ -251,6 +251,7 @@ def test_a_finished_result_checks_the_teacher_folder(tiny_bert, student, tmp_pat
         assert torch.equal(value, before[name])
 
 
+@pytest.mark.slow
 def test_shared_stages_run_once(tiny_bert, student, monkeypatch, tmp_path):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     options = {"teacher_epochs": 2, "teacher_learning_rate": 1e-3, "epochs": 2, "distill_share": 0.5, **FAST}
