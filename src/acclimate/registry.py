@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
@@ -125,6 +125,47 @@ class Registry(Generic[T]):
             importlib.import_module(f"{self.package}.{module.name}")
         for entry in entry_points(group=self.package):
             entry.load()
+
+
+class Configured:
+    """A registered frozen dataclass whose fields are the parameters that a user gives."""
+
+    name: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    files: ClassVar[tuple[str, ...]] = ()
+    """Parameters that may be paths of files; the identity depends on the content of the files."""
+    main: ClassVar[str] = ""
+    """The parameter that is meant where only a value is given, as in ``{nearest: 50}``."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the parameters and their values."""
+        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that determines the result, as plain values; files and user code by their content."""
+        values = self.settings()
+        for name in self.files:
+            if values[name] is not None and Path(str(values[name])).is_file():
+                values[name] = hash_file(Path(str(values[name])))
+        code = hash_user_code(type(self))
+        return {"name": self.name, **values, **({"code": code} if code else {})}
+
+    def describe(self) -> str:
+        """Return the name, with the parameters that differ from the defaults, as on the command line."""
+        usual = {
+            item.name: item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+            for item in dataclasses.fields(self)  # type: ignore[arg-type]
+        }
+        changed = {name: plain_value(value) for name, value in self.settings().items() if value != usual[name]}
+        return " ".join([self.name, *(f"{name}={value}" for name, value in changed.items())])
+
+
+def plain_value(value: Any) -> Any:
+    """Return the value of a parameter as it is stored: paths as text, functions by their names."""
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    return str(value) if isinstance(value, Path) else value
 
 
 def import_plugin(path: str | Path) -> None:

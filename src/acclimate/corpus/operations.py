@@ -11,7 +11,6 @@ The result of a chain of operations is a file of the cache that is named by the 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from abc import ABC, abstractmethod
@@ -27,10 +26,18 @@ from acclimate.corpus.documents import Corpus, format_count
 from acclimate.corpus.pool import Document, Documents, count_words
 from acclimate.corpus.sources import FileSource
 from acclimate.errors import UserError, shorten
-from acclimate.files import atomic_file, cache_folder, hash_file, read_json_object, write_json
+from acclimate.files import atomic_file, cache_folder, read_json_object, write_json
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.records import fingerprint, texts_fingerprint
-from acclimate.registry import Registry, build_dataclass, hash_user_code, identify_function, parse_entry, parse_number
+from acclimate.registry import (
+    Configured,
+    Registry,
+    build_dataclass,
+    identify_function,
+    parse_entry,
+    parse_number,
+    plain_value,
+)
 
 VERSION = 1  # increment when the same operations give different documents
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 200
@@ -72,22 +79,15 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Operation(ABC):
+class Operation(Configured, ABC):
     """A registered operation; subclasses are frozen dataclasses whose fields are the parameters."""
 
     kind: ClassVar[str] = "selection"
-    name: ClassVar[str] = ""
-    paper: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
-    files: ClassVar[tuple[str, ...]] = ()
-    """Parameters that may be paths of files; the identity depends on the content of the files."""
     functions: ClassVar[tuple[str, ...]] = ()
     """Parameters that are functions of the user, see :func:`acclimate.registry.load_function`. The identity depends on
     their code or, if there is a parameter ``key`` and it is given, on that."""
     models: ClassVar[tuple[str, ...]] = ()
     """Parameters that name models: folders, or names on the Hugging Face Hub."""
-    main: ClassVar[str] = ""
-    """The parameter that is meant where only a value is given, as in ``{nearest: 50}``."""
     stays_in_control: ClassVar[bool] = False
     """Whether a control has the operation as well, as the removal of duplicates; the others are replaced by chance."""
 
@@ -109,29 +109,13 @@ class Operation(ABC):
             Some of the documents (:meth:`Documents.take`), or new ones, which may have further fields.
         """
 
-    def settings(self) -> dict[str, Any]:
-        """Return the parameters and their values."""
-        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-
     def identity(self) -> dict[str, Any]:
-        """Return everything that determines the operation, as plain values; files and user code by their content."""
-        values = self.settings()
-        for name in self.files:
-            if values[name] is not None and Path(str(values[name])).is_file():
-                values[name] = hash_file(Path(str(values[name])))
-        values |= {name: model_fingerprint(values[name]) for name in self.models if values[name] is not None}
-        used = {name: values[name] for name in self.functions if values[name] is not None}
-        values |= {name: identify_function(one, name, values.get("key")) for name, one in used.items()}
-        code = hash_user_code(type(self))
-        kind = {} if self.kind == Operation.kind else {"kind": self.kind}
-        return {"name": self.name, **kind, **values, **({"code": code} if code else {})}
-
-    def describe(self) -> str:
-        """Return the name, with the parameters that differ from the defaults, as on the command line."""
-        given = self.settings()
-        usual = {item.name: item.default for item in dataclasses.fields(self)}
-        changed = {name: _plain(value) for name, value in given.items() if value != usual[name]}
-        return " ".join([self.name, *(f"{name}={value}" for name, value in changed.items())])
+        """Return everything that determines the operation; models and functions of the user by their content, too."""
+        found = super().identity()
+        found |= {name: model_fingerprint(found[name]) for name in self.models if found[name] is not None}
+        used = {name: found[name] for name in self.functions if found[name] is not None}
+        found |= {name: identify_function(one, name, found.get("key")) for name, one in used.items()}
+        return found if self.kind == Operation.kind else {**found, "kind": self.kind}
 
 
 @dataclass(frozen=True)
@@ -279,7 +263,7 @@ def _apply(operation: Operation, documents: Documents, context: Context) -> tupl
         operation=operation.describe(),
         name=operation.name,
         kind=operation.kind,
-        settings={name: _plain(value) for name, value in operation.settings().items()},
+        settings={name: plain_value(value) for name, value in operation.settings().items()},
         counted_by=context.counted_by,
         documents_in=len(documents),
         documents_out=len(result),
@@ -291,13 +275,6 @@ def _apply(operation: Operation, documents: Documents, context: Context) -> tupl
         notes=context.notes,
     )
     return result, account
-
-
-def _plain(value: Any) -> Any:
-    """Return the value of a parameter as it is stored: paths as text, functions by their names."""
-    if callable(value):
-        return getattr(value, "__qualname__", type(value).__qualname__)
-    return str(value) if isinstance(value, Path) else value
 
 
 def _quote(documents: Sequence[str]) -> list[str]:

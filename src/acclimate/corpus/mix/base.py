@@ -15,14 +15,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from acclimate.errors import UserError, shorten, unknown_name_error
-from acclimate.files import hash_file
-from acclimate.registry import Registry, build_dataclass, hash_user_code, parse_entry, parse_number
+from acclimate.registry import Configured, Registry, build_dataclass, parse_entry, parse_number
 
 DOMAIN = "domain"
 """Name of the domain text among the sources."""
@@ -149,20 +147,13 @@ class History:
 
 
 @dataclass(frozen=True)
-class Mix(ABC):
+class Mix(Configured, ABC):
     """A registered mix; subclasses are frozen dataclasses whose fields are the parameters.
 
     A mix that depends on nothing but the progress of the training is asked at its :attr:`moments`, before the training
     begins. One that depends on what is measured is an :class:`AdaptiveMix`.
     """
 
-    name: ClassVar[str] = ""
-    paper: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
-    files: ClassVar[tuple[str, ...]] = ()
-    """Parameters that may be paths of files or folders; the identity depends on the content of files."""
-    main: ClassVar[str] = ""
-    """The parameter that is meant where only a value is given, as in ``{phases: [wiki, domain]}``."""
     classes: ClassVar[tuple[str, ...]] = ()
     """Names of the classes into which the mix divides the documents of each source, with :meth:`classify`."""
 
@@ -201,7 +192,7 @@ class Mix(ABC):
         """
         return asked < len(self.moments) and progress >= self.moments[asked]
 
-    def check(self, names: Sequence[str]) -> None:  # noqa: B027 (most mixes suit any sources)
+    def check(self, names: Sequence[str]) -> None:
         """Check that the mix suits sources with these names.
 
         Raises:
@@ -215,28 +206,6 @@ class Mix(ABC):
     @abstractmethod
     def propose(self, history: History) -> np.ndarray:
         """Return the share of the tokens that each source gets from now on: nonnegative, with the sum 1 (sources,)."""
-
-    def settings(self) -> dict[str, Any]:
-        """Return the parameters and their values."""
-        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-
-    def identity(self) -> dict[str, Any]:
-        """Return everything that determines the mix, as plain values; files and user code by their content."""
-        values = self.settings()
-        for name in self.files:
-            if values[name] is not None and Path(str(values[name])).is_file():
-                values[name] = hash_file(Path(str(values[name])))
-        code = hash_user_code(type(self))
-        return {"name": self.name, **values, **({"code": code} if code else {})}
-
-    def describe(self) -> str:
-        """Return the name, with the parameters that differ from the defaults, as on the command line."""
-        usual = {
-            item.name: item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
-            for item in dataclasses.fields(self)
-        }
-        given = [f"{name}={value}" for name, value in self.settings().items() if value != usual[name]]
-        return " ".join([self.name, *given])
 
 
 @dataclass(frozen=True)
