@@ -260,6 +260,11 @@ class StudyConfig(Strict):
         return [entry for entries in self.sections.values() for entry in entries]
 
     @property
+    def domain_methods(self) -> list[MethodSpec]:
+        """The methods that make a model for each domain."""
+        return [one for one in self.methods if not any(entry.replaces_domains(one.label) for entry in self.entries)]
+
+    @property
     def row_labels(self) -> list[str]:
         """Row labels of the score tables, in order."""
         return [*(method.label for method in self.methods), *(entry.label for entry in self.entries if entry.label)]
