@@ -119,7 +119,7 @@ def test_a_model_without_dropout_is_an_error():
 
 
 def slow_loss(model, batch, row, gates):
-    """Return the loss that ``transformers`` computes for a text alone, with gates folded into copies of the weights."""
+    """Return the loss that ``transformers`` computes for one text, with the gates multiplied into the weights."""
     part = one_text(batch, row)
     weights = dict(model.named_parameters())
     for layer in range(2):

@@ -127,8 +127,9 @@ class DGA(Method):
             reads: As for :func:`acclimate.training.importance.measure_importance`.
             number: Which of several random draws of the same seed is returned, with ``importance="random"``.
         """
-        about: dict[str, Any] = {"measured": self.importance}
+        about: dict[str, Any] = {"measured": "loss" if reads == "loss" else "dropout"}
         if self.importance == "random":
+            about["measured"] = "random"
             generator = torch.Generator().manual_seed(run.seed + number)
             raw = {
                 part: torch.rand(len(layers), layers[0].units, generator=generator) for part, layers in units.items()

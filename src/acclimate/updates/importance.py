@@ -1,8 +1,8 @@
 """Importance of units and weights to general knowledge or to a domain, and the error of a sampled importance.
 
 Units, such as heads, are measured by dropout noise (DGA, Eq. 5 to 8 and 10) or by the loss of a domain (DAS), single
-weights by the diagonal of the Fisher information. The standard error of an importance that was measured on a sample of the text is a jackknife over
-groups of texts.
+weights by the diagonal of the Fisher information. The standard error of an importance that was measured on a sample of
+the text is a jackknife over groups of texts.
 """
 
 from __future__ import annotations
