@@ -31,6 +31,7 @@ CHEAP = {
     "dga": {"importance_tokens": 200},
     "adapter": {"size": 4},
     "mixda": {"gate_size": 8},
+    "pivots": {"least": 2},
     "prompt": {"length": 4},
     "memory": {"entries": 300},
     "tapter": {"dimension": 8, "epochs": 2, "min_count": 2, "buckets": 5_000},
