@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from acclimate.merging import merge
     from acclimate.planning.advice import advise
     from acclimate.study import compare
+    from acclimate.study.pilots import plan_ratio
     from acclimate.tasks import distill, finetune, generate_queries, probe
     from acclimate.training import adapt, pretrain
     from acclimate.training.selection import select, transform
@@ -37,6 +38,7 @@ __all__ = [
     "inspect_leakage",
     "inspect_model",
     "merge",
+    "plan_ratio",
     "pretrain",
     "probe",
     "push_to_hub",
@@ -61,6 +63,7 @@ _EXPORT_MODULES = {
     "inspect_leakage": "acclimate.inspect.leakage",
     "inspect_model": "acclimate.inspect.model",
     "merge": "acclimate.merging",
+    "plan_ratio": "acclimate.study.pilots",
     "select": "acclimate.training.selection",
     "transform": "acclimate.training.selection",
 }
