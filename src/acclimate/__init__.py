@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from acclimate.inspect.leakage import inspect_leakage
     from acclimate.inspect.model import inspect_model
     from acclimate.merging import merge
+    from acclimate.periods import split_periods, temporal_gap
     from acclimate.planning.advice import advise
     from acclimate.study import compare
     from acclimate.study.pilots import plan_ratio
@@ -43,6 +44,8 @@ __all__ = [
     "probe",
     "push_to_hub",
     "select",
+    "split_periods",
+    "temporal_gap",
     "transform",
 ]
 
@@ -65,6 +68,8 @@ _EXPORT_MODULES = {
     "merge": "acclimate.merging",
     "plan_ratio": "acclimate.study.pilots",
     "select": "acclimate.training.selection",
+    "split_periods": "acclimate.periods",
+    "temporal_gap": "acclimate.periods",
     "transform": "acclimate.training.selection",
 }
 

@@ -306,6 +306,12 @@ VERBS = [
         "generate-queries: no such function", "generate-queries --corpus text.txt --generator no.py:f --out out", 2,
         r"no\.py",
     ),
+    Case("periods split: no dates", "periods split --corpus text.txt --out years", 2, r"so without dates"),
+    Case(
+        "periods split: works", "periods split --corpus dated.jsonl --least 1 --out years", 0, r"such as 'soon'",
+        put("dated.jsonl", '{"text": "good", "date": "2019-05"}\n{"text": "bad", "date": "soon"}\n'),
+    ),
+    Case("periods gap: no dates", "periods gap --model bert --task task --quiet", 2, r"no column of dates"),
     Case("push: no model", "push task me/name", 2, r"config\.json"),
     Case("push: an invalid name", "push bert 'a b/c/d'", 2, r"not a valid repository name"),
     Case(

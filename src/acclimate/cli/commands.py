@@ -12,7 +12,7 @@ from acclimate.errors import UserError
 JOURNEY = {
     "Find out": ("demo", "advise", "plan", "compare", "init"),
     "Train": tuple("select transform adapt generate-queries finetune merge distill annotate pretrain".split()),
-    "Look and share": ("inspect", "methods", "push", "doctor", "bench"),
+    "Look and share": ("inspect", "periods", "methods", "push", "doctor", "bench"),
 }
 """The commands by panel of ``acclimate --help``, in the order in which they are used."""
 
@@ -50,6 +50,7 @@ PAGES = {
     "cost": "docs/selective.md",
     "instructions": "docs/decoders.md",
     "benchmarks": "docs/decoders.md",
+    **dict.fromkeys(("periods", "split", "gap", "self-train", "surprisal", "questions"), "docs/time.md"),
 }
 """The page that describes each command, shown at the end of its ``--help``."""
 
