@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import SingleLabel
@@ -34,6 +34,36 @@ def replace_test_with_dev(task: Any) -> Any:
     if not task.dev:
         raise UserError(f"The task '{task.name}' has no dev split, which a search needs.")
     return replace(task, test=task.dev)
+
+
+def cut_dev(task: Any, part: Literal["dev", "tune", "confirm"]) -> Any:
+    """Return a task whose test split is its dev split, or one of two halves of it: one to choose on, one to confirm.
+
+    The cut is drawn with a fixed seed and is the same for every run. Each class (of a task whose rows have one label)
+    goes to both halves in equal parts, and rows that are scored together stay together. The other rows, those of the
+    test split among them, become the dev split: nothing may select weights by it, but a search for contamination
+    finds them.
+
+    Args:
+        task: A task of any kind.
+        part: ``"dev"`` for all of the split, ``"tune"`` or ``"confirm"`` for a half.
+
+    Raises:
+        UserError: If the task has no dev split, or only one row that could be in a half.
+    """
+    if not task.dev:
+        raise UserError(f"The task '{task.name}' has no dev split; give one.")
+    if part == "dev":
+        return replace(task, test=task.dev, dev=task.test)
+    groups = _group_rows(task.dev)
+    random.Random(f"{SUBSAMPLE_SEED}/cut").shuffle(groups)
+    groups.sort(key=lambda places: str(getattr(task.dev[places[0]], "label", "")))  # stable, so each class is shuffled
+    if len(groups) < 2:
+        raise UserError(f"The dev split of '{task.name}' cannot be cut into halves, as all rows belong together.")
+    own = {place for places in groups[part == "confirm" :: 2] for place in places}
+    chosen = [row for place, row in enumerate(task.dev) if place in own]
+    others = [row for place, row in enumerate(task.dev) if place not in own]
+    return replace(task, test=chosen, dev=[*others, *task.test])
 
 
 def limit_splits(task: Any, *, train: int | None = None, dev: int | None = None, test: int | None = None) -> Any:
@@ -61,12 +91,17 @@ def limit_splits(task: Any, *, train: int | None = None, dev: int | None = None,
     return replace(task, **drawn) if drawn else task
 
 
-def _sample_rows(rows: Sequence[Any], count: int, split: str, name: str) -> list[Any]:
+def _group_rows(rows: Sequence[Any]) -> list[list[int]]:
+    """Return the positions of rows that are scored together."""
     groups: dict[Any, list[int]] = {}
     for place, row in enumerate(rows):
         whole = getattr(row, "document", None) or getattr(row, "item", None)
         groups.setdefault(place if whole is None else whole, []).append(place)
-    order = list(groups.values())
+    return list(groups.values())
+
+
+def _sample_rows(rows: Sequence[Any], count: int, split: str, name: str) -> list[Any]:
+    order = _group_rows(rows)
     random.Random(f"{SUBSAMPLE_SEED}/limit/{split}").shuffle(order)
     kept: list[int] = []
     for group in order:
