@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from acclimate.version import __version__
 
 if TYPE_CHECKING:
+    from acclimate.auto import auto
     from acclimate.cards import push_to_hub
     from acclimate.inspect import inspect_embeddings, inspect_importance
     from acclimate.inspect.leakage import inspect_leakage
@@ -26,6 +27,7 @@ __all__ = [
     "__version__",
     "adapt",
     "advise",
+    "auto",
     "compare",
     "distill",
     "finetune",
@@ -47,6 +49,7 @@ __all__ = [
 _EXPORT_MODULES = {
     "adapt": "acclimate.training",
     "advise": "acclimate.planning.advice",
+    "auto": "acclimate.auto",
     "push_to_hub": "acclimate.cards",
     "pretrain": "acclimate.training",
     "distill": "acclimate.tasks",

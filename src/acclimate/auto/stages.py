@@ -12,6 +12,7 @@ import numpy as np
 import yaml
 
 from acclimate.adaptation_rows import monitored_points, read_curves
+from acclimate.auto.confirming import count_reads
 from acclimate.auto.plan import BASE, CHEAPEST, Entrant, Facts, Price, Prices, Skipped, choose_entrants
 from acclimate.errors import UserError, first_line
 from acclimate.evaluation.embeddings import is_sentence_encoder
@@ -40,6 +41,7 @@ from acclimate.study.summary import TaskResult, scoring_of, summarize
 
 PILOT_SHARE, PILOT_SECONDS = 0.003, (2.0, 15.0)
 """Share of the time for which each entrant is adapted to time it, and the least and most seconds of that."""
+CLAIM_PAGE = "claim.html"
 MONITORED_DOCUMENTS = 64
 """Documents that the stability monitor measures after each of its steps, and that losses are measured on."""
 HEADER = "# Written by `acclimate auto`; `acclimate compare {name} --out FOLDER` repeats this stage.\n"
@@ -79,6 +81,7 @@ class Scored:
         losses: Rows of the loss, by text.
         general: Loss on each general text in nats per token (seeds, texts), and the tokens of each (texts,); None if
             there is no general text.
+        folder: Folder of the model of the first seed; None for the base model.
     """
 
     predictions: list[PairedPredictions]
@@ -86,6 +89,7 @@ class Scored:
     curves: list[list[float]] = field(default_factory=list)
     losses: dict[str, LossRow] = field(default_factory=dict)
     general: tuple[np.ndarray, np.ndarray] | None = None
+    folder: Path | None = None
 
 
 @dataclass
@@ -146,11 +150,13 @@ class Stages:
         base: The study of the model, texts and tasks.
         call: Options of :func:`acclimate.compare` that say where jobs run.
         context: Context that jobs run in.
+        metrics: Primary metric by task, once the inputs have been read.
     """
 
     base: Mapping[str, Any]
     call: CompareCall
     context: RunContext
+    metrics: dict[str, str] = field(default_factory=dict)
 
     def run(self, stage: Stage) -> StageResult:
         """Run a stage, or read its results where they are finished.
@@ -243,9 +249,29 @@ class Stages:
             usable=usable,
         ), sum(len(task.test) for task in tasks)
 
+    def count_reads(self, stage: Stage, run: str) -> int:
+        """Record that a run reads the items of a stage, and return how often they have been read, this time included.
+
+        Args:
+            stage: The stage.
+            run: What identifies the run.
+        """
+        inputs, _ = self._read(stage_study(self.base, stage))
+        return max(count_reads(found.task, run) for found in inputs.tasks.values())
+
+    def write_report(self, found: StageResult) -> None:
+        """Write the report of the claim, and the cards of its models."""
+        from acclimate.cards import write_model_cards
+        from acclimate.report import write_report
+
+        if found.results is not None:
+            write_report(found.results, self.context.out / CLAIM_PAGE)
+            write_model_cards(found.results, self.context.out)
+
     def _read(self, study: Mapping[str, Any]) -> tuple[StudyInputs, Contamination]:
         inputs = read_study(StudyConfig.of(study), self.context.backend)
-        return prepare(inputs, progress=self.context.progress)
+        self.metrics = {name: found.metric for (_, name), found in inputs.tasks.items()}
+        return prepare(inputs, progress=False)
 
 
 def _collect(
@@ -293,6 +319,7 @@ def _collect(
             curves=[_heldout_curve(out / "models" / job.key) for job in adapted] if stage.monitored else [],
             losses={row.text: row for row in results.losses if row.method == label},
             general=_general_losses([outcomes[job.key].result for job in entries if job.place.text == "general"]),
+            folder=next((out / "models" / job.key for job in entries if job.makes_model and label != BASE), None),
         )
     if BASE in made.failed:
         raise UserError(f"The base model has no score: {made.failed[BASE]}")

@@ -30,7 +30,7 @@ from acclimate.auto.plan import (
     reprice,
 )
 from acclimate.auto.racing import Decision, RungResult, decide, item_scores, shrunken_gain
-from acclimate.auto.report import AutoResult, RaceRow, report_page
+from acclimate.auto.report import AutoResult, RaceRow, describe_plan
 from acclimate.auto.stages import Scored, Stage, StageResult, Stages
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, read_json_object, write_json
@@ -374,7 +374,7 @@ def _auto(options: AutoOptions) -> AutoResult:
         out.mkdir(parents=True, exist_ok=True)
         state.save()
     plan = state.plan
-    print_message("\n".join(plan.describe()), options.progress)
+    print_message("\n".join(describe_plan(plan)), options.progress)
     state.start()
     result = AutoResult(
         plan=plan,
@@ -425,7 +425,7 @@ def _auto(options: AutoOptions) -> AutoResult:
     result.model = out / MODEL
     result.seconds = plan.prices.timing + state.spent() / state.parallel
     write_json(out / RESULT, result.to_dict())
-    report_page(result, out / PAGE)
+    result.report(out / PAGE)
     return result
 
 

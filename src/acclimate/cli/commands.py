@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from acclimate.errors import UserError
 
 JOURNEY = {
-    "Find out": ("demo", "advise", "compare", "init"),
+    "Find out": ("demo", "advise", "auto", "compare", "init"),
     "Train": tuple("select transform adapt generate-queries finetune merge distill annotate pretrain".split()),
     "Look and share": ("inspect", "methods", "push", "doctor", "bench"),
 }
@@ -19,6 +19,7 @@ JOURNEY = {
 PAGES = {
     "demo": "docs/commands.md",
     "advise": "docs/guides/domain.md",
+    "auto": "docs/auto.md",
     "compare": "docs/study.md",
     "init": "docs/study.md",
     "select": "docs/select.md",
