@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from acclimate.version import __version__
 
 if TYPE_CHECKING:
-    from acclimate.auto import auto
+    from acclimate.tournament import auto
     from acclimate.cards import push_to_hub
     from acclimate.inspect import inspect_embeddings, inspect_importance
     from acclimate.inspect.leakage import inspect_leakage
@@ -49,7 +49,7 @@ __all__ = [
 _EXPORT_MODULES = {
     "adapt": "acclimate.training",
     "advise": "acclimate.planning.advice",
-    "auto": "acclimate.auto",
+    "auto": "acclimate.tournament",
     "push_to_hub": "acclimate.cards",
     "pretrain": "acclimate.training",
     "distill": "acclimate.tasks",

@@ -21,7 +21,7 @@ def auto(options: AutoOptions) -> None:
 
     Run it again to resume after an interruption.
     """
-    from acclimate.auto import auto as run
+    from acclimate.tournament import auto as run
 
     result = run(**values(options))
     typer.echo("\n".join(result.describe()))

@@ -12,8 +12,8 @@ import numpy as np
 import yaml
 
 from acclimate.adaptation_rows import monitored_points, read_curves
-from acclimate.auto.confirming import count_reads
-from acclimate.auto.plan import BASE, CHEAPEST, Entrant, Facts, Price, Prices, Skipped, choose_entrants
+from acclimate.tournament.confirming import count_reads
+from acclimate.tournament.plan import BASE, CHEAPEST, Entrant, Facts, Price, Prices, Skipped, choose_entrants
 from acclimate.errors import UserError, first_line
 from acclimate.evaluation.embeddings import is_sentence_encoder
 from acclimate.evaluation.statistics import PairedPredictions

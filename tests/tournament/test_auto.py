@@ -7,7 +7,7 @@ import json
 import pytest
 
 import acclimate
-from tests.auto.worlds import World, options, tournament_files
+from tests.tournament.worlds import World, options, tournament_files
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acclimate.auto.claim import ClaimResult
-from acclimate.auto.plan import BASE, RACE_SEEDS, Entrant, Plan
+from acclimate.tournament.claim import ClaimResult
+from acclimate.tournament.plan import BASE, RACE_SEEDS, Entrant, Plan
 from acclimate.display import Reported, data_frame
 from acclimate.records import Record, internal, optional
 from acclimate.report.score_figures import RACE
@@ -145,7 +145,7 @@ class AutoResult(Reported, Record):
             claim = self.claim
             lines.append(
                 f"Claim: {claim.seeds} fresh seeds ({', '.join(map(str, self.claim_seeds))}) of both models, "
-                f"{claim.items:,} items"
+                f"{claim.item_count:,} items"
             )
             if claim.reads > 1:
                 lines.append(
@@ -210,7 +210,7 @@ class AutoResult(Reported, Record):
             rows.append(["limit of that loss", claim.limit, None])
         note = (
             f"{claim.winner} against the base model, both trained with {claim.seeds} fresh seeds and compared once on "
-            f"{claim.items:,} items. Bounds have {100 * claim.confidence:.3g} % confidence, each on its own side. The "
+            f"{claim.item_count:,} items. Bounds have {100 * claim.confidence:.3g} % confidence, each on its own side. The "
             f"confirming items have been read {claim.reads} times, this one included."
         )
         return ReportTable(title="The claim", note=note, columns=["", "estimate", "bound"], rows=rows)

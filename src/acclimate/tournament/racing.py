@@ -1,7 +1,7 @@
 """The race: which entrants are dropped after a rung, and how far the gain of the leader is flattered by the choice.
 
 Decisions come from paired differences per item on the tune part of dev. A wrong decision costs some of the gain, and
-never the validity of the claim, which has its own data and seeds (:mod:`acclimate.auto.claim`).
+never the validity of the claim, which has its own data and seeds (:mod:`acclimate.tournament.claim`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.auto.claim import ClaimResult, GeneralLosses, make_claim
-from acclimate.auto.plan import (
+from acclimate.tournament.claim import ClaimResult, GeneralLosses, make_claim
+from acclimate.tournament.plan import (
     BASE,
     CHEAPEST,
     CLAIM_SEEDS,
@@ -29,9 +29,9 @@ from acclimate.auto.plan import (
     race_seconds,
     reprice,
 )
-from acclimate.auto.racing import Decision, RungResult, decide, item_scores, shrunken_gain
-from acclimate.auto.report import AutoResult, RaceRow, describe_plan
-from acclimate.auto.stages import Scored, Stage, StageResult, Stages
+from acclimate.tournament.racing import Decision, RungResult, decide, item_scores, shrunken_gain
+from acclimate.tournament.report import AutoResult, RaceRow, describe_plan
+from acclimate.tournament.stages import Scored, Stage, StageResult, Stages
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, read_json_object, write_json
 from acclimate.merging.merge import find_folder
@@ -454,8 +454,6 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
     """
     names = ("model", "corpus", "task", "heldout", "general", "encoding", *option_fields(LabelOptions))
     described = place_data({name: getattr(options, name) for name in names}, out)
-    if not described.get("task"):
-        raise UserError("A tournament needs --task: a labelled task with a dev split, on which entrants are scored.")
     base: dict[str, Any] = draft_study(described)
     call = build(
         CompareCall,
@@ -469,7 +467,7 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
     context = RunContext(options.backend or Backend(), out, options.progress)
     gpus = len(visible_gpus())
     parallel = max(1, min(gpus, gpus if options.workers == "auto" else int(options.workers or 1)))
-    unrecorded = ("out", "progress", "backend", "dry_run", "workers", "per_gpu", *described)
+    unrecorded = ("out", "progress", "backend", "dry_run", "workers", "per_gpu", *names)
     others = {name: str(getattr(options, name)) for name in option_fields(AutoOptions) if name not in unrecorded}
     return Stages(base, call, context), _State.open(out / STATE, fingerprint([base, others]), parallel)
 
