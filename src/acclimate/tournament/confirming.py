@@ -1,101 +1,26 @@
-"""The confirming part of dev: how dev is cut, and how often the part that confirms has been read."""
+"""How often the items that confirm a gain have been read."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+from typing import Any
 
 from acclimate.errors import UserError, check_stop
 from acclimate.files import cache_folder, read_json, write_json
 from acclimate.locks import POLL_SECONDS, Claim
 from acclimate.records import fingerprint
-from acclimate.tasks.drawing import draw_rows
 from acclimate.tasks.kinds import find_task_kind
 
-CONFIRM_SHARE = 0.5
-"""Share of the dev items that confirm."""
 SKETCH = 200
 """Number of hashes that a read is remembered by: the smallest of the hashes of its items."""
 LEDGER = ".acclimate-reads.json"
 ABOUT = "How often acclimate auto has confirmed a gain on these items; from the second time on, its bounds are wider."
 
 log = logging.getLogger(__name__)
-
-
-class Parts(NamedTuple):
-    """A task whose test split is the tune part of dev, and one whose test split is the confirming part.
-
-    The dev split of both is the tune part, so that no epoch is selected on the items that confirm.
-    """
-
-    tune: Any
-    confirm: Any
-
-
-def cut_dev(task: Any, seed: int = 0) -> Parts:
-    """Cut the dev split of a task once into a part that the race is decided on and a part that confirms.
-
-    The classes, or low and high numbers, keep their shares in both parts. Items of the same document, passage or text
-    stay together. The cut depends on the items and the seed, not on their order; the items keep the order of the file.
-
-    Args:
-        task: A task of any kind.
-        seed: Random seed.
-
-    Raises:
-        UserError: If the task has no dev split, or all of its items belong together.
-    """
-    dev = list(task.dev)
-    if not dev:
-        raise UserError(
-            f"The task '{task.name}' has no dev split, which decides the race and confirms its winner; add one."
-        )
-    kind = find_task_kind(task)
-    drawn = set(draw_rows(_groups(kind, dev), kind.strata(dev), {"confirm": CONFIRM_SHARE}, seed)["confirm"])
-    tune, confirm = (
-        [item for place, item in enumerate(dev) if (place in drawn) == wanted] for wanted in (False, True)
-    )
-    if not tune or not confirm:
-        raise UserError(
-            f"The dev split of '{task.name}' cannot be cut in two: its {len(dev)} items are of one text or document, "
-            "or too few of each class; add more."
-        )
-    return Parts(replace(task, dev=tune, test=tune), replace(task, dev=tune, test=confirm))
-
-
-def _groups(kind: Any, items: Sequence[Any]) -> list[str]:
-    """Return what each item must stay together with: items are linked if they share a document, an item or a text."""
-    keys: dict[tuple[str, str], int] = {}
-    links = []
-    for place, item in enumerate(items):
-        shared = {
-            "document": getattr(item, "document", None),
-            "item": getattr(item, "item", None),
-            "text": kind.item_text(item),
-        }
-        links += [
-            (place, keys.setdefault((name, value), len(keys))) for name, value in shared.items() if value is not None
-        ]
-    rows, columns = np.transpose(links)
-    total = len(items) + len(keys)
-    graph = coo_array((np.ones(len(rows)), (rows, len(items) + columns)), shape=(total, total))
-    _, found = connected_components(graph, directed=False)
-    # A group is named by its smallest text, so that its name does not depend on the order of the items.
-    names: dict[int, str] = {}
-    for place, item in enumerate(items):
-        text = kind.item_text(item)
-        names[found[place]] = min(names.get(found[place], text), text)
-    return [names[found[place]] for place in range(len(items))]
 
 
 def count_reads(task: Any, run: str) -> int:

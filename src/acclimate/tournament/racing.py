@@ -222,7 +222,12 @@ def _stack(scores: Sequence[np.ndarray]) -> np.ndarray:
     Raises:
         ValueError: If there are none, or their shapes differ.
     """
-    if not scores or len({np.shape(one) for one in scores}) > 1 or np.ndim(scores[0]) != 2 or not np.size(scores[0]):
+    if (
+        not len(scores)
+        or len({np.shape(one) for one in scores}) > 1
+        or np.ndim(scores[0]) != 2
+        or not np.size(scores[0])
+    ):
         raise ValueError("All entrants need scores of the same seeds and items, at least one of each.")
     return np.stack([np.asarray(one, dtype=float) for one in scores])
 
