@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from acclimate.version import __version__
 
 if TYPE_CHECKING:
+    from acclimate.tournament import auto
     from acclimate.cards import push_to_hub
     from acclimate.inspect import inspect_embeddings, inspect_importance
     from acclimate.inspect.leakage import inspect_leakage
@@ -28,6 +29,7 @@ __all__ = [
     "__version__",
     "adapt",
     "advise",
+    "auto",
     "compare",
     "distill",
     "finetune",
@@ -52,6 +54,7 @@ __all__ = [
 _EXPORT_MODULES = {
     "adapt": "acclimate.training",
     "advise": "acclimate.planning.advice",
+    "auto": "acclimate.tournament",
     "push_to_hub": "acclimate.cards",
     "pretrain": "acclimate.training",
     "distill": "acclimate.tasks",

@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from acclimate.errors import UserError
 
 JOURNEY = {
-    "Find out": ("demo", "advise", "plan", "compare", "init"),
+    "Find out": ("demo", "advise", "plan", "auto", "compare", "init"),
     "Train": tuple("select transform adapt generate-queries finetune merge distill annotate pretrain".split()),
     "Look and share": ("inspect", "periods", "methods", "push", "doctor", "bench"),
 }
@@ -21,6 +21,7 @@ PAGES = {
     "advise": "docs/guides/domain.md",
     "plan": "docs/plan.md",
     "ratio": "docs/plan.md",
+    "auto": "docs/auto.md",
     "compare": "docs/study.md",
     "init": "docs/study.md",
     "select": "docs/select.md",
