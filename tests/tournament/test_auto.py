@@ -16,8 +16,8 @@ def folder(tmp_path_factory):
 
 
 def test_an_adaptation_that_helps_is_handed_back(folder, tmp_path):
-    world = World(gains={"mlm": 0.12})
+    world = World(gains={"lm": 0.12})
     result = acclimate.auto(**options(folder, tmp_path / "out", backend=world.backend()))
     print(result)
     assert result.winner == "lm" and result.holds
-    assert json.loads((tmp_path / "out" / "model" / "config.json").read_text())["method"] == "mlm"
+    assert json.loads((tmp_path / "out" / "model" / "config.json").read_text())["method"] == "lm"
