@@ -43,6 +43,12 @@ planning = typer.Typer(
     epilog=make_epilog("acclimate plan ratio --log runs.csv --target-tokens 100000000 --out plan/", PAGES["plan"]),
 )
 app.add_typer(planning, name="plan")
+over_time = typer.Typer(
+    no_args_is_help=True,
+    help="Divide dated text and tasks into periods, and measure how models age.",
+    epilog=make_epilog("acclimate periods gap --model roberta-base --task dated.csv --by year", PAGES["periods"]),
+)
+app.add_typer(over_time, name="periods")
 
 DISTRIBUTED = ("adapt", "pretrain", "finetune", "bench")
 """Commands whose work the processes of one run share."""
