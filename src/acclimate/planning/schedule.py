@@ -173,14 +173,15 @@ def make_schedule_plan(options: ScheduleOptions) -> Plan:
             "often (--heldout-every), or give more logs."
         )
     fit = fit_law(law, inputs, losses, seed=options.seed, resamples=options.resamples)
-    rows, ends, drawn = [], [], []
+    rows: list[dict[str, Any]] = []
+    ends, drawn = list[Interval](), list[np.ndarray]()
     for schedule in wanted:
         area, annealing = measure_areas(schedule.rates(), options.decay)
         end = at(area, annealing, np.array([schedule.steps]))
         drawn.append(np.array([float(draw.predict(end)[0]) for draw in fit.draws]))
         ends.append(Interval(float(fit.predict(end)[0]), *interval(drawn[-1])))
         rows.append({"schedule": schedule.name, "area": float(area[-1]), "annealing": float(annealing[-1])})
-    first, *others = np.argsort([end.value for end in ends])
+    first, *others = np.argsort([float(end.value or 0) for end in ends])
     spread = float(np.ptp(losses))
     refused = is_too_wide(ends[first], ends[first].low, ends[first].low + spread)
     rival = interval(drawn[others[0]] - drawn[first]) if others else (1.0, 1.0)
@@ -211,9 +212,8 @@ def make_schedule_plan(options: ScheduleOptions) -> Plan:
             left.plot(curve.steps, fit.predict(one), color=f"C{number}", lw=1)
         left.set(xlabel="step", ylabel=f"{loss}, nats per token")
         for number, end in enumerate(ends):
-            right.errorbar(
-                number, end.value, [[end.value - end.low], [end.high - end.value]], fmt="o", color="0.2", ms=4
-            )
+            right.plot([number] * 2, [end.low, end.high], color="0.2", lw=1)
+            right.plot([number], [end.value], "o", color="0.2", ms=4)
         right.set_xticks(range(len(ends)), [schedule.name for schedule in wanted], rotation=90, fontsize=6)
 
     lines = _describe(values, ends[first], wanted[others[0]].name if others else "")

@@ -114,7 +114,7 @@ def _draft(options: Any, **more: Any) -> dict[str, Any]:
     """Return a study of the text and model of a plan, without methods."""
     if options.model is None:
         raise UserError("--run needs a model; give it with --model.")
-    texts = {name: getattr(options, name, ()) for name in ("corpus", "heldout", "general")}
+    texts: dict[str, Any] = {name: getattr(options, name, ()) for name in ("corpus", "heldout", "general")}
     return draft_study(build(InitOptions, STUDY, model=options.model, advice=False, **texts, **more))
 
 
