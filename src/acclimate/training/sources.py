@@ -83,8 +83,8 @@ def open_sources(given: Mapping[str, Any], text_column: str, kept: Corpus | None
     for source, share in _shares("chat", given):
         found.append(Source(source if isinstance(source, Chats) else Chats(source), share))
     if kept is not None and given.get("replay_memory"):
-        share = given.get("memory_share")
-        found.append(Source(kept, REPLAY_SHARE if share is None else share))
+        chosen = given.get("memory_share")
+        found.append(Source(kept, REPLAY_SHARE if chosen is None else chosen))
     if (total := sum(source.share or 0 for source in found)) >= 1:
         raise UserError(
             f"The shares of replay and chat are {total:.0%} together and leave nothing for the domain text."
