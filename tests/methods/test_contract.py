@@ -29,6 +29,9 @@ DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"steps": 3, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
 CHEAP = {
     "dga": {"importance_tokens": 200},
+    "das": {"importance_tokens": 200},
+    "der++": {"memory": 8},
+    "ewc": {"tokens": 200},
     "adapter": {"size": 4},
     "mixda": {"gate_size": 8},
     "pivots": {"least": 2},
@@ -143,7 +146,7 @@ def test_adapts_a_decoder_or_says_why_not(decoders, method, kind, tmp_path):
     assert model(input_ids=ids).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("method", ["dga", "simcse"])
+@pytest.mark.parametrize("method", ["dga", "das", "simcse"])
 def test_a_contrast_of_dropout_masks_needs_dropout(tiny_llama, method, tmp_path):
     with pytest.raises(UserError, match=r"--dropout 0\.1"):
         run(tiny_llama, method, tmp_path / "out", steps=1)
