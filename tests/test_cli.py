@@ -118,7 +118,7 @@ VERBS = sorted(typer.main.get_command(cli.app).commands)
 @each("verb", [verb for verb in VERBS if verb not in ("adapt", "bench", "pretrain", "finetune")])
 def test_commands_that_cannot_share_work_refuse_several_processes(verb, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    code, _, err = call(monkeypatch, capsys, verb, *(["leakage"] if verb == "inspect" else []))
+    code, _, err = call(monkeypatch, capsys, verb, *{"inspect": ["leakage"], "periods": ["split"]}.get(verb, []))
     assert code == 2
     assert f"Start 'acclimate {verb}' without torchrun" in err
     assert ("--workers auto" in err) == (verb == "compare")

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from acclimate.cli import advise, compare, demo, doctor, inspect, merge, tasks, training
+from acclimate.cli import advise, auto, compare, demo, doctor, inspect, merge, periods, plan, tasks, training
 from acclimate.cli.app import app
 from acclimate.errors import Stopped, UserError, explain_os_error, first_line, stop_on_signals
 from acclimate.files import cache_path
@@ -18,12 +18,15 @@ from acclimate.files import cache_path
 __all__ = [
     "advise",
     "app",
+    "auto",
     "compare",
     "demo",
     "doctor",
     "inspect",
     "main",
     "merge",
+    "periods",
+    "plan",
     "tasks",
     "training",
 ]
