@@ -32,6 +32,7 @@ from acclimate.report.formatting import (
     verdict_entry,
 )
 from acclimate.report.score_figures import probe_table
+from acclimate.report.sequences import sequence_tables
 from acclimate.report.timing import adaptation_runs, preparation_time, score_time
 from acclimate.results import ReportTable, StudyResults
 from acclimate.rows import (
@@ -57,7 +58,7 @@ def tables(results: StudyResults) -> list[Table]:
     every = [win_counts(results), means(results), scores(results), losses(results), forgetting(results)]
     every += [probe_table(results), drift(results), corpus_contamination(results), train_contamination(results)]
     every += [score_time(results), adaptation_runs(results), preparation_time(results)]
-    every += [distillations(results), *map(_from_job, results.tables), searches(results)]
+    every += [*sequence_tables(results), distillations(results), *map(_from_job, results.tables), searches(results)]
     return [_without_constant_columns(table) for table in every if table.rows]
 
 
@@ -221,8 +222,7 @@ def losses(results: StudyResults) -> Table:
         )
     table = Table("Held-out loss and forgetting", note, names, numeric, minor=["change", *names[7:]])
     for row in results.losses:
-        cells = [Entry(row.model), Entry(row.domain)]
-        cells += [Entry(row.text), Entry(method_name(row))]
+        cells = [Entry(name) for name in (row.model, row.domain, row.text, method_name(row))]
         entry = row.difference
         shown = entry or row.bits_per_byte_difference
         mark = LOSS_VERDICTS[shown.verdict] if shown else ""
