@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from acclimate.inspect.leakage import inspect_leakage
     from acclimate.inspect.model import inspect_model
     from acclimate.merging import merge
-    from acclimate.periods import split_periods, temporal_gap
+    from acclimate.periods import split_periods, temporal_gap, temporal_self_training
     from acclimate.planning.advice import advise
     from acclimate.study import compare
     from acclimate.tasks import distill, finetune, generate_queries, probe
@@ -44,6 +44,7 @@ __all__ = [
     "select",
     "split_periods",
     "temporal_gap",
+    "temporal_self_training",
     "transform",
 ]
 
@@ -67,6 +68,7 @@ _EXPORT_MODULES = {
     "select": "acclimate.training.selection",
     "split_periods": "acclimate.periods",
     "temporal_gap": "acclimate.periods",
+    "temporal_self_training": "acclimate.periods",
     "transform": "acclimate.training.selection",
 }
 
