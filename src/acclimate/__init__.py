@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from acclimate.version import __version__
 
 if TYPE_CHECKING:
+    from acclimate.tournament import auto
     from acclimate.cards import push_to_hub
     from acclimate.inspect import inspect_embeddings, inspect_importance
     from acclimate.inspect.leakage import inspect_leakage
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from acclimate.periods import split_periods, temporal_gap, temporal_self_training
     from acclimate.planning.advice import advise
     from acclimate.study import compare
+    from acclimate.study.pilots import plan_ratio
     from acclimate.tasks import distill, finetune, generate_queries, probe
     from acclimate.training import adapt, pretrain
     from acclimate.training.selection import select, transform
@@ -27,6 +29,7 @@ __all__ = [
     "__version__",
     "adapt",
     "advise",
+    "auto",
     "compare",
     "distill",
     "finetune",
@@ -38,6 +41,7 @@ __all__ = [
     "inspect_leakage",
     "inspect_model",
     "merge",
+    "plan_ratio",
     "pretrain",
     "probe",
     "push_to_hub",
@@ -51,6 +55,7 @@ __all__ = [
 _EXPORT_MODULES = {
     "adapt": "acclimate.training",
     "advise": "acclimate.planning.advice",
+    "auto": "acclimate.tournament",
     "push_to_hub": "acclimate.cards",
     "pretrain": "acclimate.training",
     "distill": "acclimate.tasks",
@@ -65,6 +70,7 @@ _EXPORT_MODULES = {
     "inspect_leakage": "acclimate.inspect.leakage",
     "inspect_model": "acclimate.inspect.model",
     "merge": "acclimate.merging",
+    "plan_ratio": "acclimate.study.pilots",
     "select": "acclimate.training.selection",
     "split_periods": "acclimate.periods",
     "temporal_gap": "acclimate.periods",

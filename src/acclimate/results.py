@@ -35,6 +35,7 @@ from acclimate.rows import (
     TaskScores,
     WinCount,
 )
+from acclimate.sequence_rows import SequenceRow
 
 if TYPE_CHECKING:
     import pandas
@@ -153,6 +154,7 @@ class StudyResults(Reported, Record):
         drift: How far adaptation moved embeddings and hidden states.
         contamination: Dev and test texts in corpora and train splits.
         selections: What selections of text did, by domain and method.
+        sequences: Methods on domains one after the other.
         unchecked: Corpora and train splits that should have been searched for dev and test texts but were not.
         folder: Folder of the study; None if unknown. It is not part of ``results.json``.
     """
@@ -186,6 +188,7 @@ class StudyResults(Reported, Record):
     masked: list[MaskedSample] = field(default_factory=list)
     distillations: list[DistillationRow] = field(default_factory=list)
     tables: list[ReportTable] = field(default_factory=list)
+    sequences: list[SequenceRow] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     jobs: JobCounts = field(default_factory=JobCounts)
     config: dict[str, Any] = field(default_factory=dict)

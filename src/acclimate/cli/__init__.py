@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from acclimate.cli import advise, compare, demo, doctor, inspect, merge, periods, tasks, training
+from acclimate.cli import advise, auto, compare, demo, doctor, inspect, merge, periods, plan, tasks, training
 from acclimate.cli.app import app
 from acclimate.errors import Stopped, UserError, explain_os_error, first_line, stop_on_signals
 from acclimate.files import cache_path
@@ -18,6 +18,7 @@ from acclimate.files import cache_path
 __all__ = [
     "advise",
     "app",
+    "auto",
     "compare",
     "demo",
     "doctor",
@@ -25,6 +26,7 @@ __all__ = [
     "main",
     "merge",
     "periods",
+    "plan",
     "tasks",
     "training",
 ]

@@ -37,6 +37,12 @@ inspection = typer.Typer(
 )
 app.add_typer(inspection, name="inspect")
 
+planning = typer.Typer(
+    no_args_is_help=True,
+    help="Plan a training from smaller ones.",
+    epilog=make_epilog("acclimate plan ratio --log runs.csv --target-tokens 100000000 --out plan/", PAGES["plan"]),
+)
+app.add_typer(planning, name="plan")
 over_time = typer.Typer(
     no_args_is_help=True,
     help="Divide dated text and tasks into periods, and measure how models age.",

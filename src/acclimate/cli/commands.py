@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from acclimate.errors import UserError
 
 JOURNEY = {
-    "Find out": ("demo", "advise", "compare", "init"),
+    "Find out": ("demo", "advise", "plan", "auto", "compare", "init"),
     "Train": tuple("select transform adapt generate-queries finetune merge distill annotate pretrain".split()),
     "Look and share": ("inspect", "periods", "methods", "push", "doctor", "bench"),
 }
@@ -19,6 +19,9 @@ JOURNEY = {
 PAGES = {
     "demo": "docs/commands.md",
     "advise": "docs/guides/domain.md",
+    "plan": "docs/plan.md",
+    "ratio": "docs/plan.md",
+    "auto": "docs/auto.md",
     "compare": "docs/study.md",
     "init": "docs/study.md",
     "select": "docs/select.md",
@@ -41,6 +44,10 @@ PAGES = {
     "embeddings": "docs/analyses.md",
     "leakage": "docs/evidence.md",
     "experts": "docs/select.md",
+    "specificity": "docs/analyses.md",
+    "task-words": "docs/analyses.md",
+    "sensitivity": "docs/analyses.md",
+    "review": "docs/analyses.md",
     "cost": "docs/selective.md",
     "instructions": "docs/decoders.md",
     "benchmarks": "docs/decoders.md",

@@ -8,7 +8,7 @@ only one of the two sources of variance is too narrow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +44,8 @@ class Interval:
         high: Upper end of the interval.
         p: Two-sided p-value of "no difference", below 0.05 exactly if the interval excludes zero.
         is_error: Whether lower values are better.
+        error: Standard error of the difference; infinite if it cannot be estimated.
+        freedom: Degrees of freedom of Student's t, for intervals of another confidence.
     """
 
     difference: float
@@ -51,6 +53,8 @@ class Interval:
     high: float
     p: float
     is_error: bool = False
+    error: float = field(default=np.inf, compare=False)
+    freedom: float = field(default=np.inf, compare=False)
 
     @property
     def verdict(self) -> str:
@@ -194,7 +198,7 @@ def mean_paired_bootstrap(
     if any(task.metric in task.scoring.errors for task in tasks):
         return replace(found, is_error=True)
     # With two seeds the interval can exceed the range of a difference of shares.
-    return Interval(found.difference, max(found.low, -1.0), min(found.high, 1.0), found.p)
+    return replace(found, low=max(found.low, -1.0), high=min(found.high, 1.0))
 
 
 def paired_difference(
@@ -436,14 +440,12 @@ def student_interval(
         interaction = max(0.0, draw_variance - mean_variance) / (effective_draws - 1)
         item_variance = max(mean_variance - interaction, mean_variance - seed_variance, 0.0)
     variance = item_variance + seed_variance
-    if variance < 1e-30:
-        if abs(estimate) < 1e-15:
-            return Interval(estimate, estimate, estimate, 1.0)
-        # All items agree: the p-value is that of the permutation test, not significant for up to five items.
-        p = 2.0 ** (1 - items)
-        return Interval(estimate, estimate, estimate, p) if p < 0.05 else Interval(estimate, -np.inf, np.inf, p)
+    if variance < 1e-30:  # all items agree: p is that of the permutation test, not significant for up to five items
+        p = 1.0 if abs(estimate) < 1e-15 else 2.0 ** (1 - items)
+        margin = np.inf if 0.05 <= p < 1 else 0.0
+        return Interval(estimate, estimate - margin, estimate + margin, p, error=margin)
     error = float(np.sqrt(variance))
     freedom = variance**2 / (item_variance**2 / (items - 1) + seed_variance**2 / max(draws - 1, 1))
     margin = float(stats.t.ppf(0.975, freedom)) * error
     p = float(2 * stats.t.sf(abs(estimate) / error, freedom))
-    return Interval(estimate, estimate - margin, estimate + margin, p)
+    return Interval(estimate, estimate - margin, estimate + margin, p, error=error, freedom=freedom)

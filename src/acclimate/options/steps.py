@@ -10,6 +10,7 @@ from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, METHOD, Option
 from acclimate.options.numbers import Count, Fraction, NonNegative
+from acclimate.options.replay import MEMORY_OPTIONS
 
 if TYPE_CHECKING:
     from acclimate.corpus import Corpus
@@ -24,7 +25,7 @@ HELDOUT_EVERY = 50
 """Default number of optimizer steps between measurements of the held-out loss."""
 MEASURING_OPTIONS = ("monitor", "keep_best", "patience")
 """Options of the measurements during training; they are part of the identity of the held-out text."""
-STEP_OPTIONS = ("l2_sp", "ewc", "layer_decay", "freeze", "refactor_every")
+STEP_OPTIONS = ("l2_sp", "ewc", "layer_decay", "freeze", "refactor_every", *MEMORY_OPTIONS)
 """Options that are part of an identity only where they differ from the default, so that older results stay valid."""
 
 

@@ -20,6 +20,7 @@ from acclimate.report.score_figures import (
     forest_plot,
     probe_curves,
     probe_differences,
+    race_plot,
     reliability_diagram,
     reliability_table,
     tradeoff_plot,
@@ -62,6 +63,13 @@ class Figure:
 
 
 FIGURES = (
+    Figure(
+        "race",
+        "The race",
+        "Gain over the base model on the items that the race is decided on, by tokens per adaptation. Crosses mark "
+        "entrants that were dropped. The highest gain is flattered by the choice; the claim is not.",
+        race_plot,
+    ),
     Figure(
         "differences",
         "Differences to the baseline",

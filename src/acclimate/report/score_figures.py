@@ -12,6 +12,7 @@ from acclimate.report.figures import (
     GRID,
     INK,
     MUTED,
+    SERIES,
     colour_index,
     legend,
     marker,
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 MAX_DOT, MIN_DOT = 240.0, 6.0
 """Area in square points of the dot of a confidence bin with all predictions, and of the smallest dot."""
+
+RACE = "The race"
+"""Title of the table that :func:`race_plot` draws."""
 
 MIN_SPAN = 2.0
 """Percentage points that the axis of differences covers at least."""
@@ -308,3 +312,36 @@ def probe_table(results: StudyResults) -> Table:
 
 def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name}: {count}" for name, count in counts.items())
+
+
+@styled
+def race_plot(results: StudyResults) -> str:
+    """Draw the gain of each entrant of a tournament over the base model by tokens; empty without a race."""
+    table = next((table for table in results.tables if table.title == RACE), None)
+    if table is None:
+        return ""
+    places = [table.columns.index(name) for name in ("entrant", "tokens", "gain", "decision")]
+    lines: dict[str, list[tuple[int, float, str]]] = {}
+    for label, tokens, gain, decision in ([row[place] for place in places] for row in table.rows):
+        if gain is not None:
+            lines.setdefault(label, []).append((tokens, gain, decision))
+    if not lines:
+        return ""
+    figure = new_figure(3.6)
+    axes = figure.subplots()
+    axes.axhline(0, color=INK, linewidth=1)
+    for number, points in enumerate(lines.values()):
+        tokens, gains, decisions = zip(*points, strict=True)
+        colour = series(number % SERIES)
+        axes.plot(tokens, gains, color=colour, linewidth=1.6, marker=marker(number), markersize=5)
+        if decisions[-1].startswith("dropped"):
+            axes.plot(tokens[-1:], gains[-1:], "x", color=MUTED, markersize=11, mew=1.6)
+    axes.set_xscale("log")
+    sizes = sorted({point[0] for points in lines.values() for point in points})
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.minorticks_off()
+    axes.set_xlabel("tokens per adaptation")
+    axes.set_ylabel("gain, percentage points")
+    axes.grid(color=GRID, linewidth=0.6)
+    legend(figure, [(marker(number), series(number % SERIES), label) for number, label in enumerate(lines)])
+    return svg(figure, "race", "Gain of each entrant over the base model by tokens")

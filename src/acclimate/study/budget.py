@@ -185,7 +185,7 @@ def fit_budget(
     fixed = sum((known.estimate(job) or (0.0, ""))[0] for job in others)
     overhead, seconds_per_token, corpus_tokens = 0.0, 0.0, 0.0
     for jobs in adaptations.values():
-        speed, extra, size = _time(jobs[0], backend, out, progress)
+        speed, extra, size = time_adaptation(jobs[0], backend, out, progress=progress)
         overhead += len(jobs) * extra
         seconds_per_token += len(jobs) / speed
         corpus_tokens = max(corpus_tokens, size)
@@ -234,10 +234,20 @@ def divide_time(
     )
 
 
-def _time(job: AdaptJob, backend: Backend, out: Path, progress: bool) -> tuple[float, float, float]:
-    """Return the tokens per second of an adaptation, its seconds besides training, and the tokens of its corpus."""
+def time_adaptation(
+    job: AdaptJob, backend: Backend, out: Path, *, seconds: float = PILOT_SECONDS, progress: bool = False
+) -> tuple[float, float, float]:
+    """Adapt for a while, and return the tokens per second, the seconds besides training, and the tokens of the corpus.
+
+    Args:
+        job: The adaptation.
+        backend: The expensive functions.
+        out: Folder of the study, whose models it may start from.
+        seconds: Training time.
+        progress: Show progress bars.
+    """
     options = {name: value for name, value in job.options.items() if name not in BUDGETS}
-    pilot = replace(job, options={**options, "max_minutes": PILOT_SECONDS / 60})
+    pilot = replace(job, options={**options, "max_minutes": seconds / 60})
     with TemporaryDirectory(dir=out) as folder:
         timed = _run_timed(pilot, _PilotContext(backend, Path(folder), progress, study=out), time.monotonic)
     result = timed.result

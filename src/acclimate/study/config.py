@@ -70,7 +70,7 @@ def _adapt_value(name: str, value: Any) -> Any:
 
 
 class MethodSpec(OperationSpec, ShortForm):
-    """A method of adaptation: its name, or ``{name, label?, on?, adapt?, search?, **parameters}``.
+    """A method of adaptation: its name, or ``{name, label?, on?, adapt?, scored?, search?, **parameters}``.
 
     All other keys are parameters of the method.
 
@@ -81,6 +81,7 @@ class MethodSpec(OperationSpec, ShortForm):
         adapt: Settings of adaptation for this method, which override those of the study.
         select: Selection from the text of the domain, in place of that of the domain; ``random`` is its control.
         transform: Transforms, in place of those of the domain.
+        scored: Whether the models are rows of the study; otherwise they are only merged with others.
         search: Values to try for parameters of the method and, under ``adapt``, for settings of its adaptation.
     """
 
@@ -90,6 +91,7 @@ class MethodSpec(OperationSpec, ShortForm):
     label: Label = ""
     on: Literal["domain", "task"] | None = None
     adapt: Annotated[dict[str, Any], AfterValidator(AdaptSettings.check)] = Field(default_factory=dict)
+    scored: bool = True
     search: MethodSearch | None = None
 
     @property
@@ -258,6 +260,11 @@ class StudyConfig(Strict):
     def entries(self) -> list[SectionEntry]:
         """The entries of the sections of all kinds of jobs."""
         return [entry for entries in self.sections.values() for entry in entries]
+
+    @property
+    def domain_methods(self) -> list[MethodSpec]:
+        """The methods that make a model for each domain."""
+        return [one for one in self.methods if not any(entry.replaces_domains(one.label) for entry in self.entries)]
 
     @property
     def row_labels(self) -> list[str]:

@@ -73,13 +73,27 @@ def find_study(given: CompareCall, out: Path) -> tuple[Any, Mapping[str, Any] | 
         return given.config, given.settings
     if missing := [name for name in ("model", "corpus") if name not in described]:
         raise UserError(f"Give a study, or what describes one: {' and '.join(missing)} is missing.")
-    for name in TEXTS:
-        if name in described:
-            described[name] = _place_text(described[name], out / DATA_FOLDER / f"{name}.jsonl")
-    if "task" in described:
-        described["task"] = _place_task(described["task"], out / DATA_FOLDER)
-    drafted = build(InitOptions, file=out / STUDY_FILE, **described)
+    drafted = place_data(described, out)
     return write_study(draft_study(drafted, given.settings), drafted.file), None
+
+
+def place_data(described: Mapping[str, Any], out: Path) -> InitOptions:
+    """Return the options of a study; texts and a task in memory are written to ``out/data``.
+
+    Args:
+        described: Options that describe a study, by name; values that are empty or None count as not given.
+        out: Folder of the study.
+
+    Raises:
+        UserError: If an option is wrong, or the folder holds other data.
+    """
+    given = {name: value for name, value in described.items() if not _is_default(value, ())}
+    for name in TEXTS:
+        if name in given:
+            given[name] = _place_text(given[name], out / DATA_FOLDER / f"{name}.jsonl")
+    if "task" in given:
+        given["task"] = _place_task(given["task"], out / DATA_FOLDER)
+    return build(InitOptions, file=out / STUDY_FILE, **given)
 
 
 def _is_default(value: Any, default: Any) -> bool:

@@ -364,7 +364,7 @@ def _read_domain(domain: DomainSpec, config: StudyConfig, column: str) -> tuple[
 def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
     from acclimate.tasks import load_task, repartition
     from acclimate.tasks.finetune import check_first_task
-    from acclimate.tasks.splits import limit_splits
+    from acclimate.tasks.splits import cut_dev, limit_splits
 
     columns = {name: value for name in reading_names() if (value := getattr(spec, name)) is not None}
     task = load_task(spec.path, name=spec.name, **columns)
@@ -378,6 +378,13 @@ def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
         whole, task = task, limit_splits(task, **spec.limits)
         sizes = {split: (len(getattr(task, split)), len(getattr(whole, split))) for split in spec.limits}
         limited = {split: size for split, size in sizes.items() if size[0] < size[1]}
+    if spec.evaluate_on is not None:
+        if config.finetune_settings(spec).get("select") == "dev":
+            raise UserError(
+                f"study: '{spec.name}' is scored on dev rows (evaluate_on: {spec.evaluate_on}), by which 'select: dev' "
+                "would choose weights. Set 'select: last'."
+            )
+        task = cut_dev(task, spec.evaluate_on)
     known = task.scoring(negative=spec.negative).metrics
     metric = spec.metric or known[0]
     if metric not in known:

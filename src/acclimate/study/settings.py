@@ -297,6 +297,8 @@ class TaskSpec(TaskSection, ShortForm):
         likelihood: ``true``, or a :class:`LikelihoodSpec`: causal models also answer the task without fine-tuning.
         first: Folder of a task to train on before this one.
         limit_first: Maximum rows of the train split of ``first``.
+        evaluate_on: Rows to score on in place of the test split: the dev split, or one of the two halves that
+            :func:`acclimate.tasks.splits.cut_dev` makes of it.
     """
 
     path: str
@@ -309,6 +311,7 @@ class TaskSpec(TaskSection, ShortForm):
     likelihood: Annotated[LikelihoodSpec | None, BeforeValidator(_expand_flag)] = None
     first: str | None = None
     limit_first: Count | None = None
+    evaluate_on: Literal["dev", "tune", "confirm"] | None = None
 
     @property
     def limits(self) -> dict[str, int]:

@@ -143,6 +143,13 @@ def _limit_notes(inputs: StudyInputs) -> list[str]:
         for (_, name), task in inputs.tasks.items()
         if task.limited
     ]
+    parts = {"dev": "the dev split", **dict.fromkeys(("tune", "confirm"), "one half of the dev split")}
+    notes += [
+        f"{task.name} is scored on {parts[task.evaluate_on]} ('{task.evaluate_on}'), not on the test split."
+        for domain in inputs.config.domains
+        for task in domain.tasks
+        if task.evaluate_on
+    ]
     drawn = [getattr(task.task, "drawn", "") for task in inputs.tasks.values()]
     notes += [f"{line} Scores on it cannot be compared with those on another split." for line in drawn if line]
     return list(dict.fromkeys(notes))

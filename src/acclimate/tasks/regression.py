@@ -246,6 +246,10 @@ class Regression(TaskKind):
         """Return the text; for a pair, both texts joined by a line break."""
         return example.text if example.text_pair is None else f"{example.text}\n{example.text_pair}"
 
+    def strata(self, examples: Sequence[Example]) -> list[list[int]]:
+        """Return the group of similar targets."""
+        return _strata(examples)
+
     def answer(self, example: Example, task: RegressionTask) -> str:
         """Return the number."""
         return f"{example.target:g}"

@@ -11,12 +11,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.tasks.classification.data import Example, Task
-from acclimate.tasks.kinds import load_task
+from acclimate.tasks.drawing import draw_rows
+from acclimate.tasks.kinds import TaskKind, find_task_kind, load_task
 from acclimate.tasks.readers import SPLITS
 
 SUBSAMPLE_SEED = 0
@@ -34,6 +39,62 @@ def replace_test_with_dev(task: Any) -> Any:
     if not task.dev:
         raise UserError(f"The task '{task.name}' has no dev split, which a search needs.")
     return replace(task, test=task.dev)
+
+
+def cut_dev(task: Any, part: Literal["dev", "tune", "confirm"]) -> Any:
+    """Return a task whose test split is its dev split, or one of two halves of it: one to choose on, one to confirm.
+
+    The cut is drawn with a fixed seed and is the same for every run, whatever the order of the rows. Classes, types or
+    low and high numbers keep their shares in both halves (:meth:`acclimate.tasks.kinds.TaskKind.strata`). Rows of the
+    same document, passage or text stay together. The other rows, those of the test split among them, become the dev
+    split: nothing may select weights by it, but a search for contamination finds them.
+
+    Args:
+        task: A task of any kind.
+        part: ``"dev"`` for all of the split, ``"tune"`` or ``"confirm"`` for a half.
+
+    Raises:
+        UserError: If the task has no dev split, or one half would be empty.
+    """
+    if not task.dev:
+        raise UserError(f"The task '{task.name}' has no dev split, which a choice is made on; add one.")
+    if part == "dev":
+        return replace(task, test=task.dev, dev=task.test)
+    kind = find_task_kind(task)
+    drawn = draw_rows(_linked_rows(kind, task.dev), kind.strata(task.dev), {"confirm": 0.5}, SUBSAMPLE_SEED)
+    places = set(drawn["confirm"])
+    halves = [[row for place, row in enumerate(task.dev) if (place in places) == wanted] for wanted in (False, True)]
+    if not all(halves):
+        raise UserError(
+            f"The dev split of '{task.name}' cannot be cut into halves: its {len(task.dev)} rows are of one text or "
+            "document, or there are too few of each class; add more."
+        )
+    chosen, others = reversed(halves) if part == "confirm" else halves
+    return replace(task, test=chosen, dev=[*others, *task.test])
+
+
+def _linked_rows(kind: TaskKind, rows: Sequence[Any]) -> list[str]:
+    """Return what each row must stay together with: rows are linked by a document, an item or a text."""
+    texts = [kind.item_text(row) for row in rows]
+    keys: dict[tuple[str, Any], int] = {}
+    links = [
+        (place, keys.setdefault((name, value), len(rows) + len(keys)))
+        for place, row in enumerate(rows)
+        for name, value in (
+            ("text", texts[place]),
+            *((name, getattr(row, name, None)) for name in ("document", "item")),
+        )
+        if value is not None
+    ]
+    size = len(rows) + len(keys)
+    _, found = connected_components(
+        coo_array((np.ones(len(links)), np.transpose(links)), (size, size)), directed=False
+    )
+    # A group is named by its smallest text, so that its name does not depend on the order of the rows.
+    names: dict[int, str] = {}
+    for group, text in zip(found, texts, strict=False):
+        names[group] = min(names.get(group, text), text)
+    return [names[group] for group in found[: len(rows)]]
 
 
 def limit_splits(task: Any, *, train: int | None = None, dev: int | None = None, test: int | None = None) -> Any:

@@ -131,6 +131,10 @@ class TaskKind(ABC):
     def answer(self, example: Any, task: Any) -> str:
         """Return the expected answer to an example in words."""
 
+    def strata(self, examples: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        """Return the classes of each example, which keep their shares when a split is cut; empty for none."""
+        return [()] * len(examples)
+
     def contrastive_learner(self, model: str | Path, task: Any, options: Any, device: Any) -> Any:
         """Load a checkpoint as a sentence encoder that learns pairs of examples; raise a UserError if it cannot."""
         raise UserError(f"'contrastive' is for classification, and '{task.name}' is {self.name}; remove it.")

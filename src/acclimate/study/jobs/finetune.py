@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.stats import rankdata
@@ -85,6 +85,15 @@ class FinetuneJob(Job):
         ),
     )
 
+    @classmethod
+    def of(cls, inputs: StudyInputs, home: str, task: TaskSpec, seed: int, place: Place, model: Model) -> Self:
+        """Return the job of a task of a domain, or of :data:`OTHER`, with the place of the model and its task."""
+        settings, options = finetune_settings(inputs, home, task)
+        found = inputs.tasks[home, task.name]
+        tuned = replace(place, task=task.name, seed=seed)
+        data = {"task": found.task, "first": found.first, "settings": settings, "seed": seed, "options": options}
+        return cls(place=tuned, model=model, **data)
+
     def run(self, context: RunContext) -> TaskResult:
         """Fine-tune the model and score it on the test split."""
         given = dict(self.options)
@@ -144,18 +153,8 @@ class FinetuneJob(Job):
         others = [(OTHER, task) for task in planner.inputs.other_tasks(subject.domain)]
         for seed in subject.seeds:
             for home, task in [*tasks, *(others if subject.measures_forgetting else [])]:
-                settings, options = finetune_settings(planner.inputs, home, task)
-                found = planner.inputs.tasks[home, task.name]
-                job = cls(
-                    place=subject.place,
-                    model=subject.model,
-                    task=found.task,
-                    first=found.first,
-                    settings=settings,
-                    seed=seed,
-                    options=options,
-                )
-                planner.add(job.at(task=task.name, seed=seed, role=FORGETTING if home == OTHER else None))
+                job = cls.of(planner.inputs, home, task, seed, subject.place, subject.model)
+                planner.add(job.at(role=FORGETTING if home == OTHER else None))
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:

@@ -334,6 +334,10 @@ class MultipleChoice(TaskKind):
         """Return passage, question and choices, since the same question can be asked with others."""
         return "\n".join([example.text, *example.choices])
 
+    def strata(self, examples: Sequence[Item]) -> list[list[int]]:
+        """Return the position of the correct choice."""
+        return [[example.answer] for example in examples]
+
     def answer(self, example: Item, task: ChoiceTask) -> str:
         """Return the correct choice."""
         return example.choices[example.answer]

@@ -337,6 +337,10 @@ class Entities(TaskKind):
         """Return the sentence."""
         return example.text
 
+    def strata(self, examples: Sequence[Sentence]) -> list[list[str]]:
+        """Return the types of the entities."""
+        return [sorted({entity.type for entity in example.entities}) for example in examples]
+
     def answer(self, example: Sentence, task: EntityTask) -> str:
         """Return the entities with their types."""
         found = [f"{name}: {example.text[start:end]}" for start, end, name in example.entities]

@@ -1,0 +1,348 @@
+"""Running the stages of a tournament as studies: rungs, the claim, and the timing before them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from acclimate.adaptation_rows import monitored_points, read_curves
+from acclimate.tournament.confirming import count_reads
+from acclimate.tournament.plan import BASE, CHEAPEST, Entrant, Facts, Price, Prices, Skipped, choose_entrants
+from acclimate.errors import UserError, first_line
+from acclimate.evaluation.embeddings import is_sentence_encoder
+from acclimate.evaluation.statistics import PairedPredictions
+from acclimate.files import write_text
+from acclimate.model_kinds import kind_of_checkpoint
+from acclimate.models.checkpoints import load_config
+from acclimate.progress import print_message
+from acclimate.records import Record
+from acclimate.results import StudyResults
+from acclimate.rows import LossRow
+from acclimate.study.budget import time_adaptation
+from acclimate.study.compare import prepare, start_workers
+from acclimate.study.config import StudyConfig
+from acclimate.study.contamination import Contamination
+from acclimate.study.executor import Executor, JobStore
+from acclimate.study.graph import plan as plan_jobs
+from acclimate.study.graph import read_study
+from acclimate.study.in_memory import CompareCall
+from acclimate.study.inputs import StudyInputs
+from acclimate.study.jobs.adapt import AdaptJob
+from acclimate.study.jobs.base import JobGraph, Outcome, RunContext, StudyView
+from acclimate.study.jobs.finetune import FinetuneJob
+from acclimate.study.jobs.lm_loss import LmLossJob, TextLoss
+from acclimate.study.summary import TaskResult, scoring_of, summarize
+
+PILOT_SHARE, PILOT_SECONDS = 0.003, (2.0, 15.0)
+"""Share of the time for which each entrant is adapted to time it, and the least and most seconds of that."""
+CLAIM_PAGE = "claim.html"
+MONITORED_DOCUMENTS = 64
+"""Documents that the stability monitor measures after each of its steps, and that losses are measured on."""
+HEADER = "# Written by `acclimate auto`; `acclimate compare {name} --out FOLDER` repeats this stage.\n"
+
+
+@dataclass(kw_only=True, eq=False)
+class Stage(Record):
+    """A rung or the claim: what is trained and scored.
+
+    Attributes:
+        name: Name of the stage and of its study file.
+        entrants: The entrants, base first.
+        tokens: Tokens per adaptation.
+        seeds: Seeds, each of an adaptation and of the fine-tuning that starts from it.
+        evaluate_on: ``"tune"``, ``"confirm"`` or ``"dev"``; None for the test splits.
+        monitored: Whether the losses are measured from the first step on.
+        spent: Seconds that had been spent when the stage was decided.
+    """
+
+    name: str
+    entrants: list[Entrant]
+    tokens: int
+    seeds: list[int]
+    evaluate_on: str | None = None
+    monitored: bool = False
+    spent: float = 0.0
+
+
+@dataclass
+class Scored:
+    """What a stage found out about an entrant.
+
+    Attributes:
+        predictions: Predictions of all seeds on each task; ``b`` is None.
+        seconds: Mean seconds of an adaptation; None if it has none of its own.
+        curves: Losses on held-out text of each adaptation, from the base model on; none without a monitor.
+        losses: Rows of the loss, by text.
+        general: Loss on each general text in nats per token (seeds, texts), and the tokens of each (texts,); None if
+            there is no general text.
+        folder: Folder of the model of the first seed; None for the base model.
+    """
+
+    predictions: list[PairedPredictions]
+    seconds: float | None = None
+    curves: list[list[float]] = field(default_factory=list)
+    losses: dict[str, LossRow] = field(default_factory=dict)
+    general: tuple[np.ndarray, np.ndarray] | None = None
+    folder: Path | None = None
+
+
+@dataclass
+class StageResult:
+    """What a stage found out.
+
+    Attributes:
+        entrants: The entrants with scores for all seeds, by label.
+        failed: Why the others have none, by label.
+        scoring: Mean seconds of one fine-tuning on every task.
+        measuring: Mean seconds of measuring the losses of one model.
+        results: The results of the stage as a study; None in a simulation.
+    """
+
+    entrants: dict[str, Scored]
+    failed: dict[str, str] = field(default_factory=dict)
+    scoring: float | None = None
+    measuring: float | None = None
+    results: StudyResults | None = None
+
+
+def stage_study(base: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
+    """Return the study of a stage, as values of a study file.
+
+    Args:
+        base: The study of the model, texts and tasks, from :func:`acclimate.study.draft.draft_study`.
+        stage: The stage.
+    """
+    merges = [one.merge for one in stage.entrants if one.merge is not None]
+    methods = {one.label: dict(one.method) for one in stage.entrants if one.merge is None}
+    for one in stage.entrants:
+        methods.setdefault(one.trained, {**one.method, "scored": False})
+    (domain,) = base["domains"]
+    where = {} if stage.evaluate_on is None else {"evaluate_on": stage.evaluate_on}
+    tasks = [{**(task if isinstance(task, Mapping) else {"path": task}), **where} for task in domain["tasks"]]
+    adapt = {**base.get("adapt", {}), "tokens": stage.tokens, **({"monitor": True} if stage.monitored else {})}
+    return {
+        **base,
+        "name": stage.name,
+        "title": f"{base['title']}: {stage.name}",
+        "notes": [],
+        "methods": list(methods.values()),
+        **({"merges": merges} if merges else {}),
+        "domains": [{**domain, "tasks": tasks}],
+        "leakage": "remove",
+        "adapt": adapt,
+        "seeds": list(stage.seeds),
+        "adapt_seeds": list(stage.seeds),
+        "evaluate": {**base.get("evaluate", {}), "documents": MONITORED_DOCUMENTS, "masked_texts": 0},
+    }
+
+
+@dataclass
+class Stages:
+    """Runs stages as studies in one folder, which share the results of jobs.
+
+    Attributes:
+        base: The study of the model, texts and tasks.
+        call: Options of :func:`acclimate.compare` that say where jobs run.
+        context: Context that jobs run in.
+        metrics: Primary metric by task, once the inputs have been read.
+    """
+
+    base: Mapping[str, Any]
+    call: CompareCall
+    context: RunContext
+    metrics: dict[str, str] = field(default_factory=dict)
+
+    def run(self, stage: Stage) -> StageResult:
+        """Run a stage, or read its results where they are finished.
+
+        Raises:
+            UserError: If the stage cannot be run, or the base model has no scores.
+        """
+        out, study = self.context.out, stage_study(self.base, stage)
+        text = yaml.safe_dump(study, sort_keys=False, allow_unicode=True, width=110)
+        write_text(out / f"{stage.name}.yaml", HEADER.format(name=f"{stage.name}.yaml") + text)
+        inputs, found = self._read(study)
+        executor = Executor(JobStore(out), self.context)
+        with start_workers(self.call, (study, None, ()), executor):
+            graph = plan_jobs(inputs)
+            outcomes = executor.execute(graph)
+        return _collect(stage, inputs, graph, outcomes, out, found)
+
+    def time(self, stage: Stage, minutes: float) -> tuple[Prices, list[Entrant], list[Skipped], float]:
+        """Time a stage that has only the base model, and a short adaptation of each entrant.
+
+        Args:
+            stage: The stage; its entrants are those of the race, its seeds the first one of the race.
+            minutes: The time for the whole tournament.
+
+        Returns:
+            The prices, the entrants that could be trained, the others, and the tokens of the domain text.
+
+        Raises:
+            UserError: If the base model cannot be fine-tuned, or plain training cannot run.
+        """
+        began, first, *others = time.monotonic(), *stage.entrants
+        alone = self.run(Stage.from_dict({**stage, "entrants": [first]}))
+        prices = Prices(scoring=alone.scoring or 0.0, measuring=alone.measuring or 0.0)
+        seconds = min(max(60 * minutes * PILOT_SHARE, PILOT_SECONDS[0]), PILOT_SECONDS[1])
+        print_message(
+            f"Timing {len(others)} entrants on this machine, {seconds:.0f} s of training each ...",
+            self.context.progress,
+        )
+        kept, skipped, tokens = [first], list[Skipped](), 0.0
+        for entrant in others:
+            try:
+                study = stage_study(self.base, Stage.from_dict({**stage, "entrants": [first, entrant]}))
+                graph = plan_jobs(self._read(study)[0])
+                job = next(
+                    job for job in graph.jobs.values() if isinstance(job, AdaptJob) and job.place.method == entrant.label
+                )
+                speed, overhead, size = time_adaptation(job, self.context.backend, self.context.out, seconds=seconds)
+            except (UserError, RuntimeError, MemoryError) as error:
+                if entrant.label == CHEAPEST:
+                    raise UserError(f"A short adaptation with '{CHEAPEST}' failed: {first_line(error)}") from error
+                skipped.append(Skipped(label=entrant.label, reason=f"a short adaptation failed: {first_line(error)}"))
+                continue
+            kept.append(entrant)
+            tokens = size if entrant.label == CHEAPEST else tokens
+            prices.adapting[entrant.label] = Price(overhead=overhead, per_token=1 / max(speed, 1e-9))
+        prices.timing = time.monotonic() - began
+        return prices, kept, skipped, tokens
+
+    def facts(self, minutes: float, instruct: str | None) -> tuple[Facts, int]:
+        """Return what the choice of entrants depends on, and the number of dev items.
+
+        Raises:
+            UserError: If an input of the study is missing or wrong, or a task has no dev split.
+        """
+        entrants, _ = choose_entrants(Facts(kind="", documents=0, train_rows=1, replayable=False, minutes=minutes))
+        study = stage_study(self.base, Stage(name="plan", entrants=entrants[:1], tokens=1, seeds=[0], evaluate_on="dev"))
+        inputs, _ = self._read(study)
+        (model,), (domain,) = inputs.config.models, inputs.config.domains
+        kind = kind_of_checkpoint(load_config(model.path).architectures, model.path)
+
+        def usable(name: str) -> str | None:
+            from acclimate.methods import lookup
+
+            try:
+                lookup(name).check_kind(kind, model.name)
+            except UserError as error:
+                return first_line(error)
+            return None
+
+        tasks = [inputs.tasks[domain.name, task.name].task for task in domain.tasks]
+        return Facts(
+            kind=kind.name,
+            embeds=is_sentence_encoder(model.path),
+            documents=sum(1 for _ in inputs.corpora[domain.name]),
+            train_rows=sum(len(task.train) for task in tasks),
+            replayable=inputs.unmeasured is not None,
+            replays=kind.replays_general_text,
+            minutes=minutes,
+            instruct=instruct,
+            usable=usable,
+        ), sum(len(task.test) for task in tasks)
+
+    def count_reads(self, stage: Stage, run: str) -> int:
+        """Record that a run reads the items of a stage, and return how often they have been read, this time included.
+
+        Args:
+            stage: The stage.
+            run: What identifies the run.
+        """
+        inputs, _ = self._read(stage_study(self.base, stage))
+        return max(count_reads(found.task, run) for found in inputs.tasks.values())
+
+    def write_report(self, found: StageResult) -> None:
+        """Write the report of the claim, and the cards of its models."""
+        from acclimate.cards import write_model_cards
+        from acclimate.report import write_report
+
+        if found.results is not None:
+            write_report(found.results, self.context.out / CLAIM_PAGE)
+            write_model_cards(found.results, self.context.out)
+
+    def _read(self, study: Mapping[str, Any]) -> tuple[StudyInputs, Contamination]:
+        inputs = read_study(StudyConfig.of(study), self.context.backend)
+        self.metrics = {name: found.metric for (_, name), found in inputs.tasks.items()}
+        return prepare(inputs, progress=False)
+
+
+def _collect(
+    stage: Stage,
+    inputs: StudyInputs,
+    graph: JobGraph,
+    outcomes: Mapping[str, Outcome],
+    out: Path,
+    contamination: Contamination,
+) -> StageResult:
+    """Return the results of a stage from its finished jobs.
+
+    Raises:
+        UserError: If the base model has no scores.
+    """
+    results = summarize(inputs, graph, outcomes, out, contamination=contamination)
+    made, store, view = StageResult({}, results=results), JobStore(out), StudyView(inputs, graph, outcomes, out)
+    (domain,) = inputs.config.domains
+    metrics = {task.name: inputs.tasks[domain.name, task.name].metric for task in domain.tasks}
+    runs: dict[tuple[str, str], dict[int, TaskResult]] = {}
+    for job, result in view.find(TaskResult, lambda job: job.is_scored):
+        runs.setdefault((str(job.place.method), str(job.place.task)), {})[int(job.place.seed or 0)] = result
+    for entrant in stage.entrants:
+        label = entrant.label
+        entries = [job for job in graph.entries if (job.place.method or BASE) == label]
+        own = {task: runs.get((label, task), {}) for task in metrics}
+        if any(found.keys() != set(stage.seeds) for found in own.values()):
+            links = [link for job in entries for link in reversed(job.chain)]
+            errors = [outcomes[link.key].error for link in links if outcomes[link.key].state == "failed"]
+            made.failed[label] = next(iter(errors), "it has no scores")
+            continue
+        adapted = [job for job in entries if isinstance(job, AdaptJob)]
+        made.entrants[label] = Scored(
+            predictions=[
+                PairedPredictions(
+                    (first := found[stage.seeds[0]]).gold,
+                    [found[seed].predicted for seed in stage.seeds],
+                    None,
+                    metrics[task],
+                    scoring_of(first),
+                )
+                for task, found in own.items()
+            ],
+            seconds=float(np.mean([store.seconds(job) for job in adapted])) if adapted else None,
+            curves=[_heldout_curve(out / "models" / job.key) for job in adapted] if stage.monitored else [],
+            losses={row.text: row for row in results.losses if row.method == label},
+            general=_general_losses([outcomes[job.key].result for job in entries if job.place.text == "general"]),
+            folder=next((out / "models" / job.key for job in entries if job.makes_model and label != BASE), None),
+        )
+    if BASE in made.failed:
+        raise UserError(f"The base model has no score: {made.failed[BASE]}")
+    scoring = [store.seconds(job) for job in graph.jobs.values() if isinstance(job, FinetuneJob)]
+    measuring = [store.seconds(job) for job in graph.jobs.values() if isinstance(job, LmLossJob)]
+    made.scoring = float(np.mean(scoring)) * len(metrics)
+    made.measuring = float(np.mean(measuring)) * (1 + (inputs.general is not None))
+    return made
+
+
+def _heldout_curve(folder: Path) -> list[float]:
+    """Return the loss on held-out text after each step that the stability monitor measured.
+
+    The loss on general text has no part in it: what is forgotten for good is no temporary rise.
+    """
+    return [loss for _, loss in monitored_points(read_curves(folder / "log.jsonl")["heldout_curve"])]
+
+
+def _general_losses(results: Sequence[TextLoss]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the loss on each text that has tokens (models, texts), and these tokens (texts,); None without results."""
+    if not results:
+        return None
+    counts = np.asarray(results[0].per_text_masked or [1] * len(results[0].per_text), dtype=float)
+    used = counts > 0
+    losses = np.asarray([result.per_text for result in results], dtype=float)
+    return losses[:, used] / counts[used], counts[used]
