@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from acclimate.inspect.leakage import inspect_leakage
     from acclimate.inspect.model import inspect_model
     from acclimate.merging import merge
-    from acclimate.periods import split_periods, temporal_gap
+    from acclimate.periods import split_periods, temporal_gap, temporal_self_training
     from acclimate.planning.advice import advise
     from acclimate.study import compare
     from acclimate.study.pilots import plan_budget, plan_ratio, plan_schedule
@@ -50,6 +50,7 @@ __all__ = [
     "select",
     "split_periods",
     "temporal_gap",
+    "temporal_self_training",
     "transform",
 ]
 
@@ -77,6 +78,7 @@ _EXPORT_MODULES = {
     "select": "acclimate.training.selection",
     "split_periods": "acclimate.periods",
     "temporal_gap": "acclimate.periods",
+    "temporal_self_training": "acclimate.periods",
     "transform": "acclimate.training.selection",
 }
 
