@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from acclimate.version import __version__
 
 if TYPE_CHECKING:
-    from acclimate.tournament import auto
     from acclimate.cards import push_to_hub
     from acclimate.inspect import inspect_embeddings, inspect_importance
     from acclimate.inspect.leakage import inspect_leakage
@@ -19,7 +18,9 @@ if TYPE_CHECKING:
     from acclimate.planning.advice import advise
     from acclimate.study import compare
     from acclimate.study.pilots import plan_ratio
+    from acclimate.study.run_sequence import sequence
     from acclimate.tasks import distill, finetune, generate_queries, probe
+    from acclimate.tournament import auto
     from acclimate.training import adapt, pretrain
     from acclimate.training.selection import select, transform
 
@@ -46,6 +47,7 @@ __all__ = [
     "probe",
     "push_to_hub",
     "select",
+    "sequence",
     "split_periods",
     "temporal_gap",
     "transform",
@@ -71,6 +73,7 @@ _EXPORT_MODULES = {
     "merge": "acclimate.merging",
     "plan_ratio": "acclimate.study.pilots",
     "select": "acclimate.training.selection",
+    "sequence": "acclimate.study.run_sequence",
     "split_periods": "acclimate.periods",
     "temporal_gap": "acclimate.periods",
     "transform": "acclimate.training.selection",
