@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from acclimate.inspect.leakage import inspect_leakage
     from acclimate.inspect.model import inspect_model
     from acclimate.merging import merge
-    from acclimate.periods import split_periods, temporal_gap
+    from acclimate.periods import split_periods, temporal_gap, temporal_self_training
     from acclimate.planning.advice import advise
     from acclimate.study import compare
-    from acclimate.study.pilots import plan_ratio
+    from acclimate.study.pilots import plan_budget, plan_ratio, plan_schedule
     from acclimate.study.run_sequence import sequence
     from acclimate.tasks import distill, finetune, generate_queries, probe
     from acclimate.tournament import auto
@@ -42,7 +42,9 @@ __all__ = [
     "inspect_leakage",
     "inspect_model",
     "merge",
+    "plan_budget",
     "plan_ratio",
+    "plan_schedule",
     "pretrain",
     "probe",
     "push_to_hub",
@@ -50,6 +52,7 @@ __all__ = [
     "sequence",
     "split_periods",
     "temporal_gap",
+    "temporal_self_training",
     "transform",
 ]
 
@@ -71,11 +74,14 @@ _EXPORT_MODULES = {
     "inspect_leakage": "acclimate.inspect.leakage",
     "inspect_model": "acclimate.inspect.model",
     "merge": "acclimate.merging",
+    "plan_budget": "acclimate.study.pilots",
     "plan_ratio": "acclimate.study.pilots",
+    "plan_schedule": "acclimate.study.pilots",
     "select": "acclimate.training.selection",
     "sequence": "acclimate.study.run_sequence",
     "split_periods": "acclimate.periods",
     "temporal_gap": "acclimate.periods",
+    "temporal_self_training": "acclimate.periods",
     "transform": "acclimate.training.selection",
 }
 

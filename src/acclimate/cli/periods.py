@@ -10,7 +10,7 @@ import typer
 from acclimate.cli.app import over_time, print_next
 from acclimate.cli.options import command
 from acclimate.options import values
-from acclimate.options.periods import PeriodsGapOptions, PeriodsSplitOptions
+from acclimate.options.periods import PeriodsGapOptions, PeriodsSelfTrainOptions, PeriodsSplitOptions
 
 
 @command(
@@ -48,6 +48,26 @@ def gap(options: PeriodsGapOptions) -> None:
     _print_place(options.out)
     words = ["--model", options.model, "--task", options.task, "--by", options.by, "--out", "updated"]
     print_next(["acclimate", "periods", "self-train", *words], "to keep a model current without new labels")
+
+
+@command(
+    over_time,
+    PeriodsSelfTrainOptions,
+    name="self-train",
+    without=("seed",),
+    example="acclimate periods self-train --model roberta-base --task dated.csv --by year --out updated/",
+)
+def self_train(options: PeriodsSelfTrainOptions) -> None:
+    """Carry the labels of the first period to later ones by labels that the model predicts, and test on all.
+
+    True labels of later periods only test. Each difference compares with the model of the first period.
+    """
+    from acclimate.periods import temporal_self_training as run
+
+    _print(run(**values(options)))
+    _print_place(options.out)
+    if models := sorted((Path(options.out) / "models" / "seed-0").glob("*/")):
+        print_next(["acclimate", "push", models[-1], "USER/NAME"], "to share the latest model")
 
 
 def _print_place(out: Any) -> None:

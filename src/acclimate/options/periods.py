@@ -216,5 +216,6 @@ class PeriodsQuestionsOptions(PeriodOptions, ReadingOptions):
 PERIOD_VERBS: Mapping[str, type[Any]] = {
     "split": PeriodsSplitOptions,
     "gap": PeriodsGapOptions,
+    "self-train": PeriodsSelfTrainOptions,
 }
 """The options of each command of ``acclimate periods``, by its name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from acclimate.corpus.documents import format_count
 from acclimate.errors import UserError
 from acclimate.options import verb
 from acclimate.options.periods import PeriodsGapOptions
@@ -54,7 +55,7 @@ def _temporal_gap(options: PeriodsGapOptions) -> TemporalReport:
     tested = ", ".join(f"{name} {found['test']:,}" for name, found in sizes.items())
     lines = [
         *dated.notes,
-        f"Each model learned from {size:,} rows and is tested on: {tested}. {options.seeds} seeds.",
+        f"Each model learned from {size:,} rows and is tested on: {tested}. {format_count(options.seeds, 'seed')}.",
         *matrix.describe(metric, dated.report.periods.unit),
     ]
     tables = {"Scores by distance in time": measured["by_distance"], "Scores by period": measured["matrix"]}

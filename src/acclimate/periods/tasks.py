@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,11 @@ class DatedTask:
         """Return a task with some of the examples."""
         return replace(self.task, train=list(train), test=list(test), dev=[])
 
+    def places(self, period: Period) -> slice:
+        """Return where the test examples of a period are in :attr:`tested`."""
+        start = sum(len(examples) for other, examples in self.test.items() if other < period)
+        return slice(start, start + len(self.test[period]))
+
     def column(self, period: Period, runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) -> Column:
         """Return what models score on the test examples of one period.
 
@@ -72,8 +77,7 @@ class DatedTask:
             runs: For each model, and each of its seeds, ``gold`` and ``predicted`` for :attr:`tested`.
             metric: The metric.
         """
-        start = sum(len(examples) for other, examples in self.test.items() if other < period)
-        own = slice(start, start + len(self.test[period]))
+        own = self.places(period)
         scoring = self.part(self.task.train, self.test[period]).scoring()
         made = [
             [scoring.resampler(run["gold"][own], run["predicted"][own], metric) for run in seeds] for seeds in runs
@@ -110,9 +114,9 @@ def read_dated_task(options: TemporalTaskOptions, periods: int = 2) -> DatedTask
     Raises:
         UserError: If the task cannot be read, or has too few periods.
     """
+    report = DateReport(Periods.parse(options.by))
     rows, name, reading = _read_rows(options)
     column = choose_date_column(name, options.date_column, list(dict.fromkeys(key for row in rows for key in row)))
-    report = DateReport(Periods.parse(options.by))
     placed = [(row, period) for row in rows if (period := report.place(row.get(column), options.date_format))]
     if not placed:
         report.keep(options.least, periods, "row")  # raises
@@ -204,30 +208,30 @@ class Trainings:
     options: TemporalTaskOptions
     folder: Path | None
 
-    def run(self, model: str | Path, task: Any, seed: int, out: Path | None = None) -> dict[str, Any]:
-        """Fine-tune a model, or return what is kept of that.
-
-        Args:
-            model: The model.
-            task: The task.
-            seed: Random seed.
-            out: Folder of the model; None keeps only the predictions.
-
-        Returns:
-            ``gold`` and ``predicted`` for the test split.
-        """
+    def identity(self, model: str | Path, task: Any, seed: int) -> list[Any]:
+        """Return everything that determines a training."""
         own = recorded(self.options, [name for name in vars(self.options) if name not in _SUPERVISED] + ["seed"])
-        key = fingerprint([__version__, model_fingerprint(str(model)), task.fingerprint(), own, seed])
-        kept = None if self.folder is None else self.folder / "runs" / f"{key}.json"
-        if kept and (found := read_json_object(kept)) and (out is None or out.is_dir()):
+        return [__version__, model_fingerprint(str(model)), task.fingerprint(), own, seed]
+
+    def kept(self, identity: Sequence[Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return a result that is kept, or compute and keep it."""
+        kept = None if self.folder is None else self.folder / "runs" / f"{fingerprint(list(identity))}.json"
+        if kept and (found := read_json_object(kept)):
             return found
-        given = values(self.options, SupervisedOptions) | {"seed": seed}
-        result = finetune(model, task, out=out, **given)
-        found = {"task": task.name, "seed": seed, "gold": result.gold, "predicted": result.predicted}
+        found = json.loads(json.dumps(compute()))  # as it is read again
         if kept:
             kept.parent.mkdir(exist_ok=True)
             write_json(kept, found)
-        return json.loads(json.dumps(found))
+        return found
+
+    def train(self, model: str | Path, task: Any, seed: int, out: Path | None = None) -> dict[str, Any]:
+        """Fine-tune a model; return ``gold`` and ``predicted`` for the test split."""
+        result = finetune(model, task, out=out, **values(self.options, SupervisedOptions) | {"seed": seed})
+        return {"gold": result.gold, "predicted": result.predicted}
+
+    def run(self, model: str | Path, task: Any, seed: int) -> dict[str, Any]:
+        """Fine-tune a model, or return what is kept of that; see :meth:`train`."""
+        return self.kept(self.identity(model, task, seed), lambda: self.train(model, task, seed))
 
 
 _SUPERVISED = frozenset(values(SupervisedOptions()))
