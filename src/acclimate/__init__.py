@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from acclimate.planning.advice import advise
     from acclimate.study import compare
-    from acclimate.study.pilots import plan_ratio
+    from acclimate.study.pilots import plan_budget, plan_ratio, plan_schedule
     from acclimate.tasks import distill, finetune, generate_queries, probe
     from acclimate.training import adapt, pretrain
     from acclimate.training.selection import select, transform
@@ -47,7 +47,9 @@ __all__ = [
     "inspect_leakage",
     "inspect_model",
     "merge",
+    "plan_budget",
     "plan_ratio",
+    "plan_schedule",
     "pretrain",
     "probe",
     "push_to_hub",
@@ -78,7 +80,9 @@ _EXPORT_MODULES = {
     "inspect_leakage": "acclimate.inspect.leakage",
     "inspect_model": "acclimate.inspect.model",
     "merge": "acclimate.merging",
+    "plan_budget": "acclimate.study.pilots",
     "plan_ratio": "acclimate.study.pilots",
+    "plan_schedule": "acclimate.study.pilots",
     "select": "acclimate.training.selection",
     "split_periods": "acclimate.periods",
     "temporal_gap": "acclimate.periods",

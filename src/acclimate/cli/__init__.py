@@ -61,7 +61,8 @@ def main() -> None:
     except (Stopped, KeyboardInterrupt) as error:
         number = error.number if isinstance(error, Stopped) else signal.SIGINT
         name = signal.Signals(number).name
-        typer.echo(f"Stopped by {name}. Run the same command again to resume from the last checkpoint.", err=True)
+        again = "measure anew: it keeps nothing" if "bench" in sys.argv[1:2] else "resume from the last checkpoint"
+        typer.echo(f"Stopped by {name}. Run the same command again to {again}.", err=True)
         sys.exit(128 + number)
     except Exception as error:
         if (line := _explain(error)) is None:

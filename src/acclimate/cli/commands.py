@@ -21,6 +21,8 @@ PAGES = {
     "advise": "docs/guides/domain.md",
     "plan": "docs/plan.md",
     "ratio": "docs/plan.md",
+    "budget": "docs/plan.md",
+    "schedule": "docs/plan.md",
     "auto": "docs/auto.md",
     "compare": "docs/study.md",
     "init": "docs/study.md",

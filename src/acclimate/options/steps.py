@@ -30,11 +30,19 @@ STEP_OPTIONS = ("l2_sp", "ewc", "layer_decay", "freeze", "refactor_every", *MEMO
 
 
 def split_names(value: Any) -> Any:
-    """Return names as a tuple; they are given as a collection, or as text such as ``"embeddings,layer.0"``."""
+    """Return names as a tuple; they are given as a collection, or as text such as ``"embeddings,layer.0"``.
+
+    Raises:
+        ValueError: If something is given, but no name.
+    """
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, Iterable):
         return value
-    return tuple(part.strip() for item in items for part in str(item).split(",") if part.strip())
+    items = [str(item) for item in items]
+    names = tuple(part.strip() for item in items for part in item.split(",") if part.strip())
+    if items and not names:
+        raise ValueError("it is empty; give at least one name, or leave the option out")
+    return names
 
 
 Heldout = Annotated[

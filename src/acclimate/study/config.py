@@ -40,6 +40,7 @@ from acclimate.study.settings import (
     Sources,
     Strict,
     TaskSpec,
+    as_list,
     as_sources,
     check_plain_values,
     distinct,
@@ -176,6 +177,7 @@ class StudyConfig(Strict):
         evaluate: Settings of the language-model loss and of drift.
         search: How settings are searched on the dev splits, and values to try for the whole study.
         baseline: Label of the row that the others are compared with.
+        capabilities: Names of measurements by group, which a sheet of the report compares; None for no sheet.
         sections: Sections that configure kinds of jobs, by key. In the file each is a key at the top level.
     """
 
@@ -198,6 +200,7 @@ class StudyConfig(Strict):
     evaluate: EvaluateSettings = EvaluateSettings()
     search: SearchSettings | None = None
     baseline: str = "none"
+    capabilities: dict[Label, Annotated[list[str], BeforeValidator(as_list), Field(min_length=1)]] | None = None
     sections: dict[str, list[Any]] = Field(default_factory=dict)
 
     @model_validator(mode="before")
