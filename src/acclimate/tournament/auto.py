@@ -17,6 +17,7 @@ from acclimate.tournament.plan import (
     CHEAPEST,
     CLAIM_SEEDS,
     CLAIM_SHARE,
+    FEWEST_DEV_ITEMS,
     MOST_CLAIM_SEEDS,
     RACE_SEEDS,
     Entrant,
@@ -59,6 +60,8 @@ REASONS = {
     "worse": "dropped: worse than the leader",
     "budget": "dropped: no time for it",
 }
+AT_THE_END = {"leader": "leads", "worse": "worse than the leader"}
+"""The same in the last rung, which drops no one."""
 
 
 @dataclass
@@ -150,7 +153,7 @@ def run_race(
             decisions=max(1, len(plan.rungs) - 1),
             room=None if room is None else room + 1,
         )
-        race.rows += _rows(stage, decisions, found, scores)
+        race.rows += _rows(stage, decisions, found, scores, AT_THE_END if is_last else REASONS)
         goes_on = {one.name for one in decisions if one.goes_on}
         alive = [one for one in alive if one.label in goes_on]
         if room is not None and (room < min(2, len(alive)) or not alive):
@@ -210,8 +213,13 @@ def _room(plan: Plan, prices: Prices, number: int, labels: Sequence[str], spent:
 
 
 def _rows(
-    stage: Stage, decisions: Sequence[Decision], found: StageResult, scores: Mapping[str, np.ndarray]
+    stage: Stage,
+    decisions: Sequence[Decision],
+    found: StageResult,
+    scores: Mapping[str, np.ndarray],
+    words: Mapping[str, str],
 ) -> list[RaceRow]:
+    """Return a row for each entrant of a rung; ``words`` has the reasons of decisions in words."""
     rows = []
     for one in decisions:
         scored = found.entrants[one.name]
@@ -224,7 +232,7 @@ def _rows(
                 score=one.score,
                 gain=None if one.name == BASE else float((scores[one.name] - scores[BASE]).mean()),
                 p=one.p,
-                decision=REASONS[one.reason],
+                decision=words.get(one.reason, ""),
                 domain=losses.get("domain"),
                 general=losses.get("general"),
             )
@@ -480,7 +488,7 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
         entrants=entrants,
         tokens=1,
         seeds=race_seeds(options.seed)[:1],
-        evaluate_on="tune",
+        evaluate_on="tune" if dev_items >= FEWEST_DEV_ITEMS else "dev",
         monitored=True,
     )
     prices, entrants, failed, tokens = stages.time(stage, options.minutes)

@@ -19,6 +19,7 @@ from acclimate.models.adapters import PROBE_TEXTS, Adapter
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.models.lora import LOW_RANK, LowRankAdapter
 from acclimate.modules.deeper import DeeperAdapter
+from acclimate.modules.sparse_rank import SparseRankAdapter
 from acclimate.modules.wider import WiderAdapter
 from acclimate.objectives import LanguageModelling
 from acclimate.options import AdaptOptions
@@ -32,6 +33,7 @@ from acclimate.updates import CombinedRules, UpdateRule
 
 ADAPTERS: dict[str, type[Adapter]] = {
     **dict.fromkeys(LOW_RANK, LowRankAdapter),
+    "codyra": SparseRankAdapter,
     "wider": WiderAdapter,
     "deeper": DeeperAdapter,
 }
