@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from acclimate.inspect.leakage import inspect_leakage
     from acclimate.inspect.model import inspect_model
     from acclimate.merging import merge
-    from acclimate.periods import split_periods, temporal_gap, temporal_self_training
+    from acclimate.periods import (
+        split_periods,
+        temporal_gap,
+        temporal_questions,
+        temporal_self_training,
+        temporal_surprisal,
+    )
     from acclimate.planning.advice import advise
     from acclimate.study import compare
     from acclimate.study.pilots import plan_budget, plan_ratio, plan_schedule
@@ -52,7 +58,9 @@ __all__ = [
     "sequence",
     "split_periods",
     "temporal_gap",
+    "temporal_questions",
     "temporal_self_training",
+    "temporal_surprisal",
     "transform",
 ]
 
@@ -81,7 +89,9 @@ _EXPORT_MODULES = {
     "sequence": "acclimate.study.run_sequence",
     "split_periods": "acclimate.periods",
     "temporal_gap": "acclimate.periods",
+    "temporal_questions": "acclimate.periods",
     "temporal_self_training": "acclimate.periods",
+    "temporal_surprisal": "acclimate.periods",
     "transform": "acclimate.training.selection",
 }
 
