@@ -230,6 +230,7 @@ ENVIRONMENT = [
 INDEX = put("bert/model.safetensors.index.json", '{"weight_map": {"a": "../text.txt"}}')
 EXPERTS = "inspect experts --target text.txt"
 SPECIFICITY = "inspect specificity --before bert --general text.txt --quiet"
+SEQUENCE = "sequence --model bert --domain a=text.txt --set evaluate.max_length=16 --set adapt.max_length=16 --out out"
 TASK_WORDS = "inspect task-words --before bert --after bert --quiet"
 SENSITIVITY = "inspect sensitivity --before bert --corpus text.txt"
 REVIEW = "inspect review --result bert --positive good"
@@ -301,6 +302,9 @@ VERBS = [
         "transform: works", "transform --corpus text.txt --target text.txt --by neighbors --out t.jsonl", 0,
         r"t\.jsonl",
     ),
+    Case("sequence: a task of no domain", f"{SEQUENCE} --task b=task", 2, r"no domain 'b'.*--domain b=TEXT"),
+    Case("sequence: more orders than there are", f"{SEQUENCE} --order 2 --quiet", 2, r"2 different orders.*have 1"),
+    Case("sequence: a domain without a name", "sequence --model bert --domain text.txt --out out", 2, r"--domain"),
     Case("inspect experts: no such model", f"{EXPERTS} --expert a=./no --expert bert --quiet", 2, r"\./no"),
     Case(
         "generate-queries: no such function", "generate-queries --corpus text.txt --generator no.py:f --out out", 2,

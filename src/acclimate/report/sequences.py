@@ -74,8 +74,8 @@ def _intervals(results: StudyResults) -> Table:
             cells = [Entry(row.model), Entry(row.method), Entry(row.measure), Entry(name)]
             cells.append(number_entry(spread.mean, digits, scale))
             cells += [_bounds(ends, digits, scale) for ends in (spread.seeds, spread.orders)]
-            cells.append(signed_entry(change and change.mean, digits, scale))
-            cells.append(_bounds(change and change.seeds, digits, scale, signed=True))
+            cells.append(signed_entry(change.mean if change else None, digits, scale))
+            cells.append(_bounds(change.seeds if change else None, digits, scale, signed=True))
             table.rows.append(cells)
     return table
 
