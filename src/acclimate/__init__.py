@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from acclimate.version import __version__
 
 if TYPE_CHECKING:
-    from acclimate.tournament import auto
     from acclimate.cards import push_to_hub
     from acclimate.inspect import inspect_embeddings, inspect_importance
     from acclimate.inspect.leakage import inspect_leakage
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from acclimate.planning.advice import advise
     from acclimate.study import compare
     from acclimate.tasks import distill, finetune, generate_queries, probe
+    from acclimate.tournament import auto
     from acclimate.training import adapt, pretrain
     from acclimate.training.selection import select, transform
 

@@ -11,6 +11,7 @@ from accelerate import PartialState
 from tests.hostile.checks import (
     ADVISE,
     ANNOTATE,
+    AUTO,
     BARE,
     DISTILL,
     DONE,
@@ -277,6 +278,8 @@ VERBS = [
     Case("init: a misspelled method", f"{INIT} --methods dgaa", 2, r"Did you mean 'dga'"),
     Case("init: a study of the user", INIT.replace("new.yaml", "study.yaml"), 2, r"'study\.yaml'"),
     Case("init: no seeds", f"{INIT} --seeds 0", 2, r"--seeds must be at least 1"),
+    Case("auto: a limit without general text", f"{AUTO} --minutes 9 --forget-at-most 0.1", 2, r"give --general"),
+    Case("auto: the flag of text", f"{AUTO} --minutes 9 --text a", 2, r"--corpus"),
     Case("inspect experts: one", f"{EXPERTS} --expert bert", 2, r"--expert needs at least 2 values"),
     Case("select: a misspelled selection", "select --corpus text.txt --by nearst --out s.jsonl", 2, r"'nearest'"),
     Case("select: everything is kept once", "select --corpus text.txt --by duplicates --out s.jsonl", 0, r"s\.jsonl"),
