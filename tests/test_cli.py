@@ -118,7 +118,7 @@ VERBS = sorted(typer.main.get_command(cli.app).commands)
 @each("verb", [verb for verb in VERBS if verb not in ("adapt", "bench", "pretrain", "finetune")])
 def test_commands_that_cannot_share_work_refuse_several_processes(verb, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    code, _, err = call(monkeypatch, capsys, verb, *(["leakage"] if verb == "inspect" else []))
+    code, _, err = call(monkeypatch, capsys, verb, *{"inspect": ["leakage"], "periods": ["split"]}.get(verb, []))
     assert code == 2
     assert f"Start 'acclimate {verb}' without torchrun" in err
     assert ("--workers auto" in err) == (verb == "compare")
@@ -201,6 +201,8 @@ def test_a_signal_ends_a_command_with_its_exit_code(monkeypatch, capsys, number,
     found, _, err = call(monkeypatch, capsys, "methods")
     assert found == code
     assert err.startswith(f"Stopped by {signal.Signals(number).name}. Run the same command again to resume")
+    _, _, err = call(monkeypatch, capsys, "bench", "--json")
+    assert "Run the same command again to measure anew: it keeps nothing." in err
 
 
 def test_other_runtime_errors_are_raised(monkeypatch, capsys):

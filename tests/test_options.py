@@ -44,6 +44,7 @@ from acclimate.options import (
 from acclimate.options.declaration import MISSING, accepts
 from acclimate.options.inspection import AdviseOptions, DemoOptions
 from acclimate.options.numbers import Count
+from acclimate.options.periods import PERIOD_VERBS
 from acclimate.options.studies import InitOptions
 from acclimate.options.tasks import ProbeSettings
 from acclimate.planning.cost import inspect_cost
@@ -105,6 +106,7 @@ VERBS = {
         for name, cls in vars(inspection).items()
         if name.startswith("Inspect")
     },
+    **{f"periods {name}": cls for name, cls in PERIOD_VERBS.items()},
 }
 FIELDS = [(cls, field) for cls in VERBS.values() for field in option_fields(cls).values()]
 
@@ -142,7 +144,7 @@ TAKES_PLUGINS = ("adapt", "advise", "compare", "init", "inspect masks")
 
 def test_the_flags_of_every_command_are_the_options_of_its_class():
     root = typer.main.get_command(cli.app)
-    assert len(VERBS) == 20
+    assert len(VERBS) == 20 + len(PERIOD_VERBS)
     for verb_name, cls in VERBS.items():
         first, _, second = verb_name.partition(" ")
         made = root.commands[first].commands[second] if second else root.commands[first]
@@ -153,7 +155,7 @@ def test_the_flags_of_every_command_are_the_options_of_its_class():
         extra = {"finetune": {"--seeds", "--repartition", *probe}, "distill": {"--seeds"}, "adapt": {"--push-to-hub"}}
         quiet = {"--quiet"} if "progress" in option_fields(cls) else set()
         quiet |= {"--plugin"} if verb_name in TAKES_PLUGINS else set()
-        one_seed = {"--seed"} if verb_name in ("finetune", "distill") else set()
+        one_seed = {"--seed"} if verb_name in ("finetune", "distill", "periods gap", "periods self-train") else set()
         assert flags - {"--help"} == (expected | extra.get(verb_name, set()) | quiet | {"--config"}) - one_seed
         assert made.epilog.startswith(f"Example: acclimate {verb_name} "), verb_name
         required = {f"{field.flag}" for field in option_fields(cls).values() if field.default is MISSING}
@@ -162,7 +164,8 @@ def test_the_flags_of_every_command_are_the_options_of_its_class():
 
 def test_every_command_and_group_has_an_example():
     root = typer.main.get_command(cli.app)
-    for command in (root, *root.commands.values(), *root.commands["inspect"].commands.values()):
+    grouped = [command for group in ("inspect", "periods") for command in root.commands[group].commands.values()]
+    for command in (root, *root.commands.values(), *grouped):
         assert command.epilog.startswith("Example: acclimate "), command.name
 
 

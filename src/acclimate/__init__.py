@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from acclimate.inspect.leakage import inspect_leakage
     from acclimate.inspect.model import inspect_model
     from acclimate.merging import merge
+    from acclimate.periods import split_periods, temporal_gap, temporal_self_training
     from acclimate.planning.advice import advise
     from acclimate.study import compare
+    from acclimate.study.pilots import plan_budget, plan_ratio, plan_schedule
     from acclimate.tasks import distill, finetune, generate_queries, probe
     from acclimate.tournament import auto
     from acclimate.training import adapt, pretrain
@@ -39,10 +41,16 @@ __all__ = [
     "inspect_leakage",
     "inspect_model",
     "merge",
+    "plan_budget",
+    "plan_ratio",
+    "plan_schedule",
     "pretrain",
     "probe",
     "push_to_hub",
     "select",
+    "split_periods",
+    "temporal_gap",
+    "temporal_self_training",
     "transform",
 ]
 
@@ -64,7 +72,13 @@ _EXPORT_MODULES = {
     "inspect_leakage": "acclimate.inspect.leakage",
     "inspect_model": "acclimate.inspect.model",
     "merge": "acclimate.merging",
+    "plan_budget": "acclimate.study.pilots",
+    "plan_ratio": "acclimate.study.pilots",
+    "plan_schedule": "acclimate.study.pilots",
     "select": "acclimate.training.selection",
+    "split_periods": "acclimate.periods",
+    "temporal_gap": "acclimate.periods",
+    "temporal_self_training": "acclimate.periods",
     "transform": "acclimate.training.selection",
 }
 

@@ -230,6 +230,10 @@ ENVIRONMENT = [
 
 INDEX = put("bert/model.safetensors.index.json", '{"weight_map": {"a": "../text.txt"}}')
 EXPERTS = "inspect experts --target text.txt"
+SPECIFICITY = "inspect specificity --before bert --general text.txt --quiet"
+TASK_WORDS = "inspect task-words --before bert --after bert --quiet"
+SENSITIVITY = "inspect sensitivity --before bert --corpus text.txt"
+REVIEW = "inspect review --result bert --positive good"
 VERBS = [
     Case("pretrain: too large", f"{PRETRAIN} --set num_hidden_layers=1000000000", 2, r"num_hidden_layers"),
     Case("pretrain: an unknown architecture", f"{PRETRAIN} --architecture brt", 2, r"Did you mean 'bert'"),
@@ -243,6 +247,8 @@ VERBS = [
     ),
     Case("advise: empty text", f"{ADVISE} --pilot-steps 0", 2, r"^Error: ", put("none.txt", "")),
     Case("advise: a negative number", f"{ADVISE} --pilot-steps -1", 2, r"pilot", put("none.txt", "good\n")),
+    Case("plan ratio: no points", "plan ratio", 2, r"^Error: Give measured points with --log"),
+    Case("plan ratio: text in place of points", "plan ratio --log text.txt", 2, r"^Error: 'text\.txt' cannot be read"),
     Case("annotate: an unknown parameter", f"{ANNOTATE} --set dleta=1", 2, r"Did you mean 'delta'"),
     Case(
         "annotate: scores as labels", ANNOTATE, 2, r"needs a task with one label per text", task(SCORES),
@@ -281,6 +287,16 @@ VERBS = [
     Case("auto: a limit without general text", f"{AUTO} --minutes 9 --forget-at-most 0.1", 2, r"give --general"),
     Case("auto: the flag of text", f"{AUTO} --minutes 9 --text a", 2, r"--corpus"),
     Case("inspect experts: one", f"{EXPERTS} --expert bert", 2, r"--expert needs at least 2 values"),
+    Case("inspect specificity: no pilot", f"{SPECIFICITY} --task task", 2, r"--after.*--corpus"),
+    Case(
+        "inspect specificity: a task that does not exist", f"{SPECIFICITY} --task tsak --after bert", 2,
+        r"Did you mean 'task'",
+    ),
+    Case("inspect task-words: scores as labels", f"{TASK_WORDS} --task task", 2, r"classification", task(SCORES)),
+    Case("inspect sensitivity: no scale", f"{SENSITIVITY} --after bert --scale 0", 2, r"--scale"),
+    Case("inspect sensitivity: no such model", f"{SENSITIVITY} --after ./no --quiet", 2, r"\./no"),
+    Case("inspect review: no predictions", f"{REVIEW} --prevalence 0.1", 2, r"'bert' has no predictions"),
+    Case("inspect review: a prevalence in percent", f"{REVIEW} --prevalence 5", 2, r"--prevalence"),
     Case("select: a misspelled selection", "select --corpus text.txt --by nearst --out s.jsonl", 2, r"'nearest'"),
     Case("select: everything is kept once", "select --corpus text.txt --by duplicates --out s.jsonl", 0, r"s\.jsonl"),
     Case("transform: a misspelled one", "transform --corpus text.txt --by nieghbors --out t.jsonl", 2, r"'neighbors'"),
@@ -292,6 +308,16 @@ VERBS = [
     Case(
         "generate-queries: no such function", "generate-queries --corpus text.txt --generator no.py:f --out out", 2,
         r"no\.py",
+    ),
+    Case("periods split: no dates", "periods split --corpus text.txt --out years", 2, r"so without dates"),
+    Case(
+        "periods split: works", "periods split --corpus dated.jsonl --least 1 --out years", 0, r"such as 'soon'",
+        put("dated.jsonl", '{"text": "good", "date": "2019-05"}\n{"text": "bad", "date": "soon"}\n'),
+    ),
+    Case("periods gap: no dates", "periods gap --model bert --task task --quiet", 2, r"no column of dates"),
+    Case(
+        "periods self-train: a misspelled period", "periods self-train --model bert --task task --by yaer --out o", 2,
+        r"Did you mean 'year'",
     ),
     Case("push: no model", "push task me/name", 2, r"config\.json"),
     Case("push: an invalid name", "push bert 'a b/c/d'", 2, r"not a valid repository name"),

@@ -40,10 +40,11 @@ def test_all_verbs_and_distinct_names_are_in_the_table():
     cases = [case for cases in TABLE.values() for case in cases]
     assert len({case.name for case in cases}) == len(cases) >= 100
     group = typer.main.get_command(cli.app)
-    verbs = {(name,) for name in group.commands if name != "inspect"}
-    verbs |= {("inspect", name) for name in group.commands["inspect"].commands}
+    groups = ("inspect", "periods")
+    verbs = {(name,) for name in group.commands if name not in groups}
+    verbs |= {(name, verb) for name in groups for verb in group.commands[name].commands}
     words = [shlex.split(case.command) for case in cases]
-    assert {(tuple(word[:2]) if word[0] == "inspect" else (word[0],)) for word in words} == verbs
+    assert {(tuple(word[:2]) if word[0] in groups else (word[0],)) for word in words} == verbs
 
 
 @each(

@@ -121,6 +121,13 @@ def test_settings(tmp_path):
     given = {"teachers": {"domain": "law", "other": "name/on-hub"}}
     locate_settings(given, get("teachers").files, tmp_path)
     assert given["teachers"] == {"domain": str(tmp_path / "law"), "other": "name/on-hub"}
+    given = {"teachers": "domain=law, other=name/on-hub"}
+    locate_settings(given, get("teachers").files, tmp_path)
+    assert given["teachers"] == f"domain={tmp_path / 'law'},other=name/on-hub"
+    (tmp_path / "a,b=c").mkdir()
+    given = {"teachers": "a,b=c"}
+    locate_settings(given, get("teachers").files, tmp_path)
+    assert given["teachers"] == str(tmp_path / "a,b=c")
     assert get("teachers", teachers={"domain": "x"}).teachers == get("teachers", teachers="x").teachers
     assert get("teachers", teachers="a=x, b=y").teachers == {"a": "x", "b": "y"}
     for given, message in (

@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.models import adapter_size, add_adapters, attach, encode, load_language_model
+from acclimate.models import add_adapters, attach, encode, load_language_model
 from acclimate.models.checkpoints import WEIGHTS
-from acclimate.models.extensions import Bottleneck
+from acclimate.models.extensions import Bottleneck, adapter_size
 from acclimate.training import adapt
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.models.test_encoders import IDS, TEXT

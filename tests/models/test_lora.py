@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 
 import numpy as np
@@ -23,7 +24,7 @@ from acclimate.options.memory import AdapterName
 from acclimate.training.adapters import ADAPTERS, check_adapter
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine, make_reference
-from acclimate.updates import SoftMask
+from acclimate.updates import SoftMask, parameter_groups
 from tests.cases import each
 from tests.tiny import TEXTS, decoder_tokenizer, save_tiny, tiny_model, tiny_tokenizer
 
@@ -35,7 +36,7 @@ def with_adapter(kind: str, name: str = "lora", **settings):
     model = tiny_model(kind)
     plain, layers = copy.deepcopy(model), attach(model)
     attach(plain)
-    return LowRankAdapter(model, name, check_adapter(name, {"r": 4, **settings}), probe=PROBE), plain, layers
+    return ADAPTERS[name](model, name, check_adapter(name, {"r": 4, **settings}), probe=PROBE), plain, layers
 
 
 def train(adapter: LowRankAdapter) -> None:
@@ -58,6 +59,8 @@ def test_the_command_line_knows_all_adapters():
         ("llama", "dora"),
         ("gpt2", "pissa"),
         ("gpt2", "soma"),
+        ("bert", "codyra"),
+        ("gpt2", "codyra"),
     ],
 )
 def test_starts_as_the_base_model_and_merges_to_what_was_trained(tmp_path, kind, name):
@@ -171,6 +174,47 @@ def test_a_soft_mask_scales_the_change_of_the_weights(tmp_path, kind, name):
     loaded = peft.PeftModel.from_pretrained(tiny_model(kind), tmp_path / "adapter").merge_and_unload()
     for (place, found), wanted in zip(loaded.named_parameters(), merged.parameters(), strict=True):
         torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5, msg=place)
+
+
+def test_weights_of_components_are_shrunk_by_proximal_steps_after_the_dense_part():
+    """w = sign(w) max(|w| - sparsity x learning rate, 0) after the step of the optimizer, entry by entry."""
+    adapter, _, _ = with_adapter("bert", "codyra", sparsity=5.0, dense=0.5)
+    rule = adapter.update_rule()
+    assert set(rule.learning_rate_factors().values()) == {20.0} and len(rule.weights) == len(adapter.layers)
+    groups = parameter_groups(adapter.model, 0.01, 0.0, rule.learning_rate_factors())
+    optimizer = torch.optim.SGD(groups, lr=0.01)
+    torch.manual_seed(0)
+    for progress in (0.2, 0.5):
+        expected = {}
+        for name, value in adapter.model.named_parameters():
+            if value.requires_grad:
+                value.grad = torch.randn_like(value)
+                moved = (value - (0.2 if name in rule.weights else 0.01) * value.grad).tolist()
+                if name in rule.weights and progress == 0.5:
+                    moved = [math.copysign(max(abs(one) - 5.0 * 0.2, 0.0), one) for one in moved]
+                expected[name] = torch.tensor(moved)
+        rule.progress = progress
+        rule.step(optimizer, optimizer.step)
+        for name, values in expected.items():
+            torch.testing.assert_close(adapter.model.get_parameter(name).detach(), values)
+    left = sum(int((values != 0).sum()) for values in rule.weights.values())
+    assert 0 < left < 4 * len(rule.weights)
+    assert adapter.place == f"on 12 layers, {left} of 48 components"
+    with pytest.raises(UserError, match="weighs its components"):
+        adapter.factors()
+
+
+def test_a_component_of_weight_zero_is_no_part_of_the_merged_model():
+    adapter, plain, _ = with_adapter("llama", "codyra")
+    train(adapter)
+    for layer in adapter.layers.values():
+        layer.lora_A["default"].component_weights.data[1:] = 0
+    merged = adapter.merged()
+    for name, layer in adapter.layers.items():
+        change = merged.get_submodule(name).weight - plain.get_submodule(name).weight
+        a, b = (factor["default"].weight.detach() for factor in (layer.lora_A, layer.lora_B))
+        weight = layer.lora_A["default"].component_weights[0].item()
+        torch.testing.assert_close(change, 2 * weight * torch.outer(b[:, 0], a[0]), atol=1e-6, rtol=1e-4)
 
 
 @each("kind", ["llama", "bert"])

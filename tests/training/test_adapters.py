@@ -60,7 +60,7 @@ def test_every_method_trains_an_adapter_or_says_why_not(models, method, tmp_path
         assert changed and all(name.startswith("bert.encoder.layer") and "weight" in name for name in changed)
 
 
-@each(("kind", "adapter", "method"), [("llama", "pissa", "lm"), ("bert", "dora", "kd")])
+@each(("kind", "adapter", "method"), [("llama", "pissa", "lm"), ("bert", "dora", "kd"), ("bert", "codyra", "lm")])
 def test_a_killed_run_resumes_to_identical_weights(models, tmp_path, kind, adapter, method):
     """Its checkpoints hold the adapter alone, and writing intermediate models does not disturb it."""
     run(models[kind], method, tmp_path / "whole", adapter, steps=5)

@@ -126,6 +126,7 @@ def test_an_adapter_freezes_and_decays_by_layer(models, tmp_path):
         ({"ewc_text": GENERAL}, "'ewc_text' needs --ewc above 0"),
         ({"l2_sp": -1}, "'l2_sp' must be at least 0"),
         ({"layer_decay": 0}, "'layer_decay' must be more than 0"),
+        ({"freeze": ""}, "'freeze'.* it is empty; give at least one name"),
         ({"freeze": "embedings"}, "Did you mean 'embeddings'"),
     ],
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from acclimate.errors import UserError
-from acclimate.models import attach, encode
+from acclimate.models import attach, encode, gate_units
 from acclimate.updates import mean_importance, normalize_importance, summed_importance
 from acclimate.updates.importance import dropout_divergence
 from tests.cases import each
@@ -114,6 +116,59 @@ def test_a_model_without_dropout_is_an_error():
     model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     with pytest.raises(UserError, match="dropout of this model is zero"):
         importance(model, {"H": attach(model)}, micro_batches())
+
+
+def slow_loss(model, batch, row, gates):
+    """Return the loss that ``transformers`` computes for one text, with the gates multiplied into the weights."""
+    part = one_text(batch, row)
+    weights = dict(model.named_parameters())
+    for layer in range(2):
+        name = f"bert.encoder.layer.{layer}."
+        heads = gates["H"][layer].repeat_interleave(8)
+        changed = {f"{name}attention.output.dense.weight": heads[None, :]}
+        for unit, place in (("I", "intermediate.dense"), ("O", "output.dense")):
+            changed |= {
+                f"{name}{place}.weight": gates[unit][layer][:, None],
+                f"{name}{place}.bias": gates[unit][layer],
+            }
+        weights |= {key: weights[key] * factor for key, factor in changed.items()}
+    inputs = {"input_ids": part.masked, "labels": part.labels}
+    return torch.func.functional_call(model, weights, kwargs=inputs).loss
+
+
+def test_importance_for_a_domain_is_the_gradient_of_the_loss_of_each_masked_text():
+    """Heads, intermediate and output units, against a loop over texts through the forward pass of transformers."""
+    plain, model = tiny_model("bert"), tiny_model("bert").train()
+    units = gate_units(model, attach(model), ["H", "I", "O"])
+    batches = micro_batches(40, rate=0.3)
+    found = importance(model, units, batches, representation="loss")
+    assert model.training, "the mode is restored"
+    expected = {part: torch.zeros(len(layers), layers[0].units) for part, layers in units.items()}
+    texts = 0
+    for batch in batches:
+        for row in range(batch.texts):
+            texts += 1
+            if (batch.labels[row] < 0).all():
+                continue
+            gates = {part: torch.ones_like(values, requires_grad=True) for part, values in expected.items()}
+            slow = torch.autograd.grad(slow_loss(plain, batch, row, gates), list(gates.values()))
+            for part, gradient in zip(gates, slow, strict=True):
+                expected[part] += gradient.abs()
+    for part, values in found.items():
+        torch.testing.assert_close(values, expected[part] / texts, rtol=1e-3, atol=1e-8)
+    again = importance(model, units, batches, representation="loss")
+    assert all(torch.equal(again[part], values) for part, values in found.items()), "there is no dropout"
+
+
+def test_a_text_without_a_masked_token_has_no_importance_for_a_domain(model):
+    """In the released code such a row has the loss NaN, and so has every importance after it."""
+    units = {"H": attach(model)}
+    (batch,) = micro_batches(10_000, rate=0.3)
+    empty = replace(batch, labels=torch.full_like(batch.labels, -100), masked=batch.original)
+    count, sums = summed_importance(model, units, [batch, empty], representation="loss")
+    alone = summed_importance(model, units, [batch], representation="loss")[1]
+    assert count == 2 * batch.texts and (alone["H"] > 0).all()
+    torch.testing.assert_close(sums["H"], alone["H"])
 
 
 def test_one_text_that_dropout_does_not_change_is_no_error(model, monkeypatch):

@@ -12,8 +12,9 @@ from acclimate.cards.card import CARD_FILE, USAGE, read_metadata
 from acclimate.errors import UserError, first_line
 from acclimate.files import write_text
 
-IGNORED_PATTERNS = ["acclimate.json", "run.json", "predictions.jsonl", "step-*/*", ".*"]
-"""Files that are not uploaded: records with local paths, predictions on test items, intermediate checkpoints."""
+IGNORED_PATTERNS = ["acclimate.json", "run.json", "predictions.jsonl", "step-*/*", "carried.*", ".*"]
+"""Files that are not uploaded: records with local paths, predictions on test items, intermediate checkpoints, and
+state for later adaptations, which may hold training texts."""
 LICENSES = frozenset(
     """apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0
     bigcode-openrail-m afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0

@@ -37,6 +37,19 @@ inspection = typer.Typer(
 )
 app.add_typer(inspection, name="inspect")
 
+planning = typer.Typer(
+    no_args_is_help=True,
+    help="Plan a training from smaller ones.",
+    epilog=make_epilog("acclimate plan ratio --log runs.csv --target-tokens 100000000 --out plan/", PAGES["plan"]),
+)
+app.add_typer(planning, name="plan")
+over_time = typer.Typer(
+    no_args_is_help=True,
+    help="Divide dated text and tasks into periods, and measure how models age.",
+    epilog=make_epilog("acclimate periods gap --model roberta-base --task dated.csv --by year", PAGES["periods"]),
+)
+app.add_typer(over_time, name="periods")
+
 DISTRIBUTED = ("adapt", "pretrain", "finetune", "bench")
 """Commands whose work the processes of one run share."""
 

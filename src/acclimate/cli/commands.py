@@ -10,15 +10,19 @@ from typer.core import TyperCommand, TyperGroup
 from acclimate.errors import UserError
 
 JOURNEY = {
-    "Find out": ("demo", "advise", "auto", "compare", "init"),
+    "Find out": ("demo", "advise", "plan", "auto", "compare", "init"),
     "Train": tuple("select transform adapt generate-queries finetune merge distill annotate pretrain".split()),
-    "Look and share": ("inspect", "methods", "push", "doctor", "bench"),
+    "Look and share": ("inspect", "periods", "methods", "push", "doctor", "bench"),
 }
 """The commands by panel of ``acclimate --help``, in the order in which they are used."""
 
 PAGES = {
     "demo": "docs/commands.md",
     "advise": "docs/guides/domain.md",
+    "plan": "docs/plan.md",
+    "ratio": "docs/plan.md",
+    "budget": "docs/plan.md",
+    "schedule": "docs/plan.md",
     "auto": "docs/auto.md",
     "compare": "docs/study.md",
     "init": "docs/study.md",
@@ -42,9 +46,14 @@ PAGES = {
     "embeddings": "docs/analyses.md",
     "leakage": "docs/evidence.md",
     "experts": "docs/select.md",
+    "specificity": "docs/analyses.md",
+    "task-words": "docs/analyses.md",
+    "sensitivity": "docs/analyses.md",
+    "review": "docs/analyses.md",
     "cost": "docs/selective.md",
     "instructions": "docs/decoders.md",
     "benchmarks": "docs/decoders.md",
+    **dict.fromkeys(("periods", "split", "gap", "self-train", "surprisal", "questions"), "docs/time.md"),
 }
 """The page that describes each command, shown at the end of its ``--help``."""
 

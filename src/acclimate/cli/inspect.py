@@ -10,6 +10,12 @@ import typer
 from acclimate.cli.app import describe_reading, describe_text, inspection, print_next, print_tables
 from acclimate.cli.options import command
 from acclimate.options import values
+from acclimate.options.effects import (
+    InspectReviewOptions,
+    InspectSensitivityOptions,
+    InspectSpecificityOptions,
+    InspectTaskWordsOptions,
+)
 from acclimate.options.inspection import (
     InspectBenchmarksOptions,
     InspectCostOptions,
@@ -195,6 +201,70 @@ def inspect_benchmarks(options: InspectBenchmarksOptions) -> None:
             text += f"; base model {row['before']:.4f}, difference {difference['difference']:+.4f} [{low}, {high}]"
         typer.echo(text)
     _print_place("Full report", options.out)
+
+
+@command(
+    inspection,
+    InspectSpecificityOptions,
+    name="specificity",
+    example="acclimate inspect specificity --before roberta-base --task tickets.csv --general general.txt "
+    "--corpus tickets/",
+)
+def inspect_specificity(options: InspectSpecificityOptions) -> None:
+    """Measure whether adapting to a domain helps with the text of a task, beyond general text."""
+    from acclimate.inspect.specificity import inspect_specificity as run
+
+    _print_lines(run(**values(options)), options.out)
+    text = "TEXT" if options.corpus is None else options.corpus
+    words = ["--model", options.before, *describe_text("--corpus", text, column=options.text_column)]
+    print_next(["acclimate", "compare", *words, "--task", options.task, "--out", "runs/compare"], "to score the task")
+
+
+@command(
+    inspection,
+    InspectTaskWordsOptions,
+    name="task-words",
+    example="acclimate inspect task-words --before roberta-base --after adapted/ --task tickets.csv",
+)
+def inspect_task_words(options: InspectTaskWordsOptions) -> None:
+    """Measure whether an adaptation taught the words that the labels of a task depend on."""
+    from acclimate.inspect.task_words import inspect_task_words as run
+
+    _print_lines(run(**values(options)), options.out)
+    print_next(["acclimate", "finetune", "--model", options.after, "--task", options.task], "to score the task")
+
+
+@command(
+    inspection,
+    InspectSensitivityOptions,
+    name="sensitivity",
+    example="acclimate inspect sensitivity --before roberta-base --after adapted/ --corpus general.txt",
+)
+def inspect_sensitivity(options: InspectSensitivityOptions) -> None:
+    """Measure whether an adapted model is harder to fine-tune: its loss under noise of the weights."""
+    from acclimate.inspect.sensitivity import inspect_sensitivity as run
+
+    _print_lines(run(**values(options)), options.out)
+
+
+@command(
+    inspection,
+    InspectReviewOptions,
+    name="review",
+    example="acclimate inspect review --result base=tuned-base/ --result adapted=tuned/ --positive hate "
+    "--prevalence 0.002",
+)
+def inspect_review(options: InspectReviewOptions) -> None:
+    """Score classifiers where their label is rare, and count what a budget of human review finds."""
+    from acclimate.inspect.review import inspect_review as run
+
+    _print_lines(run(**values(options)), options.out)
+
+
+def _print_lines(report: Any, out: str | Path | None) -> None:
+    for line in report.describe():
+        typer.echo(line)
+    _print_place("Full report", out)
 
 
 def _print_place(what: str, place: str | Path | None) -> None:

@@ -18,7 +18,16 @@ from acclimate.corpus.tokenizing import read_as_text
 from acclimate.device import copy_to, to_device
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, MASK_RATE
-from acclimate.models import ModelKind, attach, encode, kind_of, language_head, load_language_model, longest_text
+from acclimate.models import (
+    LanguageModel,
+    ModelKind,
+    attach,
+    encode,
+    kind_of,
+    language_head,
+    load_language_model,
+    longest_text,
+)
 from acclimate.models.batching import chosen_positions, logit_rows, micro_batch_tokens, padding_policy
 from acclimate.modules import virtual_ids
 from acclimate.objectives.vocabulary import cross_entropy, map_logits
@@ -105,12 +114,23 @@ def language_model_loss(
         if tokenizer is None:
             raise ValueError("a model in memory needs its tokenizer")
         return _measure(model, tokenizer, texts, max_length, rate, seed, memory)
-    loaded = load_language_model(model)
+    loaded = open_language_model(model)
+    return _measure(loaded.model, loaded.tokenizer, texts, max_length, rate, seed, memory)
+
+
+def open_language_model(path: str | Path) -> LanguageModel:
+    """Load a model whose loss is measured onto the default device.
+
+    Raises:
+        UserError: If it cannot be loaded, or has no trained language-model head.
+    """
+    loaded = load_language_model(path)
     if loaded.absent_head:
         raise UserError(
-            f"The model '{model}' has no language-model head, so it has no {loaded.kind.loss_name}; adapt it first."
+            f"The model '{path}' has no language-model head, so it has no {loaded.kind.loss_name}; adapt it first."
         )
-    return _measure(to_device(loaded.model), loaded.tokenizer, texts, max_length, rate, seed, memory)
+    to_device(loaded.model)
+    return loaded
 
 
 def _measure(

@@ -191,7 +191,7 @@ def mean_paired_bootstrap(
         sizes.append(items)
     draws = _group_seeds(groups, len(observed))
     whole, parts = (np.stack([values[..., draw].mean(-1) for draw in draws], -1) for values in (observed, resampled))
-    found = _student_interval(whole, parts, float(observed.mean()), min(sizes), [len(draw) for draw in draws])
+    found = student_interval(whole, parts, float(observed.mean()), min(sizes), [len(draw) for draw in draws])
     if scales is not None:
         return found
     if any(task.metric in task.scoring.errors for task in tasks):
@@ -231,7 +231,7 @@ def paired_difference(
     for drawn in bootstrap_weights(items, n, seed):
         total = drawn @ weight
         parts.append((drawn @ weighted)[total > 0] / total[total > 0, None])
-    return _student_interval(observed, np.concatenate(parts), float(observed.mean()), items=items)
+    return student_interval(observed, np.concatenate(parts), float(observed.mean()), items=items)
 
 
 def item_deviation(
@@ -411,7 +411,7 @@ def _weighted_mean(values: np.ndarray, weights: Sequence[int]) -> np.ndarray:
     return np.asarray(values.mean(-1) if len(set(weights)) == 1 else values @ (np.asarray(weights) / sum(weights)))
 
 
-def _student_interval(
+def student_interval(
     observed: np.ndarray, resampled: np.ndarray, estimate: float, items: int, sizes: Sequence[int] | None = None
 ) -> Interval:
     """Combine the variance over items and over seeds into an interval of Student's t.

@@ -133,13 +133,19 @@ class Unpadded:
         return copy_to(self._bounds.int(), self.device)
 
     @cached_property
+    def first_tokens(self) -> Tensor:
+        """Index, among the kept tokens, of the first token of the text of each kept token (kept,)."""
+        bounds = self._bounds
+        return copy_to(bounds[:-1].repeat_interleave(bounds.diff()), self.device)
+
+    @cached_property
     def longest(self) -> int:
         """Number of tokens of the longest text."""
         return int(self._bounds.diff().max())
 
     def _compute_all(self) -> Unpadded:
         """Compute what is otherwise computed when it is first used, which compiled code cannot do; return self."""
-        self.rows  # noqa: B018
+        self.rows, self.first_tokens  # noqa: B018
         if self.varlen:
             self.starts, self.longest  # noqa: B018
         return self

@@ -1,6 +1,6 @@
 """DGA: adapting a language model while preserving its general knowledge (Ke et al., EMNLP 2022)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,13 +10,14 @@ from torch import Tensor
 
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
-from acclimate.models import Part
+from acclimate.models import Part, UnitGroup
 from acclimate.models.gates import parse_parts
 from acclimate.objectives import BatchObjective, GeneralKnowledgeContrast, LanguageModelling, Objective
 from acclimate.registry import Published, with_presets
 from acclimate.training.importance import measure_importance, summarize_importance
 from acclimate.training.method import AdaptContext
 from acclimate.updates import SoftMask, normalize_importance
+from acclimate.updates.importance import Reads
 
 
 @register(
@@ -112,22 +113,57 @@ class DGA(Method):
     def prepare(self, run: AdaptContext) -> None:
         """Measure the importance of each unit on a sample of the domain text, or read it from the cache."""
         units = run.units(self.parts)
-        about: dict[str, Any] = {"measured": self.importance}
+        raw, about = self.measure(run, units, self.importance_reads)
+        self.protect_units(run, units, raw, self.normalize(raw), about)
+
+    def measure(
+        self, run: AdaptContext, units: Mapping[str, Sequence[UnitGroup]], reads: Reads, number: int = 0
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the importance (layers, units) of each part on the device of the run, and how it was measured.
+
+        Args:
+            run: The adaptation.
+            units: The units.
+            reads: As for :func:`acclimate.training.importance.measure_importance`.
+            number: Which of several random draws of the same seed is returned, with ``importance="random"``.
+        """
+        about: dict[str, Any] = {"measured": "loss" if reads == "loss" else "dropout"}
         if self.importance == "random":
-            generator = torch.Generator().manual_seed(run.seed)
+            about["measured"] = "random"
+            generator = torch.Generator().manual_seed(run.seed + number)
             raw = {
                 part: torch.rand(len(layers), layers[0].units, generator=generator) for part, layers in units.items()
             }
         else:
-            limits = self.importance_tokens, self.importance_reads, self.importance_error
-            measured = measure_importance(run, units, *limits)
+            measured = measure_importance(run, units, self.importance_tokens, reads, self.importance_error)
             raw = measured.raw
             about |= {"tokens": measured.read, "standard_error": measured.error}
-        self._importance = {
-            part: normalize_importance(values.to(run.device), self.protect) for part, values in raw.items()
-        }
-        run.preparation["importance.json"] = summarize_importance(raw, self._importance, **about)
-        self._mask = SoftMask(units, self._importance, on=self.mask_on)
+        return {part: values.to(run.device) for part, values in raw.items()}, about
+
+    def normalize(self, raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what importance protects, from 0 to 1 (Eq. 10)."""
+        return {part: normalize_importance(values, self.protect) for part, values in raw.items()}
+
+    def protect_units(
+        self,
+        run: AdaptContext,
+        units: Mapping[str, Sequence[UnitGroup]],
+        raw: Mapping[str, Tensor],
+        importance: dict[str, Tensor],
+        about: Mapping[str, Any],
+    ) -> None:
+        """Protect units by their importance, and record it beside the model.
+
+        Args:
+            run: The adaptation.
+            units: The units.
+            raw: Their importance as measured.
+            importance: The same, from 0 to 1.
+            about: How it was measured.
+        """
+        self._importance = importance
+        run.preparation["importance.json"] = summarize_importance(raw, importance, **about)
+        self._mask = SoftMask(units, importance, on=self.mask_on)
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the LM loss and, unless its weight is zero, the contrastive loss."""

@@ -20,6 +20,20 @@ HEADS_NAME = "acclimate_heads"
 """Name of the heads' submodule of the model during training, so that checkpoints include it."""
 
 
+def check_single_label(method: str, tasks: Sequence[Any]) -> None:
+    """Check that all tasks are classification with one label per text or pair of texts.
+
+    Raises:
+        UserError: If one is not; ``method`` is named in the message.
+    """
+    for task in tasks:
+        if not hasattr(task, "scoring") or task.scoring().kind != "single_label":
+            raise UserError(
+                f"Method '{method}' learns tasks with one label per text, and '{task.name}' is another kind of task; "
+                "remove it."
+            )
+
+
 @dataclass
 class LabelledMethod(Method):
     """A method whose steps read an example of labelled tasks for each text."""
@@ -36,17 +50,8 @@ class LabelledMethod(Method):
         return DrawExamples([self._tokenize(run, task, run.max_length) for task in tasks])
 
     def check_tasks(self, tasks: Sequence[Any]) -> None:
-        """Check that all tasks are classification with one label per text or pair of texts.
-
-        Raises:
-            UserError: If one is not.
-        """
-        for task in tasks:
-            if not hasattr(task, "scoring") or task.scoring().kind != "single_label":
-                raise UserError(
-                    f"Method '{self.name}' learns tasks with one label per text, and '{task.name}' is another kind of "
-                    "task; remove it."
-                )
+        """Check that all tasks are of the kind that :func:`check_single_label` accepts."""
+        check_single_label(self.name, tasks)
 
     def add_heads(self, run: AdaptContext, tasks: Sequence[Any], **others: nn.Module) -> ClassificationHeads:
         """Add a head per task, and other modules, to the model, where they are trained; return the heads."""

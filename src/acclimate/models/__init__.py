@@ -12,7 +12,14 @@ from acclimate.model_kinds import (
 )
 from acclimate.models.attention import HeadLayer, Projection, head_rows
 from acclimate.models.encoding import encode
-from acclimate.models.extensions import adapter_size, add_adapters, keep_original
+from acclimate.models.extensions import (
+    DomainAdapters,
+    add_adapters,
+    add_domain_adapters,
+    domain_adapters,
+    has_adapters,
+    keep_original,
+)
 from acclimate.models.families import (
     Family,
     describe_attention,
@@ -35,6 +42,7 @@ __all__ = [
     "KINDS",
     "MASKED",
     "PARTS",
+    "DomainAdapters",
     "Family",
     "HeadLayer",
     "LanguageModel",
@@ -42,17 +50,19 @@ __all__ = [
     "Part",
     "Projection",
     "UnitGroup",
-    "adapter_size",
     "add_adapters",
+    "add_domain_adapters",
     "attach",
     "describe_attention",
     "describe_computation",
+    "domain_adapters",
     "dropout_rates",
     "encode",
     "family_of",
     "gate_units",
     "get_kind",
     "gradient_may_change",
+    "has_adapters",
     "head_parameters",
     "head_rows",
     "keep_original",

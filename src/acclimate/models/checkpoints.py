@@ -23,7 +23,16 @@ from transformers import AutoConfig
 from acclimate.errors import UserError, first_line
 from acclimate.files import check_regular_file, hash_file, read_json, read_json_object
 from acclimate.model_kinds import class_names, find_kind
-from acclimate.models.extensions import ADAPTER_SIZE_KEY, ENSEMBLE_KEY, ORIGINAL, add_adapters, average_with_original
+from acclimate.models.extensions import (
+    ADAPTER_SIZE_KEY,
+    DOMAINS_KEY,
+    ENSEMBLE_KEY,
+    ORIGINAL,
+    DomainAdapters,
+    add_adapters,
+    add_domain_adapters,
+    average_with_original,
+)
 from acclimate.models.probe import attach
 
 # Files that decide what a model computes. Cards, logs and acclimate's own records do not, and they contain times.
@@ -171,7 +180,7 @@ def model_fingerprint(path: str) -> str:
 
 log = logging.getLogger(__name__)
 WEIGHTS = "adapted.safetensors"
-ADAPTER_KEY, ORIGINAL_PREFIX = ".adapter.", f"{ORIGINAL}."
+ADAPTER_KEYS, ORIGINAL_PREFIX = (".adapter.", ".domains."), f"{ORIGINAL}."
 IGNORED_WEIGHTS = (".pooler.", "position_ids")
 """Parts of the names of weights that an encoder does not need: poolers, and constant buffers."""
 
@@ -219,8 +228,10 @@ def describe_extensions(config: Any) -> str:
     """Describe the modules of a model that its architecture does not have; empty for an ordinary model."""
     size = getattr(config, ADAPTER_SIZE_KEY, 0)
     adapters = f"bottleneck adapters of size {size} (Houlsby et al., 2019)" if size else ""
+    number = len(DomainAdapters.of(entry).sizes) if (entry := getattr(config, DOMAINS_KEY, None)) else 0
+    domains = f"{number} domain adapter{'s' * (number > 1)} and a gate (Diao et al., 2023)" if number else ""
     original = "its original encoder, for an ensemble" if getattr(config, ENSEMBLE_KEY, False) else ""
-    return " and ".join(part for part in (adapters, original) if part)
+    return " and ".join(part for part in (adapters, domains, original) if part)
 
 
 def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -252,7 +263,7 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     original = {
         name.removeprefix(ORIGINAL_PREFIX): value for name, value in state.items() if name.startswith(ORIGINAL_PREFIX)
     }
-    adapters = {name: value for name, value in state.items() if ADAPTER_KEY in name}
+    adapters = {name: value for name, value in state.items() if any(key in name for key in ADAPTER_KEYS)}
     plain = {
         name: value for name, value in state.items() if name not in adapters and not name.startswith(ORIGINAL_PREFIX)
     }
@@ -261,12 +272,13 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     _keep_weight_names(model)
     if size := getattr(config, ADAPTER_SIZE_KEY, 0):
         add_adapters(model, attach(model), size)
-        expected = {name for name in model.state_dict() if ADAPTER_KEY in name}
-        if expected != set(adapters):
-            raise UserError(
-                f"The adapters in '{path}' do not fit a {type(model).__name__} with adapters of size {size}."
-            )
-        model.load_state_dict(adapters, strict=False)
+    if entry := getattr(config, DOMAINS_KEY, None):
+        add_domain_adapters(model, DomainAdapters.of(entry))
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    fits = {name for name in shapes if any(key in name for key in ADAPTER_KEYS)} == set(adapters)
+    if not fits or any(shapes[name] != value.shape for name, value in adapters.items()):
+        raise UserError(f"The adapters in '{path}' do not fit a {type(model).__name__} with {parts}.")
+    model.load_state_dict(adapters, strict=False)
     if getattr(config, ENSEMBLE_KEY, False):
         _load_ensemble(model, original, path)
     return model, info

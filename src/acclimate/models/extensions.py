@@ -1,14 +1,16 @@
-"""Modules that an architecture of ``transformers`` does not have: bottleneck adapters, and the original encoder.
+"""Modules that an architecture of ``transformers`` does not have: adapters, and the original encoder.
 
-Adapters are those of Houlsby et al. (ICML 2019). A model with its original encoder is the ensemble of Ke et al.
-(2022).
+Bottleneck adapters are those of Houlsby et al. (ICML 2019), domain adapters with a gate those of Diao et al. (ACL
+2023). A model with its original encoder is the ensemble of Ke et al. (2022).
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,8 @@ from transformers import PreTrainedModel
 
 from acclimate.errors import UserError
 from acclimate.models.attention import HeadLayer
-from acclimate.models.gates import gate_units, linear_sizes
+from acclimate.models.compiling import layers_of
+from acclimate.models.gates import feed_forward_units, gate_units, linear_sizes
 
 ADAPTER_SIZE_KEY = "acclimate_adapter_size"
 """Configuration entry of a model with adapters: the width of their bottleneck."""
@@ -61,7 +64,8 @@ def add_adapters(model: PreTrainedModel, layers: Sequence[HeadLayer], size: int,
     Raises:
         UserError: If the feed-forward of the model cannot be found, or the model already has adapters.
     """
-    if adapter_size(model) and any(hasattr(layer.output, "adapter") for layer in layers):
+    has_own = adapter_size(model) and any(hasattr(layer.output, "adapter") for layer in layers)
+    if has_own or domain_adapters(model) is not None:
         raise UserError(
             "The model already has adapters. Use another method, which trains all of its weights, or start from the "
             "model without adapters."
@@ -84,6 +88,174 @@ def _apply_adapter(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     return module.adapter(output)  # type: ignore[operator]
 
 
+DOMAINS_KEY = "acclimate_domain_adapters"
+"""Configuration entry of a model with domain adapters: a :class:`DomainAdapters` as a mapping."""
+GATE_LAYERS = 3
+
+
+@dataclass(frozen=True)
+class DomainAdapters:
+    """The domain adapters of a model and their gate (MixDA; Diao et al., ACL 2023).
+
+    Attributes:
+        layers: The feed-forward blocks that have them, counted from 0.
+        sizes: Width of the bottleneck of each domain's adapter.
+        gate: Width of the three hidden layers of the gate.
+        reads: What the gate reads: the first token of each ``"text"``, or every ``"token"`` by itself.
+        weighs: What the gate weighs: the ``"adapters"``, or ``"all"``, the feed-forward block as well.
+    """
+
+    layers: tuple[int, ...]
+    sizes: tuple[int, ...]
+    gate: int
+    reads: Literal["text", "token"]
+    weighs: Literal["adapters", "all"]
+
+    @classmethod
+    def of(cls, entry: Any) -> DomainAdapters:
+        """Return what an entry of a configuration says."""
+        return cls(tuple(entry["layers"]), tuple(entry["sizes"]), entry["gate"], entry["reads"], entry["weighs"])
+
+    def entry(self) -> dict[str, Any]:
+        """Return the entry of a configuration."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+def domain_adapters(model: PreTrainedModel) -> DomainAdapters | None:
+    """Return what domain adapters a model has; None for none."""
+    entry = getattr(model.config, DOMAINS_KEY, None)
+    return None if entry is None else DomainAdapters.of(entry)
+
+
+def has_adapters(model: PreTrainedModel) -> bool:
+    """Return whether a model has bottleneck or domain adapters."""
+    return bool(adapter_size(model)) or domain_adapters(model) is not None
+
+
+class DomainMixture(nn.Module):
+    """Domain adapters beside the last layer of a feed-forward block: y + sum_k g_k(x) A_k(x).
+
+    x are the intermediate activations of the block and y is its output. A_k(x) = W_up gelu(W_down x + b_down) + b_up
+    starts at zero. g is the softmax of a perceptron over y and all A_k. With ``weighs="all"``, y too is multiplied by
+    its share, as in the released code, which changes what the model computes before any training.
+
+    The gate of a text is computed from its first token, and shared by all of its tokens. (The released code takes the
+    last position of the row, which is padding in all but the longest texts.)
+    """
+
+    def __init__(self, inputs: int, width: int, what: DomainAdapters, dropout: float) -> None:
+        """Make the gate of a block with ``inputs`` intermediate units and ``width`` outputs, without adapters."""
+        super().__init__()
+        self.inputs, self.width, self.reads, self.weighs = inputs, width, what.reads, what.weighs
+        sizes = [inputs, *GATE_LAYERS * [what.gate]]
+        hidden = [
+            part
+            for before, after in pairwise(sizes)
+            for part in (nn.Linear(before, after), nn.ReLU(), nn.Dropout(dropout))
+        ]
+        self.gate = nn.Sequential(*hidden, _zeros(nn.Linear(what.gate, 1)))
+        self.adapters = nn.ModuleList()
+        self.first: Tensor | None = None
+        """Index of the first token of the text of each token, in flattened rows, for the forward pass in progress."""
+
+    def add(self, size: int) -> None:
+        """Add the adapter of one more domain, with a bottleneck of ``size``; the shares of the others shrink alike."""
+        adapter = nn.Sequential(nn.Linear(self.inputs, size), nn.GELU(), _zeros(nn.Linear(size, self.width)))
+        last: Any = self.gate[-1]
+        longer = _zeros(nn.Linear(last.in_features, last.out_features + 1)).to(last.weight)
+        with torch.no_grad():
+            longer.weight[:-1], longer.bias[:-1] = last.weight, last.bias
+        self.gate[-1] = longer
+        self.adapters.append(adapter.to(last.weight))
+
+    def locate(self, layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Find the texts in the input of a layer, before it runs."""
+        if self.reads == "text":
+            hidden = inputs[0] if inputs else options["hidden_states"]
+            mask = options.get("attention_mask", inputs[1] if len(inputs) > 1 else None)
+            self.first = _first_tokens(hidden, mask, options.get("block_mask"), options.get("unpadded"))
+
+    def shares(self, inner: Tensor) -> Tensor:
+        """Return the shares of the feed-forward block and each adapter: (rows, tokens, 1 + adapters)."""
+        if self.first is None:
+            return self.gate(inner).softmax(-1)
+        starts, text = self.first.unique(return_inverse=True)
+        found: Tensor = self.gate(inner.flatten(0, 1)[starts]).softmax(-1)[text]
+        return found.view(*inner.shape[:2], -1)
+
+    def forward(self, inner: Tensor, output: Tensor) -> Tensor:
+        """Return the output of the block with its adapters (rows, tokens, width)."""
+        shares = self.shares(inner).to(output.dtype)
+        mixed = output * shares[..., :1] if self.weighs == "all" else output
+        for number, adapter in enumerate(self.adapters, 1):
+            mixed = mixed + shares[..., number : number + 1] * adapter(inner)
+        return mixed
+
+
+def _first_tokens(hidden: Tensor, mask: Any, block_mask: Tensor | None, unpadded: Any) -> Tensor:
+    """Return the index of the first token of the text of each token, in flattened rows (rows x tokens,).
+
+    Args:
+        hidden: States (rows, tokens, width).
+        mask: Where tokens attend (rows or 1, 1, tokens, tokens), boolean or numbers that are added; or None.
+        block_mask: Which tokens are of the same text (rows, 1, tokens, tokens), for packed rows.
+        unpadded: The maps that remove padding, an :class:`acclimate.kernels.Unpadded`, if it is removed.
+    """
+    if unpadded is not None:
+        return unpadded.first_tokens
+    rows, tokens = hidden.shape[:2]
+    first = torch.zeros(rows, 1, dtype=torch.long, device=hidden.device)
+    if block_mask is not None:
+        first = block_mask[:, 0].byte().argmax(-1)
+    elif isinstance(mask, Tensor) and mask.dim() == 4:
+        seen = mask if mask.dtype == torch.bool else mask == 0
+        first = seen.any((1, 2)).byte().argmax(-1)[:, None].expand(rows, 1)
+    return (first + tokens * torch.arange(rows, device=hidden.device)[:, None]).expand(rows, tokens).flatten()
+
+
+def add_domain_adapters(model: PreTrainedModel, what: DomainAdapters, dropout: float = 0.0, seed: int = 0) -> None:
+    """Put domain adapters and gates beside feed-forward blocks of a model.
+
+    Args:
+        model: The model. The adapters that it has are the first of ``what``, and keep their weights.
+        what: The adapters that the model has afterwards.
+        dropout: Dropout in the gate during training.
+        seed: Random seed of the initial weights.
+
+    Raises:
+        UserError: If the feed-forward blocks cannot be found, or there are fewer.
+    """
+    blocks: list[Any] = [units.linear for units in feed_forward_units(model, "O", 1)]
+    if wrong := [place for place in what.layers if not 0 <= place < len(blocks)]:
+        raise UserError(
+            f"There is no layer {wrong[0]}: the feed-forward blocks of {type(model).__name__} are 0 to "
+            f"{len(blocks) - 1}."
+        )
+    layers = layers_of(model.base_model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for linear in (blocks[place] for place in what.layers):
+            if not hasattr(linear, "domains"):
+                made = DomainMixture(*linear_sizes(linear), what, dropout).to(linear.weight)
+                linear.add_module("domains", made)
+                linear.register_forward_hook(_apply_domains)
+                holder = next(layer for layer in layers if linear in layer.modules())
+                holder.register_forward_pre_hook(made.locate, with_kwargs=True)
+            for size in what.sizes[len(linear.domains.adapters) :]:
+                linear.domains.add(size)
+    setattr(model.config, DOMAINS_KEY, what.entry())
+
+
+def _apply_domains(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    return module.domains(inputs[0], output)  # type: ignore[operator]
+
+
+def _zeros(linear: nn.Linear) -> nn.Linear:
+    for value in linear.parameters():
+        nn.init.zeros_(value)
+    return linear
+
+
 ENSEMBLE_KEY = "acclimate_ensemble"
 """Configuration entry of a model that contains its original encoder."""
 ORIGINAL = "original"
@@ -99,7 +271,7 @@ def keep_original(model: PreTrainedModel) -> nn.Module:
     Raises:
         UserError: If the model has adapters.
     """
-    if adapter_size(model):
+    if has_adapters(model):
         raise UserError("An ensemble of models with adapters cannot be saved; start from a model without adapters.")
     original = copy.deepcopy(model.base_model)
     original.requires_grad_(False)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -115,6 +115,8 @@ class LowRankAdapter(Adapter):
     """A low-rank adapter: added to a model, trained with it, merged, and saved beside the merged model."""
 
     settings_class = AdapterSettings
+    merged_names: ClassVar[tuple[str, ...]] = ()
+    """Ends of the names of parameters that are part of the saved factors, and that peft does not know."""
     rate = 10  # whatever the model and the rank: Schulman et al., "LoRA without regret", 2025
     shards = True
 
@@ -260,7 +262,7 @@ class LowRankAdapter(Adapter):
             return self
         base = load_language_model(self.source).model
         attach(base)
-        made = LowRankAdapter(base, self.name, self.settings, seed=self.seed)
+        made = type(self)(base, self.name, self.settings, seed=self.seed)
         state = base.state_dict()
         trained = {
             name: value
@@ -273,8 +275,11 @@ class LowRankAdapter(Adapter):
 
     def save(self, folder: Path, base: str) -> None:
         """Write the adapter as ``peft`` does into a new folder, with masks and initial factors applied."""
+        known = {
+            name: value for name, value in self.model.state_dict().items() if not name.endswith(self.merged_names)
+        }
         weights = import_peft().get_peft_model_state_dict(
-            self.model, adapter_name=TRAINED, save_embedding_layers=False
+            self.model, known, adapter_name=TRAINED, save_embedding_layers=False
         )
         for name, layer in self.layers.items():
             parts = self._masked_factors(name, layer)

@@ -18,6 +18,7 @@ from acclimate.objectives.embedding import EmbeddingRegularizer
 from acclimate.objectives.infoword import SpanContrast
 from acclimate.objectives.metadata import DocumentMetadata
 from acclimate.objectives.reconstruction import SentenceReconstruction
+from acclimate.objectives.retention import DomainLanguageModelling, StateRetention
 from acclimate.objectives.supervised import (
     ClassificationHeads,
     DomainAdversary,
@@ -40,6 +41,7 @@ __all__ = [
     "Distillation",
     "DocumentMetadata",
     "DomainAdversary",
+    "DomainLanguageModelling",
     "DrawnClassification",
     "EmbeddingRegularizer",
     "Gates",
@@ -54,6 +56,7 @@ __all__ = [
     "SimilarityDistillation",
     "SpanContrast",
     "StateDistillation",
+    "StateRetention",
     "TeacherDistillation",
     "TextContrast",
     "TokenAwareContrast",

@@ -11,7 +11,7 @@ OptimizerName = Literal["adamw", "adamw-8bit"]
 WeightsName = Literal["fp32", "bf16"]
 LowRankName = Literal["lora", "rslora", "dora", "pissa", "olora", "soma", "mica", "orthogonal"]
 """The names in :data:`acclimate.models.lora.LOW_RANK`."""
-AdapterName = Literal[LowRankName, "wider", "deeper"]
+AdapterName = Literal[LowRankName, "codyra", "wider", "deeper"]
 """The names in :data:`acclimate.training.adapters.ADAPTERS`."""
 
 Optimizer = Annotated[
@@ -85,8 +85,9 @@ AdapterSetting = Annotated[
         "Setting of the adapter: r, alpha, dropout or targets of low-rank ones, units of wider, layers of deeper.",
         METHOD,
         default="r=16 on all linear layers but the head",
-        more="See :class:`acclimate.models.lora.AdapterSettings`, :class:`acclimate.modules.wider.WiderSettings` and "
-        ":class:`acclimate.modules.deeper.DeeperSettings`.",
+        more="See :class:`acclimate.models.lora.AdapterSettings`, :class:`acclimate.modules.wider.WiderSettings`, "
+        ":class:`acclimate.modules.deeper.DeeperSettings` and "
+        ":class:`acclimate.modules.sparse_rank.SparseRankSettings`.",
         flag="--adapter-set",
     ),
 ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from acclimate.options.declaration import DATA, Option
-from acclimate.options.numbers import Share
+from acclimate.options.declaration import DATA, Option, options
+from acclimate.options.numbers import Count, Share
 from acclimate.registry import parse_number
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ REPLAY_SHARE = 0.1
 """Default share of the tokens that are replayed (general text, or conversations)."""
 REPLAY_OPTIONS = ("replay", "replay_share", "chat", "chat_share", "mix", "sources")
 """The options that have these types."""
+MEMORY_OPTIONS = ("replay_memory", "memory_share", "memory_rule")
+"""Options of the texts that an adaptation keeps for later ones; part of an identity only where they are used."""
 
 
 def read_shares(value: Any) -> Any:
@@ -69,6 +72,8 @@ def check_shares(given: Any) -> None:
     for name in ("replay", "chat"):
         if isinstance(getattr(given, name), Mapping) and getattr(given, f"{name}_share") is not None:
             raise ValueError(f"'{name}' gives each source its share; remove '{name}_share'")
+    if given.replay_memory is None and (given.memory_share is not None or given.memory_rule != "equal"):
+        raise ValueError("'memory_share' and 'memory_rule' are for kept texts; give their number as 'replay_memory'")
 
 
 Mix = Annotated[
@@ -118,3 +123,42 @@ Chat = Annotated[
 ChatShare = Annotated[
     Share | None, Option("Share of the tokens that are conversations.", DATA, default=str(REPLAY_SHARE))
 ]
+ReplayMemory = Annotated[
+    Count | None,
+    Option(
+        "Texts of all domains so far to keep beside the model; those of earlier domains are replayed.",
+        DATA,
+        more="They are in ``carried.json`` of the model folder, and a later adaptation with this option replays them, "
+        "so it does not need the texts of earlier domains. They are not uploaded to the Hub. Of a long document a "
+        "random piece is kept.",
+        default="none are kept or replayed",
+    ),
+]
+MemoryShare = Annotated[
+    Share | None,
+    Option("Share of the tokens that are kept texts of earlier domains.", DATA, default=str(REPLAY_SHARE)),
+]
+MemoryRule = Annotated[
+    Literal["equal", "reservoir"],
+    Option(
+        "How kept texts are divided among domains: equal, or reservoir, by their numbers of documents.",
+        DATA,
+        more="``reservoir`` is a uniform sample of all documents so far (Vitter, 1985).",
+    ),
+]
+
+
+@options
+class ReplayOptions:
+    """Options of what ``adapt`` reads beside the domain text."""
+
+    _: KW_ONLY
+    replay: Replay = None
+    replay_share: ReplayShare = None
+    chat: Chat = None
+    chat_share: ChatShare = None
+    mix: Mix = None
+    sources: MixSources = None
+    replay_memory: ReplayMemory = None
+    memory_share: MemoryShare = None
+    memory_rule: MemoryRule = "equal"

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, METHOD, Option
 from acclimate.options.numbers import Count, Fraction, NonNegative
+from acclimate.options.replay import MEMORY_OPTIONS
 
 if TYPE_CHECKING:
     from acclimate.corpus import Corpus
@@ -24,16 +25,24 @@ HELDOUT_EVERY = 50
 """Default number of optimizer steps between measurements of the held-out loss."""
 MEASURING_OPTIONS = ("monitor", "keep_best", "patience")
 """Options of the measurements during training; they are part of the identity of the held-out text."""
-STEP_OPTIONS = ("l2_sp", "ewc", "layer_decay", "freeze", "refactor_every")
+STEP_OPTIONS = ("l2_sp", "ewc", "layer_decay", "freeze", "refactor_every", *MEMORY_OPTIONS)
 """Options that are part of an identity only where they differ from the default, so that older results stay valid."""
 
 
 def split_names(value: Any) -> Any:
-    """Return names as a tuple; they are given as a collection, or as text such as ``"embeddings,layer.0"``."""
+    """Return names as a tuple; they are given as a collection, or as text such as ``"embeddings,layer.0"``.
+
+    Raises:
+        ValueError: If something is given, but no name.
+    """
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, Iterable):
         return value
-    return tuple(part.strip() for item in items for part in str(item).split(",") if part.strip())
+    items = [str(item) for item in items]
+    names = tuple(part.strip() for item in items for part in item.split(",") if part.strip())
+    if items and not names:
+        raise ValueError("it is empty; give at least one name, or leave the option out")
+    return names
 
 
 Heldout = Annotated[

@@ -38,7 +38,7 @@ from acclimate.options.numbers import (
     number_or_auto,
 )
 from acclimate.options.reading import Encoding, LabelOptions
-from acclimate.options.replay import Chat, ChatShare, Mix, MixSources, Replay, ReplayShare, check_shares
+from acclimate.options.replay import ReplayOptions, check_shares
 from acclimate.options.rows import DocumentBorders, RowLayout
 from acclimate.options.steps import (
     EWC,
@@ -281,7 +281,7 @@ class TrainingOptions:
 
 
 @options
-class AdaptOptions(TrainingOptions, LabelOptions):
+class AdaptOptions(TrainingOptions, LabelOptions, ReplayOptions):
     """Options of :func:`acclimate.adapt`."""
 
     model: Annotated[
@@ -356,12 +356,6 @@ class AdaptOptions(TrainingOptions, LabelOptions):
     adapter: Adapter = None
     adapter_settings: AdapterSetting = None
     quantize: Quantization = None
-    replay: Replay = None
-    replay_share: ReplayShare = None
-    chat: Chat = None
-    chat_share: ChatShare = None
-    mix: Mix = None
-    sources: MixSources = None
     general: General = None
     monitor: Monitor = False
     keep_best: KeepBest = False

@@ -40,6 +40,7 @@ from acclimate.study.settings import (
     Sources,
     Strict,
     TaskSpec,
+    as_list,
     as_sources,
     check_plain_values,
     distinct,
@@ -81,7 +82,7 @@ class MethodSpec(OperationSpec, ShortForm):
         adapt: Settings of adaptation for this method, which override those of the study.
         select: Selection from the text of the domain, in place of that of the domain; ``random`` is its control.
         transform: Transforms, in place of those of the domain.
-        scored: Whether the models are rows of the study; otherwise they are only merged with others.
+        scored: ``false`` if the models are only merged with others, and are no rows of the study.
         search: Values to try for parameters of the method and, under ``adapt``, for settings of its adaptation.
     """
 
@@ -91,7 +92,7 @@ class MethodSpec(OperationSpec, ShortForm):
     label: Label = ""
     on: Literal["domain", "task"] | None = None
     adapt: Annotated[dict[str, Any], AfterValidator(AdaptSettings.check)] = Field(default_factory=dict)
-    scored: bool = True
+    scored: Literal[False] | None = None
     search: MethodSearch | None = None
 
     @property
@@ -176,6 +177,7 @@ class StudyConfig(Strict):
         evaluate: Settings of the language-model loss and of drift.
         search: How settings are searched on the dev splits, and values to try for the whole study.
         baseline: Label of the row that the others are compared with.
+        capabilities: Names of measurements by group, which a sheet of the report compares; None for no sheet.
         sections: Sections that configure kinds of jobs, by key. In the file each is a key at the top level.
     """
 
@@ -198,6 +200,7 @@ class StudyConfig(Strict):
     evaluate: EvaluateSettings = EvaluateSettings()
     search: SearchSettings | None = None
     baseline: str = "none"
+    capabilities: dict[Label, Annotated[list[str], BeforeValidator(as_list), Field(min_length=1)]] | None = None
     sections: dict[str, list[Any]] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -260,6 +263,11 @@ class StudyConfig(Strict):
     def entries(self) -> list[SectionEntry]:
         """The entries of the sections of all kinds of jobs."""
         return [entry for entries in self.sections.values() for entry in entries]
+
+    @property
+    def domain_methods(self) -> list[MethodSpec]:
+        """The methods that make a model for each domain."""
+        return [one for one in self.methods if not any(entry.replaces_domains(one.label) for entry in self.entries)]
 
     @property
     def row_labels(self) -> list[str]:

@@ -112,7 +112,19 @@ def locate_mixture(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _locate_setting(source: str, folder: Path) -> str:
-    """Resolve ``source`` against ``folder`` if it exists there or looks like a path; else it may be a Hub name."""
+    """Resolve ``source`` against ``folder`` if it exists there or looks like a path; else it may be a Hub name.
+
+    Of several parts with commas between them, each is resolved, and of a part ``name=path`` what follows the name.
+    """
+    if not source:
+        return source
+    if ("," in source or "=" in source) and not (folder / source).exists():
+        parts = [part.strip().rpartition("=") for part in source.split(",")]
+        return ",".join(f"{name}{mark}{_locate_part(path, folder)}" for name, mark, path in parts)
+    return _locate_part(source, folder)
+
+
+def _locate_part(source: str, folder: Path) -> str:
     if not source:
         return source
     path = Path(os.path.expanduser(source))

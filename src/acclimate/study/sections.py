@@ -133,6 +133,10 @@ class SectionEntry(Strict):
         """Return whether settings of the entry are searched on the tasks of a domain."""
         return False
 
+    def replaces_domains(self, method: str) -> bool:
+        """Return whether the entry alone uses a method, given by its label, so that no domain has a model of it."""
+        return False
+
 
 def count_combinations(given: Mapping[Name, list[Any]]) -> int:
     """Return the number of possible combinations."""

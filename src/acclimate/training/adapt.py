@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from acclimate.adaptation_rows import MaskedTexts
 from acclimate.cards import summarize_text, write_adapted_card
-from acclimate.corpus import Corpus, TokenDataset, tokenize
+from acclimate.corpus import Corpus, tokenize
 from acclimate.corpus.mix.base import read_mix
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.corpus.tokenizing import check_known
@@ -48,6 +47,7 @@ from acclimate.training.callbacks import (
     copy_kept_models,
     tensorboard_folder,
 )
+from acclimate.training.carried import Carried
 from acclimate.training.distributed import join_process_group
 from acclimate.training.engine import Engine, check_dropout, make_reference
 from acclimate.training.heldout import NO_SIMILARITY, HeldOutText, SimilarityCheck
@@ -78,12 +78,11 @@ from acclimate.training.new_tokens import NewTokens, add_new_tokens, warm_up
 from acclimate.training.result import (
     AdaptResult,
     cache_masked_texts,
-    describe_masked_texts,
     load_finished,
     load_masked_texts,
     open_work_folder,
+    preview_masking,
     remove_work_folder,
-    sample_masked_texts,
     warn_of_explosion,
 )
 from acclimate.training.rules import add_update_rules, check_rules
@@ -135,7 +134,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     default_epochs = TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1
     budget = Budget.of(options, default_epochs)
     heldout = HeldOutText.of(options)
-    sources = open_sources(values(options), options.text_column)
+    carried = Carried.read(options.model)
+    sources = open_sources(values(options), options.text_column, carried.kept_texts())
     mix = None if options.mix is None else read_mix(options.mix)
     if (sources or mix) and not method.trains:
         raise UserError(f"Method '{method.name}' does not train, so nothing can be mixed in; remove replay and mix.")
@@ -199,6 +199,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     method.check_kind(kind, model)
     check_masking(options, kind, strategy)
     add_new_tokens(new_tokens, loaded, text, seed, progress, group)
+    carried.attach(loaded.model)
     layers = attach(to_device(loaded.model), sharded)
     layout = usable_layout(loaded.model, options.layout, given_layout)
     appended = add_method_virtual_tokens(loaded, method, seed)
@@ -234,7 +235,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
         about_run = strategy, seed, precision, progress, group, task, sharded, length, mixture.names
-        context = AdaptContext(loaded.model, layers, loaded.tokenizer, rows, *about_run)
+        context = AdaptContext(loaded.model, layers, loaded.tokenizer, rows, *about_run, carried=carried)
         method.prepare(context)
         rule = method.update_rule()
         set_weight_type(loaded.model, options.weights)
@@ -251,7 +252,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         chosen_by = method.masking(options.mask_rate) or strategy
         policy = padding_policy(loaded.model)
         collator = Collator.of(loaded.tokenizer, chosen_by, kind, at_once, layout, engine.rewritings, policy, length)
-        result.masked = _describe_masking(rows, collator)
+        result.masked = preview_masking(rows, collator)
         total = mixture.plan(budget, progress)
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
@@ -294,6 +295,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 callbacks=[partial(KeepStepsCallback, options.keep_steps, work / KEPT_FOLDER, keep), *watch],
             )
         method.finish(context)
+        carried.close(options, text, method.name)
         result.take(trainer)
         result.preparation |= {MIX_FILE: mixture.record(result.steps)} if mixture.rounds else {}
         result.warning = warn_of_explosion(trainer.lines, learning_rate, kind.term, loaded.model.config.vocab_size)
@@ -301,19 +303,12 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     if group.first:
         cache_masked_texts(config, result.masked)
         with postpone_stop():  # writing takes seconds, and the last checkpoint may be minutes old
-            _write_result_folder(out, work, loaded, config, text, result, similarity)
+            _write_result_folder(out, work, loaded, config, text, result, similarity, carried)
     group.wait()
     return result
 
 
 adapt = verb(AdaptOptions, _adapt)
-
-
-def _describe_masking(rows: TokenDataset, collator: Collator) -> MaskedTexts | None:
-    """Return previews of masked texts for the report; None if the model is trained without masking."""
-    if not collator.kind.uses_masking:
-        return None
-    return describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
 
 
 def _open_similarity(
@@ -344,6 +339,7 @@ def _write_result_folder(
     text: Corpus,
     result: AdaptResult,
     similarity: SimilarityCheck | None,
+    carried: Carried,
 ) -> None:
     """Write the model folder, then remove the working folder."""
     with atomic_folder(out) as folder:
@@ -351,6 +347,7 @@ def _write_result_folder(
         if (work / "steps" / LOG_FILE).is_file():
             shutil.copy(work / "steps" / LOG_FILE, folder / LOG_FILE)
         copy_kept_models(work, folder)
+        carried.write(folder)
         record_files(folder, MANIFEST_FILE)
     shutil.rmtree(work, ignore_errors=True)
 

@@ -14,11 +14,12 @@ from acclimate.corpus import Corpus, TokenDataset, tokenize
 from acclimate.device import choose_precision, default_device
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
-from acclimate.models import LanguageModel, adapter_size
+from acclimate.models import LanguageModel, has_adapters
 from acclimate.models.adapters import PROBE_TEXTS, Adapter
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.models.lora import LOW_RANK, LowRankAdapter
 from acclimate.modules.deeper import DeeperAdapter
+from acclimate.modules.sparse_rank import SparseRankAdapter
 from acclimate.modules.wider import WiderAdapter
 from acclimate.objectives import LanguageModelling
 from acclimate.options import AdaptOptions
@@ -32,6 +33,7 @@ from acclimate.updates import CombinedRules, UpdateRule
 
 ADAPTERS: dict[str, type[Adapter]] = {
     **dict.fromkeys(LOW_RANK, LowRankAdapter),
+    "codyra": SparseRankAdapter,
     "wider": WiderAdapter,
     "deeper": DeeperAdapter,
 }
@@ -125,8 +127,8 @@ def add_adapter(
     """
     if settings is None or options.adapter is None:
         return rule
-    if adapter_size(loaded.model):
-        raise UserError("The model has bottleneck adapters; start from one without, or remove 'adapter'.")
+    if has_adapters(loaded.model):
+        raise UserError("The model has adapters of its own; start from one without, or remove 'adapter'.")
     probe = [rows[number] for number in range(min(PROBE_TEXTS, len(rows)))]
     source = loaded.model.name_or_path if options.quantize else None
     kind = ADAPTERS[options.adapter]

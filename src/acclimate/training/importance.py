@@ -16,7 +16,7 @@ from acclimate.objectives import Batch
 from acclimate.progress import Progress
 from acclimate.training.method import SAMPLE_GROUP_TOKENS, AdaptContext
 from acclimate.updates import estimate_sampling_error, mean_importance, summed_importance
-from acclimate.updates.importance import MIN_GROUPS, Representation
+from acclimate.updates.importance import MIN_GROUPS, Reads
 
 TEXT_COUNT = "texts"
 """Name of the number of texts in the cache, beside the sums of the parts, whose names are single letters."""
@@ -44,7 +44,7 @@ def measure_importance(
     context: AdaptContext,
     units: Mapping[str, Sequence[UnitGroup]],
     tokens: int,
-    reads: Representation = "hidden",
+    reads: Reads = "hidden",
     error: float = 0.0,
     title: str = "Importance",
 ) -> MeasuredImportance:
@@ -56,7 +56,7 @@ def measure_importance(
         context: The adaptation, of which model, text, seed, precision and number of processes affect the result.
         units: What to measure, as :meth:`AdaptContext.units` returns it.
         tokens: Maximum tokens of text to measure on.
-        reads: What the divergence compares, see :func:`acclimate.updates.summed_importance`.
+        reads: What is measured, see :func:`acclimate.updates.summed_importance`.
         error: Standard error of the normalized importance at which measuring stops; 0 to read all ``tokens``.
         title: Title of the progress bar.
 
@@ -86,7 +86,7 @@ def measure_importance(
 
 
 def _measure_group(
-    context: AdaptContext, units: Mapping[str, Sequence[UnitGroup]], batches: Iterable[Batch], reads: Representation
+    context: AdaptContext, units: Mapping[str, Sequence[UnitGroup]], batches: Iterable[Batch], reads: Reads
 ) -> dict[str, Tensor]:
     """Measure one group of texts; return the sums over texts and processes by part, and the number of texts."""
     texts, sums = summed_importance(context.model, units, batches, representation=reads, precision=context.precision)

@@ -36,6 +36,7 @@ from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objec
 from acclimate.progress import print_message
 from acclimate.registry import Registry, build_dataclass, fill_from_preset, hash_user_code
 from acclimate.training.batches import Collator, SharedTexts
+from acclimate.training.carried import Carried
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.teachers import Uses, load_teacher
 from acclimate.updates import UpdateRule
@@ -157,6 +158,7 @@ class AdaptContext:
         sources: Names of the sources of the texts, the domain text first, by :attr:`Batch.source`.
         preparation: What a method recorded before training, by the name of the JSON file to write into the model
             folder.
+        carried: What earlier adaptations left beside the model, and what this one leaves.
     """
 
     model: PreTrainedModel
@@ -173,6 +175,7 @@ class AdaptContext:
     max_length: int = 512
     sources: Sequence[str] = ("domain",)
     preparation: dict[str, Any] = field(default_factory=dict)
+    carried: Carried = field(default_factory=Carried)
 
     @property
     def device(self) -> torch.device:

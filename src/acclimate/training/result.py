@@ -370,6 +370,13 @@ def sample_masked_texts(rows: Sequence[np.ndarray], collator: Collator) -> list[
     return [pieces for pieces in shown if pieces]
 
 
+def preview_masking(rows: Sequence[np.ndarray], collator: Collator) -> MaskedTexts | None:
+    """Return previews of masked texts for the report; None if the model is trained without masking."""
+    if not collator.kind.uses_masking:
+        return None
+    return describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
+
+
 def describe_masked_texts(texts: Sequence[Sequence[MaskedToken]], masking: Any) -> MaskedTexts:
     """Return the previews with the name of their masking strategy."""
     return {"masking": str(getattr(masking, "name", "") or _wrapped_name(masking)), "texts": [list(t) for t in texts]}

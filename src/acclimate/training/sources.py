@@ -51,7 +51,7 @@ class Source:
         return {kind: self.text.fingerprint, **rest}
 
 
-def open_sources(given: Mapping[str, Any], text_column: str) -> list[Source]:
+def open_sources(given: Mapping[str, Any], text_column: str, kept: Corpus | None = None) -> list[Source]:
     """Return what is read beside the domain text: first the sources of the mix, then what is replayed.
 
     Sources whose share is 0 are left out.
@@ -59,6 +59,7 @@ def open_sources(given: Mapping[str, Any], text_column: str) -> list[Source]:
     Args:
         given: The options :data:`acclimate.options.replay.REPLAY_OPTIONS`, as far as they are given.
         text_column: Column that holds the text in tables and JSON lines.
+        kept: Kept texts of past domains, which are replayed if ``replay_memory`` is given.
 
     Raises:
         UserError: If a share is given without a source, a source does not exist, the shares leave nothing for the
@@ -81,6 +82,9 @@ def open_sources(given: Mapping[str, Any], text_column: str) -> list[Source]:
     found = [Source(as_corpus(source, text_column, encoding), share) for source, share in _shares("replay", given)]
     for source, share in _shares("chat", given):
         found.append(Source(source if isinstance(source, Chats) else Chats(source), share))
+    if kept is not None and given.get("replay_memory"):
+        chosen = given.get("memory_share")
+        found.append(Source(kept, REPLAY_SHARE if chosen is None else chosen))
     if (total := sum(source.share or 0 for source in found)) >= 1:
         raise UserError(
             f"The shares of replay and chat are {total:.0%} together and leave nothing for the domain text."

@@ -152,7 +152,7 @@ class StepTrainer(Trainer):
         rounded = any(parameter.dtype == torch.bfloat16 for parameter in self.engine.model.parameters())
 
         def step_with_rule(optimizer: torch.optim.Optimizer, closure: None = None) -> None:
-            self.rule.steps_taken = self.state.global_step
+            self.rule.steps_taken, self.rule.progress = self.state.global_step, self.engine.progress
             with group.shared_random_state() if rounded else nullcontext():
                 self.rule.step(optimizer, step)
 

@@ -1,4 +1,4 @@
-"""Weights that are pulled to their values at the start of the training: L2-SP and EWC."""
+"""Weights that are pulled to their values at the start of the training, or to other ones: L2-SP and EWC."""
 
 from __future__ import annotations
 
@@ -19,24 +19,34 @@ class PullToStart(UpdateRule):
     Without importance, f is 1: L2-SP (Li et al., ICML 2018). With the diagonal Fisher information of a text as f, it
     is EWC (Kirkpatrick et al., PNAS 2017). As in both papers it is a term of the loss: its gradient counts towards the
     norm for clipping and goes through the moments of the optimizer. It needs a copy of the weights, and another one of
-    the importance.
+    the importance. With EWC over several domains, w0 are other weights than those at the start.
     """
 
     needs_whole_weights: ClassVar[bool] = False
 
-    def __init__(self, model: nn.Module, strength: float, importance: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        strength: float,
+        importance: Mapping[str, Tensor] | None = None,
+        anchors: Mapping[str, Tensor] | None = None,
+    ) -> None:
         """Copy the weights that train.
 
         Args:
             model: The model, before its training; its weights may be sharded later.
             strength: Factor of the term.
-            importance: f, in the shape of each weight, by its name; None for ones.
+            importance: f, in the shape of each weight, by its name; None for ones, 0 for weights that are missing.
+            anchors: w0 in place of the weights at the start, by name.
         """
         self.strength, self._model = strength, model
         self._start = {
-            name: (weight.detach().clone(), None if importance is None else importance[name])
+            name: (
+                weight.detach().clone() if anchors is None else anchors[name],
+                None if importance is None else importance[name],
+            )
             for name, weight in model.named_parameters()
-            if weight.requires_grad
+            if weight.requires_grad and (importance is None or name in importance)
         }
 
     @cached_property

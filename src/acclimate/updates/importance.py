@@ -1,15 +1,15 @@
-"""Importance of units and weights to general knowledge, and the error of a sampled importance.
+"""Importance of units and weights to general knowledge or to a domain, and the error of a sampled importance.
 
-Units, such as heads, are measured by dropout noise (DGA, Eq. 5 to 8 and 10), single weights by the diagonal of the
-Fisher information. The standard error of an importance that was measured on a sample of the text is a jackknife over
-groups of texts.
+Units, such as heads, are measured by dropout noise (DGA, Eq. 5 to 8 and 10) or by the loss of a domain (DAS), single
+weights by the diagonal of the Fisher information. The standard error of an importance that was measured on a sample of
+the text is a jackknife over groups of texts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from acclimate.objectives import Batch, mean_pool
 from acclimate.objectives.vocabulary import cross_entropy, map_logits
 
 Representation = Literal["hidden", "logits"]
+Reads = Literal["hidden", "logits", "loss"]
 
 
 def dropout_divergence(
@@ -59,18 +60,41 @@ def _divergence(first: Tensor, second: Tensor) -> Tensor:
     return (first.exp() * (first - second)).sum(-1)
 
 
+def text_losses(model: PreTrainedModel, batch: Batch, gates: Mapping[str, Tensor]) -> Tensor:
+    """Return the language-model loss of each text, in nats per predicted token; 0 if none is predicted.
+
+    The importance of units for a domain is that for this loss (DAS, Ke et al., ICLR 2023). The model reads the masked
+    text; the released code gives it the original text with the labels of the masked one, which it can copy.
+
+    Args:
+        model: A model with attached attention.
+        batch: A batch with one text per row.
+        gates: (layers, rows, units) of each part.
+
+    Returns:
+        (texts,) in float32.
+    """
+    places = batch.chosen[: batch.labelled]
+    states = encode(model, batch.masked, batch.text, gates).flatten(0, 1)[places]
+    losses = map_logits(cross_entropy, [language_head(model)], [states], batch.targets, rows=logit_rows(model))
+    text = batch.text.flatten()[places]
+    sums = losses.new_zeros(batch.texts).index_add(0, text, losses)
+    return sums / torch.zeros_like(sums).index_add(0, text, torch.ones_like(losses)).clamp(min=1)
+
+
 def summed_importance(
     model: PreTrainedModel,
     units: Mapping[str, Sequence[UnitGroup]],
     batches: Iterable[Batch],
     *,
-    representation: Representation = "hidden",
+    representation: Reads = "hidden",
     precision: Precision = "fp32",
 ) -> tuple[int, dict[str, Tensor]]:
     """Sum the absolute gate gradients over a group of texts: the sum of Eq. 6.
 
     Every text has its own gates, so one backward pass gives the exact gradient of each text. The parameters are frozen
-    during the measurement; the mode and the gates of the model are restored.
+    during the measurement; the mode and the gates of the model are restored. A divergence is measured with dropout, a
+    loss without.
 
     Args:
         model: A language model with attached attention.
@@ -78,6 +102,8 @@ def summed_importance(
         batches: Micro-batches with one text per row.
         representation: See :func:`dropout_divergence`. The paper says "the resulting representations". The hidden
             state is the default: it is the literal meaning and avoids a vocabulary projection at every token.
+            ``"loss"`` measures importance for the loss of the texts in place of general knowledge:
+            :func:`text_losses`.
         precision: Precision of the forward pass.
 
     Returns:
@@ -87,15 +113,15 @@ def summed_importance(
         UserError: If ``representation`` is unknown, or the model has no dropout: the divergence would be zero and its
             gradient rounding noise.
     """
-    if representation not in ("hidden", "logits"):
-        raise UserError(f"Importance is measured on 'hidden' or 'logits', not on '{representation}'.")
+    if representation not in get_args(Reads):
+        raise UserError(f"Importance is measured on 'hidden', 'logits' or 'loss', not on '{representation}'.")
     if precision == "fp16":  # gradients of gates are small, and nothing scales them
         precision = "fp32"
     device = next(model.parameters()).device
     shapes = {part: (len(layers), layers[0].units) for part, layers in units.items()}
     total = {part: torch.zeros(shape, device=device) for part, shape in shapes.items()}
     texts, largest = 0, torch.zeros((), device=device)
-    with _train_mode_without_gradients(model), step_context(model, precision)():
+    with _without_gradients(model, training=representation != "loss"), step_context(model, precision)():
         for batch in batches:
             batch = batch.to(device)
             if batch.texts != len(batch.text):
@@ -105,13 +131,18 @@ def summed_importance(
                 for part, (layers, width) in shapes.items()
             }
             with autocast(precision, device):
-                divergence = dropout_divergence(model, batch, gates, representation)
-            largest = torch.maximum(largest, divergence.detach().max())
-            gradients = torch.autograd.grad(divergence.sum(), list(gates.values()))
+                if representation == "loss":
+                    values = text_losses(model, batch, gates)
+                else:
+                    values = dropout_divergence(model, batch, gates, representation)
+            largest = torch.maximum(largest, values.detach().max())
+            gradients = torch.autograd.grad(values.sum(), list(gates.values()))
             for part, gradient in zip(gates, gradients, strict=True):
                 total[part] += gradient.abs().sum(1)
             texts += batch.texts
-    if texts and bool(largest < 1e-9):  # of all texts, since dropout may change nothing in a text of two tokens
+    if (
+        texts and representation != "loss" and bool(largest < 1e-9)
+    ):  # of all texts, since dropout may change nothing in a text of two tokens
         raise UserError(
             "The dropout of this model is zero, so two forward passes over a text do not differ and the importance "
             "cannot be measured. Set a dropout rate: --dropout 0.1 (in Python dropout=0.1)."
@@ -200,11 +231,11 @@ def mean_importance(groups: Sequence[tuple[int, Mapping[str, Tensor]]]) -> dict[
 
 
 @contextmanager
-def _train_mode_without_gradients(model: nn.Module) -> Iterator[None]:
-    """Put a model into training mode with frozen parameters; restore both on exit."""
+def _without_gradients(model: nn.Module, training: bool) -> Iterator[None]:
+    """Put a model into training or evaluation mode with frozen parameters; restore both on exit."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    training = model.training
-    model.train()
+    before = model.training
+    model.train(training)
     for parameter in trainable:
         parameter.requires_grad_(False)
     try:
@@ -212,7 +243,7 @@ def _train_mode_without_gradients(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in trainable:
             parameter.requires_grad_(True)
-        model.train(training)
+        model.train(before)
 
 
 def normalize_importance(importance: Tensor, protect: Literal["unusual", "important"] = "unusual") -> Tensor:

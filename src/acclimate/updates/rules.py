@@ -27,6 +27,8 @@ class UpdateRule:
     """Whether the weights must not be sharded among processes."""
     steps_taken: int = 0
     """Number of optimizer steps before this one; the trainer sets it."""
+    progress: float = 0.0
+    """Share of the training that came before the step; the trainer sets it."""
 
     def learning_rate_factors(self) -> Mapping[str, float]:
         """Return factors of the learning rate, by name of the weight; those that are missing are 1."""
@@ -88,7 +90,7 @@ class CombinedRules(UpdateRule):
     def step(self, optimizer: torch.optim.Optimizer, take: Callable[[], Any]) -> None:
         """Let the optimizer update the weights, inside the steps of all rules."""
         for rule in reversed(self.rules):
-            rule.steps_taken = self.steps_taken
+            rule.steps_taken, rule.progress = self.steps_taken, self.progress
             take = partial(rule.step, optimizer, take)
         take()
 

@@ -216,14 +216,14 @@ class AdaptJob(Job):
             planner.add(base)
         place = Place(model=model.name, domain=domain.name)
         yield StudyModel(base, place, domain, config.seeds)
-        for method in config.methods:
+        for method in config.domain_methods:
             here = Place(model=model.name, domain=domain.name, method=method.label)
             if method.name == UNADAPTED:
                 yield StudyModel(base, here, domain, config.seeds, measures_loss=False, measures_forgetting=False)
                 continue
             for subject in adapted_models(inputs, method, model, domain):
                 planner.add(cast(Job, subject.model))
-                yield from [subject] * method.scored
+                yield from [subject] * (method.scored is not False)
 
     @classmethod
     def method_rows(cls, inputs: StudyInputs) -> list[MethodRow]:
@@ -241,7 +241,7 @@ class AdaptJob(Job):
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
         """Return the rows of the adaptations, and the samples of masked text."""
-        found = list(view.find(Adaptation))
+        found = list(view.find(Adaptation, lambda job: job.place.role is None))
         adaptations = [_adaptation_row(entry, view.out / "models" / entry.job.key) for entry in found]
         texts = mix_rows(adaptations)
         return {
@@ -264,7 +264,7 @@ def adapted_models(
     for scope, task in inputs.methods[method.label].scopes(domain):
         for number, seed in enumerate(config.adapt_seeds):
             place = Place(model=model.name, domain=domain.name, method=method.label, adapted_for=task, adapt_seed=seed)
-            job = _adapt_job(inputs, method, base, place, seed)
+            job = adapt_job(inputs, method, base, place, seed)
             tuned = config.seeds[number :: len(config.adapt_seeds)]  # see adapt_seeds of StudyConfig
             yield StudyModel(job, place, scope, tuned, base)
 
@@ -283,7 +283,8 @@ def _head_job(inputs: StudyInputs, model: ModelSpec) -> AdaptJob:
     )
 
 
-def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place, seed: int) -> AdaptJob:
+def adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place, seed: int) -> AdaptJob:
+    """Return the job that adapts a model to the text of a domain or task, which its place names."""
     from acclimate.methods import oldest_name
     from acclimate.training.new_tokens import NewTokens
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.stats import rankdata
@@ -15,6 +15,7 @@ from acclimate.options import FinetuneOptions
 from acclimate.records import Record
 from acclimate.results import ReportTable, StageName
 from acclimate.rows import VERDICTS, WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
+from acclimate.study.capabilities import score_measurement
 from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs, TaskInput
 from acclimate.study.jobs.adapt import adaptation_seconds
@@ -85,6 +86,15 @@ class FinetuneJob(Job):
         ),
     )
 
+    @classmethod
+    def of(cls, inputs: StudyInputs, home: str, task: TaskSpec, seed: int, place: Place, model: Model) -> Self:
+        """Return the job of a task of a domain, or of :data:`OTHER`, with the place of the model and its task."""
+        settings, options = finetune_settings(inputs, home, task)
+        found = inputs.tasks[home, task.name]
+        tuned = replace(place, task=task.name, seed=seed)
+        data = {"task": found.task, "first": found.first, "settings": settings, "seed": seed, "options": options}
+        return cls(place=tuned, model=model, **data)
+
     def run(self, context: RunContext) -> TaskResult:
         """Fine-tune the model and score it on the test split."""
         given = dict(self.options)
@@ -144,27 +154,25 @@ class FinetuneJob(Job):
         others = [(OTHER, task) for task in planner.inputs.other_tasks(subject.domain)]
         for seed in subject.seeds:
             for home, task in [*tasks, *(others if subject.measures_forgetting else [])]:
-                settings, options = finetune_settings(planner.inputs, home, task)
-                found = planner.inputs.tasks[home, task.name]
-                job = cls(
-                    place=subject.place,
-                    model=subject.model,
-                    task=found.task,
-                    first=found.first,
-                    settings=settings,
-                    seed=seed,
-                    options=options,
-                )
-                planner.add(job.at(task=task.name, seed=seed, role=FORGETTING if home == OTHER else None))
+                job = cls.of(planner.inputs, home, task, seed, subject.place, subject.model)
+                planner.add(job.at(role=FORGETTING if home == OTHER else None))
+
+    @classmethod
+    def measurements(cls, inputs: StudyInputs) -> list[str]:
+        """Return the tasks of the domains, and those of other domains."""
+        return [*dict.fromkeys(name for _, name in inputs.tasks)]
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
         """Return the rows of scores, of means and wins over tasks, and of forgetting on tasks of other domains."""
         runs = _scored_runs(view)
-        scores = _score_rows(view, runs)
+        scores, forgetting = _score_rows(view, runs), _forgetting_rows(view)
+        compared = [*scores, *forgetting]
+        measured = [score_measurement(row, row.task, getattr(row, "adapted_for", None)) for row in compared]
         return {
             **{"scores": scores, "means": _mean_rows(view, runs)},
-            **{"win_counts": count_wins(scores), "forgetting": _forgetting_rows(view)},
+            **{"win_counts": count_wins(scores), "forgetting": forgetting},
+            "capabilities": [row for row in measured if row],
             "tables": [*_reference_tables(view, runs), *_error_tables(runs), *_measured_errors(scores)],
         }
 

@@ -1,0 +1,81 @@
+"""``acclimate periods``: text and tasks over time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from acclimate.cli.app import over_time, print_next
+from acclimate.cli.options import command
+from acclimate.options import values
+from acclimate.options.periods import PeriodsGapOptions, PeriodsSelfTrainOptions, PeriodsSplitOptions
+
+
+@command(
+    over_time,
+    PeriodsSplitOptions,
+    name="split",
+    example="acclimate periods split --corpus posts.jsonl --by year --out years/",
+)
+def split(options: PeriodsSplitOptions) -> None:
+    """Write rows with dates as one file per period."""
+    from acclimate.periods import split_periods as run
+
+    report = _print(run(**values(options)))
+    last = report["periods"][-1]["file"]
+    print_next(
+        ["acclimate", "adapt", "--model", "MODEL", "--corpus", last, "--out", "adapted"], "to the latest period"
+    )
+
+
+@command(
+    over_time,
+    PeriodsGapOptions,
+    name="gap",
+    without=("seed",),
+    example="acclimate periods gap --model roberta-base --task dated.csv --by year --out gap/",
+)
+def gap(options: PeriodsGapOptions) -> None:
+    """Fine-tune on each period and score on all of them: how much worse models get with their age.
+
+    All models learn from as many rows and are tested on the same ones; differences have intervals over rows and seeds.
+    """
+    from acclimate.periods import temporal_gap as run
+
+    _print(run(**values(options)))
+    _print_place(options.out)
+    words = ["--model", options.model, "--task", options.task, "--by", options.by, "--out", "updated"]
+    print_next(["acclimate", "periods", "self-train", *words], "to keep a model current without new labels")
+
+
+@command(
+    over_time,
+    PeriodsSelfTrainOptions,
+    name="self-train",
+    without=("seed",),
+    example="acclimate periods self-train --model roberta-base --task dated.csv --by year --out updated/",
+)
+def self_train(options: PeriodsSelfTrainOptions) -> None:
+    """Carry the labels of the first period to later ones by labels that the model predicts, and test on all.
+
+    True labels of later periods only test. Each difference compares with the model of the first period.
+    """
+    from acclimate.periods import temporal_self_training as run
+
+    _print(run(**values(options)))
+    _print_place(options.out)
+    if models := sorted((Path(options.out) / "models" / "seed-0").glob("*/")):
+        print_next(["acclimate", "push", models[-1], "USER/NAME"], "to share the latest model")
+
+
+def _print_place(out: Any) -> None:
+    if out is not None:
+        typer.echo(f"Full report: {Path(out) / 'periods.json'}")
+
+
+def _print(report: Any) -> Any:
+    for line in report.describe():
+        typer.echo(line)
+    return report

@@ -1,0 +1,245 @@
+"""DER++: texts of earlier domains are replayed with the logits that they had (Buzzega et al., NeurIPS 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from acclimate.corpus import TokenDataset
+from acclimate.device import autocast
+from acclimate.errors import UserError, check_not_negative, check_positive
+from acclimate.masking.rewriting import Drawing
+from acclimate.methods import Method, register
+from acclimate.models import encode, language_head, step_context
+from acclimate.models.batching import logit_rows
+from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective, Outputs, View
+from acclimate.objectives.vocabulary import cross_entropy
+from acclimate.training.carried import share_memory
+from acclimate.training.method import AdaptContext
+
+PREFIX = "der++/"
+"""Beginning of the names of the carried tensors."""
+
+
+class Example(NamedTuple):
+    """A kept text and what the model predicted in it at the end of its domain.
+
+    Attributes:
+        ids: Token ids after masking (tokens,).
+        places: Positions that are predicted (positions,).
+        targets: The tokens to predict there (positions,).
+        entries: The tokens with the largest logits (positions, kept); all tokens, if there are no columns.
+        logits: Their logits (positions, kept), float16.
+    """
+
+    ids: Tensor
+    places: Tensor
+    targets: Tensor
+    entries: Tensor
+    logits: Tensor
+
+
+class DrawKept(Drawing):
+    """A kept text, each with the same probability, and its index."""
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        """Set up the texts."""
+        self.examples = examples
+        self.width = max(len(example.ids) for example in examples)
+
+    def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, Sequence[int]]:
+        """Return the masked token ids of a text, and its index."""
+        index = int(rng.integers(len(self.examples)))
+        return self.examples[index].ids.numpy(), (index,)
+
+
+class _Replay(Objective):
+    """A mean over the predicted tokens of drawn texts; a text is drawn for each text of the step."""
+
+    def __init__(self, kept: DrawKept, weight: float) -> None:
+        """Set up the view of the kept texts."""
+        self.kept, self.weight, self.view = kept, weight, View(kept)
+        self.views = (self.view,)
+
+    def drawn(self, batch: Batch) -> list[Example]:
+        """Return the drawn texts, in the order of their rows."""
+        known = batch.host.view_input(self.view.tokens).known
+        assert known is not None, "kept texts have an index"
+        return [self.kept.examples[index] for index in known[:, 0].tolist()]
+
+    def count(self, batch: Batch) -> int:
+        """Return the number of predicted tokens."""
+        return sum(len(example.places) for example in self.drawn(batch))
+
+    def states(self, outputs: Outputs, drawn: Sequence[Example]) -> Tensor:
+        """Return the states of the student at the predicted tokens (positions, width)."""
+        hidden = outputs.hidden(self.view)
+        places = torch.cat([row * hidden.shape[1] + example.places for row, example in enumerate(drawn)])
+        return hidden.flatten(0, 1)[outputs.batch.on_device(places)]
+
+
+class ReplayedLanguageModelling(_Replay):
+    """Mean cross-entropy of the predicted tokens of drawn texts, in nats."""
+
+    name = "replay"
+
+    def total(self, outputs: Outputs) -> Tensor:
+        """Return the summed losses."""
+        drawn = self.drawn(outputs.batch)
+        targets = outputs.batch.on_device(torch.cat([example.targets for example in drawn]).long())
+        return outputs.map_states(cross_entropy, self.states(outputs, drawn), targets).sum()
+
+
+class LogitReplay(_Replay):
+    """Mean over the predicted tokens of drawn texts of the mean squared difference of their logits and those kept."""
+
+    name = "logits"
+
+    def total(self, outputs: Outputs) -> Tensor:
+        """Return the summed differences."""
+        drawn = self.drawn(outputs.batch)
+        entries, logits = (
+            outputs.batch.on_device(torch.cat([getattr(example, name) for example in drawn]))
+            for name in ("entries", "logits")
+        )
+        return outputs.map_states(_squared_difference, self.states(outputs, drawn), entries, logits).sum()
+
+
+def _squared_difference(found: Tensor, entries: Tensor, kept: Tensor) -> Tensor:
+    """Return the mean squared difference at each position; new tokens have no kept logit."""
+    found = found.gather(1, entries.long()) if entries.shape[1] else found[:, : kept.shape[1]]
+    return (found - kept.float()).square().mean(1)
+
+
+@register(
+    "der++",
+    paper="Buzzega et al., NeurIPS 2020",
+    summary="language modelling, plus texts of earlier domains with their labels and with the logits that they had",
+)
+@dataclass
+class DarkExperience(Method):
+    """L = L_LM + alpha x mean (z - z')^2 + beta x L_LM(kept texts).
+
+    z are the logits of the model at the predicted tokens of kept texts of earlier domains, z' those of the model at
+    the end of their domain; a step draws a kept text for each of its texts. The texts (as token ids), their masks and
+    z' are stored beside the model, and the next adaptation of the model with ``der++`` replays them. The first domain
+    is plain language modelling. The paper keeps examples throughout the training, each with the logits of that moment.
+
+    Attributes:
+        alpha: Weight of the squared difference of logits (paper: 0.1 to 1).
+        beta: Weight of the language-model loss of kept texts (paper: 0.5 to 1); 0 gives DER.
+        memory: Number of texts of all domains together, divided equally among them.
+        top: Logits that are kept at a predicted token, the largest ones; 0 keeps those of the whole vocabulary.
+    """
+
+    purpose: ClassVar[str] = "Forget less"
+    cost: ClassVar[float] = 2.2
+
+    alpha: float = 0.5
+    beta: float = 0.5
+    memory: int = 500
+    top: int = 64
+
+    def __post_init__(self) -> None:
+        """Validate the numbers."""
+        check_not_negative(alpha=self.alpha, beta=self.beta, top=self.top)
+        check_positive(memory=self.memory)
+        if not self.alpha and not self.beta:
+            raise UserError("alpha and beta are both 0, so kept texts are not used; use the method lm.")
+        self._kept: DrawKept | None = None  # set by `prepare`
+
+    def prepare(self, run: AdaptContext) -> None:
+        """Read the kept texts of earlier domains."""
+        if run.group.size > 1:
+            raise UserError("Method 'der++' runs in one process; start it without torchrun or accelerate.")
+        if examples := unpack(run.carried.select(PREFIX)):
+            self._kept = DrawKept(examples)
+        domains = len(run.carried.records.get("der++", ()))
+        run.say(f"DER++: {len(examples):,} kept texts of {domains} earlier domains.")
+
+    def objectives(self) -> list[Objective | BatchObjective]:
+        """Return the LM loss and, if there are kept texts, the terms of those whose weight is not 0."""
+        if self._kept is None:
+            return [LanguageModelling()]
+        terms = LogitReplay(self._kept, self.alpha), ReplayedLanguageModelling(self._kept, self.beta)
+        return [LanguageModelling(), *(term for term in terms if term.weight)]
+
+    def finish(self, run: AdaptContext) -> None:
+        """Keep some texts of this domain with their logits, in place of some of earlier domains."""
+        new = keep_examples(run, self.memory, self.top)
+        past = run.carried.records.get("der++", [])
+        places = np.cumsum([0, *past])
+        old = [] if self._kept is None else list(self._kept.examples)
+        parts = [{"texts": old[first:last]} for first, last in pairwise(places)]
+        shared = share_memory([*parts, {"texts": new}], self.memory, "equal", np.random.default_rng(run.seed))
+        run.carried.records["der++"] = [len(part["texts"]) for part in shared]
+        tensors = pack([example for part in shared for example in part["texts"]])
+        run.carried.tensors |= {PREFIX + name: value for name, value in tensors.items()}
+        size = sum(value.nbytes for value in tensors.values())
+        run.say(
+            f"DER++: {sum(run.carried.records['der++']):,} texts of {len(shared)} domains with their logits take "
+            f"{size / 1e6:,.1f} MB beside the model."
+        )
+
+
+@torch.no_grad()
+def keep_examples(run: AdaptContext, most: int, top: int) -> list[Example]:
+    """Return random texts of a domain that have predicted tokens, with the largest logits of the model at these.
+
+    Args:
+        run: The adaptation, after the training.
+        most: Maximum number of texts.
+        top: Logits that are kept at a predicted token; 0 for all.
+    """
+    model, rng, kept = run.model, np.random.default_rng([run.seed, 13]), list[Example]()
+    chosen = rng.permutation(len(run.rows))[:most].tolist()
+    texts = TokenDataset.of([run.rows[index] for index in chosen])
+    head, training = language_head(model), model.training
+    model.eval()
+    for batch in replace(run, rows=texts).sample(texts.tokens):
+        if not batch.labelled:
+            continue
+        there = batch.to(run.device)
+        with step_context(model, run.precision)(), autocast(run.precision, run.device):
+            states = encode(model, there.masked, there.text).flatten(0, 1)[there.chosen[: batch.labelled]]
+            largest = [_largest(head(part).float(), top) for part in states.split(logit_rows(model) or len(states))]
+        entries, logits = (torch.cat(parts) for parts in zip(*largest, strict=True))
+        row, place = (batch.labels >= 0).nonzero(as_tuple=True)
+        for number in row.unique().tolist():
+            ids = batch.masked[number][batch.text[number] >= 0]
+            mine = row == number
+            kept.append(Example(ids.int(), place[mine].int(), batch.targets[mine].int(), entries[mine], logits[mine]))
+    model.train(training)
+    return [kept[index] for index in rng.permutation(len(kept))]  # they are sorted by length
+
+
+def _largest(logits: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """Return the tokens with the largest logits at each position, and these, on the CPU; no tokens mean all."""
+    if not top:
+        return torch.zeros(len(logits), 0, dtype=torch.int32), logits.half().cpu()
+    largest = logits.topk(min(top, logits.shape[1]))
+    return largest.indices.int().cpu(), largest.values.half().cpu()
+
+
+def pack(examples: Sequence[Example]) -> dict[str, Tensor]:
+    """Return the fields of all examples, joined, and the numbers of tokens and of predicted tokens of each."""
+    if not examples:
+        return {}
+    joined = {name: torch.cat([getattr(one, name) for one in examples]) for name in Example._fields}
+    sizes = [(len(one.ids), len(one.places)) for one in examples]
+    return {**joined, "sizes": torch.tensor(sizes, dtype=torch.int32)}
+
+
+def unpack(tensors: Mapping[str, Tensor]) -> list[Example]:
+    """Return the examples of :func:`pack`."""
+    if not tensors:
+        return []
+    tokens, positions = tensors["sizes"].T.tolist()
+    split = {name: tensors[name].split(tokens if name == "ids" else positions) for name in Example._fields}
+    return [Example(*parts) for parts in zip(*(split[name] for name in Example._fields), strict=True)]

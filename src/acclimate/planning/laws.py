@@ -1,0 +1,219 @@
+"""Laws of losses and scores with unknown exponents, fitted to a few measured points, with bootstrap intervals."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+HUBER = 1.345
+"""Threshold of Huber's loss in standard deviations: 95 % efficiency for normal errors (Huber, 1981)."""
+STARTS, POLISHED = 128, 3
+"""Exponents that are drawn and fitted linearly, and how many of the best are refined."""
+ROUNDS = 3
+"""Rounds of reweighting for Huber's loss."""
+Inputs = Mapping[str, np.ndarray]
+"""What a law reads, by name: arrays of (points,)."""
+
+
+class Law(ABC):
+    """A function of inputs that is linear in its coefficients once its exponents are known.
+
+    Attributes:
+        name: Name in options and reports.
+        bounds: Lowest and highest value of each exponent, by name.
+        coefficients: Names of the coefficients, one per column.
+        nonnegative: Whether all coefficients are at least zero.
+    """
+
+    name: str
+    bounds: dict[str, tuple[float, float]]
+    coefficients: tuple[str, ...]
+    nonnegative = True
+
+    @abstractmethod
+    def columns(self, exponents: np.ndarray, inputs: Inputs) -> np.ndarray:
+        """Return the term of each coefficient (points, coefficients) for exponents in the order of ``bounds``."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of exponents and coefficients."""
+        return len(self.bounds) + len(self.coefficients)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted law.
+
+    Attributes:
+        residuals: Measured minus fitted, (points,).
+        draws: Fits to bootstrap samples, for intervals.
+    """
+
+    law: Law
+    exponents: np.ndarray
+    coefficients: np.ndarray
+    residuals: np.ndarray
+    draws: tuple[Fit, ...] = field(default=(), repr=False)
+
+    def predict(self, inputs: Inputs) -> np.ndarray:
+        """Return the value at new points (points,)."""
+        return self.law.columns(self.exponents, inputs) @ self.coefficients
+
+    def describe(self) -> dict[str, float]:
+        """Return exponents and coefficients by name, and the root mean square of the residuals."""
+        named = dict(zip(self.law.bounds, self.exponents.tolist(), strict=True))
+        named |= dict(zip(self.law.coefficients, self.coefficients.tolist(), strict=True))
+        return {**named, "residual": float(np.sqrt(np.mean(self.residuals**2)))}
+
+
+def fit_law(law: Law, inputs: Inputs, values: np.ndarray, *, seed: int = 0, resamples: int = 0) -> Fit:
+    """Fit a law by least squares of Huber's loss.
+
+    For given exponents the coefficients are a linear problem (variable projection; Golub and Pereyra, 1973). Exponents
+    are drawn within their bounds, and the best draws are refined, since the loss has several minima.
+
+    Args:
+        law: The law.
+        inputs: What the law reads at each point.
+        values: What was measured at each point (points,).
+        seed: Random seed of the starts and the bootstrap.
+        resamples: Number of bootstrap samples: the fitted values with residuals drawn at random, enlarged by the
+            degrees of freedom. The points are kept, because few designs can spare one.
+
+    Raises:
+        ValueError: If there are not more points than parameters.
+    """
+    if len(values) <= law.parameters:
+        raise ValueError(f"the law '{law.name}' has {law.parameters} parameters and needs more points")
+    rng = np.random.default_rng(seed)
+    low, high = np.array(list(law.bounds.values())).T
+    drawn = low + (high - low) * rng.random((STARTS, len(low)))
+    ones = np.ones(len(values))
+    errors = [np.sum(_residuals(law, exponents, inputs, values, ones)[0] ** 2) for exponents in drawn]
+    starts = drawn[np.argsort(errors)[:POLISHED]]
+    fits = [_refine(law, start, inputs, values) for start in starts]
+    best = min(fits, key=lambda fit: np.sum(fit.residuals**2))
+    for _ in range(ROUNDS):
+        scale = 1.4826 * np.median(np.abs(best.residuals)) + 1e-12
+        weights = np.sqrt(np.minimum(1, HUBER * scale / np.maximum(np.abs(best.residuals), 1e-300)))
+        if weights.min() == 1:
+            break
+        best = _refine(law, best.exponents, inputs, values, weights)
+    fitted = values - best.residuals
+    spread = best.residuals * np.sqrt(len(values) / (len(values) - law.parameters))
+    draws = tuple(
+        _refine(law, best.exponents, inputs, fitted + rng.choice(spread, len(values))) for _ in range(resamples)
+    )
+    return replace(best, draws=draws)
+
+
+def _refine(law: Law, start: np.ndarray, inputs: Inputs, values: np.ndarray, weights: np.ndarray | None = None) -> Fit:
+    """Return the least-squares fit next to exponents, with a weight per residual."""
+    from scipy.optimize import least_squares
+
+    weight = np.ones(len(values)) if weights is None else weights
+    low, high = np.array(list(law.bounds.values())).T
+    found = least_squares(
+        lambda exponents: _residuals(law, exponents, inputs, values, weight)[0],
+        np.clip(start, low + 1e-9 * (high - low), high - 1e-9 * (high - low)),
+        bounds=(low, high),
+        x_scale=high - low,
+        max_nfev=60,
+    )
+    _, coefficients = _residuals(law, found.x, inputs, values, weight)
+    return Fit(law, found.x, coefficients, values - law.columns(found.x, inputs) @ coefficients)
+
+
+def _residuals(
+    law: Law, exponents: np.ndarray, inputs: Inputs, values: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weighted residuals (points,) with the best coefficients, and these."""
+    from scipy.optimize import nnls
+
+    columns = law.columns(exponents, inputs) * weights[:, None]
+    scales = np.sqrt(np.einsum("ij,ij->j", columns, columns)) + 1e-300
+    if law.nonnegative:
+        coefficients = nnls(columns / scales, values * weights)[0]
+    else:
+        coefficients = np.linalg.lstsq(columns / scales, values * weights, rcond=1e-12)[0]
+    return values * weights - (columns / scales) @ coefficients, coefficients / scales
+
+
+def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Return the percentile interval of bootstrap values (resamples,)."""
+    low, high = np.percentile(values, [50 - 50 * level, 50 + 50 * level])
+    return float(low), float(high)
+
+
+class DomainLaw(Law):
+    """The D-CPT law (Que et al., 2024, Eq. 9): L = E + B r^eta / D^beta + C / (r + eps)^gamma.
+
+    ``share`` is the share r of the text whose loss it is, ``tokens`` the tokens D in a unit of about their geometric
+    mean. With ``parameters``, A / N^alpha is added for the size N of the model in the same way; with ``first`` and
+    ``drop``, the cross-domain form adds F / K^mu, K = 1 / first + w drop: the loss of the base model on the domain,
+    and how much it falls with the fewest tokens (paper: K = w1 / k1 + w2 k2; F takes w1).
+    """
+
+    def __init__(self, *, sizes: bool = False, domains: bool = False) -> None:
+        """Choose the terms for several sizes of models, and for several domains."""
+        self.name = "cross-domain" if domains else "dcpt"
+        self.sizes, self.domains = sizes, domains
+        self.bounds = {"eta": (0.02, 2.0), "beta": (0.02, 1.5), "eps": (0.005, 1.0), "gamma": (0.02, 3.0)}
+        self.coefficients = ("E", "B", "C")
+        if sizes:
+            self.bounds["alpha"], self.coefficients = (0.02, 1.5), (*self.coefficients, "A")
+        if domains:
+            self.bounds |= {"mu": (0.05, 4.0), "w": (0.0, 5.0)}
+            self.coefficients = (*self.coefficients, "F")
+
+    def columns(self, exponents: np.ndarray, inputs: Inputs) -> np.ndarray:
+        """Return the terms (points, coefficients)."""
+        eta, beta, eps, gamma, *more = exponents
+        share, tokens = inputs["share"], inputs["tokens"]
+        terms = [np.ones_like(share), share**eta * tokens**-beta, (share + eps) ** -gamma]
+        if self.sizes:
+            terms.append(inputs["parameters"] ** -more.pop(0))
+        if self.domains:
+            mu, w = more
+            terms.append((1 / inputs["first"] + w * inputs["drop"]) ** -mu)
+        return np.stack(terms, 1)
+
+
+class MixtureLaw(Law):
+    """Power laws in the share and in the tokens at once, as in the CMR scaling law (Gu et al., 2024).
+
+    The paper fits a power law in the domain share R for each number of tokens T, and one in T for each R. With common
+    exponents both hold exactly where L = b + a R^s + (c + d R^s) g(T), with g(T) = (T^u - 1) / u, which is ln T for
+    u = 0.
+    """
+
+    name = "cmr"
+    bounds = {"s": (0.2, 6.0), "u": (-2.0, 1.0)}
+    coefficients = ("b", "a", "c", "d")
+    nonnegative = False
+
+    def columns(self, exponents: np.ndarray, inputs: Inputs) -> np.ndarray:
+        """Return the terms (points, coefficients)."""
+        s, u = exponents
+        powered, tokens = inputs["domain_share"] ** s, np.log(inputs["tokens"])
+        grown = tokens if abs(u) < 1e-9 else np.expm1(u * tokens) / u
+        return np.stack([np.ones_like(grown), powered, grown, powered * grown], 1)
+
+
+class PowerLaw(Law):
+    """A power law with an offset, y = a + b x^p, in the input ``x``."""
+
+    name = "power law"
+    coefficients = ("a", "b")
+    nonnegative = False
+
+    def __init__(self, low: float, high: float) -> None:
+        """Set the bounds of the exponent p."""
+        self.bounds = {"p": (low, high)}
+
+    def columns(self, exponents: np.ndarray, inputs: Inputs) -> np.ndarray:
+        """Return the terms (points, coefficients)."""
+        return np.stack([np.ones_like(inputs["x"]), inputs["x"] ** exponents[0]], 1)

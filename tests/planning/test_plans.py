@@ -1,0 +1,428 @@
+"""Plans: planted laws are recovered from noisy points, vague answers are refused, and what is read is checked."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq, curve_fit
+from typer.testing import CliRunner
+
+from acclimate import plan_budget, plan_ratio, plan_schedule
+from acclimate.cli import app
+from acclimate.errors import UserError
+from acclimate.options import build
+from acclimate.options.planning import BudgetOptions, RatioOptions, ScheduleOptions
+from acclimate.planning.laws import DomainLaw, MixtureLaw, PowerLaw, fit_law
+from acclimate.planning.logs import loss_points, read_rows, score_points
+from acclimate.planning.plans import read_plan
+from acclimate.planning.schedule import Schedule, measure_areas, read_curves
+from acclimate.results import StudyResults
+from acclimate.study import StudyConfig
+from acclimate.study.pilots import budget_study, ratio_study
+from tests.cases import each
+from tests.docs.blocks import ROOT
+
+SHARES, TOKENS, NOISE = (0.1, 0.3, 0.5, 0.75, 1.0), (1e6, 4e6, 16e6, 64e6), 0.003
+TARGET = 4 * TOKENS[-1]
+FEW = {"resamples": 10, "progress": False}
+
+
+def dcpt(share, tokens):
+    """Return planted domain and general losses of a D-CPT law."""
+    general = 1 - share
+    return (
+        2.0 + 0.3 * share**0.3 / (tokens / 1e6) ** 0.35 + 0.12 / (share + 0.1) ** 0.6,
+        2.2 + 0.2 * general**0.3 / (tokens / 1e6) ** 0.3 + 0.1 / (general + 0.1) ** 0.5,
+    )
+
+
+def cmr(share, tokens):
+    """Return planted losses that are power laws in the share and in the tokens."""
+    fall = ((tokens / 1e6) ** -0.4 - 1) / -0.4
+    return 3.0 - 0.4 * share**0.7 - 0.1 * fall * share**0.7, 2.5 + 0.05 * share**1.5 + 0.04 * share**1.5 * fall
+
+
+def points(law, seed=0, noise=NOISE, tokens=TOKENS, **more):
+    rng = np.random.default_rng(seed)
+    rows = [{"share": 1, "tokens": 0, "domain_loss": 4.0, "general_loss": 2.37, **more}]
+    for size in tokens:
+        for share in SHARES:
+            domain, general = np.array(law(share, size)) + rng.normal(0, noise, 2)
+            rows.append({"share": share, "tokens": size, "domain_loss": domain, "general_loss": general, **more})
+    return rows
+
+
+@each(("law", "seed"), [(dcpt, 0), (cmr, 0)])
+def test_planted_laws_are_recovered_at_four_times_the_tokens(law, seed):
+    rows = plan_ratio(points(law, seed), law=law.__name__, seed=seed, **FEW).to_pandas()
+    for text, planted in zip(("domain", "general"), law(rows["domain share"].to_numpy(), TARGET), strict=True):
+        error = np.abs(rows[f"{text} loss"].to_numpy() - planted)
+        assert error.mean() <= 0.005 and error.max() <= 0.01, (text, error)
+
+
+@pytest.mark.slow
+def test_planted_laws_are_recovered_with_any_noise():
+    for law, seed in itertools.product((dcpt, cmr), range(1, 9)):
+        rows = plan_ratio(points(law, seed), law=law.__name__, seed=seed, **FEW).to_pandas()
+        for text, planted in zip(("domain", "general"), law(rows["domain share"].to_numpy(), TARGET), strict=True):
+            assert np.abs(rows[f"{text} loss"].to_numpy() - planted).mean() <= 0.005, (law, seed, text)
+
+
+def test_the_law_that_predicts_the_largest_runs_better_is_chosen():
+    plan = plan_ratio(points(dcpt), **FEW)
+    assert plan["law"] == "dcpt" and plan["checks"]["dcpt"]["rms"] < plan["checks"]["cmr"]["rms"]
+
+
+def test_the_share_solves_the_planted_law():
+    plan = plan_ratio(points(cmr, noise=0.001), law="cmr", tolerance=0.2, **FEW)
+    solved = brentq(lambda share: cmr(share, TARGET)[1] - 2.57, 0.1, 1)
+    share = plan["share"]
+    assert share["low"] - 0.01 <= solved <= share["high"] + 0.01 and not plan["refused"]
+    assert abs(share["value"] - solved) < 0.03
+    assert share["value"] == pytest.approx(plan["critical"]["target"] or share["value"], abs=0.1)
+
+
+def test_a_vague_answer_is_refused():
+    plan = plan_ratio(points(dcpt, noise=0.05), tolerance=0.03, resamples=25)
+    assert "more than half of the measured range" in plan["refused"]
+    assert repr(plan).startswith("No share is recommended")
+
+
+def test_limits_of_the_answer_are_named():
+    low = plan_ratio(points(cmr), law="cmr", base_loss=1.0, **FEW)
+    assert low["share"]["value"] is None and "the smallest share measured" in repr(low)
+    high = plan_ratio(points(cmr), law="cmr", tolerance=5, target_tokens=10**10, **FEW)
+    assert high["share"]["value"] == 1 and "No limit was found" in repr(high) and "unreliable" in repr(high)
+
+
+def test_limited_domain_text_is_read_once():
+    plan = plan_ratio(points(dcpt), law="dcpt", domain_tokens=40_000_000, tolerance=1, **FEW)
+    grid = np.linspace(0.1, 1, 2001)
+    best = grid[np.argmin(dcpt(grid, 4e7 / grid)[0])]
+    assert plan["predicted"]["domain"]["value"] == pytest.approx(dcpt(best, 4e7 / best)[0], abs=0.005)
+    assert plan["target_tokens"] == pytest.approx(4e7 / plan["share"]["value"], rel=1e-6)
+
+
+@pytest.mark.slow
+def test_the_cross_domain_law_plans_a_domain_of_which_only_small_runs_are_known():
+    def planted(coefficient, share, tokens):
+        domain, general = dcpt(share, tokens)
+        return domain + 0.25 / coefficient**0.8, general
+
+    def find_drop(first):
+        """Return the fall of the domain loss with the fewest tokens, on which the law itself depends."""
+        lowest = min(dcpt(share, TOKENS[0])[0] for share in SHARES)
+        return brentq(lambda drop: first - drop - lowest - 0.25 / (1 / first + 1.5 * drop) ** 0.8, 1e-6, first)
+
+    firsts = (3.5, 3.25, 3.6, 4.0, 3.8, 3.35)
+    coefficients = [1 / first + 1.5 * find_drop(first) for first in firsts]
+    rows = []
+    for number, (first, coefficient) in enumerate(zip(firsts, coefficients, strict=True)):
+        own = points(partial(planted, coefficient), number, noise=0.001, domain=f"d{number}")
+        own[0]["domain_loss"] = first
+        rows += own if number else own[: 1 + len(SHARES)]
+    plan = plan_ratio(rows, law="cross-domain", domain="d0", tolerance=1, target_tokens=TARGET, **FEW)
+    found = plan.to_pandas()
+    error = found["domain loss"] - planted(coefficients[0], found["domain share"].to_numpy(), TARGET)[0]
+    assert np.abs(error).mean() <= 0.005
+
+
+def test_cross_domain_and_size_terms_by_the_definition():
+    exponents = np.array([0.3, 0.4, 0.1, 0.6, 0.5, 0.8, 1.5])
+    inputs = {name: np.array([value]) for name, value in
+              {"share": 0.4, "tokens": 3.0, "parameters": 2.0, "first": 3.0, "drop": 0.2}.items()}  # fmt: skip
+    found = DomainLaw(sizes=True, domains=True).columns(exponents, inputs) @ np.array([1.0, 2.0, 0.3, 0.7, 0.9])
+    coefficient = 1 / 3.0 + 1.5 * 0.2
+    expected = 1 + 2 * 0.4**0.3 / 3**0.4 + 0.3 / 0.5**0.6 + 0.7 / 2**0.5 + 0.9 / coefficient**0.8
+    assert found[0] == pytest.approx(expected)
+    exact = MixtureLaw().columns(np.array([1.5, 0.0]), {"domain_share": np.array([0.5]), "tokens": np.array([7.0])})
+    near = MixtureLaw().columns(np.array([1.5, 1e-6]), {"domain_share": np.array([0.5]), "tokens": np.array([7.0])})
+    assert exact == pytest.approx(near, rel=1e-5)
+
+
+def test_fits_against_scipy():
+    rng = np.random.default_rng(3)
+    x = np.geomspace(8, 2000, 12)
+    y = 0.9 - 1.5 * x**-0.5 + rng.normal(0, 0.004, 12)
+    found = fit_law(PowerLaw(-3, -0.05), {"x": x}, y)
+    expected, _ = curve_fit(lambda x, a, b, p: a + b * x**p, x, y, p0=(0.8, -1, -0.6), maxfev=10_000)
+    assert np.allclose([*found.coefficients, *found.exponents], expected, rtol=0.06)
+    y[4] += 2  # one outlier, which least squares would follow
+    robust = fit_law(PowerLaw(-3, -0.05), {"x": x}, y).predict({"x": x})
+    assert np.abs(robust - (0.9 - 1.5 * x**-0.5))[[0, 6, 11]].max() < 0.02
+    with pytest.raises(ValueError, match="needs more points"):
+        fit_law(PowerLaw(-3, -0.05), {"x": x[:3]}, y[:3])
+
+
+def test_points_of_a_study():
+    results = StudyResults.load(ROOT / "docs" / "results" / "mixtures" / "results.json")
+    rows = [row for row in loss_points(results) if row["domain"] == "biomed"]
+    (base,) = [row for row in rows if row["tokens"] == 0]
+    losses = {(row.method, row.text): row for row in results.losses if row.domain == "biomed"}
+    assert base["general_loss"] == losses["replay", "general"].before
+    replay = [row for row in rows if row.get("method") == "replay"]
+    assert {row["share"] for row in replay} == {0.7} and len(replay) == len(results.adapt_seeds)
+    assert [row["domain_loss"] for row in replay] == losses["replay", "domain"].by_seed
+
+
+GOOD = points(dcpt)
+SIZES = [{**row, "parameters": number + 1} for number, row in enumerate(GOOD)]
+RUN = {"run": True, "general": "g.txt", "out": "out"}
+
+
+@each(("match", "rows", "more"), [
+    ("--log", (), {}),
+    ("holds no points", "share,tokens,domain_loss,general_loss\n", {}),
+    ("cannot be read", b"share\xff\n1\n", {}),
+    ("does not exist", "no.csv", {}),
+    (r"without share\. Did you mean 'shares'", [{**row, "shares": 1, "share": None} for row in GOOD], {}),
+    ("at most 1", [*GOOD, {**GOOD[1], "share": 2}], {}),
+    ("finite number", [*GOOD, {**GOOD[1], "tokens": "many"}], {}),
+    ("at least 3 shares", GOOD[:6], {}),
+    ("--base-loss", GOOD[1:], {}),
+    ("Choose one with --domain", [{**row, "domain": f"d{number % 2}"} for number, row in enumerate(GOOD)], {}),
+    ("Did you mean 'biomed'", [{**row, "domain": "biomed"} for row in GOOD], {"domain": "biomd"}),
+    ("--parameters", SIZES, {}),
+    ("no term for the size", SIZES, {"law": "cmr", "parameters": 3}),
+    ("at least 3 domains", GOOD, {"law": "cross-domain"}),
+    ("remove --log", GOOD, RUN),
+    ("--out", (), {**RUN, "out": None}),
+    ("--model", (), {**RUN, "tokens": 10**6}),
+    ("at least", (), {**RUN, "tokens": 100}),
+    ("at least three different shares", (), {**RUN, "tokens": 10**6, "shares": "0.5,1"}),
+])  # fmt: skip
+def test_bad_points_are_refused_in_one_line(tmp_path, monkeypatch, match, rows, more):
+    monkeypatch.chdir(tmp_path)
+    if isinstance(rows, bytes) or (isinstance(rows, str) and "," in rows):
+        (tmp_path / "log.csv").write_bytes(rows if isinstance(rows, bytes) else rows.encode())
+        rows = "log.csv"
+    with pytest.raises(UserError, match=match) as caught:
+        plan_ratio(rows, **{**FEW, **more})
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.lists(st.fixed_dictionaries({
+    "share": st.one_of(st.floats(-1, 2), st.text(max_size=3), st.none()),
+    "tokens": st.one_of(st.integers(-5, 10**16), st.just("nan")),
+    "domain_loss": st.floats(allow_nan=True, width=32), "general_loss": st.floats(0, 10)}), max_size=12))  # fmt: skip
+def test_any_rows_give_a_plan_or_one_line(rows):
+    try:
+        plan_ratio(rows, base_loss=1.0, **FEW)
+    except UserError as error:
+        assert str(error) and "\n" not in str(error)
+
+
+def test_the_command_writes_a_plan(tmp_path):
+    file, out = tmp_path / "runs.csv", tmp_path / "plan"
+    with file.open("w", newline="") as lines:
+        writer = csv.DictWriter(lines, points(cmr)[0])
+        writer.writeheader()
+        writer.writerows(points(cmr))
+    assert len(read_rows(file, "losses", ["share"])) == 21
+    call = ["plan", "ratio", "--log", str(file), "--law", "cmr", "--tolerance", "0.2", "--resamples", "10"]
+    shown = CliRunner().invoke(app, [*call, "--out", str(out)])
+    assert shown.exit_code == 0, shown.output
+    assert "Domain share: " in shown.output and "--replay-share" in shown.output
+    assert {"plan.json", "plan.png", "plan.svg"} == {path.name for path in out.iterdir()}
+    again = CliRunner().invoke(app, [*call, "--json"])
+    assert json.loads(again.output)["share"] == read_plan(out)["share"]
+
+
+def test_the_study_of_a_plan(tmp_path):
+    (tmp_path / "text.txt").write_text("good soup\n")
+    text = str(tmp_path / "text.txt")
+    options = build(RatioOptions, (), run=True, model="model", corpus=text, general=text, tokens=664_062, budgets=4,
+                    settings={"adapt.batch_size": 64})  # fmt: skip
+    study = ratio_study(options)
+    adapted = [method["adapt"] for method in study["methods"][1:]]
+    assert len(adapted) == 20 and sum(one["tokens"] for one in adapted) == pytest.approx(664_062, rel=0.001)
+    assert sorted({one["replay_share"] for one in adapted}) == [0.0, 0.25, 0.5, 0.7, 0.9]
+    tokens = sorted({one["tokens"] for one in adapted})
+    assert [b / a for a, b in itertools.pairwise(tokens)] == pytest.approx([4] * 3, rel=0.01)
+    assert study["adapt"]["batch_size"] == 64 and study["adapt_seeds"] == 1
+    StudyConfig.of(study, "study of a plan")
+
+
+def learning_curve(labels, adapted):
+    """Return planted scores: the adapted model starts higher and ends at the same score."""
+    return 0.9 - (1.0 if adapted else 1.6) * labels**-0.4
+
+
+def scores(noise=0.0, seed=0, **more):
+    rng = np.random.default_rng(seed)
+    return [
+        {"labels": labels, "adapted": adapted, "score": learning_curve(labels, adapted) + noise * rng.normal(), **more}
+        for labels in (50, 100, 200, 400, 800, 1600)
+        for adapted in (False, True)
+    ]
+
+
+def test_the_switch_over_is_exact_on_planted_curves():
+    price, cost = 0.5, 60.0
+
+    def gain(budget):
+        return learning_curve((budget - cost) / price, True) - learning_curve(budget / price, False)
+
+    expected = brentq(gain, 80, 1000)
+    plan = plan_budget(scores(), price=price, cost=cost, budget=[70, 90, 400, 20], **FEW)
+    assert plan["switch"]["value"] == pytest.approx(expected, rel=1e-4) and not plan["refused"]
+    assert [made["decision"] for made in plan["budgets"]] == ["annotate", "annotate", "adapt", "adapt"]
+    assert [made["budget"] for made in plan["budgets"]] == [20, 70, 90, 400]
+    assert plan["budgets"][-1]["labels"] == {"annotate": 800, "adapt": 680}
+    assert plan["budgets"][-1]["difference"]["value"] == pytest.approx(gain(400), abs=1e-4)
+    assert plan["budgets"][0]["adapt"] is None  # the adaptation costs more
+    noisy = plan_budget(scores(0.003), price=price, cost=cost, resamples=100)["switch"]
+    assert noisy["low"] <= expected <= noisy["high"] and noisy["high"] - noisy["low"] > 1
+
+
+def test_one_way_to_spend_may_win_everywhere():
+    never = plan_budget(scores(), price=0.01, cost=10_000, **FEW)
+    assert never["switch"]["value"] is None and repr(never).startswith("Spend the budget on labels")
+    always = plan_budget(scores(), price=1, cost=0, **FEW)
+    assert always["switch"]["value"] == always["range"][0] and repr(always).startswith("Adapt first")
+    few = plan_budget(scores(), price=1, cost=50, max_labels=100, budget=1000, **FEW)
+    assert few["budgets"][0]["labels"] == {"annotate": 100, "adapt": 100} and "adapt" in few["budgets"][0]["decision"]
+    vague = plan_budget(scores(0.1), price=0.5, cost=60, resamples=25)
+    assert "more than half" in vague["refused"] and repr(vague).startswith("No switch-over budget")
+
+
+def test_the_cost_is_that_of_the_measured_time():
+    plan = plan_budget(scores(seconds=1800), price=0.5, hour_price=120, **FEW)
+    assert plan["cost"] == 60
+
+
+def test_scores_of_a_study():
+    results = StudyResults.load(ROOT / "docs" / "results" / "mixtures" / "results.json")
+    rows = [row for row in score_points(results) if row["task"] == "chemprot"]
+    assert {row["method"] for row in rows if not row["adapted"]} == {"none"}
+    row = next(row for row in results.scores if (row.task, row.method) == ("chemprot", "replay"))
+    assert [one["score"] for one in rows if one["method"] == "replay"] == row.summaries[row.metric].by_seed
+    assert {one["labels"] for one in rows} == {row.train_size} and all(
+        one["seconds"] for one in rows if one["adapted"]
+    )
+
+
+@each(("match", "rows", "more"), [
+    ("--price", scores(), {"price": None}),
+    ("either --cost", scores(), {"cost": None}),
+    ("either --cost", scores(), {"hour_price": 3}),
+    ("no time", scores(), {"cost": None, "hour_price": 3}),
+    ("at least 4 numbers of labels", scores()[:6], {}),
+    ("give 1 for an adapted model", [{**row, "adapted": "perhaps"} for row in scores()], {}),
+    ("Choose one with --method", [{**row, "method": f"m{number % 4}"} for number, row in enumerate(scores())], {}),
+    ("--task", (), {"run": True, "out": "out", "model": "m"}),
+    ("--labels needs at least 4", (), {"run": True, "out": "out", "model": "m", "task": "t", "labels": "50,100"}),
+])  # fmt: skip
+def test_bad_scores_are_refused_in_one_line(tmp_path, monkeypatch, match, rows, more):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=match) as caught:
+        plan_budget(rows, **{"price": 1, "cost": 2, **FEW, **more})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_study_of_a_budget_plan(tmp_path):
+    (tmp_path / "text.txt").write_text("good soup\n")
+    given = {
+        "model": "model",
+        "corpus": str(tmp_path / "text.txt"),
+        "task": str(tmp_path / "reviews"),
+        "tokens": 10**6,
+    }
+    study = budget_study(build(BudgetOptions, (), run=True, seeds=3, labels="10,20,40,80", **given))
+    tasks = study["domains"][0]["tasks"]
+    assert [(task["name"], task["limit_train"]) for task in tasks] == [(f"reviews-{n}", n) for n in (10, 20, 40, 80)]
+    assert study["methods"] == ["none", "lm"] and study["seeds"] == 3 and study["adapt"] == {"tokens": 10**6}
+    StudyConfig.of(study, "study of a plan")
+
+
+PRETRAINED, DECAY = 0.02, 0.99
+
+
+def dynamics(rates, steps):
+    """Return planted losses after steps, by the sums of the paper's definition."""
+    found = []
+    for step in steps:
+        area, annealing = sum(rates[:step]), 0.0
+        for i in range(1, step):
+            annealing += sum((rates[k - 1] - rates[k]) * DECAY ** (i - k) for k in range(1, i + 1))
+        shift = -0.6 * (1 - (1 + 60 * area) ** -0.5)
+        found.append(3 + 0.02 * (PRETRAINED + area) ** -0.5 - 2.0 * annealing + shift)
+    return found
+
+
+def curve(text, run, noise=0.0, every=10):
+    rates = Schedule.parse(text).rates()
+    steps = range(0, len(rates) + 1, every)
+    rng = np.random.default_rng(len(rates))
+    logged = [{"run": run, "step": step + 1, "learning_rate": rate} for step, rate in enumerate(rates)]
+    losses = zip(steps, dynamics(list(rates), steps), strict=True)
+    return logged + [{"run": run, "step": step, "heldout": loss + noise * rng.normal()} for step, loss in losses]
+
+
+def test_areas_by_the_definition():
+    rates = Schedule.parse("wsd steps=20 peak=0.01 warmup=0.2 decay=0.3").rates()
+    area, annealing = measure_areas(rates, 0.9)
+    for step in (1, 7, 20):
+        expected = sum(
+            (rates[k - 1] - rates[k]) * 0.9 ** (i - k) for i in range(1, step) for k in range(1, i + 1)
+        )  # fmt: skip
+        assert area[step - 1] == pytest.approx(sum(rates[:step])) and annealing[step - 1] == pytest.approx(expected)
+
+
+def test_the_final_loss_of_another_schedule():
+    known = curve("constant steps=150 peak=0.001", "a", 3e-4) + curve("linear steps=100 peak=0.001", "b", 3e-4)
+    wanted = [f"{shape} steps={steps} peak=0.001" for shape in ("cosine", "linear") for steps in (150, 300)]
+    plan = plan_schedule(known, schedule=wanted, decay=DECAY, **FEW)
+    for made, text in zip(plan["schedules"], wanted, strict=True):
+        rates = list(Schedule.parse(text).rates())
+        (expected,) = dynamics(rates, [len(rates)])
+        assert made["value"] == pytest.approx(expected, abs=0.005), text
+    assert plan["best"].startswith(("cosine steps=300", "linear steps=300")) and plan["loss"] == "heldout"
+
+
+def test_a_single_schedule_is_not_enough_to_separate_its_effects():
+    plan = plan_schedule(curve("linear steps=160 peak=0.001", "a", 0.02), **FEW)
+    assert "cannot be separated" in repr(plan) and len(plan["schedules"]) == 6
+
+
+@each(("match", "rows", "more"), [
+    ("at least one training", (), {}),
+    ("Unknown schedule 'linera'", curve("linear steps=20 peak=0.1", "a"), {"schedule": "linera steps=2 peak=1"}),
+    ("needs steps= and peak=", curve("linear steps=20 peak=0.1", "a"), {"schedule": "linear"}),
+    ("steps must be a number", curve("linear steps=20 peak=0.1", "a"), {"schedule": "linear steps=2.5 peak=1"}),
+    ("too few", curve("linear steps=20 peak=0.1", "a"), {}),
+    ("no column learning_rate", [{"step": 1, "loss": 2.0}], {}),
+    ("no column eval", [{"step": 1, "loss": 2.0, "learning_rate": 1.0}], {"loss": "eval"}),
+    ("no learning rates", [{"step": 1, "loss": 2.0}, {"step": 1, "learning_rate": 1.0, "run": "b"}], {}),
+])  # fmt: skip
+def test_bad_curves_are_refused_in_one_line(match, rows, more):
+    with pytest.raises(UserError, match=match) as caught:
+        plan_schedule(rows, **FEW, **more)
+    assert "\n" not in str(caught.value)
+
+
+def test_logs_of_trainings_are_read(tmp_path):
+    ours, theirs = tmp_path / "model", tmp_path / "checkpoint"
+    ours.mkdir()
+    theirs.mkdir()
+    rates = Schedule.parse("linear steps=60 peak=0.001").rates()
+    lines = [{"step": step, "learning_rate": rates[step - 1], "loss": 3.0} for step in range(1, 61, 4)]
+    lines += [{"step": step, "heldout": {"terms": {"mlm": 3 - 0.01 * step}, "loss": 9.0}} for step in range(0, 61, 5)]
+    (ours / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    history = [{"step": step, "learning_rate": rates[step - 1], "loss": 3.0} for step in range(1, 61, 4)]
+    history += [{"step": step, "eval_loss": 3 - 0.01 * step} for step in range(5, 61, 5)]
+    (theirs / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    for folder, points in ((ours, 13), (theirs, 12)):
+        (found,), loss = read_curves(build(ScheduleOptions, folder))
+        assert len(found.rates) == 60 and len(found.losses) == points
+        assert np.allclose(found.rates[8:57], rates[8:57], atol=1e-5)
+        assert loss == ("heldout" if folder == ours else "eval_loss")
+        assert found.losses[-1] == pytest.approx(2.4)
