@@ -319,6 +319,14 @@ VERBS = [
         "periods self-train: a misspelled period", "periods self-train --model bert --task task --by yaer --out o", 2,
         r"Did you mean 'year'",
     ),
+    Case(
+        "periods surprisal: no dates", "periods surprisal --model bert --corpus text.txt --out o --quiet", 2,
+        r"so without dates",
+    ),
+    Case(
+        "periods questions: no choices", "periods questions --model bert --questions dated.csv", 2,
+        r"give questions with choices", put("dated.csv", "text,label,year\na,b,2019\nc,d,2019\n"),
+    ),
     Case("push: no model", "push task me/name", 2, r"config\.json"),
     Case("push: an invalid name", "push bert 'a b/c/d'", 2, r"not a valid repository name"),
     Case(

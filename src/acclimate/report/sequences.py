@@ -86,6 +86,19 @@ def _bounds(ends: list[float] | None, digits: int, scale: float, *, signed: bool
     return Entry(" to ".join((with_sign if signed else plain)(scale * end, digits) for end in ends), ends[0])
 
 
+def sequence_groups(results: StudyResults) -> tuple[list[str], dict[str, list[list[Entry]]]]:
+    """Return the columns and the rows of a table for the terminal, by what was measured."""
+    names = ("average", "gain", "forgetting", "forward")
+    groups: dict[str, list[list[Entry]]] = {}
+    for row in results.sequences:
+        scale, digits = SCALES[row.measure]
+        group = f"{row.model}: {row.measure}" if len(results.models) > 1 else row.measure
+        means = [row.measures[name].mean if name in row.measures else None for name in names]
+        shown = [number_entry(means[0], digits, scale), *(signed_entry(mean, digits, scale) for mean in means[1:])]
+        groups.setdefault(group, []).append([Entry(row.method), *shown])
+    return ["", *names], groups
+
+
 @styled
 def sequence_matrices(results: StudyResults) -> str:
     """Draw the matrix of each method and order as a heat map; empty without sequences."""
