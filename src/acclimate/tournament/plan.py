@@ -1,3 +1,4 @@
+# ruff: noqa: RUF009 (the calls only describe fields)
 """What ``acclimate auto`` tries with a budget: entrants that fit the model and the text, and rungs of the race."""
 
 from __future__ import annotations

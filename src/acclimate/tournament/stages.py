@@ -356,7 +356,7 @@ def _heldout_curve(folder: Path) -> list[float]:
 
 
 def _general_losses(results: Sequence[TextLoss]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the loss on each text that has tokens (models, texts), and these tokens (texts,); None without results."""
+    """Return the loss on each text with tokens (models, texts), and these tokens (texts,); None without results."""
     if not results:
         return None
     counts = np.asarray(results[0].per_text_masked or [1] * len(results[0].per_text), dtype=float)
