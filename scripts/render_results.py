@@ -19,6 +19,8 @@ import jinja2
 from rich.console import Console
 
 from acclimate.report.formatting import interval_text, plain, signed
+from acclimate.report.html import render_template
+from acclimate.report.score_figures import tradeoff_plot
 from acclimate.report.summary import summarize
 from acclimate.report.text import markdown, results_table
 from acclimate.results import StudyResults
@@ -26,6 +28,7 @@ from acclimate.results import StudyResults
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
 TEMPLATE = "page.md.j2"
+PICTURE = "tradeoff.svg"
 README = ROOT / "README.md"
 PRINTED = r"(<!-- Printed from the results of docs/results/(\S+) by `make docs`. -->\n```text\n)(.*?)(```)"
 SHOWN = ("lm, 1e-4",)
@@ -93,12 +96,23 @@ def add(run: Path) -> None:
     (PAGES / run.name / "results.json").write_text(text + "\n", encoding="utf-8")
 
 
+def draw(folder: Path) -> None:
+    """Write the picture of gain against forgetting, with the colours of the report, where the page shows it."""
+    if f"({PICTURE})" in (folder / TEMPLATE).read_text(encoding="utf-8"):
+        colours = render_template("acclimate.report", "style.css.j2").partition("@media")[0]
+        look = "color: var(--ink); background: var(--card); font-family: sans-serif"
+        style = f"<style>{colours} svg {{ {look} }}</style>"
+        text = tradeoff_plot(StudyResults.load(folder / "results.json"))
+        (folder / PICTURE).write_text(re.sub(r"(<svg[^>]*>)", rf"\1{style}", text, count=1) + "\n", encoding="utf-8")
+
+
 def main(arguments: list[str]) -> None:
     """Render all pages, after adding the results of a run."""
     if arguments[:1] == ["--add"]:
         add(Path(arguments[1]))
     for results in sorted(PAGES.glob("*/results.json")):
         results.with_name("README.md").write_text(render(results.parent), encoding="utf-8")
+        draw(results.parent)
     README.write_text(render_readme(), encoding="utf-8")
 
 

@@ -201,6 +201,8 @@ def test_a_signal_ends_a_command_with_its_exit_code(monkeypatch, capsys, number,
     found, _, err = call(monkeypatch, capsys, "methods")
     assert found == code
     assert err.startswith(f"Stopped by {signal.Signals(number).name}. Run the same command again to resume")
+    _, _, err = call(monkeypatch, capsys, "bench", "--json")
+    assert "Run the same command again to measure anew: it keeps nothing." in err
 
 
 def test_other_runtime_errors_are_raised(monkeypatch, capsys):

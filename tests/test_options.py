@@ -138,7 +138,7 @@ def test_the_functions_have_the_signatures_of_the_classes():
         assert "Args:" in function.__doc__
 
 
-TAKES_PLUGINS = ("adapt", "advise", "compare", "init", "inspect masks")
+TAKES_PLUGINS = ("adapt", "advise", "compare", "init", "inspect masks", "periods surprisal")
 """Commands that choose a method or a masking strategy by name."""
 
 
@@ -155,7 +155,7 @@ def test_the_flags_of_every_command_are_the_options_of_its_class():
         extra = {"finetune": {"--seeds", "--repartition", *probe}, "distill": {"--seeds"}, "adapt": {"--push-to-hub"}}
         quiet = {"--quiet"} if "progress" in option_fields(cls) else set()
         quiet |= {"--plugin"} if verb_name in TAKES_PLUGINS else set()
-        one_seed = {"--seed"} if verb_name in ("finetune", "distill", "periods gap") else set()
+        one_seed = {"--seed"} if verb_name in ("finetune", "distill", "periods gap", "periods self-train") else set()
         assert flags - {"--help"} == (expected | extra.get(verb_name, set()) | quiet | {"--config"}) - one_seed
         assert made.epilog.startswith(f"Example: acclimate {verb_name} "), verb_name
         required = {f"{field.flag}" for field in option_fields(cls).values() if field.default is MISSING}

@@ -166,6 +166,15 @@ def test_ties_can_trim_over_the_whole_model(llamas, tmp_path):
     assert "trim" in (tmp_path / "model" / "README.md").read_text()
 
 
+@each("method", ["ties", "dare-linear"])
+def test_a_density_that_keeps_nothing_is_refused(llamas, tmp_path, method):
+    with pytest.raises(
+        UserError, match="density=1e-06, no entry of a difference would be kept: the largest tensor has"
+    ):
+        merge([llamas["a"]], method, tmp_path / "out", base=llamas["base"], density=1e-6, progress=False)
+    assert not (tmp_path / "out").exists()
+
+
 def test_dare_keeps_the_mean_of_the_difference(llamas, tmp_path):
     pytest.importorskip("peft")
     rule = sparse("dare-linear", [1.0], 0.25, 0)

@@ -14,23 +14,25 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, curve_fit
 from typer.testing import CliRunner
 
-from acclimate import plan_ratio
+from acclimate import plan_budget, plan_ratio, plan_schedule
 from acclimate.cli import app
 from acclimate.errors import UserError
 from acclimate.options import build
-from acclimate.options.planning import RatioOptions
+from acclimate.options.planning import BudgetOptions, RatioOptions, ScheduleOptions
 from acclimate.planning.laws import DomainLaw, MixtureLaw, PowerLaw, fit_law
-from acclimate.planning.logs import loss_points, read_rows
+from acclimate.planning.logs import loss_points, read_rows, score_points
 from acclimate.planning.plans import read_plan
+from acclimate.planning.schedule import Schedule, measure_areas, read_curves
 from acclimate.results import StudyResults
 from acclimate.study import StudyConfig
-from acclimate.study.pilots import ratio_study
+from acclimate.study.pilots import budget_study, ratio_study
 from tests.cases import each
 from tests.docs.blocks import ROOT
+from tests.tiny import WORDS
 
 SHARES, TOKENS, NOISE = (0.1, 0.3, 0.5, 0.75, 1.0), (1e6, 4e6, 16e6, 64e6), 0.003
 TARGET = 4 * TOKENS[-1]
-FEW = {"resamples": 20, "progress": False}
+FEW = {"resamples": 10, "progress": False}
 
 
 def dcpt(share, tokens):
@@ -58,7 +60,7 @@ def points(law, seed=0, noise=NOISE, tokens=TOKENS, **more):
     return rows
 
 
-@each(("law", "seed"), [(dcpt, 0), (dcpt, 1), (cmr, 0), (cmr, 1), (cmr, 2)])
+@each(("law", "seed"), [(dcpt, 0), (cmr, 0)])
 def test_planted_laws_are_recovered_at_four_times_the_tokens(law, seed):
     rows = plan_ratio(points(law, seed), law=law.__name__, seed=seed, **FEW).to_pandas()
     for text, planted in zip(("domain", "general"), law(rows["domain share"].to_numpy(), TARGET), strict=True):
@@ -66,12 +68,17 @@ def test_planted_laws_are_recovered_at_four_times_the_tokens(law, seed):
         assert error.mean() <= 0.005 and error.max() <= 0.01, (text, error)
 
 
+@pytest.mark.slow
+def test_planted_laws_are_recovered_with_any_noise():
+    for law, seed in itertools.product((dcpt, cmr), range(1, 9)):
+        rows = plan_ratio(points(law, seed), law=law.__name__, seed=seed, **FEW).to_pandas()
+        for text, planted in zip(("domain", "general"), law(rows["domain share"].to_numpy(), TARGET), strict=True):
+            assert np.abs(rows[f"{text} loss"].to_numpy() - planted).mean() <= 0.005, (law, seed, text)
+
+
 def test_the_law_that_predicts_the_largest_runs_better_is_chosen():
-    for law in (dcpt, cmr):
-        plan = plan_ratio(points(law), **FEW)
-        assert plan["law"] == law.__name__
-        other = ({"dcpt", "cmr"} - {plan["law"]}).pop()
-        assert plan["checks"][plan["law"]]["rms"] < plan["checks"][other]["rms"]
+    plan = plan_ratio(points(dcpt), **FEW)
+    assert plan["law"] == "dcpt" and plan["checks"]["dcpt"]["rms"] < plan["checks"]["cmr"]["rms"]
 
 
 def test_the_share_solves_the_planted_law():
@@ -84,7 +91,7 @@ def test_the_share_solves_the_planted_law():
 
 
 def test_a_vague_answer_is_refused():
-    plan = plan_ratio(points(dcpt, noise=0.05), tolerance=0.03, resamples=40)
+    plan = plan_ratio(points(dcpt, noise=0.05), tolerance=0.03, resamples=25)
     assert "more than half of the measured range" in plan["refused"]
     assert repr(plan).startswith("No share is recommended")
 
@@ -104,6 +111,7 @@ def test_limited_domain_text_is_read_once():
     assert plan["target_tokens"] == pytest.approx(4e7 / plan["share"]["value"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_cross_domain_law_plans_a_domain_of_which_only_small_runs_are_known():
     def planted(coefficient, share, tokens):
         domain, general = dcpt(share, tokens)
@@ -220,7 +228,7 @@ def test_the_command_writes_a_plan(tmp_path):
         writer.writeheader()
         writer.writerows(points(cmr))
     assert len(read_rows(file, "losses", ["share"])) == 21
-    call = ["plan", "ratio", "--log", str(file), "--law", "cmr", "--tolerance", "0.2", "--resamples", "20"]
+    call = ["plan", "ratio", "--log", str(file), "--law", "cmr", "--tolerance", "0.2", "--resamples", "10"]
     shown = CliRunner().invoke(app, [*call, "--out", str(out)])
     assert shown.exit_code == 0, shown.output
     assert "Domain share: " in shown.output and "--replay-share" in shown.output
@@ -242,3 +250,225 @@ def test_the_study_of_a_plan(tmp_path):
     assert [b / a for a, b in itertools.pairwise(tokens)] == pytest.approx([4] * 3, rel=0.01)
     assert study["adapt"]["batch_size"] == 64 and study["adapt_seeds"] == 1
     StudyConfig.of(study, "study of a plan")
+
+
+def learning_curve(labels, adapted):
+    """Return planted scores: the adapted model starts higher and ends at the same score."""
+    return 0.9 - (1.0 if adapted else 1.6) * labels**-0.4
+
+
+def scores(noise=0.0, seed=0, **more):
+    rng = np.random.default_rng(seed)
+    return [
+        {"labels": labels, "adapted": adapted, "score": learning_curve(labels, adapted) + noise * rng.normal(), **more}
+        for labels in (50, 100, 200, 400, 800, 1600)
+        for adapted in (False, True)
+    ]
+
+
+def test_the_switch_over_is_exact_on_planted_curves():
+    price, cost = 0.5, 60.0
+
+    def gain(budget):
+        return learning_curve((budget - cost) / price, True) - learning_curve(budget / price, False)
+
+    expected = brentq(gain, 80, 1000)
+    plan = plan_budget(scores(), price=price, cost=cost, budget=[70, 90, 400, 20], **FEW)
+    assert plan["switch"]["value"] == pytest.approx(expected, rel=1e-4) and not plan["refused"]
+    assert [made["decision"] for made in plan["budgets"]] == ["annotate", "annotate", "adapt", "adapt"]
+    assert [made["budget"] for made in plan["budgets"]] == [20, 70, 90, 400]
+    assert plan["budgets"][-1]["labels"] == {"annotate": 800, "adapt": 680}
+    assert plan["budgets"][-1]["difference"]["value"] == pytest.approx(gain(400), abs=1e-4)
+    assert plan["budgets"][0]["adapt"] is None  # the adaptation costs more
+    noisy = plan_budget(scores(0.003), price=price, cost=cost, resamples=100)["switch"]
+    assert noisy["low"] <= expected <= noisy["high"] and noisy["high"] - noisy["low"] > 1
+
+
+def test_one_way_to_spend_may_win_everywhere():
+    never = plan_budget(scores(), price=0.01, cost=10_000, **FEW)
+    assert never["switch"]["value"] is None and repr(never).startswith("Spend the budget on labels")
+    always = plan_budget(scores(), price=1, cost=0, **FEW)
+    assert always["switch"]["value"] == always["range"][0] and repr(always).startswith("Adapt first")
+    few = plan_budget(scores(), price=1, cost=50, max_labels=100, budget=1000, **FEW)
+    assert few["budgets"][0]["labels"] == {"annotate": 100, "adapt": 100} and "adapt" in few["budgets"][0]["decision"]
+    vague = plan_budget(scores(0.1), price=0.5, cost=60, resamples=25)
+    assert "more than half" in vague["refused"] and repr(vague).startswith("No switch-over budget")
+
+
+def test_the_cost_is_that_of_the_measured_time():
+    plan = plan_budget(scores(seconds=1800), price=0.5, hour_price=120, **FEW)
+    assert plan["cost"] == 60
+
+
+def test_scores_of_a_study():
+    results = StudyResults.load(ROOT / "docs" / "results" / "mixtures" / "results.json")
+    rows = [row for row in score_points(results) if row["task"] == "chemprot"]
+    assert {row["method"] for row in rows if not row["adapted"]} == {"none"}
+    row = next(row for row in results.scores if (row.task, row.method) == ("chemprot", "replay"))
+    assert [one["score"] for one in rows if one["method"] == "replay"] == row.summaries[row.metric].by_seed
+    assert {one["labels"] for one in rows} == {row.train_size} and all(
+        one["seconds"] for one in rows if one["adapted"]
+    )
+
+
+@each(("match", "rows", "more"), [
+    ("--price", scores(), {"price": None}),
+    ("either --cost", scores(), {"cost": None}),
+    ("either --cost", scores(), {"hour_price": 3}),
+    ("no time", scores(), {"cost": None, "hour_price": 3}),
+    ("at least 4 numbers of labels", scores()[:6], {}),
+    ("give 1 for an adapted model", [{**row, "adapted": "perhaps"} for row in scores()], {}),
+    ("Choose one with --method", [{**row, "method": f"m{number % 4}"} for number, row in enumerate(scores())], {}),
+    ("--task", (), {"run": True, "out": "out", "model": "m"}),
+    ("--labels needs at least 4", (), {"run": True, "out": "out", "model": "m", "task": "t", "labels": "50,100"}),
+])  # fmt: skip
+def test_bad_scores_are_refused_in_one_line(tmp_path, monkeypatch, match, rows, more):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=match) as caught:
+        plan_budget(rows, **{"price": 1, "cost": 2, **FEW, **more})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_study_of_a_budget_plan(tmp_path):
+    (tmp_path / "text.txt").write_text("good soup\n")
+    given = {
+        "model": "model",
+        "corpus": str(tmp_path / "text.txt"),
+        "task": str(tmp_path / "reviews"),
+        "tokens": 10**6,
+    }
+    study = budget_study(build(BudgetOptions, (), run=True, seeds=3, labels="10,20,40,80", **given))
+    tasks = study["domains"][0]["tasks"]
+    assert [(task["name"], task["limit_train"]) for task in tasks] == [(f"reviews-{n}", n) for n in (10, 20, 40, 80)]
+    assert study["methods"] == ["none", "lm"] and study["seeds"] == 3 and study["adapt"] == {"tokens": 10**6}
+    StudyConfig.of(study, "study of a plan")
+
+
+PRETRAINED, DECAY = 0.02, 0.99
+
+
+def dynamics(rates, steps):
+    """Return planted losses after steps, by the sums of the paper's definition."""
+    found = []
+    for step in steps:
+        area, annealing = sum(rates[:step]), 0.0
+        for i in range(1, step):
+            annealing += sum((rates[k - 1] - rates[k]) * DECAY ** (i - k) for k in range(1, i + 1))
+        shift = -0.6 * (1 - (1 + 60 * area) ** -0.5)
+        found.append(3 + 0.02 * (PRETRAINED + area) ** -0.5 - 2.0 * annealing + shift)
+    return found
+
+
+def curve(text, run, noise=0.0, every=10):
+    rates = Schedule.parse(text).rates()
+    steps = range(0, len(rates) + 1, every)
+    rng = np.random.default_rng(len(rates))
+    logged = [{"run": run, "step": step + 1, "learning_rate": rate} for step, rate in enumerate(rates)]
+    losses = zip(steps, dynamics(list(rates), steps), strict=True)
+    return logged + [{"run": run, "step": step, "heldout": loss + noise * rng.normal()} for step, loss in losses]
+
+
+def test_areas_by_the_definition():
+    rates = Schedule.parse("wsd steps=20 peak=0.01 warmup=0.2 decay=0.3").rates()
+    area, annealing = measure_areas(rates, 0.9)
+    for step in (1, 7, 20):
+        expected = sum(
+            (rates[k - 1] - rates[k]) * 0.9 ** (i - k) for i in range(1, step) for k in range(1, i + 1)
+        )  # fmt: skip
+        assert area[step - 1] == pytest.approx(sum(rates[:step])) and annealing[step - 1] == pytest.approx(expected)
+
+
+def test_the_final_loss_of_another_schedule():
+    known = curve("constant steps=150 peak=0.001", "a", 3e-4) + curve("linear steps=100 peak=0.001", "b", 3e-4)
+    wanted = [f"{shape} steps={steps} peak=0.001" for shape in ("cosine", "linear") for steps in (150, 300)]
+    plan = plan_schedule(known, schedule=wanted, decay=DECAY, **FEW)
+    for made, text in zip(plan["schedules"], wanted, strict=True):
+        rates = list(Schedule.parse(text).rates())
+        (expected,) = dynamics(rates, [len(rates)])
+        assert made["value"] == pytest.approx(expected, abs=0.005), text
+    assert plan["best"].startswith(("cosine steps=300", "linear steps=300")) and plan["loss"] == "heldout"
+
+
+def test_a_single_schedule_is_not_enough_to_separate_its_effects():
+    plan = plan_schedule(curve("linear steps=160 peak=0.001", "a", 0.02), **FEW)
+    assert "cannot be separated" in repr(plan) and len(plan["schedules"]) == 6
+
+
+@each(("match", "rows", "more"), [
+    ("at least one training", (), {}),
+    ("Unknown schedule 'linera'", curve("linear steps=20 peak=0.1", "a"), {"schedule": "linera steps=2 peak=1"}),
+    ("needs steps= and peak=", curve("linear steps=20 peak=0.1", "a"), {"schedule": "linear"}),
+    ("steps must be a number", curve("linear steps=20 peak=0.1", "a"), {"schedule": "linear steps=2.5 peak=1"}),
+    ("too few", curve("linear steps=20 peak=0.1", "a"), {}),
+    ("no column learning_rate", [{"step": 1, "loss": 2.0}], {}),
+    ("no column eval", [{"step": 1, "loss": 2.0, "learning_rate": 1.0}], {"loss": "eval"}),
+    ("no learning rates", [{"step": 1, "loss": 2.0}, {"step": 1, "learning_rate": 1.0, "run": "b"}], {}),
+])  # fmt: skip
+def test_bad_curves_are_refused_in_one_line(match, rows, more):
+    with pytest.raises(UserError, match=match) as caught:
+        plan_schedule(rows, **FEW, **more)
+    assert "\n" not in str(caught.value)
+
+
+def test_logs_of_trainings_are_read(tmp_path):
+    ours, theirs = tmp_path / "model", tmp_path / "checkpoint"
+    ours.mkdir()
+    theirs.mkdir()
+    rates = Schedule.parse("linear steps=60 peak=0.001").rates()
+    lines = [{"step": step, "learning_rate": rates[step - 1], "loss": 3.0} for step in range(1, 61, 4)]
+    lines += [{"step": step, "heldout": {"terms": {"mlm": 3 - 0.01 * step}, "loss": 9.0}} for step in range(0, 61, 5)]
+    (ours / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    history = [{"step": step, "learning_rate": rates[step - 1], "loss": 3.0} for step in range(1, 61, 4)]
+    history += [{"step": step, "eval_loss": 3 - 0.01 * step} for step in range(5, 61, 5)]
+    (theirs / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    for folder, points in ((ours, 13), (theirs, 12)):
+        (found,), loss = read_curves(build(ScheduleOptions, folder))
+        assert len(found.rates) == 60 and len(found.losses) == points
+        assert np.allclose(found.rates[8:57], rates[8:57], atol=1e-5)
+        assert loss == ("heldout" if folder == ours else "eval_loss")
+        assert found.losses[-1] == pytest.approx(2.4)
+
+
+SMALL = {"adapt.batch_size": 8, "adapt.max_length": 32, "evaluate.documents": 20, "evaluate.max_length": 32}
+
+
+def _write_text(path, seed, documents=400):
+    rng = np.random.default_rng(seed)
+    words = [word for word in WORDS if word.isalpha()]
+    path.write_text("".join(" ".join(rng.choice(words, 30)) + f" {line}\n" for line in range(documents)))
+    return str(path)
+
+
+@pytest.mark.slow
+def test_a_plan_makes_its_own_runs_and_resumes(tmp_path, tiny_bert):
+    general = _write_text(tmp_path / "general.txt", 1, 800)
+    given = {"model": str(tiny_bert), "corpus": _write_text(tmp_path / "cs.txt", 0), "run": True, "progress": False}
+    options = {"general": general, "tokens": 70_000, "shares": (0.3, 0.6, 1.0), "budgets": 3, "law": "cmr"}
+    options |= {"settings": SMALL, "resamples": 10}
+    plan = plan_ratio(out=tmp_path / "plan", **given, **options)
+    assert plan["points"] == 9 and plan["base"]["general"] > 0
+    rows = list(loss_points(StudyResults.load(tmp_path / "plan" / "runs" / "results.json")))
+    assert {round(row["share"], 1) for row in rows if row["tokens"]} == {0.3, 0.6, 1.0}
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "plan" / "runs" / "jobs").rglob("*.json")}
+    assert plan_ratio(out=tmp_path / "plan", **given, **options)["share"] == plan["share"]
+    assert before and all(file.stat().st_mtime_ns == time for file, time in before.items())
+    assert plan_ratio(tmp_path / "plan" / "runs", law="cmr", resamples=10)["share"] == plan["share"]
+
+
+@pytest.mark.slow
+def test_a_budget_plan_makes_its_own_runs(tmp_path, tiny_bert):
+    folder = tmp_path / "task"
+    folder.mkdir()
+    for split, count in (("train", 60), ("dev", 8), ("test", 20)):
+        rows = [{"text": f"good soup {line}" if line % 2 else f"cold data {line}", "label": str(line % 2)}
+                for line in range(count)]  # fmt: skip
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plan = plan_budget(
+        **{"run": True, "model": str(tiny_bert), "corpus": _write_text(tmp_path / "cs.txt", 0), "task": str(folder)},
+        **{"labels": (8, 16, 32, 48), "tokens": 5_000, "price": 1, "cost": 10, "budget": 40, "out": tmp_path / "plan"},
+        **{"settings": {**SMALL, "finetune.epochs": 1, "finetune.max_length": 16}, **FEW},
+    )
+    assert plan["points"] == {"annotate": 4, "adapt": 4} and plan["budgets"][0]["labels"] == {
+        "annotate": 40,
+        "adapt": 30,
+    }

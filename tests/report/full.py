@@ -12,6 +12,7 @@ from acclimate.report.formatting import Table
 from acclimate.report.tables import tables
 from acclimate.results import MethodRow, StudyResults
 from acclimate.rows import DistillationRow, DriftRow, Interval, ProbeRow, TaskScores
+from acclimate.sequence_rows import SequenceOrder, SequenceRow, SequenceSpread
 from acclimate.version import DOCS_URL
 
 EVIL = "<script>window.evil = 1</script>"
@@ -96,6 +97,26 @@ def probes(results) -> list[ProbeRow]:
     return rows
 
 
+def sequences(results) -> list[SequenceRow]:
+    """A method on two orders of two domains, one of them with markup in its name and a value that is missing."""
+    spread = SequenceSpread(mean=2.5, seeds=[2.4, 2.6], orders=[2.0, 3.0])
+    orders = [
+        SequenceOrder(
+            domains=domains,
+            matrix=[[3.0, 3.1], [2.5, None], [2.6, 2.0]],
+            general=[3.0, 3.2, 3.4],
+            folders=["models/last"],
+            seconds=90.0,
+        )
+        for domains in (["cs", EVIL], [EVIL, "cs"])
+    ]
+    measures = {"average": spread, "forgetting": replace(spread, mean=0.1, seeds=None)}
+    row = SequenceRow(
+        model=results.models[0], method="mlm", measure="loss", seeds=[0, 1], orders=orders, measures=measures
+    )
+    return [row, replace(row, method="dga", measure="score", differences=measures, reference="mlm")]
+
+
 def everything(results) -> StudyResults:
     """Results with all optional parts, one adaptation per method, and markup in text from users."""
     results = replace(results, adaptations=[run for run in results.adaptations if run.seed == 0])
@@ -104,6 +125,7 @@ def everything(results) -> StudyResults:
         masked=masked(),
         drift=drift(results),
         probes=probes(results),
+        sequences=sequences(results),
         distillations=distillations(results),
         notes=[EVIL],
         samples=[{"text": EVIL, "label": EVIL}],

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
+from typer.testing import CliRunner
 
 import acclimate
+from acclimate.cli import app
+from acclimate.errors import UserError
+from acclimate.study.config import StudyConfig
 from tests.tournament.worlds import World, options, tournament_files
 
 
@@ -15,9 +20,160 @@ def folder(tmp_path_factory):
     return tournament_files(tmp_path_factory.mktemp("auto"))
 
 
-def test_an_adaptation_that_helps_is_handed_back(folder, tmp_path):
-    world = World(gains={"lm": 0.12})
-    result = acclimate.auto(**options(folder, tmp_path / "out", backend=world.backend()))
-    print(result)
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Draw no reports, and do not return the memory of each job to the system."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acclimate.study.executor.trim_memory", lambda: None)
+        patch.setattr("acclimate.tournament.stages.Stages.write_report", lambda *_: None)
+        patch.setattr(sys.modules["acclimate.tournament.auto"], "MOST_CLAIM_SEEDS", 4)
+        yield
+
+
+def run(folder, out, world, **changes):
+    given = {"minutes": 30, "tokens": 60_000, "methods": "tapt", **changes}
+    return acclimate.auto(**options(folder, out, backend=world.backend(), **given))
+
+
+def method_of(folder) -> str:
+    return json.loads((folder / "config.json").read_text()).get("method", "none")
+
+
+@pytest.fixture(scope="module")
+def helped(folder, tmp_path_factory):
+    """A tournament in which plain training helps, and its world."""
+    world = World(gains={"lm": 0.12}, forgets={"lm": 0.02})
+    return run(folder, tmp_path_factory.mktemp("helped") / "out", world, forget_at_most=0.05), world
+
+
+def test_an_adaptation_that_helps_is_handed_back(helped):
+    result, _ = helped
     assert result.winner == "lm" and result.holds
-    assert json.loads((tmp_path / "out" / "model" / "config.json").read_text())["method"] == "lm"
+    assert method_of(result.model) == "lm"
+    assert 0.05 < result.claim.gain.bound < result.claim.gain.estimate < 0.2
+    assert result.claim.forgotten.bound < 0.05
+    assert result.dev_gain > 0 and result.shrunken_gain <= result.dev_gain
+    assert len(result.plan.entrants) > 2
+
+
+def test_the_claim_reads_other_items_and_seeds_than_the_race(helped, folder):
+    result, _ = helped
+    studies = {name: StudyConfig.load(result.folder / f"{name}.yaml") for name in ("rung-1", "claim")}
+    parts = {name: study.domains[0].tasks[0].evaluate_on for name, study in studies.items()}
+    assert parts == {"rung-1": "tune", "claim": "confirm"}
+    race, claim = (set(study.seeds) for study in studies.values())
+    assert len(claim) >= 3 and not race & claim
+    assert set(studies["claim"].adapt_seeds) == claim
+
+
+def test_every_rung_has_the_base_model_and_the_cheapest(helped):
+    result, _ = helped
+    for number in range(len(result.plan.rungs)):
+        rows = {row.label for row in result.rows if row.stage == f"rung-{number + 1}"}
+        assert {"none", "lm"} <= rows
+    assert "lm, half-way" in {row.label for row in result.rows if row.stage == f"rung-{len(result.plan.rungs)}"}
+
+
+def test_the_report_has_the_race_the_three_gains_and_the_cost(helped):
+    result, _ = helped
+    page = (result.folder / "report.html").read_text()
+    assert "<svg" in page and "The race" in page
+    for text in ("lm is handed back", "shrunken for the choice", "claimed gain", "fresh seeds", "of 30 minutes"):
+        assert text in page
+    assert json.loads((result.folder / "results.json").read_text())["winner"] == "lm"
+
+
+def test_a_finished_tournament_trains_nothing_again(helped, folder):
+    result, world = helped
+    before = world.calls.copy()
+    again = run(folder, result.folder, world, forget_at_most=0.05)
+    assert world.calls == before
+    assert again.claim == result.claim and again.rows == result.rows
+
+
+def test_where_nothing_helps_the_base_model_is_handed_back(folder, tmp_path):
+    result = run(folder, tmp_path / "out", World(gains={"lm": -0.2, "tapt": -0.2}))
+    assert not result.holds
+    assert method_of(result.model) == "none"
+    assert (result.model / "model.safetensors").read_bytes() == b"weights"
+    assert "The base model is handed back" in result.verdict()
+
+
+def test_what_forgets_more_than_the_limit_is_not_handed_back(folder, tmp_path):
+    world = World(gains={"lm": 0.15}, forgets={"lm": 0.05})
+    result = run(folder, tmp_path / "out", world, forget_at_most=0.0515)
+    assert result.claim is not None and result.claim.helps and not result.holds
+    assert "and the limit is 0.0515" in result.verdict()
+    assert method_of(result.model) == "none"
+
+
+def test_what_lost_more_than_the_limit_in_the_race_does_not_win(folder, tmp_path):
+    world = World(gains={"lm": 0.15, "tapt": 0.1}, forgets={"lm": 0.3, "lm+interpolation": 0.3})
+    result = run(folder, tmp_path / "out", world, forget_at_most=0.1)
+    assert result.winner == "tapt"
+    assert any(note.startswith("lm lost 0.3") for note in result.notes)
+
+
+def test_an_entrant_that_fails_is_reported_and_the_others_go_on(folder, tmp_path):
+    world = World(gains={"lm": 0.12})
+    world.fail_on = {"tapt"}
+    result = run(folder, tmp_path / "out", world)
+    assert {one.label: one.reason for one in result.plan.skipped}["tapt"] == (
+        "a short adaptation failed: it does not fit into memory"
+    )
+    assert result.holds
+
+
+def test_few_dev_items_are_no_race(tmp_path):
+    folder = tournament_files(tmp_path / "data", dev=300)
+    result = run(folder, tmp_path / "out", World(gains={"lm": 0.3}))
+    assert [one.label for one in result.plan.entrants] == ["none", "lm"]
+    assert "there is no race" in result.plan.notes[0]
+    assert result.claim.item_count == 300 and result.holds and not result.rows
+
+
+@pytest.mark.parametrize("after", [9, 24, *(pytest.param(count, marks=pytest.mark.slow) for count in (14, 36))])
+def test_an_interrupted_tournament_ends_as_if_it_had_not_been(helped, folder, tmp_path, after):
+    world = World(gains={"lm": 0.12}, forgets={"lm": 0.02})
+    world.die_after = after
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, tmp_path / "out", world, forget_at_most=0.05)
+    world.die_after = None
+    result = run(folder, tmp_path / "out", world, forget_at_most=0.05)
+    assert [(row.label, row.stage, row.gain) for row in result.rows] == [
+        (row.label, row.stage, row.gain) for row in helped[0].rows
+    ]
+    assert result.claim.gain.estimate == helped[0].claim.gain.estimate
+
+
+def test_the_second_claim_on_the_same_items_is_more_careful(tmp_path):
+    folder = tournament_files(tmp_path / "data")
+    world = World(gains={"lm": 0.12})
+    first, second = (run(folder, tmp_path / name, world) for name in ("first", "second"))
+    assert (first.claim.reads, second.claim.reads) == (1, 2)
+    assert second.claim.confidence == pytest.approx(0.975)
+    assert second.claim.gain.bound < first.claim.gain.bound
+    assert "read 2 times" in str(second)
+
+
+def test_other_options_need_another_folder(helped, folder):
+    with pytest.raises(UserError, match="holds a tournament with other options"):
+        run(folder, helped[0].folder, helped[1], forget_at_most=0.06)
+    with pytest.raises(UserError, match="give --general"):
+        run(folder, helped[0].folder, helped[1], forget_at_most=0.06, general=())
+
+
+def test_too_little_time_is_refused_with_what_would_be_enough(folder, tmp_path):
+    with pytest.raises(UserError, match=r"0.1 minutes are too short .* needs about \d+ minutes"):
+        run(folder, tmp_path / "out", World(), minutes=0.1)
+
+
+def test_the_command_line_shows_the_plan(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["acclimate.tournament.auto"], "Backend", World().backend)
+    given = options(folder, tmp_path / "out")
+    del given["progress"]
+    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    result = CliRunner().invoke(app, ["auto", *words, "--dry-run", "--methods", "tapt"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "entrants:" in result.output and "Race, at most" in result.output
+    assert not (tmp_path / "out" / "rung-1.yaml").exists()

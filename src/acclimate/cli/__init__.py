@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from acclimate.cli import advise, auto, compare, demo, doctor, inspect, merge, periods, plan, tasks, training
+from acclimate.cli import advise, auto, compare, demo, doctor, inspect, merge, periods, plan, sequence, tasks, training
 from acclimate.cli.app import app
 from acclimate.errors import Stopped, UserError, explain_os_error, first_line, stop_on_signals
 from acclimate.files import cache_path
@@ -27,6 +27,7 @@ __all__ = [
     "merge",
     "periods",
     "plan",
+    "sequence",
     "tasks",
     "training",
 ]
@@ -61,7 +62,8 @@ def main() -> None:
     except (Stopped, KeyboardInterrupt) as error:
         number = error.number if isinstance(error, Stopped) else signal.SIGINT
         name = signal.Signals(number).name
-        typer.echo(f"Stopped by {name}. Run the same command again to resume from the last checkpoint.", err=True)
+        again = "measure anew: it keeps nothing" if "bench" in sys.argv[1:2] else "resume from the last checkpoint"
+        typer.echo(f"Stopped by {name}. Run the same command again to {again}.", err=True)
         sys.exit(128 + number)
     except Exception as error:
         if (line := _explain(error)) is None:

@@ -30,7 +30,8 @@ def merge(options: MergeOptions) -> None:
             command = ["acclimate", "inspect", "instructions", "--model", result.out, "--base", options.instruct]
             print_next(command, "to see which instructions it still follows")
         else:
-            print_next(["acclimate", "finetune", "--model", result.out, "--task", "TASK"], "to train an end task")
+            tune = ["acclimate", "finetune", "--model", result.out, "--task", "TASK", "--out", "DIRECTORY"]
+            print_next(tune, "to train an end task")
         return
     typer.echo(f"Figure and numbers: {result.out}")
     if options.memory is not None:

@@ -12,7 +12,7 @@ import typer
 from acclimate.cli.app import describe_text, planning, print_next, print_tables
 from acclimate.cli.options import command
 from acclimate.options import values
-from acclimate.options.planning import RatioOptions
+from acclimate.options.planning import BudgetOptions, RatioOptions, ScheduleOptions
 
 
 @command(
@@ -35,6 +35,44 @@ def ratio(options: RatioOptions) -> None:
     print_next(
         ["acclimate", "adapt", *words, "--tokens", plan["target_tokens"], "--out", "adapted"], "to train with it"
     )
+
+
+@command(
+    planning,
+    BudgetOptions,
+    name="budget",
+    example="acclimate plan budget --log scores.csv --price 0.5 --cost 20 --budget 300 --out plan/",
+)
+def budget(options: BudgetOptions) -> None:
+    """Decide between labels alone, and adapting first and labelling with what is left of a budget."""
+    from acclimate.study.pilots import plan_budget
+
+    plan = plan_budget(**values(options))
+    if _print_plan(plan, options) or plan["refused"]:
+        return
+    task = options.task if options.run else "TASK"
+    words = ["--model", options.model or "MODEL", *describe_text("--corpus", options.corpus or None), "--task", task]
+    print_next(["acclimate", "compare", *words, "--out", "runs/compare"], "with all labels, to see whether it helps")
+
+
+@command(
+    planning,
+    ScheduleOptions,
+    name="schedule",
+    example="acclimate plan schedule --log short/ --log shorter/ --schedule 'linear steps=20000 peak=1e-4'",
+)
+def schedule(options: ScheduleOptions) -> None:
+    """Predict the loss of trainings with other learning-rate schedules from the logs of some."""
+    from acclimate.planning.schedule import Schedule
+    from acclimate.study.pilots import plan_schedule
+
+    plan = plan_schedule(**values(options))
+    if _print_plan(plan, options) or plan["refused"]:
+        return
+    best = Schedule.parse(plan["best"])
+    words = ["--steps", best.steps, "--learning-rate", f"{best.peak:g}", "--warmup", f"{best.warmup:g}"]
+    if best.shape == "linear":
+        print_next(["acclimate", "adapt", "--model", "MODEL", "--corpus", "TEXT", *words, "--out", "adapted"])
 
 
 def _print_plan(plan: Any, options: Any) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import json
 import math
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -375,6 +376,22 @@ class DatedCorpus:
             first = f" First problem: {read.problems[0]}." if read.problems else ""
             lines.append(f"Not used: {', '.join(left)}.{first}")
         return lines
+
+
+def sample_texts(texts: Iterable[tuple[Period, str]], most: Mapping[Period, int]) -> dict[Period, list[str]]:
+    """Return a pseudo-random sample of the texts of each period that does not depend on their order.
+
+    Args:
+        texts: Texts with their periods, read once; memory holds at most three times the sample.
+        most: The periods to sample, with the maximum number of texts.
+    """
+    found: dict[Period, list[tuple[bytes, str]]] = {period: [] for period in most}
+    for period, text in texts:
+        if period in found:
+            found[period].append((hash_document(text.encode("utf-8", "surrogatepass")), text))
+            if len(found[period]) > 3 * most[period]:
+                found[period] = heapq.nsmallest(most[period], found[period])
+    return {period: [text for _, text in heapq.nsmallest(most[period], entries)] for period, entries in found.items()}
 
 
 def _read_row(line: str, name: str) -> dict[str, Any]:

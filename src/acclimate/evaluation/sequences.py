@@ -33,9 +33,7 @@ def sequence_measures(
     values = np.asarray(matrix, dtype=float)
     count = values.shape[-1]
     if values.ndim != 2 or values.shape[0] != count + 1 or not count:
-        raise ValueError(
-            "The matrix of a sequence needs one row per domain, one for the base model, and a column each."
-        )
+        raise ValueError("The matrix of a sequence needs a column per domain, and one row more than columns.")
     better = -values if lower_is_better else values
     learned = np.diag(better[1:])
     final, base, last = better[-1], better[0], slice(None, -1)

@@ -116,9 +116,9 @@ def choose_words(
 ) -> list[WordPair]:
     """Choose the words that matter to the labels of texts, and pair each with a word of about the same frequency.
 
-    A word matters by its largest absolute weight in logistic regressions, one per label, on which words a text
-    contains. Partners are words with a weight below the median; the pairs have the smallest sum of differences of the
-    logarithm of the frequency, in number of texts.
+    A word matters by its largest absolute weight in logistic regressions, one per label, on the words of each text.
+    Partners are words with a weight below the median; the pairs have the smallest sum of differences of the logarithm of
+    the frequency, in number of texts.
 
     Args:
         texts: Train texts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -306,6 +307,11 @@ class Merger:
         if taken:
             self.notes.append(f"From '{instruct.label}', the result also has the {' and the '.join(taken)}.")
 
+    @property
+    def largest(self) -> int:
+        """Number of entries of the largest tensor."""
+        return max(math.prod(one.shape) for one in self._first.stored.values())
+
     def find_names(self, model: int, names: Iterable[str]) -> dict[str, str]:
         """Return which of the names of tensors in memory each tensor of the result has in a model."""
         checkpoint = self._models[model]
@@ -429,6 +435,11 @@ def _make_rule(
         count = len(merger.models)
         limits = [least_kept(partial(merger.differences, number), config["density"]) for number in range(count)]
         return sparse(config["method"], config["weights"], 1.0, config["seed"], limits), []
+    if config["density"] is not None and config["density"] * merger.largest < 1:
+        raise UserError(
+            f"With density={config['density']:g}, no entry of a difference would be kept: the largest tensor has "
+            f"{merger.largest:,} entries. Use a higher density."
+        )
     return make_rule(config), []
 
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
 from acclimate.options.inspection import Folder
 from acclimate.options.numbers import (
+    Count,
     Integer,
     NonNegative,
     Number,
@@ -18,16 +19,18 @@ from acclimate.options.numbers import (
     SeedCount,
     TokenCount,
 )
-from acclimate.options.studies import Places
+from acclimate.options.studies import Places, Strings, read_listed
 from acclimate.options.training import Progress, Seed
 from acclimate.registry import parse_number
 
 if TYPE_CHECKING:
     Points = Any
     Numbers = Sequence[float]
+    Counts = Sequence[int]
 else:
     Points = Any
     Numbers = tuple[Number, ...]
+    Counts = tuple[Count, ...]
 
 
 def read_points_option(value: Any) -> Any:
@@ -44,55 +47,67 @@ def read_numbers(value: Any) -> Any:
     return tuple(parse_number(part) for part in parts if part != "")
 
 
-def check_increasing(values: Any) -> Any:
+def sort_numbers(values: Any) -> Any:
     """Return numbers in increasing order, each once."""
     return tuple(sorted(set(values)))
 
 
-Log = Annotated[
-    Points,
-    BeforeValidator(read_points_option),
-    Option(
-        "Measured points: .csv or .jsonl file, results.json or folder of a study.",
-        DATA,
-        more="Or rows in memory, as dictionaries or a data frame. docs/plan.md lists the columns.",
-        many=True,
-    ),
-]
-Resamples = Annotated[
-    Integer, Field(ge=20, le=10_000), Option("Bootstrap samples of each fit, for the intervals.", METHOD)
-]
-AsJson = Annotated[bool, Option("Print the plan as JSON.", OUTPUT, flag="--json")]
-Base = Annotated[str | None, Option("Base model whose points are used, if there are several.", DATA)]
-Domain = Annotated[str | None, Option("Domain to plan for, if there are points of several.", DATA)]
 Settings = Annotated[
     dict[str, Any] | None,
-    Option("Further setting of the runs that --run makes, such as adapt.batch_size=64.", TRAINING, flag="--set"),
-]
-Run = Annotated[bool, Option("Make the runs first, as a study in --out; run again to resume.", TRAINING)]
-Model = Annotated[str | None, Option("With --run: model folder or name on the Hugging Face Hub.", MODEL)]
-Corpus = Annotated[Places, Option("With --run: domain text, as file, folder, glob or hf:NAME.", DATA, many=True)]
-General = Annotated[
-    Places,
-    Option(
-        "With --run: general text, as file, folder, glob or hf:NAME.",
-        DATA,
-        more="Some documents are measured on, and the others are replayed.",
-        many=True,
-    ),
-]
-Heldout = Annotated[
-    Places,
-    Option("With --run: domain text to measure on.", DATA, default="2 % of the documents of the corpus", many=True),
+    Option("With --run: change of the study, such as adapt.batch_size=64.", TRAINING, flag="--set"),
 ]
 
 
 @options
-class RatioOptions:
+class PlanOptions:
+    """Options of every plan."""
+
+    log: Annotated[
+        Points,
+        BeforeValidator(read_points_option),
+        Option(
+            "Measured points: .csv or .jsonl file, results.json or folder of a study; docs/plan.md lists the columns.",
+            DATA,
+            more="Or rows in memory, as dictionaries or a data frame.",
+            many=True,
+        ),
+    ] = ()
+    out: Folder = None
+    _: KW_ONLY
+    resamples: Annotated[
+        Integer, Field(ge=10, le=10_000), Option("Bootstrap samples of each fit, for the intervals.", METHOD)
+    ] = 200
+    seed: Annotated[Seed, Option("Random seed of fits and bootstrap.")] = 0
+    as_json: Annotated[bool, Option("Print the plan as JSON.", OUTPUT, flag="--json")] = False
+    progress: Progress = True
+
+
+@options
+class PilotOptions(PlanOptions):
+    """Options of plans whose points may come from a study that they run themselves."""
+
+    _: KW_ONLY
+    base: Annotated[str | None, Option("Base model whose points are used, if there are several.", DATA)] = None
+    domain: Annotated[str | None, Option("Domain to plan for, if there are points of several.", DATA)] = None
+    run: Annotated[bool, Option("Make the runs first, as a study in --out; run again to resume.", TRAINING)] = False
+    model: Annotated[str | None, Option("With --run: model folder or name on the Hugging Face Hub.", MODEL)] = None
+    corpus: Annotated[
+        Places, Option("With --run: domain text, as file, folder, glob or hf:NAME.", DATA, many=True)
+    ] = ()
+    heldout: Annotated[
+        Places,
+        Option(
+            "With --run: domain text to measure on.", DATA, default="2 % of the documents of the corpus", many=True
+        ),
+    ] = ()
+    seeds: Annotated[SeedCount, Option("With --run: seeds of each run.", TRAINING)] = 1
+    settings: Settings = None
+
+
+@options
+class RatioOptions(PilotOptions):
     """Options of :func:`acclimate.plan_ratio`."""
 
-    log: Log = ()
-    out: Folder = None
     _: KW_ONLY
     target_tokens: Annotated[
         TokenCount | None,
@@ -113,8 +128,6 @@ class RatioOptions:
         Positive | None,
         Option("Loss of the base model on general text.", DATA, unit="nats", default="that of rows with tokens 0"),
     ] = None
-    base: Base = None
-    domain: Domain = None
     parameters: Annotated[
         Positive | None, Option("Size of the model to plan for, if the runs are of models of several sizes.", DATA)
     ] = None
@@ -126,16 +139,20 @@ class RatioOptions:
             DATA,
         ),
     ] = None
-    run: Run = False
-    model: Model = None
-    corpus: Corpus = ()
-    general: General = ()
-    heldout: Heldout = ()
+    general: Annotated[
+        Places,
+        Option(
+            "With --run: general text, as file, folder, glob or hf:NAME.",
+            DATA,
+            more="Some documents are measured on, and the others are replayed.",
+            many=True,
+        ),
+    ] = ()
     tokens: Annotated[TokenCount | None, Option("With --run: tokens of all runs together; required.", TRAINING)] = None
     shares: Annotated[
         Numbers,
         BeforeValidator(read_numbers),
-        AfterValidator(check_increasing),
+        AfterValidator(sort_numbers),
         Option(
             "With --run: shares of domain text, such as 0.2,0.6,1.",
             TRAINING,
@@ -148,9 +165,65 @@ class RatioOptions:
         Field(ge=3, le=8),
         Option("With --run: numbers of tokens per run, each a quarter of the next.", TRAINING),
     ] = 4
-    seeds: Annotated[SeedCount, Option("With --run: adaptations of each share and number of tokens.", TRAINING)] = 1
-    settings: Settings = None
-    resamples: Resamples = 200
-    seed: Annotated[Seed, Option("Random seed of fits and bootstrap.")] = 0
-    as_json: AsJson = False
-    progress: Progress = True
+
+
+@options
+class BudgetOptions(PilotOptions):
+    """Options of :func:`acclimate.plan_budget`."""
+
+    _: KW_ONLY
+    price: Annotated[Positive | None, Option("Price of one labelled example; required.", DATA)] = None
+    cost: Annotated[NonNegative | None, Option("Cost of the adaptation, in the same currency as --price.", DATA)] = (
+        None
+    )
+    hour_price: Annotated[
+        Positive | None, Option("Price of an hour of this machine, in place of --cost: times the measured time.", DATA)
+    ] = None
+    budget: Annotated[
+        Numbers,
+        BeforeValidator(read_numbers),
+        AfterValidator(sort_numbers),
+        Option("Budget to spend, such as 500 or 500,2000.", DATA, default="only the switch-over is found", many=True),
+    ] = ()
+    max_labels: Annotated[Count | None, Option("Examples that there are to label.", DATA, default="no limit")] = None
+    task: Annotated[
+        str | None,
+        Option("Task whose points are used, if there are several; with --run a folder, file or hf:NAME.", DATA),
+    ] = None
+    method: Annotated[str | None, Option("Method whose points are used, if there are several.", DATA)] = None
+    labels: Annotated[
+        Counts,
+        BeforeValidator(read_numbers),
+        AfterValidator(sort_numbers),
+        Option("With --run: numbers of labelled examples.", TRAINING, default="50,100,200,400,800", many=True),
+    ] = (50, 100, 200, 400, 800)
+    tokens: Annotated[
+        TokenCount | None,
+        Option("With --run: tokens of the adaptation.", TRAINING, default="one pass over the corpus"),
+    ] = None
+
+
+@options
+class ScheduleOptions(PlanOptions):
+    """Options of :func:`acclimate.plan_schedule`."""
+
+    _: KW_ONLY
+    schedule: Annotated[
+        Strings,
+        BeforeValidator(read_listed),
+        Option(
+            "Schedule to predict, as 'NAME steps=2000 peak=3e-4 warmup=0.1'; NAME is linear, cosine, constant or wsd.",
+            METHOD,
+            default="linear with the measured peak and half of it, for 1, 2 and 4 times the measured steps",
+            many=True,
+        ),
+    ] = ()
+    loss: Annotated[
+        str | None,
+        Option("Column of the loss.", DATA, default="the first that there is: heldout, general, eval_loss, loss"),
+    ] = None
+    decay: Annotated[
+        Number,
+        Field(gt=0, lt=1),
+        Option("Factor per step at which the effect of a change of the learning rate fades.", METHOD),
+    ] = 0.999

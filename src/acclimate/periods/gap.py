@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from acclimate.corpus.documents import format_count
 from acclimate.errors import UserError
 from acclimate.options import verb
 from acclimate.options.periods import PeriodsGapOptions
@@ -37,7 +38,9 @@ def _temporal_gap(options: PeriodsGapOptions) -> TemporalReport:
     trainings = Trainings(options, folder)
     runs = [
         [
-            trainings.run(options.model, dated.part(sample(train, size, f"{period.name}/{seed}"), dated.tested), seed)
+            trainings.run(
+                options.model, dated.placed.part(sample(train, size, f"{period.name}/{seed}"), dated.tested), seed
+            )
             for seed in range(options.seeds)
         ]
         for period, train in dated.train.items()
@@ -54,7 +57,7 @@ def _temporal_gap(options: PeriodsGapOptions) -> TemporalReport:
     tested = ", ".join(f"{name} {found['test']:,}" for name, found in sizes.items())
     lines = [
         *dated.notes,
-        f"Each model learned from {size:,} rows and is tested on: {tested}. {options.seeds} seeds.",
+        f"Each model learned from {size:,} rows and is tested on: {tested}. {format_count(options.seeds, 'seed')}.",
         *matrix.describe(metric, dated.report.periods.unit),
     ]
     tables = {"Scores by distance in time": measured["by_distance"], "Scores by period": measured["matrix"]}

@@ -134,7 +134,7 @@ def _residuals(
     from scipy.optimize import nnls
 
     columns = law.columns(exponents, inputs) * weights[:, None]
-    scales = np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
+    scales = np.sqrt(np.einsum("ij,ij->j", columns, columns)) + 1e-300
     if law.nonnegative:
         coefficients = nnls(columns / scales, values * weights)[0]
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,14 +40,17 @@ def in_words(found: Mapping[str, Any], digits: int = 3) -> str:
     return f"{value} (95 % interval {low} to {high})"
 
 
-def is_too_wide(found: Interval, span: float) -> str:
+def is_too_wide(found: Interval, low: float, high: float, *, logarithmic: bool = False) -> str:
     """Return why an answer is refused; empty if it is not.
 
     Args:
         found: The answer.
-        span: Length of the range that the answer could be in.
+        low: The least that it could be.
+        high: The most that it could be.
+        logarithmic: Compare logarithms.
     """
-    if found.high - found.low <= WIDE * span:
+    scale = math.log if logarithmic else float
+    if scale(found.high) - scale(found.low) <= WIDE * (scale(high) - scale(low)):
         return ""
     return (
         f"its 95 % interval, {found.low:,.3g} to {found.high:,.3g}, spans more than half of the measured range. "

@@ -105,7 +105,7 @@ def make_ratio_plan(options: RatioOptions) -> Plan:
         "tolerance": options.tolerance,
         "base": {**points.base, "general": base},
         "share": found.as_dict(),
-        "refused": is_too_wide(found, float(np.ptp(grid))),
+        "refused": is_too_wide(found, float(grid[0]), float(grid[-1])),
         "predicted": {text: made.at(where).as_dict() for text, made in predictions.items()},
         "checks": checks,
         "fits": {text: fit.describe() for text, fit in fits.items()},

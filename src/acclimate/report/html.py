@@ -25,6 +25,7 @@ from acclimate.report.score_figures import (
     reliability_table,
     tradeoff_plot,
 )
+from acclimate.report.sequences import matrix_table, sequence_matrices
 from acclimate.report.summary import summarize
 from acclimate.report.tables import BEFORE_TRAINING, overview, tables
 from acclimate.report.training_figures import (
@@ -82,6 +83,14 @@ FIGURES = (
         "Vertical: gain on the domain. Horizontal: increase of the loss on general text. Thin lines are 95 % "
         "intervals.",
         tradeoff_plot,
+    ),
+    Figure(
+        "sequences",
+        "Domains one after the other",
+        "Rows: the base model, then the model after each domain. Columns: the domain that it is measured on. The "
+        "colour is the change from the base model, relative to the largest one of the matrix.",
+        sequence_matrices,
+        matrix_table,
     ),
     Figure(
         "probe-differences",

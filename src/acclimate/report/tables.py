@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.report.capabilities import capability_tables
 from acclimate.report.formatting import (
     DASH,
     LOSS_VERDICTS,
@@ -32,6 +33,7 @@ from acclimate.report.formatting import (
     verdict_entry,
 )
 from acclimate.report.score_figures import probe_table
+from acclimate.report.sequences import sequence_tables
 from acclimate.report.timing import adaptation_runs, preparation_time, score_time
 from acclimate.results import ReportTable, StudyResults
 from acclimate.rows import (
@@ -54,10 +56,10 @@ MATCHES = ("exact", "near", "contained")
 def tables(results: StudyResults) -> list[Table]:
     """Return the tables of a study that have rows."""
     results = StudyResults.from_dict(results)
-    every = [win_counts(results), means(results), scores(results), losses(results), forgetting(results)]
-    every += [probe_table(results), drift(results), corpus_contamination(results), train_contamination(results)]
-    every += [score_time(results), adaptation_runs(results), preparation_time(results)]
-    every += [distillations(results), *map(_from_job, results.tables), searches(results)]
+    every = [*capability_tables(results), win_counts(results), means(results), scores(results), losses(results)]
+    every += [forgetting(results), probe_table(results), drift(results), corpus_contamination(results)]
+    every += [train_contamination(results), score_time(results), adaptation_runs(results), preparation_time(results)]
+    every += [*sequence_tables(results), distillations(results), *map(_from_job, results.tables), searches(results)]
     return [_without_constant_columns(table) for table in every if table.rows]
 
 
@@ -112,9 +114,8 @@ def win_counts(results: StudyResults) -> Table:
         "for all comparisons of the study. No verdict: no model learned the task, or the variance between trainings "
         "is unknown."
     )
-    minor = ["tasks", "helped (Holm)", "hurt (Holm)", "no verdict"]
     table = Table("Wins, ties and losses over tasks", note, [*names, "no verdict"], [False] * 2 + [True] * 7)
-    table.minor = minor
+    table.minor = ["tasks", "helped (Holm)", "hurt (Holm)", "no verdict"]
     rows = results.win_counts
     if any(row.tasks > 1 for row in rows) and any(row.tasks > row.unanswered for row in rows):
         for row in rows:
@@ -221,8 +222,7 @@ def losses(results: StudyResults) -> Table:
         )
     table = Table("Held-out loss and forgetting", note, names, numeric, minor=["change", *names[7:]])
     for row in results.losses:
-        cells = [Entry(row.model), Entry(row.domain)]
-        cells += [Entry(row.text), Entry(method_name(row))]
+        cells = [Entry(name) for name in (row.model, row.domain, row.text, method_name(row))]
         entry = row.difference
         shown = entry or row.bits_per_byte_difference
         mark = LOSS_VERDICTS[shown.verdict] if shown else ""

@@ -55,6 +55,15 @@ def _instructions(model: str) -> dict[str, Any]:
     return measure_instructions(model)
 
 
+def _benchmark(model: str, *, task: str, **settings: Any) -> dict[str, Any]:
+    from acclimate.evaluation.benchmarks import measure_items
+    from acclimate.options import build
+    from acclimate.options.inspection import InspectBenchmarksOptions
+
+    found = measure_items(model, build(InspectBenchmarksOptions, model, task, **settings))
+    return {metric if name == task else f"{metric}, {name}": items for (name, metric), items in found.items()}
+
+
 def _drift(base: str, adapted: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
     from acclimate.inspect.drift import measure_drift
 
@@ -99,6 +108,8 @@ class Backend:
         lm_loss: Same signature as :func:`acclimate.evaluation.language_model_loss`.
         likelihood: Same signature as :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
         instructions: Same signature as :func:`acclimate.evaluation.instructions.measure_instructions`.
+        benchmark: Takes a model, a task of lm-eval, and options of :func:`acclimate.inspect_benchmarks`; returns the
+            identities, values and weights of its items by metric.
         drift: Same signature as :func:`acclimate.inspect.drift.measure_drift`.
         similarity: Takes a model and :class:`acclimate.evaluation.embeddings.SentencePairs`; returns what their
             ``measure`` returns.
@@ -116,6 +127,7 @@ class Backend:
     lm_loss: Callable[..., dict[str, Any]] = _lm_loss
     likelihood: Callable[..., Any] = _likelihood
     instructions: Callable[..., dict[str, Any]] = _instructions
+    benchmark: Callable[..., dict[str, Any]] = _benchmark
     drift: Callable[..., dict[str, Any]] = _drift
     similarity: Callable[..., list[float]] = _similarity
     probe: Callable[..., Any] = _probe

@@ -8,10 +8,13 @@ from typing import Any
 
 from acclimate.errors import UserError
 from acclimate.options import build, verb
-from acclimate.options.planning import RatioOptions
+from acclimate.options.planning import BudgetOptions, RatioOptions, ScheduleOptions
+from acclimate.options.reading import default_task_name
 from acclimate.options.studies import InitOptions
+from acclimate.planning.budget import LEVELS, make_budget_plan
 from acclimate.planning.plans import Plan, check_plan_folder
 from acclimate.planning.ratio import make_ratio_plan
+from acclimate.planning.schedule import make_schedule_plan
 from acclimate.study.changes import change_values
 from acclimate.study.compare import compare
 from acclimate.study.draft import ONE_PASS, draft_study, write_study
@@ -43,6 +46,49 @@ def _plan_ratio(options: RatioOptions) -> Plan:
 plan_ratio = verb(RatioOptions, _plan_ratio)
 
 
+def _plan_budget(options: BudgetOptions) -> Plan:
+    """Decide whether to spend a budget on labels alone, or to adapt the model and label with what is left.
+
+    A power law is fitted to the scores by number of labels, for the base model and the adapted one (Bai et al., 2021).
+    The switch-over is the budget above which adapting is never worse.
+
+    Returns:
+        The plan: ``switch`` with ``value``, ``low`` and ``high``; ``refused``, the reason if its interval is too wide;
+        and for each of ``budgets`` the labels, scores, their difference and the ``decision``.
+
+    Raises:
+        UserError: If the points cannot be read or are too few, prices are missing, or a run fails.
+    """
+    return _make(options, make_budget_plan, budget_study)
+
+
+plan_budget = verb(BudgetOptions, _plan_budget)
+
+
+def _plan_schedule(options: ScheduleOptions) -> Plan:
+    """Predict the loss at the end of trainings with other learning-rate schedules, from the curves of some.
+
+    The law separates the area under the schedule, its annealing, and the shift to the new text (Wang et al., 2025).
+
+    Returns:
+        The plan: ``schedules`` with the predicted loss of each and its interval; ``best``, the name of the lowest;
+        ``refused``, the reason if no difference is shown.
+
+    Raises:
+        UserError: If the curves cannot be read or have too few points.
+    """
+    check_plan_folder(options.out)
+    if not options.log:
+        raise UserError("Give the logs of at least one training with --log: its model folder, or log.jsonl.")
+    plan = make_schedule_plan(options)
+    if options.out is not None:
+        plan.save(options.out)
+    return plan
+
+
+plan_schedule = verb(ScheduleOptions, _plan_schedule)
+
+
 def _make(options: Any, make: Any, study: Any) -> Plan:
     """Make the runs if they are wanted, then the plan, and write it."""
     check_plan_folder(options.out)
@@ -68,7 +114,7 @@ def _draft(options: Any, **more: Any) -> dict[str, Any]:
     """Return a study of the text and model of a plan, without methods."""
     if options.model is None:
         raise UserError("--run needs a model; give it with --model.")
-    texts = {name: getattr(options, name) for name in ("corpus", "heldout", "general")}
+    texts: dict[str, Any] = {name: getattr(options, name, ()) for name in ("corpus", "heldout", "general")}
     return draft_study(build(InitOptions, STUDY, model=options.model, advice=False, **texts, **more))
 
 
@@ -108,4 +154,24 @@ def ratio_study(options: RatioOptions) -> dict[str, Any]:
         "adapt_seeds": options.seeds,
     }
     study["notes"] = [note for note in study["notes"] if note != ONE_PASS]
+    return change_values(study, options.settings or {})
+
+
+def budget_study(options: BudgetOptions) -> dict[str, Any]:
+    """Return the study of a budget plan: the base model and ``lm``, fine-tuned with several numbers of labels.
+
+    Raises:
+        UserError: If something is missing.
+    """
+    if options.task is None:
+        raise UserError("--run needs a labelled task; give it with --task.")
+    if len(options.labels) < LEVELS:
+        raise UserError(f"--labels needs at least {LEVELS} different numbers, such as 50,100,200,400.")
+    study = _draft(options, task=options.task, tokens=options.tokens, seeds=options.seeds)
+    (domain,) = study["domains"]
+    (task,) = domain["tasks"]
+    task = task if isinstance(task, dict) else {"path": task}
+    name = task.get("name", default_task_name(task["path"]))
+    domain["tasks"] = [{**task, "name": f"{name}-{level}", "limit_train": level} for level in options.labels]
+    study |= {"title": "Runs for a plan of a budget", "methods": ["none", options.method or "lm"]}
     return change_values(study, options.settings or {})

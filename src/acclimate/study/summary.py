@@ -39,6 +39,7 @@ from acclimate.rows import (
     TaskScores,
     WinCount,
 )
+from acclimate.study.capabilities import group_measurements
 from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination
 from acclimate.study.inputs import StudyInputs
@@ -81,6 +82,7 @@ def summarize(
             if name not in StudyResults.__dataclass_fields__:
                 raise TypeError(f"jobs of kind '{kind.name}' return rows '{name}', which StudyResults does not have")
             rows.setdefault(name, []).extend(found)
+    rows["capabilities"] = group_measurements(config, rows.get("capabilities", ())) if config.capabilities else None
     states = [outcome.state for outcome in outcomes.values()]
     return StudyResults(
         name=config.name,

@@ -242,8 +242,16 @@ class Job(ABC):
         return []
 
     @classmethod
+    def measurements(cls, inputs: StudyInputs) -> Iterable[str]:
+        """Return the names of the measurements that a group of capabilities can contain."""
+        return ()
+
+    @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
-        """Return rows for :class:`acclimate.results.StudyResults`, by name of its field."""
+        """Return rows for :class:`acclimate.results.StudyResults`, by name of its field.
+
+        Under ``"capabilities"`` are all measurements of the kind; the study keeps those that its groups name.
+        """
         return {}
 
 

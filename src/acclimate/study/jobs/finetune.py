@@ -15,6 +15,7 @@ from acclimate.options import FinetuneOptions
 from acclimate.records import Record
 from acclimate.results import ReportTable, StageName
 from acclimate.rows import VERDICTS, WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
+from acclimate.study.capabilities import score_measurement
 from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs, TaskInput
 from acclimate.study.jobs.adapt import adaptation_seconds
@@ -157,13 +158,21 @@ class FinetuneJob(Job):
                 planner.add(job.at(role=FORGETTING if home == OTHER else None))
 
     @classmethod
+    def measurements(cls, inputs: StudyInputs) -> list[str]:
+        """Return the tasks of the domains, and those of other domains."""
+        return [*dict.fromkeys(name for _, name in inputs.tasks)]
+
+    @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
         """Return the rows of scores, of means and wins over tasks, and of forgetting on tasks of other domains."""
         runs = _scored_runs(view)
-        scores = _score_rows(view, runs)
+        scores, forgetting = _score_rows(view, runs), _forgetting_rows(view)
+        compared = [*scores, *forgetting]
+        measured = [score_measurement(row, row.task, getattr(row, "adapted_for", None)) for row in compared]
         return {
             **{"scores": scores, "means": _mean_rows(view, runs)},
-            **{"win_counts": count_wins(scores), "forgetting": _forgetting_rows(view)},
+            **{"win_counts": count_wins(scores), "forgetting": forgetting},
+            "capabilities": [row for row in measured if row],
             "tables": [*_reference_tables(view, runs), *_error_tables(runs), *_measured_errors(scores)],
         }
 

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from acclimate.adaptation_rows import CapabilityRow
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.model_kinds import MASKED, get_kind
 from acclimate.records import Record, optional
 from acclimate.rows import WITHHELD, Interval, LossRow
-from acclimate.study.inputs import Checkpoint, Texts
+from acclimate.study.inputs import Checkpoint, StudyInputs, Texts
 from acclimate.study.jobs.base import (
     Job,
     JobResult,
@@ -28,6 +29,8 @@ from acclimate.study.jobs.base import (
 )
 from acclimate.study.summary import has_single_origin
 
+DOMAIN, GENERAL = "domain", "general"
+"""The texts that a loss is measured on."""
 PILOT_TEXTS = (2, 20)
 """Number of texts of the measurements that a loss is timed with."""
 
@@ -102,8 +105,8 @@ class LmLossJob(Job):
         if not subject.measures_loss:
             return
         for role, texts in (
-            ("domain", planner.inputs.heldout[subject.domain.name]),
-            ("general", planner.inputs.general),
+            (DOMAIN, planner.inputs.heldout[subject.domain.name]),
+            (GENERAL, planner.inputs.general),
         ):
             if texts is not None:
                 length = planner.config.evaluate.max_length
@@ -111,18 +114,33 @@ class LmLossJob(Job):
                 planner.add(job.at(text=role))
 
     @classmethod
+    def measurements(cls, inputs: StudyInputs) -> Iterable[str]:
+        """Return the two texts, if there is general text."""
+        return (f"{DOMAIN} text", *([] if inputs.general is None else [f"{GENERAL} text"]))
+
+    @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
         """Return one row per model, domain, text and method, compared with the base model."""
         found = view.group(TextLoss)
         config, made = view.inputs.config, []
         for model, domain in itertools.product(config.models, config.domains):
-            for text in ("domain", "general"):
+            for text in (DOMAIN, GENERAL):
                 base = found.get((model.name, domain.name, None, None, None, text, None), [])
                 for label in config.row_labels:
                     for task in (None, *(task.name for task in domain.tasks)):
                         if after := found.get((model.name, domain.name, label, task, None, text, None)):
                             made.append(_loss_row(after, base))
-        return {"losses": made}
+        return {"losses": made, "capabilities": list(map(_measurement, made))}
+
+
+def _measurement(row: LossRow) -> CapabilityRow:
+    """Return the measurement of a loss, in bits per byte where nats cannot be compared."""
+    place: dict[str, Any] = {"model": row.model, "domain": row.domain, "task": row.task, "method": row.method}
+    found = CapabilityRow(measure=f"{row.text} text", unit="nats", lower_is_better=True, after=row.nats, **place)
+    if row.difference:
+        return replace(found, before=row.before, difference=row.difference)
+    before, after = row.bits_per_byte_before, row.bits_per_byte
+    return replace(found, unit="bits per byte", before=before, after=after, difference=row.bits_per_byte_difference)
 
 
 def _loss_row(after: Sequence[JobResult[TextLoss]], base: Sequence[JobResult[TextLoss]]) -> LossRow:

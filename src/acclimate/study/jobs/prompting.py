@@ -18,6 +18,7 @@ from acclimate.records import Record
 from acclimate.report.formatting import interval_text, signed
 from acclimate.results import ReportTable
 from acclimate.rows import VERDICTS, WITHHELD, Interval, TaskScores
+from acclimate.study.capabilities import measurement, score_measurement
 from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs
 from acclimate.study.jobs.base import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
@@ -31,19 +32,20 @@ from acclimate.study.summary import (
 
 WITHOUT_TRAINING = "without fine-tuning"
 OTHER_DOMAIN = "other domain, without fine-tuning"
+INSTRUCTIONS = "instructions"
 
 
 def _is_causal(path: str) -> bool:
     return not kind_of_checkpoint(load_config(path).architectures, path).uses_masking
 
 
-def _check_causal(inputs: StudyInputs, what: str) -> None:
+def check_causal(inputs: StudyInputs, what: str) -> None:
     """Raise UserError if no base model of the study is causal."""
     if not any(_is_causal(checkpoint.path) for checkpoint in inputs.checkpoints.values()):
         raise UserError(f"study: {what} needs a causal language model, and the study has none; remove it.")
 
 
-def _reads_prompts(planner: Planner, subject: StudyModel) -> bool:
+def reads_prompts(planner: Planner, subject: StudyModel) -> bool:
     """Return whether a model is causal, and is not a second row of its base model."""
     known = planner.inputs.checkpoints[str(subject.place.model)]
     checkpoint = subject.model if isinstance(subject.model, Checkpoint) else known
@@ -99,7 +101,7 @@ class LikelihoodJob(Job):
         from acclimate.evaluation.likelihood import check_template, label_words
 
         for home, spec in _specs(inputs):
-            _check_causal(inputs, f"'likelihood' of the task '{spec.name}'")
+            check_causal(inputs, f"'likelihood' of the task '{spec.name}'")
             task = inputs.tasks[home, spec.name].task
             if task.scoring().kind != "single_label":
                 raise UserError(
@@ -115,7 +117,7 @@ class LikelihoodJob(Job):
         tasks = [(subject.domain.name, task) for task in subject.domain.tasks]
         tasks += [(OTHER, task) for task in planner.inputs.other_tasks(subject.domain)]
         tasks = [(home, task) for home, task in tasks if task.likelihood]
-        if not tasks or not _reads_prompts(planner, subject):
+        if not tasks or not reads_prompts(planner, subject):
             return
         for home, task in tasks:
             found = planner.inputs.tasks[home, task.name].task
@@ -125,6 +127,11 @@ class LikelihoodJob(Job):
             role = OTHER_DOMAIN if home == OTHER else WITHOUT_TRAINING
             for seed in _adapt_seeds(planner, subject):
                 planner.add(job.at(task=task.name, seed=seed, role=role))
+
+    @classmethod
+    def measurements(cls, inputs: StudyInputs) -> list[str]:
+        """Return the tasks that are answered without fine-tuning."""
+        return [f"{task.name} {WITHOUT_TRAINING}" for _, task in _specs(inputs)]
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
@@ -152,14 +159,16 @@ class LikelihoodJob(Job):
         cells = [
             [
                 *(row.model, row.domain, f"{row.task} (other domain)" if role == OTHER_DOMAIN else row.task),
-                _label(row.method, adapted_for),
+                row_label(row.method, adapted_for),
                 *(100 * row.summaries[name].mean for name in ("accuracy", "macro_f1")),
-                *_difference_cells(row.comparison),
+                *difference_cells(row.comparison),
             ]
             for role, adapted_for, row in rows
         ]
         title = "Classification by the likelihood of label words"
-        return {"tables": [ReportTable(title=title, note=note, columns=columns, rows=cells, digits=1)]}
+        found = [score_measurement(row, f"{row.task} {WITHOUT_TRAINING}", task) for _, task, row in rows]
+        table = ReportTable(title=title, note=note, columns=columns, rows=cells, digits=1)
+        return {"tables": [table], "capabilities": [row for row in found if row]}
 
 
 def _specs(inputs: StudyInputs) -> Iterator[tuple[str, TaskSpec]]:
@@ -212,7 +221,7 @@ class InstructionJob(Job):
 
         if not inputs.config.evaluate.instructions:
             return
-        _check_causal(inputs, "'evaluate.instructions'")
+        check_causal(inputs, "'evaluate.instructions'")
         for name, checkpoint in inputs.checkpoints.items():
             if _is_causal(checkpoint.path) and not load_tokenizer(checkpoint.path).chat_template:
                 raise UserError(
@@ -225,22 +234,31 @@ class InstructionJob(Job):
         """Add a job for each causal model if the study sets ``evaluate.instructions``."""
         from acclimate.evaluation.instructions import included_version
 
-        if planner.config.evaluate.instructions and _reads_prompts(planner, subject):
+        if planner.config.evaluate.instructions and reads_prompts(planner, subject):
             planner.add(cls(place=subject.place, model=subject.model, version=included_version()))
+
+    @classmethod
+    def measurements(cls, inputs: StudyInputs) -> list[str]:
+        """Return the instructions, if they are measured."""
+        return [INSTRUCTIONS] if inputs.config.evaluate.instructions else []
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
         """Return a table of the share of instructions that each model follows, compared with the base model."""
         groups = view.group(InstructionResult)
-        rows = []
+        rows, measured = [], []
         for runs in groups.values():
             place = runs[0].job.place
             base = groups.get((place.model, place.domain, None, None, None, None, None), [])
             shares = [100 * float(np.mean(run.result.followed)) for run in runs]
             entry = _compare_instructions(runs, base) if base and place.method is not None else None
-            label = _label(place.method, place.adapted_for)
+            label = row_label(place.method, place.adapted_for)
             cut = float(np.mean([run.result.unfinished for run in runs]))
-            rows.append([place.model, place.domain, label, float(np.mean(shares)), *_difference_cells(entry), cut])
+            rows.append([place.model, place.domain, label, float(np.mean(shares)), *difference_cells(entry), cut])
+            if entry:
+                measured.append(
+                    measurement(place, INSTRUCTIONS, base[0].result.followed, np.mean(shares) / 100, entry)
+                )
         if not rows:
             return {}
         count = len(next(iter(groups.values()))[0].result.followed)
@@ -250,9 +268,8 @@ class InstructionJob(Job):
             "the base model, in percentage points, paired by instruction. Cut: answers that did not end by themselves."
         )
         columns = ["model", "domain", "method", "followed, %", *DIFFERENCE, "cut"]
-        return {
-            "tables": [ReportTable(title="Instruction-following", note=note, columns=columns, rows=rows, digits=1)]
-        }
+        table = ReportTable(title="Instruction-following", note=note, columns=columns, rows=rows, digits=1)
+        return {"tables": [table], "capabilities": measured}
 
 
 DIFFERENCE = ("difference", "95 % interval", "verdict")
@@ -268,13 +285,14 @@ def _compare_instructions(
     return interval.without_verdict(WITHHELD) if has_single_origin([run.job for run in runs]) else interval
 
 
-def _difference_cells(entry: Interval | None) -> Iterable[Any]:
-    """Return difference, interval and verdict of a comparison in percent."""
+def difference_cells(entry: Interval | None, scale: float = 100, digits: int = 1) -> Iterable[Any]:
+    """Return difference, interval and verdict of a comparison, by default in percent."""
     if entry is None:
         return (None, None, None)
-    return (signed(100 * entry.difference), interval_text(entry, 100), VERDICTS[entry.verdict])
+    shown = signed(scale * entry.difference, digits), interval_text(entry, scale, digits)
+    return (*shown, VERDICTS[entry.verdict])
 
 
-def _label(method: str | None, task: str | None) -> str:
+def row_label(method: str | None, task: str | None) -> str:
     """Return the name of a row: a method, with the task if the model was adapted for it alone, or the base model."""
     return "base model" if method is None else f"{method}, {task}" if task else method

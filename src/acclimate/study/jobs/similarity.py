@@ -10,13 +10,21 @@ from typing import Any, ClassVar
 
 from pydantic import model_validator
 
+from acclimate.adaptation_rows import CapabilityRow
 from acclimate.errors import Problems, UserError, warn_once
-from acclimate.evaluation.embeddings import SentencePairs, describe_change, is_sentence_encoder, neighbor_pairs
+from acclimate.evaluation.embeddings import (
+    SentencePairs,
+    SimilarityChange,
+    describe_change,
+    is_sentence_encoder,
+    neighbor_pairs,
+)
 from acclimate.options.reading import default_task_name
 from acclimate.records import Record
 from acclimate.results import ReportTable
-from acclimate.rows import VERDICTS, WITHHELD
+from acclimate.rows import VERDICTS, WITHHELD, Interval
 from acclimate.study.backend import Backend
+from acclimate.study.capabilities import measurement
 from acclimate.study.config import StudyConfig
 from acclimate.study.inputs import StudyInputs, Texts
 from acclimate.study.jobs.base import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
@@ -129,11 +137,17 @@ class SimilarityJob(Job):
                 planner.add(cls(place=subject.place, model=subject.model, texts=texts).at(text=role))
 
     @classmethod
+    def measurements(cls, inputs: StudyInputs) -> list[str]:
+        """Return the given pairs."""
+        return [f"{MARK}{name}" for name in inputs.extras[cls.name]]
+
+    @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
         """Return tables with one row per model, domain, text or pairs, and method, compared with the base model."""
         found, config = view.group(NeighborRanks), view.inputs.config
         neighbors = ReportTable(title="Similarity of sentence embeddings", note=NOTE, columns=list(COLUMNS))
         on_pairs = ReportTable(title="Similarity on pairs", note=PAIRS_NOTE, columns=list(PAIRS_COLUMNS))
+        measured = []
         texts = [*(f"{MARK}{name}" for name in view.inputs.extras[cls.name]), "domain", "general"]
         for model, domain, text in itertools.product(config.models, config.domains, texts):
             base = found.get((model.name, domain.name, None, None, None, text, None), [])
@@ -142,8 +156,12 @@ class SimilarityJob(Job):
                     after = found.get((model.name, domain.name, label, task, None, text, None), [])
                     if base and after and base[0].result.ranks:
                         table = on_pairs if text.startswith(MARK) else neighbors
-                        table.rows.append(_row(view.inputs, after, base[0].result.ranks))
-        return {"tables": [table for table in (on_pairs, neighbors) if table.rows]}
+                        row, change = _row(view.inputs, after, base[0].result.ranks)
+                        table.rows.append(row)
+                        if table is on_pairs:
+                            measured.append(_measurement(after, change))
+        tables = [table for table in (on_pairs, neighbors) if table.rows]
+        return {"tables": tables, "capabilities": measured}
 
 
 def _pairs(texts: Texts | SentencePairs | None) -> SentencePairs | None:
@@ -153,8 +171,18 @@ def _pairs(texts: Texts | SentencePairs | None) -> SentencePairs | None:
     return neighbor_pairs("", texts.texts if texts else ())
 
 
-def _row(inputs: StudyInputs, after: Sequence[JobResult[NeighborRanks]], before: Sequence[float]) -> list[Any]:
-    """Return the row of a method.
+def _measurement(after: Sequence[JobResult[NeighborRanks]], change: SimilarityChange) -> CapabilityRow:
+    """Return the measurement of a method on given pairs."""
+    entry: Interval = Interval.from_dict({name: getattr(change, name) for name in ("difference", "low", "high", "p")}
+                                         | {"verdict": change.verdict})  # fmt: skip
+    entry = entry.without_verdict(WITHHELD) if has_single_origin([one.job for one in after]) else entry
+    return measurement(after[0].job.place, str(after[0].job.place.text), change.before, change.after, entry)
+
+
+def _row(
+    inputs: StudyInputs, after: Sequence[JobResult[NeighborRanks]], before: Sequence[float]
+) -> tuple[list[Any], SimilarityChange]:
+    """Return the row of a method, and the change that it shows.
 
     Args:
         inputs: The inputs of the study.
@@ -176,4 +204,4 @@ def _row(inputs: StudyInputs, after: Sequence[JobResult[NeighborRanks]], before:
     else:
         recall = (change.recall_before, change.recall_after)
         numbers = (place.text, method, change.pairs, change.before, change.after, *recall)
-    return [place.model, place.domain, *numbers, *interval]
+    return [place.model, place.domain, *numbers, *interval], change

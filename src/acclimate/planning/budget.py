@@ -1,0 +1,268 @@
+"""`acclimate plan budget`: spend a budget on labels alone, or adapt first and label with what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from acclimate.errors import UserError
+from acclimate.options.planning import BudgetOptions
+from acclimate.planning.laws import Fit, PowerLaw, fit_law, interval
+from acclimate.planning.logs import Row, read_rows, select_rows, take_number
+from acclimate.planning.plans import FAR, Interval, Plan, describe_far, in_words, is_too_wide
+
+REQUIRED = ("labels", "score", "adapted")
+ARMS = {False: "annotate", True: "adapt"}
+"""The two ways to spend a budget, by whether the model is adapted."""
+LEVELS = 4
+"""Minimum number of different numbers of labels for each of them: the curve has three parameters."""
+EXPONENTS = (-3.0, -0.02)
+BEYOND = 4
+"""Budgets are considered up to this multiple of the largest number of labels."""
+GRID = 400
+TRUE, FALSE = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
+NOT_SHOWN = "no difference shown"
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What money buys.
+
+    Attributes:
+        price: Price of one labelled example.
+        cost: Cost of the adaptation.
+        most: Examples that there are to label.
+        unit: The unit of labels in the fitted curves.
+    """
+
+    price: float
+    cost: float
+    most: float
+    unit: float
+
+    def labels(self, budget: np.ndarray, adapted: bool) -> np.ndarray:
+        """Return the number of labels that a budget pays for (budgets,); zero where the adaptation costs more."""
+        left = np.maximum(budget - self.cost * adapted, 0)
+        return np.minimum(left / self.price, self.most)
+
+    def score(self, fit: Fit, budget: np.ndarray, adapted: bool) -> np.ndarray:
+        """Return the score that a budget buys (budgets,); minus infinity where it buys no label."""
+        labels = self.labels(budget, adapted)
+        scores = fit.predict({"x": np.maximum(labels, 1e-9) / self.unit})
+        return np.where(labels > 0, scores, -np.inf)
+
+
+def make_budget_plan(options: BudgetOptions) -> Plan:
+    """Fit a learning curve for the base model and for the adapted one, and compare what a budget buys of each.
+
+    Raises:
+        UserError: If the points cannot be read or are too few, or prices are missing.
+    """
+    if options.price is None:
+        raise UserError("The price of a labelled example is needed: give it with --price.")
+    rows = _choose_rows(options)
+    cost = _find_cost(rows, options)
+    labels = {arm: np.array([take_number(row, "labels", 1) for row in own]) for arm, own in rows.items()}
+    scores = {arm: np.array([take_number(row, "score") for row in own]) for arm, own in rows.items()}
+    unit = float(np.exp(np.log(np.concatenate([*labels.values()])).mean()))
+    law = PowerLaw(*EXPONENTS)
+    fits = {
+        arm: fit_law(law, {"x": labels[arm] / unit}, scores[arm], seed=options.seed, resamples=options.resamples)
+        for arm in rows
+    }
+    spending = Spending(options.price, cost, float(options.max_labels or np.inf), unit)
+    most = max(float(own.max()) for own in labels.values())
+    low = cost + options.price * min(float(own.min()) for own in labels.values())
+    high = cost + options.price * min(BEYOND * most, spending.most)
+    switch = _find_switch(fits, spending, low, max(high, low * 1.01))
+    refused = is_too_wide(switch, low, high, logarithmic=True)
+    decisions = [_decide(budget, fits, spending) for budget in options.budget]
+    notes = [note for one in decisions for note in describe_far(max(one["labels"].values()) / most, "most labels")]
+    for adapted, fit in fits.items():
+        if fit.coefficients[1] > 0:
+            notes.append(f"The scores to {ARMS[adapted]} fall with more labels: the curve is not a learning curve.")
+    values: dict[str, Any] = {
+        "price": options.price,
+        "cost": cost,
+        "max_labels": options.max_labels,
+        "points": {ARMS[arm]: len(own) for arm, own in rows.items()},
+        "metric": next((row.get("metric") for row in rows[False]), None),
+        "range": [low, high],
+        "switch": switch.as_dict(),
+        "refused": refused,
+        "budgets": decisions,
+        "fits": {ARMS[arm]: fit.describe() for arm, fit in fits.items()},
+        "unit_labels": unit,
+        "notes": notes,
+    }
+    table = [_table_row(_decide(float(budget), fits, spending)) for budget in np.geomspace(low, high, 8)]
+    draw = _figure(labels, scores, fits, spending, values)
+    return Plan("budget", values, _describe(values), "Predicted scores by budget", table, draw)
+
+
+def _choose_rows(options: BudgetOptions) -> dict[bool, list[Row]]:
+    """Return the points of the base model and of the adapted one.
+
+    Raises:
+        UserError: If they are not of one model, domain and task, or there are too few.
+    """
+    rows = read_rows(options.log, "scores", REQUIRED)
+    task = None if options.run else options.task
+    wanted = (("model", options.base, "--base"), ("domain", options.domain, "--domain"), ("task", task, "--task"))
+    for name, value, flag in wanted:
+        rows = select_rows(rows, name, value, flag)
+    arms: dict[bool, list[Row]] = {False: [], True: []}
+    for row in rows:
+        given = str(row["adapted"]).strip().lower()
+        if given not in (*TRUE, *FALSE):
+            raise UserError(f"The column 'adapted' holds '{row['adapted']}'; give 1 for an adapted model, else 0.")
+        arms[given in TRUE].append(row)
+    arms[True] = select_rows(arms[True], "method", options.method, "--method")
+    for adapted, own in arms.items():
+        levels = len({row["labels"] for row in own})
+        if levels < LEVELS or len(own) < LEVELS:
+            what = "of the adapted model" if adapted else "of the base model"
+            raise UserError(
+                f"A plan needs scores {what} with at least {LEVELS} numbers of labels; there are {levels}. Add "
+                "points, or use --run."
+            )
+    return arms
+
+
+def _find_cost(rows: Mapping[bool, list[Row]], options: BudgetOptions) -> float:
+    """Return the cost of the adaptation.
+
+    Raises:
+        UserError: If it is not given, or given twice, or the time was not measured.
+    """
+    if (options.cost is None) == (options.hour_price is None):
+        raise UserError("Give the cost of the adaptation: either --cost, or --hour-price for the measured time.")
+    if options.cost is not None:
+        return options.cost
+    seconds = [take_number(row, "seconds", 0) for row in rows[True] if row.get("seconds") not in (None, "")]
+    if not seconds:
+        raise UserError("The points have no time of the adaptation (column 'seconds'); give its cost with --cost.")
+    return float(np.mean(seconds)) / 3600 * float(options.hour_price or 0)
+
+
+def _find_switch(fits: Mapping[bool, Fit], spending: Spending, low: float, high: float) -> Interval:
+    """Return the budget from which on adapting is better, with its interval; None if it never is up to ``high``.
+
+    It is ``low`` if adapting is better in the whole range.
+    """
+    value = find_switch(fits, spending, low, high)
+    pairs = zip(fits[False].draws, fits[True].draws, strict=True)
+    drawn = [find_switch({False: one, True: other}, spending, low, high) for one, other in pairs]
+    return Interval(value, *interval(np.array([high if one is None else one for one in drawn])))
+
+
+def find_switch(fits: Mapping[bool, Fit], spending: Spending, low: float, high: float) -> float | None:
+    """Return the smallest budget in a range above which adapting is never worse; None if it is worse at the end."""
+    from scipy.optimize import brentq
+
+    def gain(budget: Any) -> Any:
+        """Return how much better adapting is (budgets,)."""
+        budget = np.atleast_1d(np.asarray(budget, dtype=float))
+        return spending.score(fits[True], budget, True) - spending.score(fits[False], budget, False)
+
+    grid = np.geomspace(low, high, GRID)
+    worse = np.flatnonzero(gain(grid) < 0)
+    if not len(worse):
+        return float(low)
+    if worse[-1] == GRID - 1:
+        return None
+    left, right = grid[worse[-1]], grid[worse[-1] + 1]
+    return float(brentq(lambda budget: float(gain(budget)[0]), left, right, xtol=1e-12 * right, rtol=1e-12))
+
+
+def _decide(budget: float, fits: Mapping[bool, Fit], spending: Spending) -> dict[str, Any]:
+    """Return what a budget buys each way: labels, scores, their difference, and the decision."""
+    budgets = np.array([budget])
+    scores, drawn = {}, {}
+    for adapted, fit in fits.items():
+        scores[adapted] = float(spending.score(fit, budgets, adapted)[0])
+        drawn[adapted] = np.array([spending.score(draw, budgets, adapted)[0] for draw in fit.draws])
+    labels = {ARMS[adapted]: int(spending.labels(budgets, adapted)[0]) for adapted in fits}
+    found: dict[str, Any] = {"budget": budget, "labels": labels}
+    for adapted, score in scores.items():
+        known = np.isfinite(score)
+        found[ARMS[adapted]] = Interval(score, *interval(drawn[adapted])).as_dict() if known else None
+    if found["adapt"] is None or found["annotate"] is None:
+        return {**found, "difference": None, "decision": "annotate" if found["annotate"] else "too small"}
+    difference = Interval(scores[True] - scores[False], *interval(drawn[True] - drawn[False]))
+    decision = "adapt" if difference.low > 0 else "annotate" if difference.high < 0 else NOT_SHOWN
+    return {**found, "difference": difference.as_dict(), "decision": decision}
+
+
+def _table_row(made: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {"budget": made["budget"]}
+    for arm, name in (("annotate", "labels only"), ("adapt", "adapted")):
+        row[f"{name}: labels"] = made["labels"][arm]
+        found = made[arm] or dict.fromkeys(("value", "low", "high"))
+        row |= {
+            f"{name}: score{end}": found[key] for end, key in (("", "value"), (", low", "low"), (", high", "high"))
+        }
+    return {**row, "decision": made["decision"]}
+
+
+def _describe(values: Mapping[str, Any]) -> list[str]:
+    switch, (low, high) = values["switch"], values["range"]
+    if values["refused"]:
+        lines = [f"No switch-over budget is given: {values['refused']}"]
+    elif switch["value"] is None:
+        lines = [f"Spend the budget on labels: up to {high:,.2f}, adapting first is not predicted to be better."]
+    elif switch["value"] == low:
+        lines = [f"Adapt first: from the smallest budget considered, {low:,.2f}, that is predicted to be better."]
+    else:
+        lines = [f"Below {in_words(switch, 2)}, spend the budget on labels; above it, adapt first."]
+    for made in values["budgets"]:
+        counts = made["labels"]
+        if made["difference"] is None:
+            lines.append(f"With {made['budget']:,.2f}: {made['decision']}, as adapting costs {values['cost']:,.2f}.")
+            continue
+        lines.append(
+            f"With {made['budget']:,.2f}: {counts['annotate']:,} labels, or {counts['adapt']:,} after adapting; "
+            f"adapting changes the score by {in_words(made['difference'])}: {made['decision']}."
+        )
+    lines.append(
+        f"A label costs {values['price']:,.2f}, the adaptation {values['cost']:,.2f}. Learning curves fitted to "
+        f"{values['points']['annotate']} scores of the base model and {values['points']['adapt']} of the adapted one."
+    )
+    return [*lines, *values["notes"]]
+
+
+def _figure(
+    labels: Mapping[bool, np.ndarray],
+    scores: Mapping[bool, np.ndarray],
+    fits: Mapping[bool, Fit],
+    spending: Spending,
+    values: Mapping[str, Any],
+) -> Callable[[Any], None]:
+    """Return a function that draws the scores by labels and by budget into a figure."""
+
+    def draw(figure: Any) -> None:
+        left, right = figure.subplots(1, 2)
+        low, high = values["range"]
+        budgets = np.geomspace(low, high, 100)
+        for adapted, fit in fits.items():
+            colour, name = f"C{int(adapted)}", "adapted" if adapted else "labels only"
+            smallest, largest = labels[adapted].min(), labels[adapted].max()
+            grid = np.geomspace(smallest, min(BEYOND, FAR) * largest, 100)
+            left.plot(labels[adapted], scores[adapted], "o", color=colour, ms=4)
+            left.plot(grid, fit.predict({"x": grid / spending.unit}), color=colour, lw=1)
+            found = spending.score(fit, budgets, adapted)
+            drawn = np.array([spending.score(one, budgets, adapted) for one in fit.draws])
+            shown = np.isfinite(found) & np.isfinite(drawn).all(0) & (spending.labels(budgets, adapted) >= smallest)
+            right.plot(budgets[shown], found[shown], color=colour, lw=1.5, label=name)
+            bands = np.percentile(drawn[:, shown], [2.5, 97.5], axis=0)
+            right.fill_between(budgets[shown], *bands, color=colour, alpha=0.2, lw=0)
+        if values["switch"]["value"] is not None and not values["refused"]:
+            right.axvline(values["switch"]["value"], color="0.2", lw=0.8, ls="--")
+        left.set(xscale="log", xlabel="labelled examples", ylabel=str(values["metric"] or "score"))
+        right.set(xscale="log", xlabel="budget", ylabel=str(values["metric"] or "score"))
+        right.legend(frameon=False, fontsize=8)
+
+    return draw

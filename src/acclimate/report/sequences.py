@@ -1,0 +1,161 @@
+"""Sequences of domains in the report: the matrix of losses or scores, and what was gained, kept and forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from acclimate.report.figures import CARD, COOL, INK, WARM, legend, new_figure, short, styled, svg
+from acclimate.report.formatting import DASH, Entry, Table, joined, minutes_entry, number_entry, plain, signed_entry
+from acclimate.report.formatting import signed as with_sign
+from acclimate.results import StudyResults
+from acclimate.sequence_rows import MEASURES, SequenceOrder, SequenceRow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MAX_MATRICES = 12
+"""Maximum number of matrices that are drawn: those of the first order of each method come first."""
+TITLES = {"loss": "Sequences: loss", "score": "Sequences: scores"}
+SCALES = {"loss": (1.0, 3), "score": (100.0, 1)}
+"""Factor and digits of each measure."""
+
+
+def sequence_tables(results: StudyResults) -> list[Table]:
+    """Return a table of the measures of each method for losses and for scores, and one of intervals."""
+    return [*(_measures(results, measure) for measure in TITLES), _intervals(results)]
+
+
+def _measures(results: StudyResults, measure: str) -> Table:
+    rows = [row for row in results.sequences if row.measure == measure]
+    unit = "nats per predicted token of held-out text" if measure == "loss" else "percent, mean over tasks"
+    orders = list(dict.fromkeys(" > ".join(order.domains) for row in rows for order in row.orders))
+    note = (
+        f"Domains learned one after the other, in {unit}; means over seeds and orders ({joined(orders)}). "
+        + "; ".join(f"{name}: {text}" for name, text in MEASURES.items())
+        + ". Changes are positive where the model improves, forgetting where it declines."
+    )
+    if measure == "loss":
+        note += " General text: change of its loss from the base model to the last one."
+    columns = ["model", "method", *MEASURES, *(["general text"] if measure == "loss" else []), "minutes"]
+    table = Table(TITLES[measure], note, columns, [False] * 2 + [True] * (len(columns) - 2), minor=columns[4:])
+    scale, digits = SCALES[measure]
+    for row in rows:
+        cells = [Entry(row.model), Entry(row.method)]
+        for name in MEASURES:
+            mean = row.measures[name].mean if name in row.measures else None
+            cells.append((number_entry if name == "average" else signed_entry)(mean, digits, scale))
+        if measure == "loss":
+            pairs = [(order.general[0], order.general[-1]) for order in row.orders if order.general]
+            changes = [after - before for before, after in pairs if before is not None and after is not None]
+            cells.append(signed_entry(sum(changes) / len(changes) if changes else None, digits))
+        times = [order.seconds / 60 for order in row.orders if order.seconds is not None]
+        table.rows.append([*cells, minutes_entry(sum(times) / len(times) if times else None)])
+    return table
+
+
+def _intervals(results: StudyResults) -> Table:
+    """Return the measures with their intervals, and the differences to the first method."""
+    names = ["model", "method", "measured", "measure", "mean", "95 % over seeds", "95 % over orders"]
+    references = sorted({row.reference for row in results.sequences if row.reference})
+    note = (
+        "Student's t over seeds, for these orders, and over orders, for these seeds; with two of them an interval is "
+        "very wide."
+    )
+    if references:
+        note += f" Difference: to {joined(references)}, paired by seed and order, with its interval over seeds."
+    columns = [*names, "difference", "95 % of the difference"]
+    table = Table("Sequences: intervals", note, columns, [False] * 4 + [True] * 5, minor=columns[5:7])
+    for row in results.sequences:
+        scale, digits = SCALES[row.measure]
+        for name, spread in row.measures.items():
+            change = row.differences.get(name)
+            if not (spread.seeds or spread.orders or change):
+                continue
+            cells = [Entry(row.model), Entry(row.method), Entry(row.measure), Entry(name)]
+            cells.append(number_entry(spread.mean, digits, scale))
+            cells += [_bounds(ends, digits, scale) for ends in (spread.seeds, spread.orders)]
+            cells.append(signed_entry(change.mean if change else None, digits, scale))
+            cells.append(_bounds(change.seeds if change else None, digits, scale, signed=True))
+            table.rows.append(cells)
+    return table
+
+
+def _bounds(ends: list[float] | None, digits: int, scale: float, *, signed: bool = False) -> Entry:
+    if ends is None:
+        return DASH
+    return Entry(" to ".join((with_sign if signed else plain)(scale * end, digits) for end in ends), ends[0])
+
+
+def sequence_groups(results: StudyResults) -> tuple[list[str], dict[str, list[list[Entry]]]]:
+    """Return the columns and the rows of a table for the terminal, by what was measured."""
+    names = ("average", "gain", "forgetting", "forward")
+    groups: dict[str, list[list[Entry]]] = {}
+    for row in results.sequences:
+        scale, digits = SCALES[row.measure]
+        group = f"{row.model}: {row.measure}" if len(results.models) > 1 else row.measure
+        means = [row.measures[name].mean if name in row.measures else None for name in names]
+        shown = [number_entry(means[0], digits, scale), *(signed_entry(mean, digits, scale) for mean in means[1:])]
+        groups.setdefault(group, []).append([Entry(row.method), *shown])
+    return ["", *names], groups
+
+
+@styled
+def sequence_matrices(results: StudyResults) -> str:
+    """Draw the matrix of each method and order as a heat map; empty without sequences."""
+    rows = [row for row in results.sequences if row.orders]
+    most = max((len(row.orders) for row in rows), default=0)
+    drawn = [(row, row.orders[number]) for number in range(most) for row in rows][:MAX_MATRICES]
+    if not drawn:
+        return ""
+    heights = [0.3 * len(order.matrix) + 0.95 for _, order in drawn]
+    figure = new_figure(0.5 + sum(heights))
+    grid = figure.subplots(len(drawn), 1, squeeze=False, height_ratios=heights)
+    several = len({row.model for row in rows}) > 1
+    for axes, (row, order) in zip(grid[:, 0], drawn, strict=True):
+        _draw_matrix(axes, row, order)
+        axes.set_title(short(f"{row.method}: {row.measure}{f' · {row.model}' if several else ''}", 60), loc="left")
+    legend(figure, [("s", COOL, "better than the base model"), ("s", WARM, "worse")])
+    return svg(figure, "sequences", "Losses and scores on each domain after each stage")
+
+
+def _draw_matrix(axes: Axes, row: SequenceRow, order: SequenceOrder) -> None:
+    from matplotlib.patches import Rectangle
+
+    scale, digits = SCALES[row.measure]
+    columns, values = list(order.domains), [list(line) for line in order.matrix]
+    if order.general:
+        columns.append("general text")
+        values = [[*line, general] for line, general in zip(values, order.general, strict=True)]
+    better = -1 if row.measure == "loss" else 1
+    pairs = [list(zip(line, values[0], strict=True)) for line in values]
+    changes = [[0.0 if one is None or base is None else better * (one - base) for one, base in line] for line in pairs]
+    most = max((abs(one) for line in changes for one in line), default=0.0) or 1.0
+    for stage, line in enumerate(values):
+        for place, value in enumerate(line):
+            change, corner = changes[stage][place], (place - 0.5, stage - 0.5)
+            colour, alpha = COOL if change >= 0 else WARM, 0.75 * abs(change) / most
+            axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, alpha=alpha, edgecolor=CARD))
+            text = "–" if value is None else plain(scale * value, digits)
+            axes.text(place, stage, text, ha="center", va="center", color=INK, fontsize=9)
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_ylim(len(values) - 0.5, -0.5)
+    axes.set_yticks(range(len(values)), ["base model", *(f"+ {short(name, 18)}" for name in order.domains)])
+    axes.set_xticks(range(len(columns)), [short(name, 14) for name in columns])
+    axes.tick_params(length=0)
+    axes.spines[["left", "bottom"]].set_visible(False)
+
+
+def matrix_table(results: StudyResults) -> Table:
+    """Return all matrices as a table."""
+    columns = ["model", "method", "measured", "order", "after", "domain", "value"]
+    table = Table("Losses and scores on each domain after each stage", "", columns, [False] * 6 + [True])
+    for row in results.sequences:
+        scale, digits = SCALES[row.measure]
+        for order in row.orders:
+            place = [Entry(row.model), Entry(row.method), Entry(row.measure), Entry(" > ".join(order.domains))]
+            for stage, line in enumerate(order.matrix):
+                after = Entry(order.domains[stage - 1] if stage else "base model", stage)
+                general = [("general text", order.general[stage])] if order.general else []
+                for name, value in (*zip(order.domains, line, strict=True), *general):
+                    table.rows.append([*place, after, Entry(name), number_entry(value, digits, scale)])
+    return table

@@ -1,0 +1,184 @@
+"""Benchmark jobs: tasks of lm-eval, on which every causal model of a study is compared with its base model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import model_validator
+
+from acclimate.adaptation_rows import CapabilityRow
+from acclimate.errors import UserError
+from acclimate.evaluation.statistics import paired_difference
+from acclimate.options.numbers import Count, Integer
+from acclimate.records import Record
+from acclimate.results import ReportTable
+from acclimate.rows import WITHHELD, Interval
+from acclimate.study.backend import Backend
+from acclimate.study.capabilities import measurement
+from acclimate.study.config import StudyConfig
+from acclimate.study.inputs import StudyInputs
+from acclimate.study.jobs.base import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.jobs.prompting import (
+    DIFFERENCE,
+    check_causal,
+    difference_cells,
+    reads_prompts,
+    row_label,
+)
+from acclimate.study.sections import SectionEntry
+from acclimate.study.settings import ShortForm, distinct
+from acclimate.study.summary import has_single_origin
+
+NOTE = (
+    "Tasks of lm-eval without fine-tuning, means over seeds of adaptation. Difference: to the base model, paired by "
+    "item, with a 95 % interval over items and adaptations."
+)
+
+
+class BenchmarkSpec(SectionEntry, ShortForm):
+    """An entry of ``benchmarks``: the name of a task of lm-eval, or ``{task, metric?, few_shot?, limit?, ...}``.
+
+    Attributes:
+        metric: The metric that a group of capabilities shows; None for the first of the task.
+        few_shot: Solved examples before each item; None for the number of the task.
+        limit: Maximum items; None for all.
+        chat_template: Whether to ask through the chat template.
+        include_path: Folder with more tasks of lm-eval.
+    """
+
+    short: ClassVar[str] = "task"
+    task: str
+    metric: str | None = None
+    few_shot: Integer | None = None
+    limit: Count | None = None
+    chat_template: bool = False
+    include_path: str | None = None
+
+    def resolve_paths(self, resolve: Callable[[str], str]) -> None:
+        """Make the folder absolute."""
+        self.include_path = self.include_path and resolve(self.include_path)
+
+    @model_validator(mode="after")
+    def _checked(self) -> BenchmarkSpec:
+        if self.few_shot is not None and self.few_shot < 0:
+            raise ValueError("few_shot must be at least 0")
+        return self
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What determines the answers, without what is not given."""
+        given = self.model_dump(exclude={"label", "metric"}, exclude_none=True)
+        return {name: value for name, value in given.items() if value is not False}
+
+
+@dataclass(kw_only=True, eq=False)
+class BenchmarkItems(Record):
+    """The values of each item by metric.
+
+    Attributes:
+        items: Identity of each item.
+        values: Values by metric, each (items,).
+        weights: Weights of the items in the mean by metric.
+    """
+
+    items: dict[str, list[str]] = field(default_factory=dict)
+    values: dict[str, list[float]] = field(default_factory=dict)
+    weights: dict[str, list[float]] = field(default_factory=dict)
+
+
+@register("benchmark", summary="tasks of lm-eval, compared item by item")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BenchmarkJob(Job):
+    """Run a task of lm-eval on a model.
+
+    Attributes:
+        model: The model.
+        settings: The task and how it is asked: see :class:`BenchmarkSpec`.
+    """
+
+    model: Model
+    settings: dict[str, Any]
+
+    result_type: ClassVar[type[Record]] = BenchmarkItems
+    section: ClassVar[tuple[str, type[SectionEntry]] | None] = ("benchmarks", BenchmarkSpec)
+
+    def run(self, context: RunContext) -> BenchmarkItems:
+        """Run the task."""
+        found = context.backend.benchmark(context.path(self.model), **self.settings)
+        return BenchmarkItems(
+            items={metric: list(names) for metric, (names, _, _) in found.items()},
+            values={metric: np.asarray(values).tolist() for metric, (_, values, _) in found.items()},
+            weights={metric: np.asarray(weights).tolist() for metric, (_, _, weights) in found.items()},
+        )
+
+    @classmethod
+    def read(cls, config: StudyConfig, backend: Backend) -> dict[str, BenchmarkSpec]:
+        """Return the benchmarks by name."""
+        specs: Sequence[BenchmarkSpec] = config.sections.get("benchmarks", [])
+        try:
+            distinct("benchmarks", [spec.task for spec in specs], "list each once")
+        except ValueError as error:
+            raise UserError(f"study: {error}.") from error
+        return {spec.task: spec for spec in specs}
+
+    @classmethod
+    def check(cls, inputs: StudyInputs) -> None:
+        """Check that there is a causal model."""
+        if inputs.extras[cls.name]:
+            check_causal(inputs, "'benchmarks'")
+
+    @classmethod
+    def measure(cls, planner: Planner, subject: StudyModel) -> None:
+        """Add a job per benchmark for each causal model."""
+        specs: dict[str, BenchmarkSpec] = planner.inputs.extras[cls.name]
+        if specs and reads_prompts(planner, subject):
+            for name, spec in specs.items():
+                planner.add(cls(place=subject.place, model=subject.model, settings=spec.settings).at(text=name))
+
+    @classmethod
+    def measurements(cls, inputs: StudyInputs) -> list[str]:
+        """Return the benchmarks."""
+        return list(inputs.extras[cls.name])
+
+    @classmethod
+    def rows(cls, view: StudyView) -> dict[str, list[Any]]:
+        """Return a table of all metrics, compared with the base model, and the measurements for capabilities."""
+        groups, specs = view.group(BenchmarkItems), view.inputs.extras[cls.name]
+        columns = ["model", "domain", "benchmark", "method", "metric", "items", "mean", *DIFFERENCE]
+        table = ReportTable(title="Benchmarks", note=NOTE, columns=columns)
+        measured: list[CapabilityRow] = []
+        for runs, metric in itertools.chain.from_iterable(
+            ((runs, metric) for metric in runs[0].result.values) for runs in groups.values()
+        ):
+            place, spec = runs[0].job.place, specs[str(runs[0].job.place.text)]
+            base = groups.get((place.model, place.domain, None, None, None, place.text, None), [])
+            means = [_mean(run.result, metric) for run in runs]
+            entry = _compare(runs, base, metric) if base and place.method is not None else None
+            cells = [place.model, place.domain, place.text, row_label(place.method, place.adapted_for), metric]
+            cells += [len(runs[0].result.items[metric]), float(np.mean(means)), *difference_cells(entry, 1, 3)]
+            table.rows.append(cells)
+            if entry and metric == (spec.metric or next(iter(runs[0].result.values))):
+                measured.append(measurement(place, spec.task, _mean(base[0].result, metric), means, entry))
+        return {"tables": [table] if table.rows else [], "capabilities": measured}
+
+
+def _mean(result: BenchmarkItems, metric: str) -> float:
+    return float(np.average(result.values[metric], weights=result.weights[metric]))
+
+
+def _compare(
+    runs: Sequence[JobResult[BenchmarkItems]], base: Sequence[JobResult[BenchmarkItems]], metric: str
+) -> Interval | None:
+    """Return the difference to the base model; None for a single item, or if the items differ."""
+    before = base[0].result
+    names = before.items.get(metric, [])
+    if len(names) < 2 or any(run.result.items.get(metric) != names for run in runs):
+        return None
+    after = [run.result.values[metric] for run in runs]
+    found = paired_difference(after, before.values[metric], before.weights[metric])
+    interval: Interval = Interval.from_dict(found.as_dict())
+    return interval.without_verdict(WITHHELD) if has_single_origin([run.job for run in runs]) else interval
