@@ -104,16 +104,19 @@ def add_update_rules(
     return CombinedRules(rules) if len(rules) > 1 else next(iter(rules), None)
 
 
-def measure_fisher(context: AdaptContext, tokens: int = FISHER_TOKENS) -> dict[str, Tensor]:
-    """Return the diagonal of the Fisher information per predicted token of a text, by weight; it is cached.
+def measure_fisher(context: AdaptContext, tokens: int = FISHER_TOKENS, cached: bool = True) -> dict[str, Tensor]:
+    """Return the diagonal of the Fisher information per predicted token of a text, by weight.
 
     Args:
         context: The adaptation, with the text as its rows.
         tokens: Maximum tokens of the text to read.
+        cached: Whether it is stored in the cache; it is as large as the model.
 
     Raises:
         UserError: As :func:`acclimate.updates.summed_fisher`.
     """
+    if not cached:
+        return context.seeded(partial(_measure_fisher, context, tokens))
     masking = context.masking.identity() if isinstance(context.masking, Strategy) else repr(context.masking)
     names = [name for name, weight in context.model.named_parameters() if weight.requires_grad]
     options = {"tokens": tokens, "masking": masking, "weights": names}
