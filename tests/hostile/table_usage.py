@@ -11,6 +11,7 @@ from accelerate import PartialState
 from tests.hostile.checks import (
     ADVISE,
     ANNOTATE,
+    AUTO,
     BARE,
     DISTILL,
     DONE,
@@ -284,6 +285,8 @@ VERBS = [
     Case("init: a misspelled method", f"{INIT} --methods dgaa", 2, r"Did you mean 'dga'"),
     Case("init: a study of the user", INIT.replace("new.yaml", "study.yaml"), 2, r"'study\.yaml'"),
     Case("init: no seeds", f"{INIT} --seeds 0", 2, r"--seeds must be at least 1"),
+    Case("auto: a limit without general text", f"{AUTO} --minutes 9 --forget-at-most 0.1", 2, r"give --general"),
+    Case("auto: the flag of text", f"{AUTO} --minutes 9 --text a", 2, r"--corpus"),
     Case("inspect experts: one", f"{EXPERTS} --expert bert", 2, r"--expert needs at least 2 values"),
     Case("inspect specificity: no pilot", f"{SPECIFICITY} --task task", 2, r"--after.*--corpus"),
     Case(

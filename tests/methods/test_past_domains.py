@@ -140,6 +140,8 @@ def test_both_terms_equal_a_loop_over_drawn_texts_and_predicted_tokens(top):
     torch.testing.assert_close(found["logits"], torch.stack(squared).mean(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found["replay"], torch.stack(losses).mean(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found["loss"], 0.5 * found["logits"] + 2 * found["replay"])
+    rounded = Engine(model, terms, "bf16").step([collated], backward=False)
+    torch.testing.assert_close(rounded["logits"], found["logits"], rtol=0.05, atol=0)
 
 
 def _rewrite(batch, kept):
