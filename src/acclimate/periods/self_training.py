@@ -88,11 +88,11 @@ def _temporal_self_training(options: PeriodsSelfTrainOptions) -> TemporalReport:
     mean = mean_paired_bootstrap(pairs)
     lines = [*dated.notes, *notes, f"The first period, {dated.periods[0].name}, has the labels. {metric}:"]
     for row in rows:
-        right = "" if row["right"] is None else f", {100 * row['right']:.0f} % of them correctly"
+        correct = "" if row["right"] is None else f", {100 * row['right']:.0f} % of them correctly"
         lines.append(
             f"{row['period']}: {row['before']:.4f} without and {row['after']:.4f} with self-training, difference "
             f"{row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]; {row['labelled']:.0f} of "
-            f"{row['texts']:,} texts labelled{right}"
+            f"{row['texts']:,} texts labelled{correct}"
         )
     if not any(row["labelled"] for row in rows):
         lines.append(
