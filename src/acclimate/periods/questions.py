@@ -75,8 +75,8 @@ def _temporal_questions(options: PeriodsQuestionsOptions) -> TemporalReport:
             low, high = (f"{100 * row[f'difference_{end}']:+.1f}" for end in ("low", "high"))
             text += f"; difference to {first} {100 * row['difference']:+.1f} percentage points [{low}, {high}]"
         lines.append(text)
-    report = write_report(folder, "questions", {"rows": rows, "dates": placed.report.to_dict()})
-    return TemporalReport(report, lines, "Questions over time", {"Accuracy by period": rows})
+    content = {"rows": rows, "dates": placed.report.to_dict()}
+    return write_report(folder, "questions", "Questions over time", content, lines, {"Accuracy by period": rows})
 
 
 temporal_questions = verb(PeriodsQuestionsOptions, _temporal_questions)
