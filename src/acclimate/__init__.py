@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from acclimate.version import __version__
 
 if TYPE_CHECKING:
-    from acclimate.tournament import auto
     from acclimate.cards import push_to_hub
     from acclimate.inspect import inspect_embeddings, inspect_importance
     from acclimate.inspect.leakage import inspect_leakage
@@ -25,7 +24,9 @@ if TYPE_CHECKING:
     from acclimate.planning.advice import advise
     from acclimate.study import compare
     from acclimate.study.pilots import plan_budget, plan_ratio, plan_schedule
+    from acclimate.study.run_sequence import sequence
     from acclimate.tasks import distill, finetune, generate_queries, probe
+    from acclimate.tournament import auto
     from acclimate.training import adapt, pretrain
     from acclimate.training.selection import select, transform
 
@@ -54,6 +55,7 @@ __all__ = [
     "probe",
     "push_to_hub",
     "select",
+    "sequence",
     "split_periods",
     "temporal_gap",
     "temporal_questions",
@@ -84,6 +86,7 @@ _EXPORT_MODULES = {
     "plan_ratio": "acclimate.study.pilots",
     "plan_schedule": "acclimate.study.pilots",
     "select": "acclimate.training.selection",
+    "sequence": "acclimate.study.run_sequence",
     "split_periods": "acclimate.periods",
     "temporal_gap": "acclimate.periods",
     "temporal_questions": "acclimate.periods",
