@@ -83,9 +83,7 @@ class AutoOptions(LabelOptions):
     per_gpu: Annotated[
         Count | None, Option("Workers on each GPU, which share its memory.", default="as few as possible")
     ] = None
-    dry_run: Annotated[
-        bool, Option("Time this machine, print the plan, and train nothing else.", OUTPUT)
-    ] = False
+    dry_run: Annotated[bool, Option("Time this machine, print the plan, and train nothing else.", OUTPUT)] = False
     progress: Progress = True
     backend: Annotated[
         AnyBackend, Option("The expensive functions.", TRAINING, default="those of this package", cli=False)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.adaptation_rows import CapabilityRow
+from acclimate.comparison_rows import CapabilityRow
 from acclimate.errors import UserError, did_you_mean
 from acclimate.rows import Interval, TaskScores
 from acclimate.study.config import StudyConfig

@@ -371,9 +371,7 @@ def _round_down(number: float) -> int:
     return max(1, int(number // unit * unit))
 
 
-def _fits(
-    labels: Sequence[str], tokens: float, prices: Prices, budget: float, races: bool, extras: int
-) -> bool:
+def _fits(labels: Sequence[str], tokens: float, prices: Prices, budget: float, races: bool, extras: int) -> bool:
     claim = claim_seconds(labels, tokens, prices, CLAIM_SEEDS)
     if not races:
         return claim <= budget
@@ -381,9 +379,7 @@ def _fits(
     return claim <= CLAIM_SHARE * budget and race <= (1 - CLAIM_SHARE) * budget
 
 
-def _longest(
-    labels: Sequence[str], prices: Prices, budget: float, most: float, races: bool, extras: int
-) -> float:
+def _longest(labels: Sequence[str], prices: Prices, budget: float, most: float, races: bool, extras: int) -> float:
     """Return the most tokens of the longest adaptation for which race and claim fit into the budget; 0 for none."""
     if _fits(labels, most, prices, budget, races, extras):
         return most

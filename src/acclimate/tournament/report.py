@@ -137,7 +137,9 @@ class AutoResult(Reported, Record):
             return describe_plan(self.plan)
         lines = [self.verdict()]
         if self.dev_gain is not None:
-            shrunken = "" if self.shrunken_gain is None else f"; shrunken for the choice {100 * self.shrunken_gain:+.1f}"
+            shrunken = (
+                "" if self.shrunken_gain is None else f"; shrunken for the choice {100 * self.shrunken_gain:+.1f}"
+            )
             lines.append(
                 f"Gain of the best of {self.entrants} entrants in the race: {100 * self.dev_gain:+.1f} points{shrunken}"
             )
@@ -181,7 +183,12 @@ class AutoResult(Reported, Record):
             note=ENTRANTS_NOTE,
             columns=["entrant", "takes part", "seconds", "why"],
             rows=[
-                [one.label, "yes", prices.model(one.label, tokens) if one.label in prices.adapting else None, one.reason]
+                [
+                    one.label,
+                    "yes",
+                    prices.model(one.label, tokens) if one.label in prices.adapting else None,
+                    one.reason,
+                ]
                 for one in self.plan.entrants
             ]
             + [[one.label, "no", None, one.reason] for one in self.plan.skipped],
@@ -242,4 +249,3 @@ def describe_plan(plan: Plan) -> list[str]:
         f"Claim, {plan.claim_seconds / 60:.0f} minutes of work or more: {plan.tokens:,} tokens with fresh seeds"
     )
     return [*lines, *plan.notes]
-

@@ -201,7 +201,9 @@ class Stages:
                 study = stage_study(self.base, Stage.from_dict({**stage, "entrants": [first, entrant]}))
                 graph = plan_jobs(self._read(study)[0])
                 job = next(
-                    job for job in graph.jobs.values() if isinstance(job, AdaptJob) and job.place.method == entrant.label
+                    job
+                    for job in graph.jobs.values()
+                    if isinstance(job, AdaptJob) and job.place.method == entrant.label
                 )
                 speed, overhead, size = time_adaptation(job, self.context.backend, self.context.out, seconds=seconds)
             except (UserError, RuntimeError, MemoryError) as error:
@@ -222,7 +224,9 @@ class Stages:
             UserError: If an input of the study is missing or wrong, or a task has no dev split.
         """
         entrants, _ = choose_entrants(Facts(kind="", documents=0, train_rows=1, replayable=False, minutes=minutes))
-        study = stage_study(self.base, Stage(name="plan", entrants=entrants[:1], tokens=1, seeds=[0], evaluate_on="dev"))
+        study = stage_study(
+            self.base, Stage(name="plan", entrants=entrants[:1], tokens=1, seeds=[0], evaluate_on="dev")
+        )
         inputs, _ = self._read(study)
         (model,), (domain,) = inputs.config.models, inputs.config.domains
         kind = kind_of_checkpoint(load_config(model.path).architectures, model.path)

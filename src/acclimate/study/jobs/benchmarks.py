@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import model_validator
 
-from acclimate.adaptation_rows import CapabilityRow
+from acclimate.comparison_rows import CapabilityRow
 from acclimate.errors import UserError
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.options.numbers import Count, Integer

@@ -17,6 +17,8 @@ from acclimate.results import ReportTable, StageName
 from acclimate.rows import VERDICTS, WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
 from acclimate.study.capabilities import score_measurement
 from acclimate.study.config import TaskSpec
+from acclimate.study.graph import Choice
+from acclimate.study.head_to_head import add_borrowed, compare_settings
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs, TaskInput
 from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.base import (
@@ -158,6 +160,18 @@ class FinetuneJob(Job):
                 planner.add(job.at(role=FORGETTING if home == OTHER else None))
 
     @classmethod
+    def finish(cls, planner: Planner) -> None:
+        """Add fine-tunings of the baseline with the settings of other rows, if the study compares them."""
+
+        def change(job: FinetuneJob, choice: Choice) -> FinetuneJob:
+            (domain,) = (one for one in planner.config.domains if one.name == job.place.domain)
+            (task,) = (one for one in domain.tasks if one.name == job.place.task)
+            settings, options = finetune_settings(planner.inputs, domain.name, choice.apply_to_task(task))
+            return replace(job, settings=settings, options=options)
+
+        add_borrowed(planner, change)
+
+    @classmethod
     def measurements(cls, inputs: StudyInputs) -> list[str]:
         """Return the tasks of the domains, and those of other domains."""
         return [*dict.fromkeys(name for _, name in inputs.tasks)]
@@ -173,6 +187,7 @@ class FinetuneJob(Job):
             **{"scores": scores, "means": _mean_rows(view, runs)},
             **{"win_counts": count_wins(scores), "forgetting": forgetting},
             "capabilities": [row for row in measured if row],
+            "head_to_head": compare_settings(view, runs, TaskResult),
             "tables": [*_reference_tables(view, runs), *_error_tables(runs), *_measured_errors(scores)],
         }
 
