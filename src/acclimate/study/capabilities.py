@@ -76,7 +76,7 @@ def measurement(
         task=place.adapted_for,
         method=str(place.method),
         unit="points",
-        before=100 * float(np.mean(before)),
-        after=100 * float(np.mean(after)),
+        before=100 * float(np.asarray(before, dtype=float).mean()),
+        after=100 * float(np.asarray(after, dtype=float).mean()),
         difference=Interval(**ends, p=entry.p, verdict=entry.verdict),
     )

@@ -16,7 +16,7 @@ from acclimate.evaluation.statistics import paired_difference
 from acclimate.rows import Comparison, Interval
 from acclimate.study.graph import Choice
 from acclimate.study.jobs.base import JobResult, Planner, StudyView
-from acclimate.study.summary import TaskRuns, compare_runs
+from acclimate.study.summary import TaskRuns, compare_runs, pair_by_seed
 
 BORROWED = "settings of another row"
 """Role of a fine-tuning of the baseline with the settings that were chosen for another row."""
@@ -56,40 +56,33 @@ def compare_settings(view: StudyView, runs: Mapping[Any, TaskRuns], result_type:
     """
     borrowed: dict[Place, Sequence[JobResult[Any]]] = {}
     for group in view.group(result_type, lambda job: job.place.role == BORROWED).values():
-        place = group[0].job.place
-        borrowed[str(place.model), str(place.domain), str(place.task), str(place.method)] = group
+        one = group[0].job.place
+        borrowed[str(one.model), str(one.domain), str(one.task), str(one.method)] = group
     found: dict[tuple[str, str, bool], list[Comparison]] = {}
     for place, theirs in borrowed.items():
         base = runs.get((*place[:3], view.inputs.config.baseline), ())
         metric = view.inputs.tasks[place[1], place[2]].metric
         for biased, reference in ((False, base), (True, theirs)):
-            compared = compare_runs(runs.get(place, ()), reference, metrics=[metric])
-            if compared:
+            if compared := compare_runs(runs.get(place, ()), reference, metrics=[metric]):
                 found.setdefault((place[0], place[3], biased), []).append(compared.metrics[metric])
     return [count_head_to_head(*place, SETTINGS, entries) for place, entries in found.items()]
 
 
-def compare_prompts(runs: Mapping[Any, TaskRuns], metric: str, label: str | None = None) -> list[HeadToHeadRow]:
+def compare_prompts(runs: Mapping[Any, Sequence[JobResult[Any]]], metric: str) -> list[HeadToHeadRow]:
     """Return the same for prompts.
 
     Args:
-        runs: Runs by model, domain, task and row label, whose results have the predictions with all prompts.
+        runs: Runs by model, domain, task and row label, None for the base model. Their results have the predictions
+            with all prompts.
         metric: The metric.
-        label: Row label of the base model.
     """
     found: dict[tuple[str, str, bool], list[Comparison]] = {}
     for (model, domain, task, method), ours in runs.items():
-        base = runs.get((model, domain, task, label), ())
-        if method == label or not base:
+        base = runs.get((model, domain, task, None), ())
+        if method is None or not base:
             continue
-        by_seed = {run.job.place.seed: run for run in base}
-        theirs = [
-            JobResult(
-                by_seed[run.job.place.seed].job, by_seed[run.job.place.seed].result.with_prompt(run.result.chosen)
-            )
-            for run in ours
-            if run.job.place.seed in by_seed
-        ]
+        pairs: list[tuple[JobResult[Any], JobResult[Any]]] = pair_by_seed(ours, base)
+        theirs = [JobResult(other.job, other.result.with_prompt(run.result.chosen)) for run, other in pairs]
         for biased, reference in ((False, base), (True, theirs)):
             if compared := compare_runs(ours, reference, metrics=[metric]):
                 found.setdefault((model, str(method), biased), []).append(compared.metrics[metric])

@@ -94,7 +94,13 @@ class FinetuneJob(Job):
         settings, options = finetune_settings(inputs, home, task)
         found = inputs.tasks[home, task.name]
         tuned = replace(place, task=task.name, seed=seed)
-        data = {"task": found.task, "first": found.first, "settings": settings, "seed": seed, "options": options}
+        data: dict[str, Any] = {
+            "task": found.task,
+            "first": found.first,
+            "settings": settings,
+            "seed": seed,
+            "options": options,
+        }
         return cls(place=tuned, model=model, **data)
 
     def run(self, context: RunContext) -> TaskResult:
@@ -162,12 +168,12 @@ class FinetuneJob(Job):
     @classmethod
     def finish(cls, planner: Planner) -> None:
         """Add fine-tunings of the baseline with the settings of other rows, if the study compares them."""
+        tasks = {(domain.name, task.name): task for domain in planner.config.domains for task in domain.tasks}
 
         def change(job: FinetuneJob, choice: Choice) -> FinetuneJob:
-            (domain,) = (one for one in planner.config.domains if one.name == job.place.domain)
-            (task,) = (one for one in domain.tasks if one.name == job.place.task)
-            settings, options = finetune_settings(planner.inputs, domain.name, choice.apply_to_task(task))
-            return replace(job, settings=settings, options=options)
+            place, home = job.place, str(job.place.domain)
+            task = choice.apply_to_task(tasks[home, str(place.task)])
+            return cls.of(planner.inputs, home, task, job.seed, place, job.model)
 
         add_borrowed(planner, change)
 

@@ -127,7 +127,7 @@ class LikelihoodJob(Job):
         if len(prompts) > 1:
             for prompt, template in zip(prompts, templates, strict=True):
                 prompt.dev = float(ask(task.dev, template).metrics["accuracy"])
-            chosen = int(np.argmax([prompt.dev for prompt in prompts]))
+            chosen = int(np.argmax([prompt.dev or 0.0 for prompt in prompts]))
         return PromptedResult(
             task=task.name,
             metrics=prompts[chosen].metrics,
@@ -223,7 +223,7 @@ class LikelihoodJob(Job):
             columns.append("prompt")
             note += " Of several prompts, each model has the one with the best accuracy on dev; its number is given."
             for runs, entries in zip(groups.values(), cells, strict=True):
-                numbers = [run.result.chosen for run in runs if run.result.chosen is not None]
+                numbers = [number for run in runs if (number := chosen_prompt(run.result)) is not None]
                 entries.append(", ".join(str(number + 1) for number in dict.fromkeys(numbers)) or None)
         found = [score_measurement(row, f"{row.task} {WITHOUT_TRAINING}", task) for _, task, row in rows]
         table = ReportTable(title=title, note=note, columns=columns, rows=cells, digits=1)
@@ -232,13 +232,18 @@ class LikelihoodJob(Job):
         return {"tables": [table], "capabilities": measured, "head_to_head": head_to_head}
 
 
+def chosen_prompt(result: TaskResult) -> int | None:
+    """Return the number of the prompt that was chosen; None if there was only one."""
+    return result.chosen if isinstance(result, PromptedResult) else None
+
+
 def _searched(groups: Mapping[Any, TaskRuns]) -> dict[tuple[str | None, ...], TaskRuns]:
     """Return the runs of which a prompt was chosen, by model, domain, task and row label, without other domains."""
-    found = {}
+    found: dict[tuple[str | None, ...], TaskRuns] = {}
     for runs in groups.values():
         place = runs[0].job.place
         own = place.role == WITHOUT_TRAINING and place.adapted_for in (None, place.task)
-        if own and all(getattr(run.result, "chosen", None) is not None for run in runs):
+        if own and all(chosen_prompt(run.result) is not None for run in runs):
             found[place.model, place.domain, place.task, place.method] = runs
     return found
 
