@@ -29,7 +29,7 @@ from acclimate.evaluation.scoring import SingleLabel
 from acclimate.evaluation.statistics import PairedPredictions
 from acclimate.files import write_json
 from acclimate.records import fingerprint
-from acclimate.results import table_results
+from acclimate.results import ReportTable, StudyResults
 from acclimate.tournament.auto import REASONS, Race, claim_of, claim_stage, race_seeds, run_race
 from acclimate.tournament.claim import ClaimResult, make_claim
 from acclimate.tournament.plan import (
@@ -85,7 +85,7 @@ class Scenario:
     forgotten: float | None = None
     limit: float | None = None
     copies: bool = False
-    worlds: int = 400
+    worlds: int = 300
 
     def draw(self, rng: np.random.Generator, entrants: int) -> np.ndarray:
         """Draw the gains of the entrants."""
@@ -99,8 +99,8 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("nothing helps", "none", worlds=1000),
-    Scenario("nothing helps, seeds vary more", "none", adaptation=0.015, finetuning=0.008, worlds=1000),
+    Scenario("nothing helps", "none", worlds=800),
+    Scenario("nothing helps, seeds vary more", "none", adaptation=0.015, finetuning=0.008, worlds=800),
     Scenario("one helps", "one"),
     Scenario("some help, some harm", "some"),
     Scenario("some help, seeds vary more", "some", adaptation=0.015, finetuning=0.008),
@@ -386,6 +386,7 @@ def summarize(scenario: Scenario, found: Sequence[Mapping[str, Any]]) -> tuple[d
         "best dropped by a test, %": mean("dropped"),
         "budget used, %": mean("used"),
         "most budget used, %": 100 * max(one["used"] for one in found),
+        "copies differ, %": mean("copies"),
     }
     return errors, regret
 
@@ -402,7 +403,7 @@ def main() -> None:
         path = KEPT / f"{scenario.name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         found[scenario] = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        if given.only in (None, scenario.name):
+        if given.only in (None, scenario.name) and time.monotonic() < end:
             with path.open("a") as file:
                 wanted = given.worlds or scenario.worlds
                 for row in simulate(scenario, wanted - len(found[scenario]), len(found[scenario])):
@@ -414,9 +415,13 @@ def main() -> None:
         if found[scenario]:
             sys.stdout.writelines(json.dumps(row) + "\n" for row in summarize(scenario, found[scenario]))
     if all(len(rows) >= scenario.worlds for scenario, rows in found.items()):
-        rows = [summarize(scenario, rows) for scenario, rows in found.items()]
-        tables = dict(zip(("Claims", "Choices"), zip(*rows, strict=True), strict=True))
-        write_json(PAGE / "results.json", table_results("Simulated tournaments", tables).to_dict())
+        pairs = [summarize(scenario, rows) for scenario, rows in found.items()]
+        tables = [
+            ReportTable(title=title, columns=list(rows[0]), rows=[list(row.values()) for row in rows], digits=2)
+            for title, rows in zip(("Claims", "Choices"), zip(*pairs, strict=True), strict=True)
+        ]
+        results = StudyResults(name="auto", title="Simulated tournaments", tables=tables)
+        write_json(PAGE / "results.json", results.to_dict())
 
 
 if __name__ == "__main__":

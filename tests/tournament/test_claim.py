@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from acclimate.tournament.claim import LEVEL, Bound, ClaimResult, GeneralLosses, make_claim
 from acclimate.evaluation.regression import RegressionScoring
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.evaluation.statistics import PairedPredictions
+from acclimate.tournament.claim import LEVEL, Bound, ClaimResult, GeneralLosses, make_claim
 from tests.cases import each
 
 FRESH = {"seeds": (10, 11, 12), "used_seeds": (0, 1)}

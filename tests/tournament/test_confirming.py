@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from acclimate.auto import confirming
-from acclimate.tournament.confirming import LEDGER, count_reads
 from acclimate.errors import UserError
 from acclimate.tasks.classification.data import Example, Task
+from acclimate.tournament import confirming
+from acclimate.tournament.confirming import LEDGER, count_reads
 from tests.cases import each
 
 

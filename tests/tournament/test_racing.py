@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import f1_score
 
-from acclimate.tournament.racing import LEVEL, Decision, RungResult, _variance, decide, item_scores, shrunken_gain
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.evaluation.statistics import PairedPredictions
+from acclimate.tournament.racing import LEVEL, Decision, RungResult, _variance, decide, item_scores, shrunken_gain
 from tests.cases import each
 
 BASE = "none"

@@ -82,7 +82,7 @@ class MethodSpec(OperationSpec, ShortForm):
         adapt: Settings of adaptation for this method, which override those of the study.
         select: Selection from the text of the domain, in place of that of the domain; ``random`` is its control.
         transform: Transforms, in place of those of the domain.
-        scored: Whether the models are rows of the study; otherwise they are only merged with others.
+        scored: ``false`` if the models are only merged with others, and are no rows of the study.
         search: Values to try for parameters of the method and, under ``adapt``, for settings of its adaptation.
     """
 
@@ -92,7 +92,7 @@ class MethodSpec(OperationSpec, ShortForm):
     label: Label = ""
     on: Literal["domain", "task"] | None = None
     adapt: Annotated[dict[str, Any], AfterValidator(AdaptSettings.check)] = Field(default_factory=dict)
-    scored: bool = True
+    scored: Literal[False] | None = None
     search: MethodSearch | None = None
 
     @property

@@ -114,7 +114,8 @@ def make_claim(
             fine-tuned with seed ``i``, in metrics of which higher is better. The gain is the mean over tasks.
         seeds: The seeds of the trainings.
         used_seeds: The seeds of the race.
-        reads: How often the items have been read, this time included (:func:`acclimate.tournament.confirming.count_reads`).
+        reads: How often the items have been read, this time included, as
+            :func:`acclimate.tournament.confirming.count_reads` returns it.
         general: The losses of both on general text.
         groups: For each seed, the seed of the adaptation that the fine-tuning started from, if several share one.
         n: Number of bootstrap resamples of the items.

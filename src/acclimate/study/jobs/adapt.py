@@ -223,7 +223,7 @@ class AdaptJob(Job):
                 continue
             for subject in adapted_models(inputs, method, model, domain):
                 planner.add(cast(Job, subject.model))
-                yield from [subject] * method.scored
+                yield from [subject] * (method.scored is not False)
 
     @classmethod
     def method_rows(cls, inputs: StudyInputs) -> list[MethodRow]:
