@@ -1,3 +1,4 @@
+# ruff: noqa: RUF009 (the calls only describe fields)
 """Prompting jobs: what causal models do without fine-tuning, by the likelihood of label words and by generation."""
 
 from __future__ import annotations
