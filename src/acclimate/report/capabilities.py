@@ -75,7 +75,7 @@ def capability_tables(results: StudyResults) -> list[Table]:
 
 def head_to_head(results: StudyResults) -> Table:
     """Return wins over tasks, with settings or prompts searched for each side, and for the adapted side alone."""
-    names = ["model", "method", "searched", "for", "tasks", "helped", "no difference shown", "hurt"]
+    names = ["model", "method", "searched", "chosen for", "tasks", "helped", "no difference shown", "hurt"]
     names += ["share helped, 95 %", "mean difference", "95 % interval"]
     table = Table("Head-to-head", HEAD_TO_HEAD, names, [False] * 4 + [True] * 7)
     for row in results.head_to_head:
