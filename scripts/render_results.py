@@ -100,7 +100,8 @@ def draw(folder: Path) -> None:
     """Write the picture of gain against forgetting, with the colours of the report, where the page shows it."""
     if f"({PICTURE})" in (folder / TEMPLATE).read_text(encoding="utf-8"):
         colours = render_template("acclimate.report", "style.css.j2").partition("@media")[0]
-        style = f"<style>{colours} svg {{ color: var(--ink); background: var(--card); font-family: sans-serif }}</style>"
+        look = "color: var(--ink); background: var(--card); font-family: sans-serif"
+        style = f"<style>{colours} svg {{ {look} }}</style>"
         text = tradeoff_plot(StudyResults.load(folder / "results.json"))
         (folder / PICTURE).write_text(re.sub(r"(<svg[^>]*>)", rf"\1{style}", text, count=1) + "\n", encoding="utf-8")
 

@@ -70,7 +70,13 @@ def load(shared, small_model, small_task):
     return lambda name: planned(name, str(small_model), str(small_task))
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name.split("/")[0] in ("selective", "tapter", "doktra") else name
+        for name in STUDIES
+    ],
+)
 def test_every_study_loads_and_plans(load, name):
     inputs, graph = load(name)
     config, counts = inputs.config, Counter(job.name for job in graph.entries)

@@ -138,7 +138,7 @@ def test_the_functions_have_the_signatures_of_the_classes():
         assert "Args:" in function.__doc__
 
 
-TAKES_PLUGINS = ("adapt", "advise", "compare", "init", "inspect masks")
+TAKES_PLUGINS = ("adapt", "advise", "compare", "init", "inspect masks", "periods surprisal")
 """Commands that choose a method or a masking strategy by name."""
 
 

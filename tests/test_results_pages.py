@@ -93,7 +93,7 @@ def test_results_can_be_computed_from_the_cells(name):
     assert row is not None or not results.scores
     for text in ("domain", "general"):
         change = next(row for row in results.losses if row.method == method and row.text == text)
-        domains = [change.domain] if text == "domain" else [change.domain, None]  # general text is measured once before
+        domains = [change.domain] if text == "domain" else [change.domain, None]  # measured once before
         losses = [
             cell
             for cell in cells

@@ -9,17 +9,24 @@ from typing import TYPE_CHECKING, Any
 from acclimate.version import __version__
 
 if TYPE_CHECKING:
-    from acclimate.tournament import auto
     from acclimate.cards import push_to_hub
     from acclimate.inspect import inspect_embeddings, inspect_importance
     from acclimate.inspect.leakage import inspect_leakage
     from acclimate.inspect.model import inspect_model
     from acclimate.merging import merge
-    from acclimate.periods import split_periods, temporal_gap, temporal_self_training
+    from acclimate.periods import (
+        split_periods,
+        temporal_gap,
+        temporal_questions,
+        temporal_self_training,
+        temporal_surprisal,
+    )
     from acclimate.planning.advice import advise
     from acclimate.study import compare
     from acclimate.study.pilots import plan_budget, plan_ratio, plan_schedule
+    from acclimate.study.run_sequence import sequence
     from acclimate.tasks import distill, finetune, generate_queries, probe
+    from acclimate.tournament import auto
     from acclimate.training import adapt, pretrain
     from acclimate.training.selection import select, transform
 
@@ -48,9 +55,12 @@ __all__ = [
     "probe",
     "push_to_hub",
     "select",
+    "sequence",
     "split_periods",
     "temporal_gap",
+    "temporal_questions",
     "temporal_self_training",
+    "temporal_surprisal",
     "transform",
 ]
 
@@ -76,9 +86,12 @@ _EXPORT_MODULES = {
     "plan_ratio": "acclimate.study.pilots",
     "plan_schedule": "acclimate.study.pilots",
     "select": "acclimate.training.selection",
+    "sequence": "acclimate.study.run_sequence",
     "split_periods": "acclimate.periods",
     "temporal_gap": "acclimate.periods",
+    "temporal_questions": "acclimate.periods",
     "temporal_self_training": "acclimate.periods",
+    "temporal_surprisal": "acclimate.periods",
     "transform": "acclimate.training.selection",
 }
 

@@ -138,6 +138,16 @@ def write_tasks(folder: Path) -> None:
         write_questions(folder / "squad" / f"{split}.json")
 
 
+def write_dated(folder: Path) -> None:
+    """Write the files of docs/time.md: texts, labelled rows and questions with dates."""
+    dated = [{"text": text, "date": f"{2022 + n % 2}-0{n % 9 + 1}-11"} for n, text in enumerate(lines("post", 160))]
+    write_lines(folder / "posts.jsonl", dated)
+    labelled = [{**row, "label": ("no", "yes")[n // 2 % 2]} for n, row in enumerate(dated)]
+    pandas.DataFrame(labelled).to_csv(folder / "dated.csv", index=False)
+    asked = [{"question": text, "choices": ["aspirin", "insulin"], "answer": 1} for text in lines("news", 160)]
+    write_lines(folder / "news.jsonl", [one | {"date": row["date"]} for one, row in zip(asked, dated, strict=True)])
+
+
 def write_links(folder: Path) -> None:
     """Write the other names of samples."""
     for sample, others in LINKS.items():
@@ -182,7 +192,7 @@ def write_questions(file: Path) -> None:
 def samples(tmp_path_factory) -> Path:
     """The folder of samples, which no test changes."""
     folder = tmp_path_factory.mktemp("samples")
-    for write in (write_models, write_texts, write_tasks, write_links):
+    for write in (write_models, write_texts, write_tasks, write_dated, write_links):
         write(folder)
     study = {**STUDY, "domains": [{**DOMAIN, "tasks": ["reviews.csv"]}], "seeds": 2}
     (folder / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")

@@ -66,7 +66,9 @@ def test_the_carried_quadratic_is_the_sum_of_those_of_all_domains(decay):
 def test_ewc_sums_the_fisher_information_of_domains_and_holds_the_weights(base, tmp_path, monkeypatch):
     """The first domain is that of ``lm``: the released code of ContinualLM fails there."""
     measured, measure = [], ewc.measure_fisher
-    monkeypatch.setattr(ewc, "measure_fisher", lambda *args: measured.append(measure(*args)) or measured[-1])
+    monkeypatch.setattr(
+        ewc, "measure_fisher", lambda *args, **how: measured.append(measure(*args, **how)) or measured[-1]
+    )
     plain = adapt(base, FIRST, "lm", tmp_path / "lm", **SHORT).out
     first = adapt(base, FIRST, "ewc", tmp_path / "1", settings={"tokens": 300}, **SHORT).out
     assert all(torch.equal(value, weights(first)[name]) for name, value in weights(plain).items())
@@ -138,6 +140,8 @@ def test_both_terms_equal_a_loop_over_drawn_texts_and_predicted_tokens(top):
     torch.testing.assert_close(found["logits"], torch.stack(squared).mean(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found["replay"], torch.stack(losses).mean(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found["loss"], 0.5 * found["logits"] + 2 * found["replay"])
+    rounded = Engine(model, terms, "bf16").step([collated], backward=False)
+    torch.testing.assert_close(rounded["logits"], found["logits"], rtol=0.05, atol=0)
 
 
 def _rewrite(batch, kept):
@@ -170,6 +174,14 @@ def test_kept_texts_have_the_logits_of_their_model_and_are_replayed(base, tmp_pa
 def _carried(folder):
     tensors = load_file(folder / CARRIED_TENSORS)
     return {name.removeprefix("der++/"): value for name, value in tensors.items() if name.startswith("der++/")}
+
+
+def test_kd_distills_from_the_model_of_the_domain_before(base, tmp_path):
+    """Without dropout, its term is zero in the first step of the second domain; then the model leaves its teacher."""
+    first = adapt(base, FIRST, "lm", tmp_path / "1", **SHORT).out
+    second = adapt(first, SECOND, "kd", tmp_path / "2", **SHORT, dropout=0.0).out
+    lines = [json.loads(line) for line in (second / "log.jsonl").read_text().splitlines()]
+    assert abs(lines[0]["terms"]["kd"]) < 1e-6 < lines[1]["terms"]["kd"]
 
 
 @settings(max_examples=8, deadline=None)

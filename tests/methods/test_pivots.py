@@ -85,7 +85,7 @@ def test_settings():
         ({"count": 0}, "count must be more than zero"),
         ({"pivot_rate": 1}, "pivot_rate must be a probability"),
         ({"other_rate": 0}, "other_rate must be a probability"),
-        ({"score": "luck"}, "'score'"),
+        ({"score": "guess"}, "'score'"),
     ):
         with pytest.raises(UserError, match=message):
             get("pivots", **chosen)

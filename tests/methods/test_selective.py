@@ -205,6 +205,7 @@ def test_stages_are_cached_and_an_interrupted_one_is_recomputed(tiny_bert, tmp_p
     assert calls[9:] == []
 
 
+@pytest.mark.slow
 def test_a_classifier_at_chance_level_logs_a_warning_in_every_run(tiny_bert, tmp_path, caplog):
     for name in ("first", "from the cache"):
         caplog.clear()
@@ -238,6 +239,7 @@ def test_a_text_without_important_tokens_is_an_error_with_the_figures(tiny_bert,
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_pairs_and_a_task_without_dev(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "out", given=task(dev=False, pair=True))
     summary = json.loads((tmp_path / "out" / "selective.json").read_text())

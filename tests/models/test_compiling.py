@@ -61,6 +61,7 @@ def rows_of(count, width, short):
     return torch.randint(10, 60, (count, width), generator=generator), text
 
 
+@pytest.mark.slow
 def test_encode_and_then_positions_equal_eager():
     """The cut of the last layer was a hook that came and went, which compiled code did not notice."""
     torch.manual_seed(0)

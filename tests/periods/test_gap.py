@@ -153,6 +153,7 @@ def test_no_text_is_in_train_and_test(forgetful, tiny_bert):
     assert [len(dated.train[period]) + len(dated.test[period]) for period in dated.periods] == [80] * 3
 
 
+@pytest.mark.slow
 def test_the_command_trains_a_model_and_says_what_to_do_next(tiny_bert, tmp_path):
     table = tmp_path / "task.csv"
     lines = [f"{row['text']},{row['label']},{row['year']}" for row in dated_rows((2010, 2011), 12)]

@@ -18,6 +18,7 @@ from acclimate.corpus.stop_words import read_stop_words
 from acclimate.errors import UserError
 from acclimate.planning.advice import advise, measure_distance, project
 from acclimate.planning.advice_text import verdict
+from acclimate.planning.recommendation import recommend
 from acclimate.planning.vocabulary import count_words, fragmentation, overlap
 from tests.cases import each
 from tests.tiny import WORDS, tiny_tokenizer
@@ -191,9 +192,72 @@ def test_all_measurements_and_their_explanations(tiny_bert, folder):
         "masked-LM loss of the base model",
         "pilot",
         "forgetting after the pilot",
+        "recommendation",
     ]
+    task = pilot["change"]["task"]
+    found = report["recommendation"]
+    assert found["expected_gain"]["value"] == -task["difference"] and found["says"] in report["words"][-1]["says"]
+    gains = [pilot["change"][name]["before"] - pilot["change"][name]["after"] for name in ("task", "general")]
+    assert pilot["specificity"]["difference"] == pytest.approx(gains[0] - gains[1], abs=1e-6)
+    assert report["labels"] == 20 and report["tokens"] > 0 and report["parameters"] > 0
     assert all(part["says"] and part["does_not_say"] for part in report["words"])
     assert "Only a comparison on the task" in report["words"][3]["does_not_say"]
+
+
+def change(low, high):
+    return {"difference": (low + high) / 2, "low": low, "high": high}
+
+
+FALLS, RISES, SAME = change(-0.4, -0.2), change(0.2, 0.4), change(-0.1, 0.1)
+RATIO = {
+    "plan": "ratio",
+    "refused": "",
+    "share": {"value": 0.7},
+    "target_tokens": 4000,
+    "lines": ["Domain share: 0.7"],
+}
+BUDGET = {"plan": "budget", "budgets": [{"decision": "annotate"}], "lines": ["Below 80, spend it on labels."]}
+SCHEDULE = {
+    **{"plan": "schedule", "refused": "", "difference": {"low": 0.1, "high": 0.2}, "lines": ["Lowest loss: linear."]},
+    "best": "linear steps=900 peak=0.0003 warmup=0.1",
+}
+
+
+@each(
+    ("domain", "general", "task", "plans", "action", "chosen"),
+    [
+        (FALLS, SAME, FALLS, (), "adapt", {}),
+        (FALLS, RISES, FALLS, (), "adapt", {"replay_share": 0.05}),
+        (FALLS, RISES, None, (RATIO,), "adapt", {"replay_share": 0.3, "tokens": 4000}),
+        (FALLS, RISES, None, ({**RATIO, "refused": "too wide"},), "adapt", {"replay_share": 0.05}),
+        (FALLS, SAME, None, ({**RATIO, "share": {"value": None}},), "adapt", {}),
+        (FALLS, SAME, FALLS, (RATIO, SCHEDULE), "adapt", {"replay_share": 0.3, "steps": 900, "learning_rate": 3e-4}),
+        (FALLS, SAME, FALLS, ({**SCHEDULE, "difference": {"low": -0.1, "high": 0.2}},), "adapt", {}),
+        (FALLS, SAME, FALLS, (BUDGET,), "label more", {}),
+        (FALLS, SAME, FALLS, ({**BUDGET, "budgets": [{"decision": "adapt"}]},), "adapt", {}),
+        (FALLS, SAME, SAME, (), "task text", {}),
+        (SAME, SAME, FALLS, (), "label more", {}),
+        (RISES, SAME, None, (BUDGET,), "lower the learning rate", {}),
+        (None, None, None, (), "run a pilot", {}),
+        (None, None, None, (BUDGET,), "label more", {}),
+    ],
+)
+def test_there_is_one_recommendation(domain, general, task, plans, action, chosen):
+    changes = {"domain": domain, "general": general, **({} if task is None else {"task": task})}
+    report = {"plans": plans, "tokens": 3e5, "labels": 20_000, "parameters": 2e9}
+    made = recommend(report if domain is None else {**report, "pilot": {"change": changes}})
+    assert (made.action, made.options) == (action, chosen) and made.says.endswith(".")
+    reasons = " ".join(made.reasons)
+    assert all(plan["lines"][0] in reasons for plan in plans)
+    assert ("expect a small gain" in reasons) == ("--refactor-every" in reasons) == (action == "adapt")
+    if domain is not None:
+        assert made.expected_gain["value"] == -(task or domain)["difference"] and "95 % interval" in reasons
+
+
+def test_a_plan_that_is_not_one(tiny_bert, folder):
+    (folder / "plan.json").write_text("{}")
+    with pytest.raises(UserError, match="is not a plan"):
+        advise(tiny_bert, folder / "cs.txt", folder / "general.txt", plans=folder / "plan.json", progress=False)
 
 
 def test_texts_are_compared_in_bits_per_byte_where_these_are_a_code_length(tiny_llama, folder):

@@ -28,6 +28,7 @@ from acclimate.study import StudyConfig
 from acclimate.study.pilots import budget_study, ratio_study
 from tests.cases import each
 from tests.docs.blocks import ROOT
+from tests.tiny import WORDS
 
 SHARES, TOKENS, NOISE = (0.1, 0.3, 0.5, 0.75, 1.0), (1e6, 4e6, 16e6, 64e6), 0.003
 TARGET = 4 * TOKENS[-1]
@@ -426,3 +427,48 @@ def test_logs_of_trainings_are_read(tmp_path):
         assert np.allclose(found.rates[8:57], rates[8:57], atol=1e-5)
         assert loss == ("heldout" if folder == ours else "eval_loss")
         assert found.losses[-1] == pytest.approx(2.4)
+
+
+SMALL = {"adapt.batch_size": 8, "adapt.max_length": 32, "evaluate.documents": 20, "evaluate.max_length": 32}
+
+
+def _write_text(path, seed, documents=400):
+    rng = np.random.default_rng(seed)
+    words = [word for word in WORDS if word.isalpha()]
+    path.write_text("".join(" ".join(rng.choice(words, 30)) + f" {line}\n" for line in range(documents)))
+    return str(path)
+
+
+@pytest.mark.slow
+def test_a_plan_makes_its_own_runs_and_resumes(tmp_path, tiny_bert):
+    general = _write_text(tmp_path / "general.txt", 1, 800)
+    given = {"model": str(tiny_bert), "corpus": _write_text(tmp_path / "cs.txt", 0), "run": True, "progress": False}
+    options = {"general": general, "tokens": 70_000, "shares": (0.3, 0.6, 1.0), "budgets": 3, "law": "cmr"}
+    options |= {"settings": SMALL, "resamples": 10}
+    plan = plan_ratio(out=tmp_path / "plan", **given, **options)
+    assert plan["points"] == 9 and plan["base"]["general"] > 0
+    rows = list(loss_points(StudyResults.load(tmp_path / "plan" / "runs" / "results.json")))
+    assert {round(row["share"], 1) for row in rows if row["tokens"]} == {0.3, 0.6, 1.0}
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "plan" / "runs" / "jobs").rglob("*.json")}
+    assert plan_ratio(out=tmp_path / "plan", **given, **options)["share"] == plan["share"]
+    assert before and all(file.stat().st_mtime_ns == time for file, time in before.items())
+    assert plan_ratio(tmp_path / "plan" / "runs", law="cmr", resamples=10)["share"] == plan["share"]
+
+
+@pytest.mark.slow
+def test_a_budget_plan_makes_its_own_runs(tmp_path, tiny_bert):
+    folder = tmp_path / "task"
+    folder.mkdir()
+    for split, count in (("train", 60), ("dev", 8), ("test", 20)):
+        rows = [{"text": f"good soup {line}" if line % 2 else f"cold data {line}", "label": str(line % 2)}
+                for line in range(count)]  # fmt: skip
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plan = plan_budget(
+        **{"run": True, "model": str(tiny_bert), "corpus": _write_text(tmp_path / "cs.txt", 0), "task": str(folder)},
+        **{"labels": (8, 16, 32, 48), "tokens": 5_000, "price": 1, "cost": 10, "budget": 40, "out": tmp_path / "plan"},
+        **{"settings": {**SMALL, "finetune.epochs": 1, "finetune.max_length": 16}, **FEW},
+    )
+    assert plan["points"] == {"annotate": 4, "adapt": 4} and plan["budgets"][0]["labels"] == {
+        "annotate": 40,
+        "adapt": 30,
+    }

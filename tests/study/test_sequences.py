@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 
 from acclimate.errors import UserError
-from acclimate.study import compare
+from acclimate.options import build
+from acclimate.options.sequence import SequenceOptions
+from acclimate.study import StudyConfig, compare
+from acclimate.study.run_sequence import read_orders, sequence
 from acclimate.study.sequences import domain_orders, similar_order
+from acclimate.training.carried import Carried
 from tests.cases import each
 from tests.study.fakes import World, files, graph_of, of_kind, read, study
+from tests.test_cli import call
+from tests.tiny import TEXTS, save_tiny
 
 WORDS = ("cs", "food", "heldout")
 
@@ -182,12 +188,11 @@ def test_orders_by_similarity_and_at_random(shared):
 @each(
     ("changes", "words"),
     [
-        ({"domains": 1}, "needs at least two domains"),
         ({"sequence": {"methods": ["mln"]}}, "did you mean 'mlm'"),
         ({"sequence": {"separate": ["none"]}}, "method under 'sequence': 'none'"),
         ({"sequence": {"orders": [["cs", "foo"]]}}, "did you mean 'food'"),
-        ({"sequence": {"orders": [["cs", "food"], ["cs"]]}}, "name the same domains, at least two, and each once"),
-        ({"sequence": {"orders": 3}}, "2 domains have 2 orders, and 3 are asked for"),
+        ({"sequence": {"orders": [["cs", "food"], ["cs"]]}}, "name the same domains, and each once"),
+        ({"sequence": {"orders": 3}}, "3 different orders are asked for, and the domains have 2"),
         ({"sequence": [{}, {}]}, "is a single section"),
         ({"sequence": {"order": "given"}}, "unknown key 'sequence"),
         ({"methods": ["none", {"name": "mlm", "on": "task"}], "tasks": True}, "adapts to each task separately"),
@@ -201,3 +206,82 @@ def test_invalid_sections(shared, changes, words):
     with pytest.raises(UserError) as error:
         graph_of(sequences(shared, **changes))
     assert words.lower() in str(error.value).lower() and "\n" not in str(error.value).strip()
+
+
+def test_the_verb_writes_its_study_and_an_added_domain_extends_it(shared, tmp_path, no_report):
+    given = {"methods": "mlm,dga", "separate": True, "progress": False, "tokens": 1000, "seeds": 2}
+    general = [f"general text {number}" for number in range(300)]
+    domains = {"cs": shared / "cs.txt", "food": [f"food document {number} of a few" for number in range(300)]}
+    world = Learner()
+    results = sequence(
+        shared / "model", domains, tmp_path / "out", general=shared / "general.txt", backend=world.backend(), **given
+    )
+    assert world.calls["adapt"] == 2 * (2 + 2 + 1) and (tmp_path / "out" / "data" / "1.jsonl").is_file()
+    written = StudyConfig.load(tmp_path / "out" / "study.yaml")
+    assert written.sections["sequence"][0].separate == ["mlm"] and written.adapt.given()["tokens"] == 1000
+    assert [row.method for row in results.sequences] == ["mlm", "dga", "mlm, one model per domain"]
+    more, rest = {**domains, "general": general}, Learner()
+    changed = sequence(
+        shared / "model", more, tmp_path / "out", general=shared / "general.txt", backend=rest.backend(), **given
+    )
+    assert rest.calls["adapt"] == 2 * 3 and changed.sequences[0].orders[0].domains == ["cs", "food", "general"]
+    with pytest.raises(UserError, match="describes another study"):
+        sequence(shared / "model", more, tmp_path / "out", backend=rest.backend(), **{**given, "tokens": 2000})
+
+
+@each(
+    ("given", "orders"),
+    [
+        ("given", "given"),
+        ("similarity", "similarity"),
+        (2, 2),
+        ("3", 3),
+        (["cs,food", "food, cs"], [["cs", "food"], ["food", "cs"]]),
+        ([["cs", "food"]], [["cs", "food"]]),
+    ],
+)
+def test_orders_as_options(given, orders):
+    assert read_orders(build(SequenceOptions, "model", {"cs": "cs.txt"}, "out", orders=given).orders) == orders
+
+
+@each(
+    ("changes", "words"),
+    [
+        ({"tasks": {"law": "task"}}, "There is no domain 'law'"),
+        ({"methods": "none"}, "at least one method that adapts"),
+        ({"methods": "mlmm"}, "did you mean 'mlm'"),
+        ({"orders": ["cs,foot"]}, "did you mean 'food'"),
+        ({"settings": {"sequence.score": "all"}}, "score"),
+    ],
+)
+def test_the_verb_refuses(shared, tmp_path, changes, words):
+    domains = {"cs": shared / "cs.txt", "food": shared / "food.txt"}
+    with pytest.raises(UserError) as error:
+        sequence(shared / "model", domains, tmp_path / "out", progress=False, backend=Learner().backend(), **changes)
+    assert words.lower() in str(error.value).lower()
+
+
+def test_a_real_model_from_the_command_line(tmp_path, no_report, monkeypatch, capsys):
+    for name in ("cs", "food", "news"):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{text} {name} {n}\n" for text in TEXTS for n in range(30)))
+    model = save_tiny("bert", tmp_path / "model")
+    words = ["sequence", "--model", model, "--out", tmp_path / "out", "--set", "adapt.replay_memory=8", "--quiet"]
+    words += [
+        "--set",
+        "adapt.steps=1",
+        "--set",
+        "adapt.max_length=16",
+        "--set",
+        "evaluate.documents=4",
+        "--set",
+        "evaluate.max_length=16",
+    ]
+    domains = [word for name in ("cs", "food") for word in ("--domain", f"{name}={tmp_path / name}.txt")]
+    code, output, error = call(monkeypatch, capsys, *words, *domains)
+    assert code == 0, error
+    folder = Path(output.split("last domain, lm: ")[1].split("\n")[0])
+    memory = Carried.read(folder).records["memory"]
+    assert [len(part["texts"]) for part in memory] == [4, 4] and "Next, to train an end task:" in output
+    code, _, error = call(monkeypatch, capsys, *words, *domains, "--domain", f"news={tmp_path / 'news'}.txt")
+    assert code == 0, error
+    assert len(list((tmp_path / "out" / "models").glob("[!.]*"))) == 3

@@ -38,12 +38,14 @@ def measured(tiny_bert, out, **settings):
     return json.loads((out / "importance.json").read_text()), method
 
 
+@pytest.mark.slow
 def test_without_a_target_error_all_text_is_read(tiny_bert, tmp_path):
     summary, _ = measured(tiny_bert, tmp_path / "all", importance_error=0, importance_tokens=1_500)
     assert 1_400 < summary["tokens"] <= 1_500
     assert 0 < summary["standard_error"] < 1
 
 
+@pytest.mark.slow
 def test_measuring_stops_at_the_target_error(tiny_bert, tmp_path):
     whole, exact = measured(tiny_bert, tmp_path / "a", importance_error=0)
     error = 1.5 * whole["standard_error"]

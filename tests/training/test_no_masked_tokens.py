@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from acclimate.corpus import Corpus
@@ -9,13 +10,23 @@ from acclimate.kernels import gradients
 from acclimate.methods import get
 from acclimate.models import load_language_model
 from acclimate.training import adapt
-from tests.cases import each
 from tests.tiny import ENCODERS, save_tiny
 
+KINDS, QUICK = sorted(ENCODERS), ("bert", "modernbert")
 WORDS = ["pizza", "wine", "soup", "good soup", "cold pasta", "rude", "fresh", "the menu"]
 
 
-@each(("name", "kind"), [*(("mlm", kind) for kind in sorted(ENCODERS)), ("kd", "bert"), ("simcse", "bert")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(
+            pytest.param("mlm", kind, marks=[] if kind in ("bert", "modernbert") else pytest.mark.slow)
+            for kind in KINDS
+        ),
+        ("kd", "bert"),
+        ("simcse", "bert"),
+    ],
+)
 def test_steps_without_masked_tokens_train_on(name, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(gradients, "MIN_OUTPUTS", 11)  # take the path for the large vocabularies of real models
     counts = []

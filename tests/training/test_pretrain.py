@@ -71,7 +71,7 @@ assert not any(name.startswith("acclimate") for name in sys.modules)
 NARROW = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 66}
 
 
-@pytest.mark.parametrize("kinds", [["bert", "roberta"], pytest.param(sorted(ENCODERS), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kinds", [["roberta"], pytest.param(sorted(ENCODERS), marks=pytest.mark.slow)])
 def test_architectures_train_from_scratch_and_load_without_acclimate(tmp_path, kinds):
     encoders = []
     for kind in kinds:
@@ -244,6 +244,7 @@ def test_options_are_checked_before_the_tokenizer_is_trained(tmp_path, monkeypat
     assert not list(tmp_path.glob(".out*")), "nothing hidden is left"
 
 
+@pytest.mark.slow
 def test_a_changed_tokenizer_at_the_same_path_is_another(tmp_path):
     words = tmp_path / "words"
     tiny_tokenizer().save_pretrained(words)

@@ -23,7 +23,7 @@ from tests.tiny import TEXTS, save_tiny
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 GENERAL = Corpus.of([f"{text} {number} is not new" for text in TEXTS for number in range(3)])
 SHORT = {"steps": 4, "batch_size": 8, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
-OFF = {"l2_sp": 0, "ewc": 0, "layer_decay": 1, "freeze": (), "refactor_every": None}
+OFF = {"l2_sp": 0, "ewc": 0, "layer_decay": 1, "freeze": (), "refactor_every": None, "sparsity": 0}
 RULES = {"l2_sp": 0.5, "ewc": 50, "ewc_text": GENERAL, "layer_decay": 0.5, "freeze": ["embed*"]}
 
 

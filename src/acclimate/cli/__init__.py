@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from acclimate.cli import advise, auto, compare, demo, doctor, inspect, merge, periods, plan, tasks, training
+from acclimate.cli import advise, auto, compare, demo, doctor, inspect, merge, periods, plan, sequence, tasks, training
 from acclimate.cli.app import app
 from acclimate.errors import Stopped, UserError, explain_os_error, first_line, stop_on_signals
 from acclimate.files import cache_path
@@ -27,6 +27,7 @@ __all__ = [
     "merge",
     "periods",
     "plan",
+    "sequence",
     "tasks",
     "training",
 ]

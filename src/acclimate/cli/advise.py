@@ -51,6 +51,8 @@ def advise(options: AdviseOptions) -> None:
     texts = (("--corpus", options.corpus), ("--general", options.general))
     described = [word for text in texts for word in describe_text(*text, column=options.text_column)]
     described += [*task, *describe_reading(options)]
+    chosen = report["recommendation"]["options"]
+    described += [word for name, value in chosen.items() for word in ("--set", f"adapt.{name}={value}")]
     print_next(
         ["acclimate", "compare", "--model", options.model, *described, "--out", "runs/compare"],
         "to see whether adaptation helps",

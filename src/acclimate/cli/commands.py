@@ -11,7 +11,9 @@ from acclimate.errors import UserError
 
 JOURNEY = {
     "Find out": ("demo", "advise", "plan", "auto", "compare", "init"),
-    "Train": tuple("select transform adapt generate-queries finetune merge distill annotate pretrain".split()),
+    "Train": tuple(
+        "select transform adapt sequence generate-queries finetune merge distill annotate pretrain".split()
+    ),
     "Look and share": ("inspect", "periods", "methods", "push", "doctor", "bench"),
 }
 """The commands by panel of ``acclimate --help``, in the order in which they are used."""
@@ -29,6 +31,7 @@ PAGES = {
     "select": "docs/select.md",
     "transform": "docs/transform.md",
     "adapt": "docs/commands.md",
+    "sequence": "docs/sequence.md",
     "finetune": "docs/data.md",
     "generate-queries": "docs/embeddings.md",
     "merge": "docs/merging.md",

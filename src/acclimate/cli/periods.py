@@ -10,7 +10,13 @@ import typer
 from acclimate.cli.app import over_time, print_next
 from acclimate.cli.options import command
 from acclimate.options import values
-from acclimate.options.periods import PeriodsGapOptions, PeriodsSelfTrainOptions, PeriodsSplitOptions
+from acclimate.options.periods import (
+    PeriodsGapOptions,
+    PeriodsQuestionsOptions,
+    PeriodsSelfTrainOptions,
+    PeriodsSplitOptions,
+    PeriodsSurprisalOptions,
+)
 
 
 @command(
@@ -68,6 +74,45 @@ def self_train(options: PeriodsSelfTrainOptions) -> None:
     _print_place(options.out)
     if models := sorted((Path(options.out) / "models" / "seed-0").glob("*/")):
         print_next(["acclimate", "push", models[-1], "USER/NAME"], "to share the latest model")
+
+
+@command(
+    over_time,
+    PeriodsSurprisalOptions,
+    name="surprisal",
+    plugins=True,
+    example="acclimate periods surprisal --model roberta-base --corpus posts.jsonl --by year --out surprisal/",
+)
+def surprisal(options: PeriodsSurprisalOptions) -> None:
+    """Adapt a model to the text of each period, and measure held-out text of all periods under each of them.
+
+    The losses show how language changes, and the model that is surprised least is a guess of the date of a text.
+    """
+    from acclimate.periods import temporal_surprisal as run
+
+    report = _print(run(**values(options)))
+    _print_place(options.out)
+    typer.echo(f"Losses of each text: {Path(options.out) / 'texts.jsonl'}")
+    if report["base"] is not None:
+        latest = Path(options.out) / "models" / report["matrix"][-1]["model"]
+        print_next(["acclimate", "finetune", "--model", latest, "--task", "TASK", "--out", "finetuned"])
+
+
+@command(
+    over_time,
+    PeriodsQuestionsOptions,
+    name="questions",
+    example="acclimate periods questions --model gpt2 --model adapted/ --questions news.jsonl --by 2023-06",
+)
+def questions(options: PeriodsQuestionsOptions) -> None:
+    """Answer dated multiple-choice questions with decoders as they are: what they know of each period.
+
+    The first model, such as the base model, is what the others are compared with, question by question.
+    """
+    from acclimate.periods import temporal_questions as run
+
+    _print(run(**values(options)))
+    _print_place(options.out)
 
 
 def _print_place(out: Any) -> None:

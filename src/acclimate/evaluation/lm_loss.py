@@ -98,7 +98,7 @@ def language_model_loss(
         ``masked``: their number; ``texts``: number of texts;
         ``per_text``: summed loss of each text, and ``per_text_masked``: its predicted tokens;
         ``tokens``: tokens read, without special ones; ``bytes``: UTF-8 bytes of the text that they cover, and
-        ``per_text_bytes``: the same for each text, 0 for one without a token to predict;
+        ``per_text_tokens`` and ``per_text_bytes``: the same for each text, 0 for one without a token to predict;
         ``bits_per_byte``: nats * tokens / (bytes * ln 2), which does not depend on how long the tokens of a vocabulary
         are. For a causal model this is a code length, comparable across tokenizers. For a masked model it is a
         pseudo-measure: each token is predicted from both sides with, by default, 85 % of the others visible, and it is
@@ -167,6 +167,7 @@ def _measure(
         "per_text": losses,
         "per_text_masked": counts,
         "per_text_bytes": sizes,
+        "per_text_tokens": [document.tokens if document.rows else 0 for document in documents],
     }
 
 

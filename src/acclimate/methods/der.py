@@ -104,17 +104,16 @@ class LogitReplay(_Replay):
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed differences."""
         drawn = self.drawn(outputs.batch)
-        entries, logits = (
-            outputs.batch.on_device(torch.cat([getattr(example, name) for example in drawn]))
-            for name in ("entries", "logits")
-        )
+        entries = outputs.batch.on_device(torch.cat([example.entries for example in drawn]))
+        # Autocast to bfloat16 refuses to join tensors in float16.
+        logits = outputs.batch.on_device(torch.cat([example.logits.float() for example in drawn]))
         return outputs.map_states(_squared_difference, self.states(outputs, drawn), entries, logits).sum()
 
 
 def _squared_difference(found: Tensor, entries: Tensor, kept: Tensor) -> Tensor:
     """Return the mean squared difference at each position; new tokens have no kept logit."""
     found = found.gather(1, entries.long()) if entries.shape[1] else found[:, : kept.shape[1]]
-    return (found - kept.float()).square().mean(1)
+    return (found - kept).square().mean(1)
 
 
 @register(

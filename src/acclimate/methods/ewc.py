@@ -89,7 +89,8 @@ class ElasticWeights(Method):
         """Measure the Fisher information of this domain, and add it to that of earlier ones."""
         weights = {name: weight.detach() for name, weight in run.model.named_parameters()}
         old = run.carried.select(FISHER, like=weights), run.carried.select(ANCHOR, like=weights)
-        fisher, anchors = add_quadratic(*old, measure_fisher(run, self.tokens), weights, self.decay)
+        new = measure_fisher(run, self.tokens, cached=False)  # no other run starts from these weights
+        fisher, anchors = add_quadratic(*old, new, weights, self.decay)
         for name in [name for name in run.carried.tensors if name.startswith("ewc/")]:
             del run.carried.tensors[name]
         stored = {FISHER: fisher} if self.rule == "online" else {FISHER: fisher, ANCHOR: anchors}

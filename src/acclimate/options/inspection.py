@@ -26,6 +26,7 @@ from acclimate.options.numbers import (
     TokenCount,
 )
 from acclimate.options.reading import Encoding, LabelOptions
+from acclimate.options.studies import Places
 from acclimate.options.tasks import TaskLike
 from acclimate.options.training import MASK_RATE, MaxLength, Precision, Progress, Seed, TextColumn, TextInput
 
@@ -130,6 +131,10 @@ class AdviseOptions(LabelOptions):
     )
     method: Annotated[str, Option("Method of the pilot; `acclimate methods` lists them.", METHOD)] = "lm"
     documents: Annotated[Count, Option("Documents per corpus on which losses are measured.", DATA)] = 200
+    plans: Annotated[
+        Places,
+        Option("Plan to follow: folder or plan.json of `acclimate plan`.", DATA, flag="--plan", many=True),
+    ] = ()
     max_length: MaxLength = 128
     stop_words: StopWords = "english"
     text_column: TextColumn = "text"

@@ -217,5 +217,7 @@ PERIOD_VERBS: Mapping[str, type[Any]] = {
     "split": PeriodsSplitOptions,
     "gap": PeriodsGapOptions,
     "self-train": PeriodsSelfTrainOptions,
+    "surprisal": PeriodsSurprisalOptions,
+    "questions": PeriodsQuestionsOptions,
 }
 """The options of each command of ``acclimate periods``, by its name."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, METHOD, Option
-from acclimate.options.numbers import Count, Fraction, NonNegative
+from acclimate.options.numbers import Count, Fraction, NonNegative, Share
 from acclimate.options.replay import MEMORY_OPTIONS
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ HELDOUT_EVERY = 50
 """Default number of optimizer steps between measurements of the held-out loss."""
 MEASURING_OPTIONS = ("monitor", "keep_best", "patience")
 """Options of the measurements during training; they are part of the identity of the held-out text."""
-STEP_OPTIONS = ("l2_sp", "ewc", "layer_decay", "freeze", "refactor_every", *MEMORY_OPTIONS)
+SPARSITY = ("sparsity", "sparsity_choice")
+STEP_OPTIONS = ("l2_sp", "ewc", "layer_decay", "freeze", "refactor_every", *SPARSITY, *MEMORY_OPTIONS)
 """Options that are part of an identity only where they differ from the default, so that older results stay valid."""
 
 
@@ -179,6 +180,23 @@ RefactorEvery = Annotated[
         "(Glentis et al., 2025).",
     ),
 ]
+Sparsity = Annotated[
+    Share,
+    Option(
+        "Share of the weights of each linear layer that are zero throughout the training, such as 0.5.",
+        METHOD,
+        more="Embeddings, head, biases and normalizations stay dense. The result is an ordinary model, of which "
+        "``finetune`` trains all weights (SPDF, Thangarasa et al., 2023). It computes as fast as a dense one.",
+    ),
+]
+SparsityChoice = Annotated[
+    Literal["magnitude", "random"],
+    Option(
+        "Which weights are zero with --sparsity: the smallest of each layer, or random ones.",
+        METHOD,
+        more="SPDF chooses random ones of a model without training; of a trained model these cost far more.",
+    ),
+]
 
 
 def check_steps(given: Any) -> None:
@@ -193,5 +211,7 @@ def check_steps(given: Any) -> None:
                 f"'{name}' pulls the weights of the model to the base, which an adapter leaves unchanged; pull the "
                 "adapter to zero with 'weight_decay', or remove 'adapter'"
             )
+    if given.sparsity and given.adapter is not None:
+        raise ValueError("'sparsity' is for weights that train, which an adapter freezes; remove one of them")
     if given.refactor_every is not None and given.adapter is None:
         raise ValueError("'refactor_every' is for adapters; add 'adapter', such as lora, or remove it")

@@ -53,6 +53,8 @@ from acclimate.options.steps import (
     Monitor,
     Patience,
     RefactorEvery,
+    Sparsity,
+    SparsityChoice,
     check_steps,
 )
 from acclimate.options.vocabulary import NewTokens, NewTokenSettings, check_new_tokens
@@ -244,6 +246,8 @@ class TrainingOptions:
     precision: Precision = "auto"
     optimizer: Optimizer = "adamw"
     weights: Weights = "fp32"
+    sparsity: Sparsity = 0.0
+    sparsity_choice: SparsityChoice = "magnitude"
     compile: Compile = False
     gradient_checkpointing: GradientCheckpointing = None
     max_memory: MaxMemory = None

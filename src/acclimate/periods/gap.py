@@ -38,7 +38,9 @@ def _temporal_gap(options: PeriodsGapOptions) -> TemporalReport:
     trainings = Trainings(options, folder)
     runs = [
         [
-            trainings.run(options.model, dated.part(sample(train, size, f"{period.name}/{seed}"), dated.tested), seed)
+            trainings.run(
+                options.model, dated.placed.part(sample(train, size, f"{period.name}/{seed}"), dated.tested), seed
+            )
             for seed in range(options.seeds)
         ]
         for period, train in dated.train.items()

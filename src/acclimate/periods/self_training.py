@@ -58,14 +58,19 @@ def _temporal_self_training(options: PeriodsSelfTrainOptions) -> TemporalReport:
     key = [own, {period.name: texts_fingerprint(texts) for period, texts in unlabelled.items()}]
     chains = [
         trainings.kept(
-            [*trainings.identity(options.model, dated.part(dated.train[dated.periods[0]], dated.tested), seed), *key],
+            [
+                *trainings.identity(
+                    options.model, dated.placed.part(dated.train[dated.periods[0]], dated.tested), seed
+                ),
+                *key,
+            ],
             _Chain(options, dated, unlabelled, trainings, folder / "models" / f"seed-{seed}", seed).run,
         )
         for seed in range(options.seeds)
     ]
     rows, pairs = [], []
     for place, period in enumerate(dated.periods[1:], start=1):
-        scored = dated.part(dated.task.train, dated.test[period]).scoring()
+        scored = dated.placed.part(dated.task.train, dated.test[period]).scoring()
         part = dated.places(period)
         after, before = (
             [chain["predicted"][stage][part] for chain in chains] for stage in (place, 0)
@@ -158,7 +163,9 @@ class _Chain:
         first = self.dated.periods[0]
         learned = list(self.dated.train[first])
         place = self.folder / first.name
-        found = self.trainings.train(self.options.model, self.dated.part(learned, self.dated.tested), self.seed, place)
+        found = self.trainings.train(
+            self.options.model, self.dated.placed.part(learned, self.dated.tested), self.seed, place
+        )
         predicted, labelled = [found["predicted"]], []
         for period, texts in self.unlabelled.items():
             new, counts = self._label(place, period, texts)
@@ -167,7 +174,7 @@ class _Chain:
             if new:  # else the model of the previous period is also that of this one
                 start = place if self.options.start == "previous" else self.options.model
                 place = self.folder / period.name
-                task = self.dated.part(learned, self.dated.tested)
+                task = self.dated.placed.part(learned, self.dated.tested)
                 found = self.trainings.train(start, task, self.seed, place)
             predicted.append(found["predicted"])
         for other in self.folder.iterdir():

@@ -33,22 +33,49 @@ REPORT = "periods.json"
 
 
 @dataclass(frozen=True)
-class DatedTask:
-    """The examples of a task by period.
+class PlacedRows:
+    """The examples of a task with their periods.
 
     Attributes:
         task: All examples, as train and as test, so that classes have the same numbers in all periods.
-        train: What can be learned from, by period, in order of time.
-        test: What models are tested on; no text is in both, or in two periods.
-        notes: Lines on what is not used.
+        periods: The period of each example.
         report: How many rows each period has.
     """
 
     task: Any
+    periods: Sequence[Period]
+    report: DateReport
+
+    def part(self, train: Sequence[Any], test: Sequence[Any]) -> Any:
+        """Return a task with some of the examples."""
+        return replace(self.task, train=list(train), test=list(test), dev=[])
+
+
+@dataclass(frozen=True)
+class DatedTask:
+    """The examples of a task by period.
+
+    Attributes:
+        placed: All examples.
+        train: What can be learned from, by period, in order of time.
+        test: What models are tested on; no text is in both, or in two periods.
+        notes: Lines on what is not used.
+    """
+
+    placed: PlacedRows
     train: Mapping[Period, Sequence[Any]]
     test: Mapping[Period, Sequence[Any]]
     notes: Sequence[str]
-    report: DateReport
+
+    @property
+    def task(self) -> Any:
+        """All examples as one task."""
+        return self.placed.task
+
+    @property
+    def report(self) -> DateReport:
+        """How many rows each period has."""
+        return self.placed.report
 
     @property
     def periods(self) -> list[Period]:
@@ -59,10 +86,6 @@ class DatedTask:
     def tested(self) -> list[Any]:
         """The test examples of all periods, one period after the other."""
         return [example for examples in self.test.values() for example in examples]
-
-    def part(self, train: Sequence[Any], test: Sequence[Any]) -> Any:
-        """Return a task with some of the examples."""
-        return replace(self.task, train=list(train), test=list(test), dev=[])
 
     def places(self, period: Period) -> slice:
         """Return where the test examples of a period are in :attr:`tested`."""
@@ -78,20 +101,24 @@ class DatedTask:
             metric: The metric.
         """
         own = self.places(period)
-        scoring = self.part(self.task.train, self.test[period]).scoring()
+        scoring = self.placed.part(self.task.train, self.test[period]).scoring()
         made = [
             [scoring.resampler(run["gold"][own], run["predicted"][own], metric) for run in seeds] for seeds in runs
         ]
         return Column(made[0][0][0], [[score for _, score in seeds] for seeds in made])
 
 
-def _read_rows(options: TemporalTaskOptions) -> tuple[list[dict[str, Any]], str, Any]:
-    """Return the rows of all splits of a task, its name, and the options of how it is read.
+def place_rows(options: Any) -> PlacedRows:
+    """Read the rows of all splits of a task that have usable dates.
+
+    Args:
+        options: The task, its dates and its periods (:class:`acclimate.options.periods.PeriodOptions`).
 
     Raises:
-        UserError: If it cannot be read as rows.
+        UserError: If the task cannot be read as rows, has no column of dates, or no row has a usable date.
     """
-    source, column = options.task, None  # type: ignore[attr-defined]
+    report = DateReport(Periods.parse(options.by))
+    source, column = options.task, None
     if hasattr(source, "task_kind"):
         raise UserError("A loaded task has no dates any more; give its folder, its file, or its rows.")
     name = default_task_name(source) if isinstance(source, str | Path) else "task"
@@ -100,26 +127,11 @@ def _read_rows(options: TemporalTaskOptions) -> tuple[list[dict[str, Any]], str,
     elif isinstance(source, str | Path):
         source, column = find_task(source)
     reading = replace(options, text_column=column) if column else options
-    tables = read_tables(source, name, reading)
-    return [row for table in tables.values() for _, row in table.rows], name, reading
-
-
-def read_dated_task(options: TemporalTaskOptions, periods: int = 2) -> DatedTask:
-    """Read a task, and divide its examples by period and at random into train and test.
-
-    Args:
-        options: The task, its dates and its periods.
-        periods: Fewest periods that are needed.
-
-    Raises:
-        UserError: If the task cannot be read, or has too few periods.
-    """
-    report = DateReport(Periods.parse(options.by))
-    rows, name, reading = _read_rows(options)
+    rows = [row for table in read_tables(source, name, reading).values() for _, row in table.rows]
     column = choose_date_column(name, options.date_column, list(dict.fromkeys(key for row in rows for key in row)))
     placed = [(row, period) for row in rows if (period := report.place(row.get(column), options.date_format))]
     if not placed:
-        report.keep(options.least, periods, "row")  # raises
+        report.keep(1, 1, "row")  # raises
     own = [row for row, _ in placed]
     columns = {key: getattr(reading, key) for key in ("text_column", "pair_column", "label_column", "task_kind")}
     task = load_task({"train": own, "test": own}, name=name, **columns)
@@ -128,11 +140,21 @@ def read_dated_task(options: TemporalTaskOptions, periods: int = 2) -> DatedTask
             f"The task '{name}' is of the kind '{task.task_kind}', whose rows are no single items, so they cannot be "
             "divided by date; give a task of classes, numbers, entities or multiple choice."
         )
+    return PlacedRows(task, [period for _, period in placed], report)
+
+
+def read_dated_task(options: TemporalTaskOptions) -> DatedTask:
+    """Read a task, and divide its examples by period and at random into train and test.
+
+    Raises:
+        UserError: If the task cannot be read, or fewer than two periods have enough rows.
+    """
+    placed = place_rows(options)
+    task, report = placed.task, placed.report
     kind, seen, repeated = find_task_kind(task), dict[str, Period](), 0
-    order = sorted(range(len(own)), key=lambda place: placed[place][1])
     members: dict[Period, list[Any]] = {}
-    for place in order:
-        example, period = task.train[place], placed[place][1]
+    for place in sorted(range(len(placed.periods)), key=lambda place: placed.periods[place]):
+        example, period = task.train[place], placed.periods[place]
         text = fold_text(kind.item_text(example))
         if seen.setdefault(text, period) != period:
             repeated += 1
@@ -140,7 +162,7 @@ def read_dated_task(options: TemporalTaskOptions, periods: int = 2) -> DatedTask
             continue
         members.setdefault(period, []).append(example)
     train, test = dict[Period, list[Any]](), dict[Period, list[Any]]()
-    for period in report.keep(options.least, periods, "row"):
+    for period in report.keep(options.least, 2, "row"):
         examples = members[period]
         groups = [getattr(one, "document", None) or fold_text(kind.item_text(one)) for one in examples]
         labels = [getattr(one, "places", (0,)) for one in examples]
@@ -155,7 +177,7 @@ def read_dated_task(options: TemporalTaskOptions, periods: int = 2) -> DatedTask
     notes = report.describe()
     if repeated:
         notes.append(f"Not used: {repeated:,} with the same text as one of an earlier period.")
-    return DatedTask(task, train, test, notes, report)
+    return DatedTask(placed, train, test, notes)
 
 
 def sample(examples: Sequence[Any], count: int, seed: str) -> list[Any]:

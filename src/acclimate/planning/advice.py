@@ -7,6 +7,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,15 @@ from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.files import check_report_file, write_json
+from acclimate.inspect.specificity import gains_of_texts, specificity
 from acclimate.methods import get, lookup
 from acclimate.model_kinds import get_kind, loss_terms
 from acclimate.models import load_language_model
 from acclimate.options import verb
 from acclimate.options.inspection import AdviseOptions
 from acclimate.planning.advice_text import advice_text
+from acclimate.planning.plans import read_plan
+from acclimate.planning.recommendation import recommend
 from acclimate.planning.vocabulary import count_words, fragmentation, overlap
 from acclimate.progress import Progress
 from acclimate.results import Measurements
@@ -53,8 +57,10 @@ def _advise(options: AdviseOptions) -> Measurements:
 
     Returns:
         ``vocabulary`` and ``fragmentation`` (:mod:`acclimate.planning.vocabulary`); ``loss`` of the base model on each
-        text, with the difference to general text; ``pilot``: its gain, projection and forgetting; and ``words``, the
-        explanation: for each measurement ``about``, ``says`` and ``does_not_say``.
+        text, with the difference to general text; ``pilot``: its gain, projection and forgetting, and with a task its
+        specificity; ``recommendation``: what to do, why, and the gain that the pilot lets expect
+        (:mod:`acclimate.planning.recommendation`); and ``words``, the explanation: for each measurement ``about``,
+        ``says`` and ``does_not_say``.
 
     Raises:
         UserError: If a text or the model cannot be read, there is too little text, or the method cannot run a pilot.
@@ -63,12 +69,13 @@ def _advise(options: AdviseOptions) -> Measurements:
     steps, batch_size, documents = options.pilot_steps, options.batch_size, options.documents
     max_length, seed, progress = options.max_length, options.seed, options.progress
     labelled = open_task(options.task, options, text_column=None)
+    plans = [read_plan(path) for path in options.plans]
     if steps:
         _check_method(options.method, labelled)
     train, held_out = as_corpus(options.corpus, options.text_column, options.encoding).split(HELD_OUT, 0)
     stops = read_stop_words(options.stop_words)
     report: dict[str, Any] = {"acclimate": __version__, "model": str(options.model)}
-    report |= {"documents": documents, "seed": seed}
+    report |= {"documents": documents, "seed": seed, "plans": plans}
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-advise-")))
         source = str(options.model)
@@ -91,6 +98,11 @@ def _advise(options: AdviseOptions) -> Measurements:
         if labelled is not None:
             samples["task"] = task_text(labelled)
             texts["task"] = subsample_documents(samples["task"], documents)
+        counted = samples["domain"][:TOKENIZED]
+        lengths = list(map(len, tokenizer(counted, add_special_tokens=False)["input_ids"]))
+        report["tokens"] = round(train.report.documents * sum(lengths) / len(lengths))
+        report["parameters"] = sum(weight.numel() for weight in loaded.model.parameters())
+        report["labels"] = len(samples["task"]) if labelled is not None else None
         report |= _word_statistics({name: some[:MAX_COUNTED] for name, some in samples.items()}, tokenizer, stops)
         losses = _losses(source, texts, max_length)
         report["loss"] = _compare_losses(losses)
@@ -100,6 +112,7 @@ def _advise(options: AdviseOptions) -> Measurements:
             rows = tokenize(Corpus.of(sample), tokenizer, max_length, progress=False)
             epoch_steps = train.report.documents * len(rows) / len(sample) / batch_size
             report["pilot"]["projection"] = _project_change(report["pilot"]["curve"], math.ceil(epoch_steps))
+    report["recommendation"] = asdict(recommend(report))
     report["words"] = advice_text(report)
     if options.out is not None:
         write_json(options.out, report)
@@ -257,7 +270,13 @@ def _run_pilot(
     )
     lines = [json.loads(line) for line in (result.out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     after = _losses(str(result.out), texts, options.max_length)
+    found: dict[str, Any] = {}
+    if "task" in texts:
+        gains = (gains_of_texts(before[name], after[name]) for name in ("task", "general"))
+        unit = "nats" if get_kind(before["task"]["kind"]).uses_masking else "bits per byte"
+        found["specificity"] = {**specificity(*gains).as_dict(), "unit": unit}
     return {
+        **found,
         "steps": options.pilot_steps,
         **{name: getattr(options, name) for name in ("batch_size", "learning_rate", "method")},
         "tokens": result.tokens,

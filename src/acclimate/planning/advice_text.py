@@ -31,7 +31,9 @@ def advice_text(report: dict[str, Any]) -> list[dict[str, str]]:
                 "does_not_say": NOT_ABOUT_TASKS,
             }
         )
-    return parts
+    found = report["recommendation"]
+    says = " ".join([found["says"], *found["reasons"]])
+    return [*parts, {"about": "recommendation", "says": says, "does_not_say": NOT_ABOUT_TASKS}]
 
 
 def verdict(found: dict[str, Any]) -> str:

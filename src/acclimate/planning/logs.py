@@ -14,6 +14,8 @@ from acclimate.options.replay import REPLAY_SHARE
 from acclimate.results import StudyResults
 
 Row = dict[str, Any]
+DOMAIN = ("domain", "domain text")
+"""Names of the domain text in the mixture of an adaptation, with a mix and without one."""
 RESULTS, LOG, STATE = "results.json", "log.jsonl", "trainer_state.json"
 
 
@@ -156,7 +158,7 @@ def loss_points(results: StudyResults) -> Iterable[Row]:
                 "domain_loss": domain.before,
                 "general_loss": general.before,
             }
-        mixed = next((text["realized"] for text in row.mix if text["name"] == "domain"), None)
+        mixed = next((text["realized"] for text in row.mix if text["name"] in DOMAIN), None)
         share = shares.get(row.method, 1.0) if mixed is None else mixed
         found = [dict(zip(loss.adapt_seeds, loss.by_seed, strict=False)).get(row.seed) for loss in (domain, general)]
         if share is not None and None not in found:

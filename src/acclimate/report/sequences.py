@@ -74,8 +74,8 @@ def _intervals(results: StudyResults) -> Table:
             cells = [Entry(row.model), Entry(row.method), Entry(row.measure), Entry(name)]
             cells.append(number_entry(spread.mean, digits, scale))
             cells += [_bounds(ends, digits, scale) for ends in (spread.seeds, spread.orders)]
-            cells.append(signed_entry(change and change.mean, digits, scale))
-            cells.append(_bounds(change and change.seeds, digits, scale, signed=True))
+            cells.append(signed_entry(change.mean if change else None, digits, scale))
+            cells.append(_bounds(change.seeds if change else None, digits, scale, signed=True))
             table.rows.append(cells)
     return table
 
@@ -84,6 +84,19 @@ def _bounds(ends: list[float] | None, digits: int, scale: float, *, signed: bool
     if ends is None:
         return DASH
     return Entry(" to ".join((with_sign if signed else plain)(scale * end, digits) for end in ends), ends[0])
+
+
+def sequence_groups(results: StudyResults) -> tuple[list[str], dict[str, list[list[Entry]]]]:
+    """Return the columns and the rows of a table for the terminal, by what was measured."""
+    names = ("average", "gain", "forgetting", "forward")
+    groups: dict[str, list[list[Entry]]] = {}
+    for row in results.sequences:
+        scale, digits = SCALES[row.measure]
+        group = f"{row.model}: {row.measure}" if len(results.models) > 1 else row.measure
+        means = [row.measures[name].mean if name in row.measures else None for name in names]
+        shown = [number_entry(means[0], digits, scale), *(signed_entry(mean, digits, scale) for mean in means[1:])]
+        groups.setdefault(group, []).append([Entry(row.method), *shown])
+    return ["", *names], groups
 
 
 @styled

@@ -25,6 +25,7 @@ from acclimate.report.formatting import (
     signed,
 )
 from acclimate.report.next_steps import Step, next_steps
+from acclimate.report.sequences import sequence_groups
 from acclimate.report.summary import summarize
 from acclimate.report.tables import BEFORE_TRAINING, tables
 from acclimate.results import StudyResults
@@ -163,6 +164,9 @@ def results_table(results: StudyResults) -> list[rich.table.Table]:
         title = f"{loss_title(results.losses)}; change with 95 % interval"
         groups = _group((_text_name(results, row), _loss_cells(row)) for row in results.losses)
         shown.append(_terminal_table(title, ["", "before", "after", "change", "%"], groups))
+    if results.sequences:
+        names, groups = sequence_groups(results)
+        shown.append(_terminal_table("Domains one after the other, means over seeds and orders", names, groups))
     return shown
 
 

@@ -356,7 +356,7 @@ class StudyConfig(Strict):
         searches: list[Any] = [copy.search, *(method.search for method in copy.methods)]
         for method in copy.methods:
             for given in (method.model_extra, method.search and method.search.model_extra):
-                locate_settings(given, _files_of(method.name), folder)
+                locate_settings(given, paths.files_of(method.name), folder)
         adapt: Any = copy.adapt
         options = [adapt.given(), *(method.adapt for method in copy.methods)]
         located = paths.locate_mixture(adapt.given(), folder)
@@ -445,10 +445,3 @@ def find_section(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for inner in get_args(annotation) if (found := find_section(inner))), None)
-
-
-def _files_of(method: str) -> set[str]:
-    """Return the parameters of a method that are file paths; none for an unknown method, which is reported later."""
-    from acclimate.methods import current_name, lookup, names
-
-    return set(lookup(method).files) if current_name(method) in names() else set()

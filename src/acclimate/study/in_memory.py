@@ -90,7 +90,7 @@ def place_data(described: Mapping[str, Any], out: Path) -> InitOptions:
     given = {name: value for name, value in described.items() if not _is_default(value, ())}
     for name in TEXTS:
         if name in given:
-            given[name] = _place_text(given[name], out / DATA_FOLDER / f"{name}.jsonl")
+            given[name] = place_text(given[name], out / DATA_FOLDER / f"{name}.jsonl")
     if "task" in given:
         given["task"] = _place_task(given["task"], out / DATA_FOLDER)
     return build(InitOptions, file=out / STUDY_FILE, **given)
@@ -100,7 +100,7 @@ def _is_default(value: Any, default: Any) -> bool:
     return value is None or (type(value) is type(default) and value == default)
 
 
-def _place_text(value: Any, file: Path) -> Any:
+def place_text(value: Any, file: Path) -> Any:
     """Return names of files and datasets as they are; write texts in memory to a file."""
     corpus = as_corpus(value)
     if corpus.report.sources != ["memory"]:

@@ -133,3 +133,10 @@ def _locate_part(source: str, folder: Path) -> str:
     here = folder / path
     looks_like_path = source.startswith(".") or path.suffix != "" or any(mark in source for mark in "*?[")
     return os.path.realpath(here) if here.exists() or looks_like_path else source
+
+
+def files_of(method: str) -> set[str]:
+    """Return the parameters of a method that are file paths; none for an unknown method, which is reported later."""
+    from acclimate.methods import current_name, lookup, names
+
+    return set(lookup(method).files) if current_name(method) in names() else set()

@@ -84,8 +84,6 @@ def check_names(config: StudyConfig) -> None:
         return
     if len(config.sections["sequence"]) > 1:
         raise UserError("study: 'sequence' is a single section; give one, with all methods.")
-    if len(names) < 2:
-        raise UserError("study: 'sequence' needs at least two domains.")
     found = {method.label: method for method in config.methods if method.name != UNADAPTED}
     for name in (*(spec.methods or ()), *(spec.separate or ()), *spec.joint):
         if name not in found:
@@ -105,8 +103,8 @@ def _check_orders(orders: Sequence[Sequence[str]], names: Sequence[str]) -> None
         for name in order:
             if name not in names:
                 raise unknown_name_error("domain in an order under 'sequence':", name, names)
-        if len(set(order)) < len(order) or {*order} != {*orders[0]} or len(order) < 2:
-            raise UserError("study: sequence: each order must name the same domains, at least two, and each once.")
+        if len(set(order)) < len(order) or {*order} != {*orders[0]} or not order:
+            raise UserError("study: sequence: each order must name the same domains, and each once.")
 
 
 def domain_orders(inputs: StudyInputs) -> list[tuple[str, ...]]:
@@ -124,7 +122,7 @@ def domain_orders(inputs: StudyInputs) -> list[tuple[str, ...]]:
     if spec.orders == "similarity":
         return [similar_order({name: inputs.heldout[name].texts for name in names})]
     if spec.orders > (most := math.factorial(len(names))):
-        raise UserError(f"study: sequence: {len(names)} domains have {most} orders, and {spec.orders} are asked for.")
+        raise UserError(f"study: sequence: {spec.orders} different orders are asked for, and the domains have {most}.")
     rng, found = np.random.default_rng([spec.seed, 13]), dict[tuple[str, ...], None]()
     while len(found) < spec.orders:
         found[tuple(names[index] for index in rng.permutation(len(names)))] = None

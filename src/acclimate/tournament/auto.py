@@ -11,6 +11,22 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.errors import UserError
+from acclimate.files import atomic_folder, read_json_object, write_json
+from acclimate.merging.merge import find_folder
+from acclimate.methods import lookup
+from acclimate.options import build, option_fields, verb
+from acclimate.options.auto import AutoOptions
+from acclimate.options.numbers import MAX_SEED
+from acclimate.options.reading import LabelOptions
+from acclimate.progress import print_message
+from acclimate.records import fingerprint
+from acclimate.study.backend import Backend
+from acclimate.study.compare import check_study_folder
+from acclimate.study.draft import draft_study
+from acclimate.study.in_memory import CompareCall, place_data
+from acclimate.study.jobs.base import RunContext
+from acclimate.study.workers import visible_gpus
 from acclimate.tournament.claim import ClaimResult, GeneralLosses, make_claim
 from acclimate.tournament.plan import (
     BASE,
@@ -33,24 +49,11 @@ from acclimate.tournament.plan import (
 from acclimate.tournament.racing import Decision, RungResult, decide, item_scores, shrunken_gain
 from acclimate.tournament.report import AutoResult, RaceRow, describe_plan
 from acclimate.tournament.stages import Scored, Stage, StageResult, Stages
-from acclimate.errors import UserError
-from acclimate.files import atomic_folder, read_json_object, write_json
-from acclimate.merging.merge import find_folder
-from acclimate.options import build, option_fields, verb
-from acclimate.options.auto import AutoOptions
-from acclimate.options.numbers import MAX_SEED
-from acclimate.options.reading import LabelOptions
-from acclimate.progress import print_message
-from acclimate.records import Record, fingerprint
-from acclimate.study.backend import Backend
-from acclimate.study.compare import check_study_folder
-from acclimate.study.draft import draft_study
-from acclimate.study.in_memory import CompareCall, place_data
-from acclimate.study.jobs.base import RunContext
-from acclimate.study.workers import visible_gpus
 
 STATE, RESULT, PAGE, MODEL = "tournament.json", "results.json", "report.html", "model"
 CLAIM = "claim"
+FORGETFUL: Any = "forgetful"
+"""Reason to drop an entrant that certainly lost more general text than the limit, whatever its score."""
 Run = Callable[[Stage], StageResult]
 REASONS = {
     "leader": "leads",
@@ -59,8 +62,9 @@ REASONS = {
     "dip": "goes on: its loss has not recovered from the rise at the start",
     "worse": "dropped: worse than the leader",
     "budget": "dropped: no time for it",
+    "forgetful": "dropped: loses more general text than the limit",
 }
-AT_THE_END = {"leader": "leads", "worse": "worse than the leader"}
+AT_THE_END = {"leader": "leads", "worse": "worse than the leader", "forgetful": "loses more than the limit"}
 """The same in the last rung, which drops no one."""
 
 
@@ -143,9 +147,11 @@ def run_race(
         room = None
         if not is_last:
             room = _room(plan, race.prices, number + 1, [one.label for one in alive], spent())
+        forgetful = {label for label, scored in found.entrants.items() if _is_above(scored, limit)}
         results = [
             RungResult(label, scores[label], [curve for curve in scored.curves if curve])
             for label, scored in found.entrants.items()
+            if label not in forgetful
         ]
         decisions = decide(
             results,
@@ -153,8 +159,12 @@ def run_race(
             decisions=max(1, len(plan.rungs) - 1),
             room=None if room is None else room + 1,
         )
+        decisions += [
+            Decision(label, float(scores[label].mean()), 0.0, 1.0, "always" if label == CHEAPEST else FORGETFUL)
+            for label in forgetful
+        ]
         race.rows += _rows(stage, decisions, found, scores, AT_THE_END if is_last else REASONS)
-        goes_on = {one.name for one in decisions if one.goes_on}
+        goes_on = {one.name for one in decisions if one.goes_on and one.reason != FORGETFUL}
         alive = [one for one in alive if one.label in goes_on]
         if room is not None and (room < min(2, len(alive)) or not alive):
             race.notes.append(
@@ -165,6 +175,12 @@ def run_race(
     race.entrants = len(gains)
     _crown(race, gains, known, found, limit)
     return race
+
+
+def _is_above(scored: Scored, limit: float | None) -> bool:
+    """Return whether the interval of the increase of the loss on general text is above the limit."""
+    row = scored.losses.get("general")
+    return limit is not None and row is not None and row.difference is not None and row.difference.low > limit
 
 
 def _crown(
@@ -498,6 +514,11 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
 
 def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
     facts, dev_items = stages.facts(options.minutes, None if options.instruct is None else str(options.instruct))
+    for name in options.methods:
+        lookup(name)
+    usable, unwanted = facts.usable, "it is not among --methods"
+    if options.methods:
+        facts = replace(facts, usable=lambda name: usable(name) if name in options.methods else unwanted)
     entrants, skipped = choose_entrants(facts)
     stage = Stage(
         name="timing",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,6 @@ import numpy as np
 import yaml
 
 from acclimate.adaptation_rows import monitored_points, read_curves
-from acclimate.tournament.confirming import count_reads
-from acclimate.tournament.plan import BASE, CHEAPEST, Entrant, Facts, Price, Prices, Skipped, choose_entrants
 from acclimate.errors import UserError, first_line
 from acclimate.evaluation.embeddings import is_sentence_encoder
 from acclimate.evaluation.statistics import PairedPredictions
@@ -38,6 +36,8 @@ from acclimate.study.jobs.base import JobGraph, Outcome, RunContext, StudyView
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.lm_loss import LmLossJob, TextLoss
 from acclimate.study.summary import TaskResult, scoring_of, summarize
+from acclimate.tournament.confirming import count_reads
+from acclimate.tournament.plan import BASE, CHEAPEST, Entrant, Facts, Price, Prices, Skipped, choose_entrants
 
 PILOT_SHARE, PILOT_SECONDS = 0.003, (2.0, 15.0)
 """Share of the time for which each entrant is adapted to time it, and the least and most seconds of that."""
@@ -101,14 +101,14 @@ class StageResult:
         failed: Why the others have none, by label.
         scoring: Mean seconds of one fine-tuning on every task.
         measuring: Mean seconds of measuring the losses of one model.
-        results: The results of the stage as a study; None in a simulation.
+        summarize: Returns the results of the stage as those of a study; None in a simulation.
     """
 
     entrants: dict[str, Scored]
     failed: dict[str, str] = field(default_factory=dict)
     scoring: float | None = None
     measuring: float | None = None
-    results: StudyResults | None = None
+    summarize: Callable[[], StudyResults] | None = None
 
 
 def stage_study(base: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
@@ -196,13 +196,10 @@ class Stages:
             self.context.progress,
         )
         kept, skipped, tokens = [first], list[Skipped](), 0.0
+        jobs = self._adaptations(stage, others)
         for entrant in others:
             try:
-                study = stage_study(self.base, Stage.from_dict({**stage, "entrants": [first, entrant]}))
-                graph = plan_jobs(self._read(study)[0])
-                job = next(
-                    job for job in graph.jobs.values() if isinstance(job, AdaptJob) and job.place.method == entrant.label
-                )
+                job = jobs[entrant.label] if jobs else self._adaptations(stage, [entrant], alone=True)[entrant.label]
                 speed, overhead, size = time_adaptation(job, self.context.backend, self.context.out, seconds=seconds)
             except (UserError, RuntimeError, MemoryError) as error:
                 if entrant.label == CHEAPEST:
@@ -215,6 +212,22 @@ class Stages:
         prices.timing = time.monotonic() - began
         return prices, kept, skipped, tokens
 
+    def _adaptations(self, stage: Stage, entrants: Sequence[Entrant], *, alone: bool = False) -> dict[str, AdaptJob]:
+        """Return an adaptation of each entrant; none if an entrant cannot be planned, unless it is ``alone``.
+
+        Raises:
+            UserError: If an entrant that is alone cannot be planned.
+        """
+        study = stage_study(self.base, Stage.from_dict({**stage, "entrants": [stage.entrants[0], *entrants]}))
+        try:
+            graph = plan_jobs(self._read(study)[0])
+        except UserError:
+            if alone:
+                raise
+            return {}
+        jobs = (job for job in graph.jobs.values() if isinstance(job, AdaptJob) and not job.is_shared_base)
+        return {str(job.place.method): job for job in jobs}
+
     def facts(self, minutes: float, instruct: str | None) -> tuple[Facts, int]:
         """Return what the choice of entrants depends on, and the number of dev items.
 
@@ -222,7 +235,9 @@ class Stages:
             UserError: If an input of the study is missing or wrong, or a task has no dev split.
         """
         entrants, _ = choose_entrants(Facts(kind="", documents=0, train_rows=1, replayable=False, minutes=minutes))
-        study = stage_study(self.base, Stage(name="plan", entrants=entrants[:1], tokens=1, seeds=[0], evaluate_on="dev"))
+        study = stage_study(
+            self.base, Stage(name="plan", entrants=entrants[:1], tokens=1, seeds=[0], evaluate_on="dev")
+        )
         inputs, _ = self._read(study)
         (model,), (domain,) = inputs.config.models, inputs.config.domains
         kind = kind_of_checkpoint(load_config(model.path).architectures, model.path)
@@ -264,9 +279,10 @@ class Stages:
         from acclimate.cards import write_model_cards
         from acclimate.report import write_report
 
-        if found.results is not None:
-            write_report(found.results, self.context.out / CLAIM_PAGE)
-            write_model_cards(found.results, self.context.out)
+        if found.summarize is not None:
+            results = found.summarize()
+            write_report(results, self.context.out / CLAIM_PAGE)
+            write_model_cards(results, self.context.out)
 
     def _read(self, study: Mapping[str, Any]) -> tuple[StudyInputs, Contamination]:
         inputs = read_study(StudyConfig.of(study), self.context.backend)
@@ -287,8 +303,9 @@ def _collect(
     Raises:
         UserError: If the base model has no scores.
     """
-    results = summarize(inputs, graph, outcomes, out, contamination=contamination)
-    made, store, view = StageResult({}, results=results), JobStore(out), StudyView(inputs, graph, outcomes, out)
+    made, store, view = StageResult({}), JobStore(out), StudyView(inputs, graph, outcomes, out)
+    losses: list[LossRow] = LmLossJob.rows(view)["losses"]
+    made.summarize = lambda: summarize(inputs, graph, outcomes, out, contamination=contamination)
     (domain,) = inputs.config.domains
     metrics = {task.name: inputs.tasks[domain.name, task.name].metric for task in domain.tasks}
     runs: dict[tuple[str, str], dict[int, TaskResult]] = {}
@@ -317,7 +334,7 @@ def _collect(
             ],
             seconds=float(np.mean([store.seconds(job) for job in adapted])) if adapted else None,
             curves=[_heldout_curve(out / "models" / job.key) for job in adapted] if stage.monitored else [],
-            losses={row.text: row for row in results.losses if row.method == label},
+            losses={row.text: row for row in losses if row.method == label},
             general=_general_losses([outcomes[job.key].result for job in entries if job.place.text == "general"]),
             folder=next((out / "models" / job.key for job in entries if job.makes_model and label != BASE), None),
         )
@@ -339,7 +356,7 @@ def _heldout_curve(folder: Path) -> list[float]:
 
 
 def _general_losses(results: Sequence[TextLoss]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the loss on each text that has tokens (models, texts), and these tokens (texts,); None without results."""
+    """Return the loss on each text with tokens (models, texts), and these tokens (texts,); None without results."""
     if not results:
         return None
     counts = np.asarray(results[0].per_text_masked or [1] * len(results[0].per_text), dtype=float)

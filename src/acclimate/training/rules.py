@@ -26,6 +26,7 @@ from acclimate.updates import (
     LayerwiseDecay,
     PullToStart,
     Refactorization,
+    StaticSparsity,
     UpdateRule,
     freeze,
     summed_fisher,
@@ -43,8 +44,10 @@ def check_rules(options: AdaptOptions) -> dict[str, Any]:
     An option with its default is None there, as in results of versions without it.
 
     Raises:
-        UserError: If EWC has no text, or a text has no EWC.
+        UserError: If EWC has no text, a text has no EWC, or a choice of weights has no sparsity.
     """
+    if options.sparsity_choice == "random" and not options.sparsity:
+        raise UserError("'sparsity_choice' needs a share of weights that are zero; give it with --sparsity.")
     if bool(options.ewc) != (options.ewc_text is not None):
         missing = "general text to measure importance on; give it with --ewc-text" if options.ewc else "--ewc above 0"
         raise UserError(f"'{'ewc' if options.ewc else 'ewc_text'}' needs {missing}.")
@@ -81,6 +84,9 @@ def add_update_rules(
     added: list[UpdateRule] = []
     if options.freeze:
         print_message(freeze(context.model, options.freeze), enabled=context.progress)
+    if options.sparsity:  # before other rules copy the weights
+        added.append(StaticSparsity(context.model, options.sparsity, options.sparsity_choice, options.seed))
+        print_message(added[-1].describe(), enabled=context.progress)
     if options.layer_decay < 1:
         added.append(LayerwiseDecay(context.model, options.layer_decay))
     if options.l2_sp:
@@ -98,16 +104,19 @@ def add_update_rules(
     return CombinedRules(rules) if len(rules) > 1 else next(iter(rules), None)
 
 
-def measure_fisher(context: AdaptContext, tokens: int = FISHER_TOKENS) -> dict[str, Tensor]:
-    """Return the diagonal of the Fisher information per predicted token of a text, by weight; it is cached.
+def measure_fisher(context: AdaptContext, tokens: int = FISHER_TOKENS, cached: bool = True) -> dict[str, Tensor]:
+    """Return the diagonal of the Fisher information per predicted token of a text, by weight.
 
     Args:
         context: The adaptation, with the text as its rows.
         tokens: Maximum tokens of the text to read.
+        cached: Whether it is stored in the cache; it is as large as the model.
 
     Raises:
         UserError: As :func:`acclimate.updates.summed_fisher`.
     """
+    if not cached:
+        return context.seeded(partial(_measure_fisher, context, tokens))
     masking = context.masking.identity() if isinstance(context.masking, Strategy) else repr(context.masking)
     names = [name for name, weight in context.model.named_parameters() if weight.requires_grad]
     options = {"tokens": tokens, "masking": masking, "weights": names}

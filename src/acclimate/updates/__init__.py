@@ -11,6 +11,7 @@ from acclimate.updates.importance import (
 from acclimate.updates.layers import LayerwiseDecay, freeze, parameter_groups
 from acclimate.updates.refactorization import Refactorization
 from acclimate.updates.rules import CombinedRules, FreezeOtherRows, SoftMask, UpdateRule
+from acclimate.updates.sparsity import StaticSparsity
 
 __all__ = [
     "CombinedRules",
@@ -19,6 +20,7 @@ __all__ = [
     "PullToStart",
     "Refactorization",
     "SoftMask",
+    "StaticSparsity",
     "UpdateRule",
     "estimate_sampling_error",
     "freeze",
