@@ -111,6 +111,7 @@ def run_race(
     limit: float | None = None,
     instruct: str | None = None,
     spent: Callable[[], float] = lambda: 0.0,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Race:
     """Race the entrants of a plan.
 
@@ -121,6 +122,7 @@ def run_race(
         limit: Largest increase of the loss on general text of a winner; None for any.
         instruct: The instruction-tuned model for chat vectors.
         spent: Returns the seconds of the budget that have been spent.
+        say: Shows a line of progress.
     """
     base, *alive = plan.entrants
     race = Race([], None, None, None, plan.tokens, plan.prices, 0)
@@ -138,6 +140,7 @@ def run_race(
             evaluate_on="tune",
             monitored=True,
         )
+        say(f"Rung {number + 1} of {len(plan.rungs)}: {rung.tokens:,} tokens, {', '.join(one.label for one in alive)}")
         found, race.tokens = run(stage), rung.tokens
         known |= {one.label: one for one in stage.entrants}
         scores = {label: item_scores(scored.predictions) for label, scored in found.entrants.items()}
@@ -435,6 +438,7 @@ def _auto(options: AutoOptions) -> AutoResult:
             limit=options.forget_at_most,
             instruct=None if options.instruct is None else str(options.instruct),
             spent=state.spent,
+            say=lambda line: print_message(line, options.progress),
         )
     else:
         race = Race([], plan.entrants[-1], None, None, plan.tokens, plan.prices, len(plan.entrants) - 1)
@@ -451,6 +455,9 @@ def _auto(options: AutoOptions) -> AutoResult:
                 test=options.test,
                 spent=state.spent(),
             )
+        )
+        print_message(
+            f"Claim: {race.winner.label} against the base model, {len(stage.seeds)} fresh seeds", options.progress
         )
         reads = stages.count_reads(stage, f"{state.options} {out.absolute()}")
         found = state.run(stage, stages.run)
@@ -494,7 +501,7 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
     """
     names = ("model", "corpus", "task", "heldout", "general", "encoding", *option_fields(LabelOptions))
     described = place_data({name: getattr(options, name) for name in names}, out)
-    base: dict[str, Any] = draft_study(described)
+    base: dict[str, Any] = draft_study(described, options.settings)
     call = build(
         CompareCall,
         config=base,
@@ -528,8 +535,8 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
         evaluate_on="tune" if dev_items >= FEWEST_DEV_ITEMS else "dev",
         monitored=True,
     )
-    prices, entrants, failed, tokens = stages.time(stage, options.minutes)
-    return make_plan(
+    prices, entrants, failed, tokens, advice = stages.time(stage, options.minutes)
+    plan = make_plan(
         entrants,
         [*skipped, *failed],
         prices,
@@ -540,6 +547,7 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
         parallel=parallel,
         extras=len(afterwards(entrants[1], facts.instruct)),
     )
+    return replace(plan, notes=[*([f"Before training: {advice}"] if advice else []), *plan.notes])
 
 
 def hand_back(source: Path, folder: Path) -> None:
