@@ -403,7 +403,7 @@ def main() -> None:
         path = KEPT / f"{scenario.name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         found[scenario] = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        if given.only in (None, scenario.name):
+        if given.only in (None, scenario.name) and time.monotonic() < end:
             with path.open("a") as file:
                 wanted = given.worlds or scenario.worlds
                 for row in simulate(scenario, wanted - len(found[scenario]), len(found[scenario])):

@@ -11,6 +11,7 @@ from accelerate import PartialState
 from tests.hostile.checks import (
     ADVISE,
     ANNOTATE,
+    AUTO,
     BARE,
     DISTILL,
     DONE,
@@ -230,6 +231,7 @@ ENVIRONMENT = [
 INDEX = put("bert/model.safetensors.index.json", '{"weight_map": {"a": "../text.txt"}}')
 EXPERTS = "inspect experts --target text.txt"
 SPECIFICITY = "inspect specificity --before bert --general text.txt --quiet"
+SEQUENCE = "sequence --model bert --domain a=text.txt --set evaluate.max_length=16 --set adapt.max_length=16 --out out"
 TASK_WORDS = "inspect task-words --before bert --after bert --quiet"
 SENSITIVITY = "inspect sensitivity --before bert --corpus text.txt"
 REVIEW = "inspect review --result bert --positive good"
@@ -283,6 +285,8 @@ VERBS = [
     Case("init: a misspelled method", f"{INIT} --methods dgaa", 2, r"Did you mean 'dga'"),
     Case("init: a study of the user", INIT.replace("new.yaml", "study.yaml"), 2, r"'study\.yaml'"),
     Case("init: no seeds", f"{INIT} --seeds 0", 2, r"--seeds must be at least 1"),
+    Case("auto: a limit without general text", f"{AUTO} --minutes 9 --forget-at-most 0.1", 2, r"give --general"),
+    Case("auto: the flag of text", f"{AUTO} --minutes 9 --text a", 2, r"--corpus"),
     Case("inspect experts: one", f"{EXPERTS} --expert bert", 2, r"--expert needs at least 2 values"),
     Case("inspect specificity: no pilot", f"{SPECIFICITY} --task task", 2, r"--after.*--corpus"),
     Case(
@@ -301,6 +305,9 @@ VERBS = [
         "transform: works", "transform --corpus text.txt --target text.txt --by neighbors --out t.jsonl", 0,
         r"t\.jsonl",
     ),
+    Case("sequence: a task of no domain", f"{SEQUENCE} --task b=task", 2, r"no domain 'b'.*--domain b=TEXT"),
+    Case("sequence: more orders than there are", f"{SEQUENCE} --order 2 --quiet", 2, r"2 different orders.*have 1"),
+    Case("sequence: a domain without a name", "sequence --model bert --domain text.txt --out out", 2, r"--domain"),
     Case("inspect experts: no such model", f"{EXPERTS} --expert a=./no --expert bert --quiet", 2, r"\./no"),
     Case(
         "generate-queries: no such function", "generate-queries --corpus text.txt --generator no.py:f --out out", 2,

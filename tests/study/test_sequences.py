@@ -192,7 +192,7 @@ def test_orders_by_similarity_and_at_random(shared):
         ({"sequence": {"separate": ["none"]}}, "method under 'sequence': 'none'"),
         ({"sequence": {"orders": [["cs", "foo"]]}}, "did you mean 'food'"),
         ({"sequence": {"orders": [["cs", "food"], ["cs"]]}}, "name the same domains, and each once"),
-        ({"sequence": {"orders": 3}}, "2 domains have 2 orders, and 3 are asked for"),
+        ({"sequence": {"orders": 3}}, "3 different orders are asked for, and the domains have 2"),
         ({"sequence": [{}, {}]}, "is a single section"),
         ({"sequence": {"order": "given"}}, "unknown key 'sequence"),
         ({"methods": ["none", {"name": "mlm", "on": "task"}], "tasks": True}, "adapts to each task separately"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -13,17 +14,25 @@ from acclimate.errors import UserError
 from acclimate.study.config import StudyConfig
 from tests.tournament.worlds import World, options, tournament_files
 
-SHORT = 6.0
-"""Minutes for a few entrants."""
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tournament_files(tmp_path_factory.mktemp("auto"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Draw no reports, and do not return the memory of each job to the system."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acclimate.study.executor.trim_memory", lambda: None)
+        patch.setattr("acclimate.tournament.stages.Stages.write_report", lambda *_: None)
+        patch.setattr(sys.modules["acclimate.tournament.auto"], "MOST_CLAIM_SEEDS", 4)
+        yield
+
+
 def run(folder, out, world, **changes):
-    return acclimate.auto(**options(folder, out, backend=world.backend(), **{"minutes": SHORT, **changes}))
+    given = {"minutes": 30, "tokens": 60_000, "methods": "tapt", **changes}
+    return acclimate.auto(**options(folder, out, backend=world.backend(), **given))
 
 
 def method_of(folder) -> str:
@@ -69,9 +78,22 @@ def test_the_report_has_the_race_the_three_gains_and_the_cost(helped):
     result, _ = helped
     page = (result.folder / "report.html").read_text()
     assert "<svg" in page and "The race" in page
-    for text in ("lm is handed back", "shrunken for the choice", "claimed gain", "fresh seeds", "of 6 minutes"):
+    for text in (
+        "lm is handed back",
+        "shrunken for the choice",
+        "claimed gain",
+        "fresh seeds",
+        "of 30 minutes",
+        "Before training: 300 documents",
+    ):
         assert text in page
     assert json.loads((result.folder / "results.json").read_text())["winner"] == "lm"
+
+
+def test_the_weights_of_the_race_are_not_kept(helped):
+    result, _ = helped
+    kept = [path for path in (result.folder / "models").iterdir() if (path / "config.json").exists()]
+    assert len(kept) == len(result.claim_seeds)
 
 
 def test_a_finished_tournament_trains_nothing_again(helped, folder):
@@ -83,7 +105,7 @@ def test_a_finished_tournament_trains_nothing_again(helped, folder):
 
 
 def test_where_nothing_helps_the_base_model_is_handed_back(folder, tmp_path):
-    result = run(folder, tmp_path / "out", World(gains={"lm": -0.2, "lm,rate=3e-05": -0.2}))
+    result = run(folder, tmp_path / "out", World(gains={"lm": -0.2, "tapt": -0.2}))
     assert not result.holds
     assert method_of(result.model) == "none"
     assert (result.model / "model.safetensors").read_bytes() == b"weights"
@@ -91,17 +113,24 @@ def test_where_nothing_helps_the_base_model_is_handed_back(folder, tmp_path):
 
 
 def test_what_forgets_more_than_the_limit_is_not_handed_back(folder, tmp_path):
-    world = World(gains={"lm": 0.12}, forgets={"lm": 0.049}, luck=0.0)
-    result = run(folder, tmp_path / "out", world, forget_at_most=0.0491, tokens=60_000)
+    world = World(gains={"lm": 0.15}, forgets={"lm": 0.05})
+    result = run(folder, tmp_path / "out", world, forget_at_most=0.0515)
     assert result.claim is not None and result.claim.helps and not result.holds
-    assert "and the limit is 0.0491" in result.verdict()
+    assert "and the limit is 0.0515" in result.verdict()
     assert method_of(result.model) == "none"
+
+
+def test_what_lost_more_than_the_limit_in_the_race_does_not_win(folder, tmp_path):
+    world = World(gains={"lm": 0.15, "tapt": 0.1}, forgets={"lm": 0.3, "lm+interpolation": 0.3})
+    result = run(folder, tmp_path / "out", world, forget_at_most=0.1)
+    assert result.winner == "tapt"
+    assert any(note.startswith("lm lost 0.3") for note in result.notes)
 
 
 def test_an_entrant_that_fails_is_reported_and_the_others_go_on(folder, tmp_path):
     world = World(gains={"lm": 0.12})
     world.fail_on = {"tapt"}
-    result = run(folder, tmp_path / "out", world, minutes=30)
+    result = run(folder, tmp_path / "out", world)
     assert {one.label: one.reason for one in result.plan.skipped}["tapt"] == (
         "a short adaptation failed: it does not fit into memory"
     )
@@ -112,11 +141,11 @@ def test_few_dev_items_are_no_race(tmp_path):
     folder = tournament_files(tmp_path / "data", dev=300)
     result = run(folder, tmp_path / "out", World(gains={"lm": 0.3}))
     assert [one.label for one in result.plan.entrants] == ["none", "lm"]
-    assert "there is no race" in result.plan.notes[0]
+    assert "there is no race" in result.plan.notes[-1]
     assert result.claim.item_count == 300 and result.holds and not result.rows
 
 
-@pytest.mark.parametrize("after", [9, 14, 24, 36])
+@pytest.mark.parametrize("after", [9, 24, *(pytest.param(count, marks=pytest.mark.slow) for count in (14, 36))])
 def test_an_interrupted_tournament_ends_as_if_it_had_not_been(helped, folder, tmp_path, after):
     world = World(gains={"lm": 0.12}, forgets={"lm": 0.02})
     world.die_after = after
@@ -127,13 +156,13 @@ def test_an_interrupted_tournament_ends_as_if_it_had_not_been(helped, folder, tm
     assert [(row.label, row.stage, row.gain) for row in result.rows] == [
         (row.label, row.stage, row.gain) for row in helped[0].rows
     ]
-    assert result.claim.gain == helped[0].claim.gain
+    assert result.claim.gain.estimate == helped[0].claim.gain.estimate
 
 
 def test_the_second_claim_on_the_same_items_is_more_careful(tmp_path):
     folder = tournament_files(tmp_path / "data")
     world = World(gains={"lm": 0.12})
-    first, second = (run(folder, tmp_path / name, world, tokens=60_000) for name in ("first", "second"))
+    first, second = (run(folder, tmp_path / name, world) for name in ("first", "second"))
     assert (first.claim.reads, second.claim.reads) == (1, 2)
     assert second.claim.confidence == pytest.approx(0.975)
     assert second.claim.gain.bound < first.claim.gain.bound
@@ -148,16 +177,16 @@ def test_other_options_need_another_folder(helped, folder):
 
 
 def test_too_little_time_is_refused_with_what_would_be_enough(folder, tmp_path):
-    with pytest.raises(UserError, match=r"0.5 minutes are too short .* needs about \d+ minutes"):
-        run(folder, tmp_path / "out", World(), minutes=0.5)
+    with pytest.raises(UserError, match=r"0.1 minutes are too short .* needs about \d+ minutes"):
+        run(folder, tmp_path / "out", World(), minutes=0.1)
 
 
 def test_the_command_line_shows_the_plan(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("acclimate.tournament.auto.Backend", World().backend)
+    monkeypatch.setattr(sys.modules["acclimate.tournament.auto"], "Backend", World().backend)
     given = options(folder, tmp_path / "out")
     del given["progress"]
     words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-    result = CliRunner().invoke(app, ["auto", *words, "--dry-run", "--quiet"], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["auto", *words, "--dry-run", "--methods", "tapt"], catch_exceptions=False)
     assert result.exit_code == 0
     assert "entrants:" in result.output and "Race, at most" in result.output
     assert not (tmp_path / "out" / "rung-1.yaml").exists()

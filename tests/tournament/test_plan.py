@@ -74,7 +74,7 @@ def test_a_chat_vector_is_added_afterwards():
 
 
 def slow_race(names, rungs, prices, extras) -> float:
-    """Seconds of a race in which the dearest survive, term by term."""
+    """Seconds of a race in which the most expensive survive, term by term."""
     total = RACE_SEEDS * prices.scoring + prices.measuring
     for number, rung in enumerate(rungs):
         costs = sorted(
@@ -123,8 +123,8 @@ def test_no_plan_exceeds_its_budget(
     assert len(plan.entrants) <= MOST_ENTRANTS
     assert {one.label for one in (*plan.entrants, *plan.skipped)} == {one.label for one in entrants}
     budget = (60 * minutes * (1 - RESERVE) - timing) * parallel
-    dearest = max(prices.adapting[name].overhead + prices.adapting[name].per_token * plan.tokens for name in names)
-    claim = CLAIM_SEEDS * (dearest + measuring + 2 * scoring) + measuring
+    costly = max(prices.adapting[name].overhead + prices.adapting[name].per_token * plan.tokens for name in names)
+    claim = CLAIM_SEEDS * (costly + measuring + 2 * scoring) + measuring
     assert plan.claim_seconds == pytest.approx(claim)
     if dev_items < FEWEST_DEV_ITEMS:
         assert not plan.races and names == [CHEAPEST] and plan.notes

@@ -1,4 +1,4 @@
-"""A fake backend of tournaments: adaptations and fine-tunings have chosen qualities and luck, and train nothing."""
+"""A fake backend of tournaments: adaptations and fine-tunings have chosen gains and noise, and train nothing."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class World:
         die_after: Number of calls after which the process is interrupted; None for never.
     """
 
-    def __init__(self, gains=None, forgets=None, luck: float = 0.01):
-        self.gains, self.forgets, self.luck = gains or {}, forgets or {}, luck
+    def __init__(self, gains=None, forgets=None, spread: float = 0.01):
+        self.gains, self.forgets, self.spread = gains or {}, forgets or {}, spread
         self.calls: Counter[str] = Counter()
         self.fail_on: set[str] = set()
         self.die_after: int | None = None
@@ -86,7 +86,7 @@ class World:
         gold = np.array([row.label for row in task.test])
         of_items = np.random.default_rng(len(gold)).random(len(gold))
         own = np.random.default_rng([seed, config["seed"], *config["method"].encode()])
-        chance = 0.6 + self.gains.get(config["method"], 0.0) + own.normal(0, self.luck)
+        chance = 0.6 + self.gains.get(config["method"], 0.0) + own.normal(0, self.spread)
         right = 0.5 * of_items + 0.5 * own.random(len(gold)) < _quantile(chance)
         predicted = np.where(right, gold, (gold + 1) % 3)
         scoring = task.scoring()
@@ -115,8 +115,13 @@ class World:
             finetune=self.finetune,
             merge=self.merge,
             lm_loss=self.lm_loss,
+            advice=_advice,
             has_head=lambda model, max_length, methods=(): True,
         )
+
+
+def _advice(*_, **__) -> dict:
+    return {"documents": 300, "tokens": 123_456.0, "vocabulary": {}, "fragmentation": {}, "loss": {}}
 
 
 def _quantile(chance: float) -> float:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any
@@ -60,6 +58,7 @@ def compare(options: CompareCommand) -> None:
     runs twice. Without a study file, the one that was used is written to --out.
     """
     from acclimate.study import compare as run
+    from acclimate.study.draft import removed_if_nothing_ran
 
     if options.dry_run and (options.shard or options.report_only):
         raise UserError("--dry-run computes nothing and writes nothing; remove --shard and --report-only.")
@@ -70,7 +69,7 @@ def compare(options: CompareCommand) -> None:
         print_next(["acclimate", *(word for word in sys.argv[1:] if word != "--dry-run")], "to run it")
         return
     chosen = {**values(options, CompareOptions), "config": study, "settings": settings}
-    with _removed_if_nothing_ran(Path(options.out), written=options.config is None and not existed):
+    with removed_if_nothing_ran(Path(options.out), written=options.config is None and not existed):
         jobs = run(**chosen).jobs
     if options.shard and jobs.left:
         typer.echo(f"Shard {options.shard} is finished; {jobs.left} of {jobs.total} jobs are left.")
@@ -134,19 +133,6 @@ def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
     if options.progress:
         typer.echo("\n".join(study.get("notes", [])), err=True)
     return path, None
-
-
-@contextmanager
-def _removed_if_nothing_ran(out: Path, *, written: bool) -> Iterator[None]:
-    """Remove a study file just written if no job could run, so that the corrected command is not refused."""
-    try:
-        yield
-    except UserError:
-        if written and not (out / "jobs").exists():
-            (out / "study.yaml").unlink(missing_ok=True)
-            with suppress(OSError):  # not empty
-                out.rmdir()
-        raise
 
 
 def _fit(study: dict[str, Any], options: CompareCommand) -> dict[str, Any]:

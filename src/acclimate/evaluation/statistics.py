@@ -191,8 +191,7 @@ def mean_paired_bootstrap(
         sizes.append(items)
     draws = _group_seeds(groups, len(observed))
     whole, parts = (np.stack([values[..., draw].mean(-1) for draw in draws], -1) for values in (observed, resampled))
-    draw_sizes = [len(draw) for draw in draws]
-    found = student_interval(whole, parts, float(observed.mean()), items=min(sizes), sizes=draw_sizes)
+    found = student_interval(whole, parts, float(observed.mean()), min(sizes), [len(draw) for draw in draws])
     if scales is not None:
         return found
     if any(task.metric in task.scoring.errors for task in tasks):

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
 from acclimate.options.numbers import Count, Duration, NonNegative, TokenCount, number_or_auto
 from acclimate.options.reading import Encoding, LabelOptions
-from acclimate.options.studies import MAX_WORKERS
+from acclimate.options.studies import MAX_WORKERS, Strings, read_names
 from acclimate.options.training import Progress, Seed
-
-if TYPE_CHECKING:
-    from acclimate.study.backend import Backend as AnyBackend
-else:
-    AnyBackend = Any
 
 
 def _text(what: str, **more: Any) -> Option:
@@ -33,8 +30,8 @@ class AutoOptions(LabelOptions):
         Option(
             "Labelled task with a dev split: folder, file or hf:NAME; data.csv:body names the text column.",
             DATA,
-            more="Or one in memory: a Dataset, a data frame, a list of rows, or one of these by split. Of several tasks "
-            "the mean of the scores counts.",
+            more="Or one in memory: a Dataset, a data frame, a list of rows, or one of these by split. Of several "
+            "tasks the mean of the scores counts.",
             many=True,
         ),
     ]
@@ -66,8 +63,27 @@ class AutoOptions(LabelOptions):
         str | Path | None,
         Option("Instruction-tuned model of the same base, whose chat vector is added afterwards.", METHOD),
     ] = None
+    methods: Annotated[
+        Strings,
+        BeforeValidator(read_names),
+        Option(
+            "Methods that may take part beside plain lm, such as tapt,dga; lm itself stands for its variants.",
+            METHOD,
+            default="all that fit",
+            many=True,
+        ),
+    ] = ()
     tokens: Annotated[
         TokenCount | None, Option("Maximum tokens per adaptation.", default="one pass over the corpus")
+    ] = None
+    settings: Annotated[
+        dict[str, Any] | None,
+        Option(
+            "Change of a value of the studies, such as finetune.epochs=2 or domains.0.tasks.0.limit_train=2000.",
+            TRAINING,
+            more="See :func:`acclimate.study.changes.change_values`.",
+            flag="--set",
+        ),
     ] = None
     encoding: Encoding = None
     seed: Seed = 0
@@ -86,5 +102,5 @@ class AutoOptions(LabelOptions):
     dry_run: Annotated[bool, Option("Time this machine, print the plan, and train nothing else.", OUTPUT)] = False
     progress: Progress = True
     backend: Annotated[
-        AnyBackend, Option("The expensive functions.", TRAINING, default="those of this package", cli=False)
+        Any, Option("The expensive functions.", TRAINING, default="those of this package", cli=False)
     ] = None

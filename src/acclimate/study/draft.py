@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,19 @@ def write_study(study: Mapping[str, Any], path: str | Path) -> Path:
             return path
         raise _other_study_error(path)
     return write_text(path, HEADER + yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True, width=110))
+
+
+@contextmanager
+def removed_if_nothing_ran(out: Path, *, written: bool) -> Iterator[None]:
+    """Remove a study file just written if no job could run, so that the corrected command is not refused."""
+    try:
+        yield
+    except UserError:
+        if written and not (out / "jobs").exists():
+            (out / "study.yaml").unlink(missing_ok=True)
+            with suppress(OSError):  # not empty
+                out.rmdir()
+        raise
 
 
 def init(file: str | Path, **options: Any) -> Path:

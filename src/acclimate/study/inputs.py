@@ -381,8 +381,8 @@ def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
     if spec.evaluate_on is not None:
         if config.finetune_settings(spec).get("select") == "dev":
             raise UserError(
-                f"study: '{spec.name}' is scored on dev rows (evaluate_on: {spec.evaluate_on}), by which 'select: dev' "
-                "would choose weights. Set 'select: last'."
+                f"study: '{spec.name}' is scored on dev rows (evaluate_on: {spec.evaluate_on}), by which "
+                "'select: dev' would choose weights. Set 'select: last'."
             )
         task = cut_dev(task, spec.evaluate_on)
     known = task.scoring(negative=spec.negative).metrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from acclimate.results import StudyResults
 from acclimate.study.changes import change_values
 from acclimate.study.compare import check_study_folder, compare
 from acclimate.study.config import StudyConfig, read_study_file
-from acclimate.study.draft import write_study
+from acclimate.study.draft import removed_if_nothing_ran, write_study
 from acclimate.study.in_memory import DATA_FOLDER, STUDY_FILE, place_text
 from acclimate.study.paths import locate_model, locate_text
 from acclimate.study.settings import UNADAPTED
@@ -38,11 +38,13 @@ def _sequence(options: SequenceOptions) -> StudyResults:
     out = check_study_folder(options.out)
     study = draft_sequence(options, out)
     path = out / STUDY_FILE
-    if path.exists() and is_extended(read_study_file(path), {"name": path.stem, **study}):
+    existed = path.exists()
+    if existed and is_extended(read_study_file(path), {"name": path.stem, **study}):
         path.unlink()
     config = write_study(study, path)
     given: dict[str, Any] = {"workers": options.workers, "per_gpu": options.per_gpu, "backend": options.backend}
-    return compare(config, out, progress=options.progress, **given)
+    with removed_if_nothing_ran(out, written=not existed):
+        return compare(config, out, progress=options.progress, **given)
 
 
 sequence = verb(SequenceOptions, _sequence)
@@ -93,7 +95,7 @@ def draft_sequence(options: SequenceOptions, out: Path) -> dict[str, Any]:
     return study
 
 
-def read_orders(given: Sequence[Any]) -> Any:
+def read_orders(given: Any) -> Any:
     """Return the orders as in a study: a word, a number, or lists of names."""
     if len(given) == 1 and given[0] in ("given", "similarity"):
         return given[0]

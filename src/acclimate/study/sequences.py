@@ -122,7 +122,7 @@ def domain_orders(inputs: StudyInputs) -> list[tuple[str, ...]]:
     if spec.orders == "similarity":
         return [similar_order({name: inputs.heldout[name].texts for name in names})]
     if spec.orders > (most := math.factorial(len(names))):
-        raise UserError(f"study: sequence: {len(names)} domains have {most} orders, and {spec.orders} are asked for.")
+        raise UserError(f"study: sequence: {spec.orders} different orders are asked for, and the domains have {most}.")
     rng, found = np.random.default_rng([spec.seed, 13]), dict[tuple[str, ...], None]()
     while len(found) < spec.orders:
         found[tuple(names[index] for index in rng.permutation(len(names)))] = None

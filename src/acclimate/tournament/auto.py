@@ -11,6 +11,22 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.errors import UserError
+from acclimate.files import atomic_folder, read_json_object, write_json
+from acclimate.merging.merge import find_folder
+from acclimate.methods import lookup
+from acclimate.options import build, option_fields, verb
+from acclimate.options.auto import AutoOptions
+from acclimate.options.numbers import MAX_SEED
+from acclimate.options.reading import LabelOptions
+from acclimate.progress import print_message
+from acclimate.records import fingerprint
+from acclimate.study.backend import Backend
+from acclimate.study.compare import check_study_folder
+from acclimate.study.draft import draft_study
+from acclimate.study.in_memory import CompareCall, place_data
+from acclimate.study.jobs.base import RunContext
+from acclimate.study.workers import visible_gpus
 from acclimate.tournament.claim import ClaimResult, GeneralLosses, make_claim
 from acclimate.tournament.plan import (
     BASE,
@@ -33,24 +49,11 @@ from acclimate.tournament.plan import (
 from acclimate.tournament.racing import Decision, RungResult, decide, item_scores, shrunken_gain
 from acclimate.tournament.report import AutoResult, RaceRow, describe_plan
 from acclimate.tournament.stages import Scored, Stage, StageResult, Stages
-from acclimate.errors import UserError
-from acclimate.files import atomic_folder, read_json_object, write_json
-from acclimate.merging.merge import find_folder
-from acclimate.options import build, option_fields, verb
-from acclimate.options.auto import AutoOptions
-from acclimate.options.numbers import MAX_SEED
-from acclimate.options.reading import LabelOptions
-from acclimate.progress import print_message
-from acclimate.records import Record, fingerprint
-from acclimate.study.backend import Backend
-from acclimate.study.compare import check_study_folder
-from acclimate.study.draft import draft_study
-from acclimate.study.in_memory import CompareCall, place_data
-from acclimate.study.jobs.base import RunContext
-from acclimate.study.workers import visible_gpus
 
 STATE, RESULT, PAGE, MODEL = "tournament.json", "results.json", "report.html", "model"
 CLAIM = "claim"
+FORGETFUL: Any = "forgetful"
+"""Reason to drop an entrant that certainly lost more general text than the limit, whatever its score."""
 Run = Callable[[Stage], StageResult]
 REASONS = {
     "leader": "leads",
@@ -59,8 +62,9 @@ REASONS = {
     "dip": "goes on: its loss has not recovered from the rise at the start",
     "worse": "dropped: worse than the leader",
     "budget": "dropped: no time for it",
+    "forgetful": "dropped: loses more general text than the limit",
 }
-AT_THE_END = {"leader": "leads", "worse": "worse than the leader"}
+AT_THE_END = {"leader": "leads", "worse": "worse than the leader", "forgetful": "loses more than the limit"}
 """The same in the last rung, which drops no one."""
 
 
@@ -107,6 +111,7 @@ def run_race(
     limit: float | None = None,
     instruct: str | None = None,
     spent: Callable[[], float] = lambda: 0.0,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Race:
     """Race the entrants of a plan.
 
@@ -117,6 +122,7 @@ def run_race(
         limit: Largest increase of the loss on general text of a winner; None for any.
         instruct: The instruction-tuned model for chat vectors.
         spent: Returns the seconds of the budget that have been spent.
+        say: Shows a line of progress.
     """
     base, *alive = plan.entrants
     race = Race([], None, None, None, plan.tokens, plan.prices, 0)
@@ -134,6 +140,7 @@ def run_race(
             evaluate_on="tune",
             monitored=True,
         )
+        say(f"Rung {number + 1} of {len(plan.rungs)}: {rung.tokens:,} tokens, {', '.join(one.label for one in alive)}")
         found, race.tokens = run(stage), rung.tokens
         known |= {one.label: one for one in stage.entrants}
         scores = {label: item_scores(scored.predictions) for label, scored in found.entrants.items()}
@@ -143,9 +150,11 @@ def run_race(
         room = None
         if not is_last:
             room = _room(plan, race.prices, number + 1, [one.label for one in alive], spent())
+        forgetful = {label for label, scored in found.entrants.items() if _is_above(scored, limit)}
         results = [
             RungResult(label, scores[label], [curve for curve in scored.curves if curve])
             for label, scored in found.entrants.items()
+            if label not in forgetful
         ]
         decisions = decide(
             results,
@@ -153,8 +162,12 @@ def run_race(
             decisions=max(1, len(plan.rungs) - 1),
             room=None if room is None else room + 1,
         )
+        decisions += [
+            Decision(label, float(scores[label].mean()), 0.0, 1.0, "always" if label == CHEAPEST else FORGETFUL)
+            for label in forgetful
+        ]
         race.rows += _rows(stage, decisions, found, scores, AT_THE_END if is_last else REASONS)
-        goes_on = {one.name for one in decisions if one.goes_on}
+        goes_on = {one.name for one in decisions if one.goes_on and one.reason != FORGETFUL}
         alive = [one for one in alive if one.label in goes_on]
         if room is not None and (room < min(2, len(alive)) or not alive):
             race.notes.append(
@@ -165,6 +178,12 @@ def run_race(
     race.entrants = len(gains)
     _crown(race, gains, known, found, limit)
     return race
+
+
+def _is_above(scored: Scored, limit: float | None) -> bool:
+    """Return whether the interval of the increase of the loss on general text is above the limit."""
+    row = scored.losses.get("general")
+    return limit is not None and row is not None and row.difference is not None and row.difference.low > limit
 
 
 def _crown(
@@ -302,6 +321,7 @@ class _State:
         path: The file.
         plan: The plan; None until it is made.
         stages: Stages that were decided, by name.
+        ends: Seconds that had been spent when a stage ended, by name.
         parallel: Jobs that run at the same time.
     """
 
@@ -309,6 +329,7 @@ class _State:
     options: str
     plan: Plan | None = None
     stages: dict[str, Stage] = field(default_factory=dict)
+    ends: dict[str, float] = field(default_factory=dict)
     parallel: int = 1
     _spent: float = 0.0
     _since: float = field(default_factory=time.monotonic)
@@ -328,6 +349,7 @@ class _State:
         if found:
             state.plan = Plan.from_dict(found["plan"]) if found.get("plan") else None
             state.stages = {name: Stage.from_dict(one) for name, one in found["stages"].items()}
+            state.ends = dict(found.get("ends", {}))
         return state
 
     def spent(self) -> float:
@@ -349,11 +371,25 @@ class _State:
         self.save()
         return stage
 
+    def run(self, stage: Stage, run: Run) -> StageResult:
+        """Run a stage as it was decided, and set the clock to when it ended the first time.
+
+        The next decision depends on the time that is left, so it has to be the same after an interruption.
+        """
+        stage = self.decide(stage)
+        found = run(stage)
+        if stage.name in self.ends:
+            self.start(self.ends[stage.name])
+        else:
+            self.ends[stage.name] = self.spent()
+            self.save()
+        return found
+
     def save(self) -> None:
         """Write the file."""
         plan = None if self.plan is None else self.plan.to_dict()
         stages = {name: stage.to_dict() for name, stage in self.stages.items()}
-        write_json(self.path, {"options": self.options, "plan": plan, "stages": stages})
+        write_json(self.path, {"options": self.options, "plan": plan, "stages": stages, "ends": self.ends})
 
 
 def _auto(options: AutoOptions) -> AutoResult:
@@ -394,15 +430,15 @@ def _auto(options: AutoOptions) -> AutoResult:
     )
     if options.dry_run:
         return result
-    run: Run = lambda stage: stages.run(state.decide(stage))  # noqa: E731
     if plan.races:
         race = run_race(
             plan,
-            run,
+            lambda stage: state.run(stage, stages.run),
             seed=options.seed,
             limit=options.forget_at_most,
             instruct=None if options.instruct is None else str(options.instruct),
             spent=state.spent,
+            say=lambda line: print_message(line, options.progress),
         )
     else:
         race = Race([], plan.entrants[-1], None, None, plan.tokens, plan.prices, len(plan.entrants) - 1)
@@ -420,8 +456,11 @@ def _auto(options: AutoOptions) -> AutoResult:
                 spent=state.spent(),
             )
         )
+        print_message(
+            f"Claim: {race.winner.label} against the base model, {len(stage.seeds)} fresh seeds", options.progress
+        )
         reads = stages.count_reads(stage, f"{state.options} {out.absolute()}")
-        found = stages.run(stage)
+        found = state.run(stage, stages.run)
         used = race_seeds(options.seed) if plan.races else []
         result.claim = claim_of(stage, found, used_seeds=used, reads=reads, limit=options.forget_at_most)
         result.claim_seeds = list(stage.seeds)
@@ -462,7 +501,7 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
     """
     names = ("model", "corpus", "task", "heldout", "general", "encoding", *option_fields(LabelOptions))
     described = place_data({name: getattr(options, name) for name in names}, out)
-    base: dict[str, Any] = draft_study(described)
+    base: dict[str, Any] = draft_study(described, options.settings)
     call = build(
         CompareCall,
         config=base,
@@ -482,6 +521,11 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
 
 def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
     facts, dev_items = stages.facts(options.minutes, None if options.instruct is None else str(options.instruct))
+    for name in options.methods:
+        lookup(name)
+    usable, unwanted = facts.usable, "it is not among --methods"
+    if options.methods:
+        facts = replace(facts, usable=lambda name: usable(name) if name in options.methods else unwanted)
     entrants, skipped = choose_entrants(facts)
     stage = Stage(
         name="timing",
@@ -491,8 +535,8 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
         evaluate_on="tune" if dev_items >= FEWEST_DEV_ITEMS else "dev",
         monitored=True,
     )
-    prices, entrants, failed, tokens = stages.time(stage, options.minutes)
-    return make_plan(
+    prices, entrants, failed, tokens, advice = stages.time(stage, options.minutes)
+    plan = make_plan(
         entrants,
         [*skipped, *failed],
         prices,
@@ -503,6 +547,7 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
         parallel=parallel,
         extras=len(afterwards(entrants[1], facts.instruct)),
     )
+    return replace(plan, notes=[*([f"Before training: {advice}"] if advice else []), *plan.notes])
 
 
 def hand_back(source: Path, folder: Path) -> None:

@@ -1,9 +1,10 @@
-"""What ``acclimate auto`` tries, with which budget: entrants that fit the model and the text, and rungs of the race."""
+# ruff: noqa: RUF009 (the calls only describe fields)
+"""What ``acclimate auto`` tries with a budget: entrants that fit the model and the text, and rungs of the race."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +33,7 @@ FEWEST_TOKENS = 20_000
 ENOUGH_TOKENS = 300_000
 """Tokens of the longest adaptation below which entrants are left out rather than trained for less."""
 FEWEST_DEV_ITEMS = 400
-"""Dev items below which there is no race: half of them could not tell good entrants from lucky ones."""
+"""Dev items below which there is no race: half of them could not tell a good entrant from a bad one."""
 BROAD = 10
 """Documents per train row from which a selection has something to choose."""
 LOW_RATE = 3e-5
@@ -232,7 +233,7 @@ class Plan(Record):
         prices: What was timed.
         rungs: The rungs, with ascending tokens. Without a race there is one, and nothing is run in it.
         race_seconds: Expected seconds of the race, if no entrant is dropped before it has to be.
-        claim_seconds: Expected seconds of the claim, with its minimum number of seeds and its dearest entrant.
+        claim_seconds: Expected seconds of the claim, with its minimum number of seeds and its most expensive entrant.
         budget: Seconds for both.
         extras: Entrants that are made of each survivor in the last rung.
         races: Whether there is a race.
@@ -262,7 +263,7 @@ def widths(entrants: int, rungs: int) -> list[int]:
 
 
 def race_seconds(labels: Sequence[str], rungs: Sequence[Rung], prices: Prices, extras: int) -> float:
-    """Return the seconds of a race in which the dearest entrants survive: no race takes longer at these prices.
+    """Return the seconds of a race in which the most expensive entrants survive: no race takes longer at these prices.
 
     Args:
         labels: Labels of the trained entrants.
@@ -279,9 +280,9 @@ def race_seconds(labels: Sequence[str], rungs: Sequence[Rung], prices: Prices, e
 
 
 def claim_seconds(labels: Sequence[str], tokens: float, prices: Prices, seeds: int) -> float:
-    """Return the seconds of a claim about the dearest of some entrants."""
-    dearest = max(prices.model(label, tokens) for label in labels)
-    return seeds * (dearest + prices.scoring) + prices.measuring
+    """Return the seconds of a claim about the most expensive of some entrants."""
+    costly = max(prices.model(label, tokens) for label in labels)
+    return seeds * (costly + prices.scoring) + prices.measuring
 
 
 def make_plan(
@@ -325,7 +326,7 @@ def make_plan(
         del own[2:]
         notes.append(
             f"The dev splits have {dev_items} items. Half of fewer than {FEWEST_DEV_ITEMS} cannot tell a good entrant "
-            f"from a lucky one, so there is no race: {CHEAPEST} is compared with the base model on all of them."
+            f"from a bad one, so there is no race: {CHEAPEST} is compared with the base model on all of them."
         )
     while True:
         labels = [one.label for one in own if one.label != BASE]
@@ -371,9 +372,7 @@ def _round_down(number: float) -> int:
     return max(1, int(number // unit * unit))
 
 
-def _fits(
-    labels: Sequence[str], tokens: float, prices: Prices, budget: float, races: bool, extras: int
-) -> bool:
+def _fits(labels: Sequence[str], tokens: float, prices: Prices, budget: float, races: bool, extras: int) -> bool:
     claim = claim_seconds(labels, tokens, prices, CLAIM_SEEDS)
     if not races:
         return claim <= budget
@@ -381,9 +380,7 @@ def _fits(
     return claim <= CLAIM_SHARE * budget and race <= (1 - CLAIM_SHARE) * budget
 
 
-def _longest(
-    labels: Sequence[str], prices: Prices, budget: float, most: float, races: bool, extras: int
-) -> float:
+def _longest(labels: Sequence[str], prices: Prices, budget: float, most: float, races: bool, extras: int) -> float:
     """Return the most tokens of the longest adaptation for which race and claim fit into the budget; 0 for none."""
     if _fits(labels, most, prices, budget, races, extras):
         return most

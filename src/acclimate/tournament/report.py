@@ -1,3 +1,4 @@
+# ruff: noqa: RUF009 (the calls only describe fields)
 """The result of a tournament in words, as tables and as a page."""
 
 from __future__ import annotations
@@ -7,19 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acclimate.tournament.claim import ClaimResult
-from acclimate.tournament.plan import BASE, RACE_SEEDS, Entrant, Plan
 from acclimate.display import Reported, data_frame
 from acclimate.records import Record, internal, optional
 from acclimate.report.score_figures import RACE
 from acclimate.results import ReportTable, StudyResults
+from acclimate.tournament.claim import ClaimResult
+from acclimate.tournament.plan import BASE, RACE_SEEDS, Entrant, Plan
 
 if TYPE_CHECKING:
     import pandas
 
 RACE_NOTE = (
-    "Scores in percent on the half of the dev split that the race reads, means over seeds; gain over the base model in "
-    "percentage points; p-value of the test that drops entrants, adjusted for their number; change of the loss on "
+    "Scores in percent on the half of the dev split that the race reads, means over seeds; gain over the base model "
+    "in percentage points; p-value of the test that drops entrants, adjusted for their number; change of the loss on "
     "held-out domain text and on general text in nats per token. The gains of the race are flattered by the choice."
 )
 ENTRANTS_NOTE = "Expected seconds of one model in the last rung, from short adaptations on this machine."
@@ -137,9 +138,9 @@ class AutoResult(Reported, Record):
             return describe_plan(self.plan)
         lines = [self.verdict()]
         if self.dev_gain is not None:
-            shrunken = "" if self.shrunken_gain is None else f"; shrunken for the choice {100 * self.shrunken_gain:+.1f}"
             lines.append(
-                f"Gain of the best of {self.entrants} entrants in the race: {100 * self.dev_gain:+.1f} points{shrunken}"
+                f"Gain of the best of {self.entrants} entrants in the race: {100 * self.dev_gain:+.1f} points; "
+                f"shrunken for the choice {100 * (self.shrunken_gain or 0.0):+.1f}"
             )
         if self.claim is not None:
             claim = self.claim
@@ -170,8 +171,10 @@ class AutoResult(Reported, Record):
             note=RACE_NOTE,
             columns=["rung", "tokens", "entrant", "score", "gain", "p", "domain loss", "general loss", "decision"],
             rows=[
-                [row.stage, row.tokens, row.label, _percent(row.score), _percent(row.gain)]
-                + [row.p, row.domain, row.general, row.decision]
+                [
+                    *(row.stage, row.tokens, row.label, _percent(row.score), _percent(row.gain)),
+                    *(row.p, row.domain, row.general, row.decision),
+                ]
                 for row in self.rows
             ],
         )
@@ -181,7 +184,12 @@ class AutoResult(Reported, Record):
             note=ENTRANTS_NOTE,
             columns=["entrant", "takes part", "seconds", "why"],
             rows=[
-                [one.label, "yes", prices.model(one.label, tokens) if one.label in prices.adapting else None, one.reason]
+                [
+                    one.label,
+                    "yes",
+                    prices.model(one.label, tokens) if one.label in prices.adapting else None,
+                    one.reason,
+                ]
                 for one in self.plan.entrants
             ]
             + [[one.label, "no", None, one.reason] for one in self.plan.skipped],
@@ -210,8 +218,8 @@ class AutoResult(Reported, Record):
             rows.append(["limit of that loss", claim.limit, None])
         note = (
             f"{claim.winner} against the base model, both trained with {claim.seeds} fresh seeds and compared once on "
-            f"{claim.item_count:,} items. Bounds have {100 * claim.confidence:.3g} % confidence, each on its own side. The "
-            f"confirming items have been read {claim.reads} times, this one included."
+            f"{claim.item_count:,} items. Bounds have {100 * claim.confidence:.3g} % confidence, each on one "
+            f"side. The confirming items have been read {claim.reads} times, this one included."
         )
         return ReportTable(title="The claim", note=note, columns=["", "estimate", "bound"], rows=rows)
 
@@ -242,4 +250,3 @@ def describe_plan(plan: Plan) -> list[str]:
         f"Claim, {plan.claim_seconds / 60:.0f} minutes of work or more: {plan.tokens:,} tokens with fresh seeds"
     )
     return [*lines, *plan.notes]
-

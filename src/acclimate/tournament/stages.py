@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,6 @@ import numpy as np
 import yaml
 
 from acclimate.adaptation_rows import monitored_points, read_curves
-from acclimate.tournament.confirming import count_reads
-from acclimate.tournament.plan import BASE, CHEAPEST, Entrant, Facts, Price, Prices, Skipped, choose_entrants
 from acclimate.errors import UserError, first_line
 from acclimate.evaluation.embeddings import is_sentence_encoder
 from acclimate.evaluation.statistics import PairedPredictions
@@ -34,16 +33,19 @@ from acclimate.study.graph import read_study
 from acclimate.study.in_memory import CompareCall
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.adapt import AdaptJob
+from acclimate.study.jobs.advice import Advice
 from acclimate.study.jobs.base import JobGraph, Outcome, RunContext, StudyView
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.lm_loss import LmLossJob, TextLoss
 from acclimate.study.summary import TaskResult, scoring_of, summarize
+from acclimate.tournament.confirming import count_reads
+from acclimate.tournament.plan import BASE, CHEAPEST, Entrant, Facts, Price, Prices, Skipped, choose_entrants
 
 PILOT_SHARE, PILOT_SECONDS = 0.003, (2.0, 15.0)
 """Share of the time for which each entrant is adapted to time it, and the least and most seconds of that."""
-CLAIM_PAGE = "claim.html"
+CLAIM_PAGE, LOG = "claim.html", "log.jsonl"
 MONITORED_DOCUMENTS = 64
-"""Documents that the stability monitor measures after each of its steps, and that losses are measured on."""
+"""Documents that the stability monitor measures after each of its steps, and that losses are measured on in a race."""
 HEADER = "# Written by `acclimate auto`; `acclimate compare {name} --out FOLDER` repeats this stage.\n"
 
 
@@ -101,14 +103,16 @@ class StageResult:
         failed: Why the others have none, by label.
         scoring: Mean seconds of one fine-tuning on every task.
         measuring: Mean seconds of measuring the losses of one model.
-        results: The results of the stage as a study; None in a simulation.
+        advice: What a measurement says of the text before any training; empty without one.
+        summarize: Returns the results of the stage as those of a study; None in a simulation.
     """
 
     entrants: dict[str, Scored]
     failed: dict[str, str] = field(default_factory=dict)
     scoring: float | None = None
     measuring: float | None = None
-    results: StudyResults | None = None
+    advice: str = ""
+    summarize: Callable[[], StudyResults] | None = None
 
 
 def stage_study(base: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
@@ -125,7 +129,8 @@ def stage_study(base: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
     (domain,) = base["domains"]
     where = {} if stage.evaluate_on is None else {"evaluate_on": stage.evaluate_on}
     tasks = [{**(task if isinstance(task, Mapping) else {"path": task}), **where} for task in domain["tasks"]]
-    adapt = {**base.get("adapt", {}), "tokens": stage.tokens, **({"monitor": True} if stage.monitored else {})}
+    monitor = {"monitor": True} if stage.monitored else {}
+    documents = {"documents": MONITORED_DOCUMENTS} if stage.monitored else {}
     return {
         **base,
         "name": stage.name,
@@ -135,10 +140,10 @@ def stage_study(base: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
         **({"merges": merges} if merges else {}),
         "domains": [{**domain, "tasks": tasks}],
         "leakage": "remove",
-        "adapt": adapt,
+        "adapt": {**base.get("adapt", {}), "tokens": stage.tokens, **monitor},
         "seeds": list(stage.seeds),
         "adapt_seeds": list(stage.seeds),
-        "evaluate": {**base.get("evaluate", {}), "documents": MONITORED_DOCUMENTS, "masked_texts": 0},
+        "evaluate": {**base.get("evaluate", {}), **documents, "masked_texts": 0},
     }
 
 
@@ -161,6 +166,8 @@ class Stages:
     def run(self, stage: Stage) -> StageResult:
         """Run a stage, or read its results where they are finished.
 
+        The weights of models of the race are removed, since no later stage reads them.
+
         Raises:
             UserError: If the stage cannot be run, or the base model has no scores.
         """
@@ -172,9 +179,14 @@ class Stages:
         with start_workers(self.call, (study, None, ()), executor):
             graph = plan_jobs(inputs)
             outcomes = executor.execute(graph)
-        return _collect(stage, inputs, graph, outcomes, out, found)
+        made = _collect(stage, inputs, graph, outcomes, out, found)
+        if stage.monitored:
+            for job in graph.jobs.values():
+                if job.makes_model and not job.is_shared_base:
+                    _remove_weights(self.context.folder(job))
+        return made
 
-    def time(self, stage: Stage, minutes: float) -> tuple[Prices, list[Entrant], list[Skipped], float]:
+    def time(self, stage: Stage, minutes: float) -> tuple[Prices, list[Entrant], list[Skipped], float, str]:
         """Time a stage that has only the base model, and a short adaptation of each entrant.
 
         Args:
@@ -182,7 +194,8 @@ class Stages:
             minutes: The time for the whole tournament.
 
         Returns:
-            The prices, the entrants that could be trained, the others, and the tokens of the domain text.
+            The prices, the entrants that could be trained, the others, the tokens of the domain text, and what a
+            measurement says of it.
 
         Raises:
             UserError: If the base model cannot be fine-tuned, or plain training cannot run.
@@ -196,13 +209,10 @@ class Stages:
             self.context.progress,
         )
         kept, skipped, tokens = [first], list[Skipped](), 0.0
+        jobs = self._adaptations(stage, others)
         for entrant in others:
             try:
-                study = stage_study(self.base, Stage.from_dict({**stage, "entrants": [first, entrant]}))
-                graph = plan_jobs(self._read(study)[0])
-                job = next(
-                    job for job in graph.jobs.values() if isinstance(job, AdaptJob) and job.place.method == entrant.label
-                )
+                job = jobs[entrant.label] if jobs else self._adaptations(stage, [entrant], alone=True)[entrant.label]
                 speed, overhead, size = time_adaptation(job, self.context.backend, self.context.out, seconds=seconds)
             except (UserError, RuntimeError, MemoryError) as error:
                 if entrant.label == CHEAPEST:
@@ -213,7 +223,23 @@ class Stages:
             tokens = size if entrant.label == CHEAPEST else tokens
             prices.adapting[entrant.label] = Price(overhead=overhead, per_token=1 / max(speed, 1e-9))
         prices.timing = time.monotonic() - began
-        return prices, kept, skipped, tokens
+        return prices, kept, skipped, tokens, alone.advice
+
+    def _adaptations(self, stage: Stage, entrants: Sequence[Entrant], *, alone: bool = False) -> dict[str, AdaptJob]:
+        """Return an adaptation of each entrant; none if an entrant cannot be planned, unless it is ``alone``.
+
+        Raises:
+            UserError: If an entrant that is alone cannot be planned.
+        """
+        study = stage_study(self.base, Stage.from_dict({**stage, "entrants": [stage.entrants[0], *entrants]}))
+        try:
+            graph = plan_jobs(self._read(study)[0])
+        except UserError:
+            if alone:
+                raise
+            return {}
+        jobs = (job for job in graph.jobs.values() if isinstance(job, AdaptJob) and not job.is_shared_base)
+        return {str(job.place.method): job for job in jobs}
 
     def facts(self, minutes: float, instruct: str | None) -> tuple[Facts, int]:
         """Return what the choice of entrants depends on, and the number of dev items.
@@ -222,7 +248,9 @@ class Stages:
             UserError: If an input of the study is missing or wrong, or a task has no dev split.
         """
         entrants, _ = choose_entrants(Facts(kind="", documents=0, train_rows=1, replayable=False, minutes=minutes))
-        study = stage_study(self.base, Stage(name="plan", entrants=entrants[:1], tokens=1, seeds=[0], evaluate_on="dev"))
+        study = stage_study(
+            self.base, Stage(name="plan", entrants=entrants[:1], tokens=1, seeds=[0], evaluate_on="dev")
+        )
         inputs, _ = self._read(study)
         (model,), (domain,) = inputs.config.models, inputs.config.domains
         kind = kind_of_checkpoint(load_config(model.path).architectures, model.path)
@@ -264,9 +292,10 @@ class Stages:
         from acclimate.cards import write_model_cards
         from acclimate.report import write_report
 
-        if found.results is not None:
-            write_report(found.results, self.context.out / CLAIM_PAGE)
-            write_model_cards(found.results, self.context.out)
+        if found.summarize is not None:
+            results = found.summarize()
+            write_report(results, self.context.out / CLAIM_PAGE)
+            write_model_cards(results, self.context.out)
 
     def _read(self, study: Mapping[str, Any]) -> tuple[StudyInputs, Contamination]:
         inputs = read_study(StudyConfig.of(study), self.context.backend)
@@ -287,8 +316,9 @@ def _collect(
     Raises:
         UserError: If the base model has no scores.
     """
-    results = summarize(inputs, graph, outcomes, out, contamination=contamination)
-    made, store, view = StageResult({}, results=results), JobStore(out), StudyView(inputs, graph, outcomes, out)
+    made, store, view = StageResult({}), JobStore(out), StudyView(inputs, graph, outcomes, out)
+    losses: list[LossRow] = LmLossJob.rows(view)["losses"]
+    made.summarize = lambda: summarize(inputs, graph, outcomes, out, contamination=contamination)
     (domain,) = inputs.config.domains
     metrics = {task.name: inputs.tasks[domain.name, task.name].metric for task in domain.tasks}
     runs: dict[tuple[str, str], dict[int, TaskResult]] = {}
@@ -317,7 +347,7 @@ def _collect(
             ],
             seconds=float(np.mean([store.seconds(job) for job in adapted])) if adapted else None,
             curves=[_heldout_curve(out / "models" / job.key) for job in adapted] if stage.monitored else [],
-            losses={row.text: row for row in results.losses if row.method == label},
+            losses={row.text: row for row in losses if row.method == label},
             general=_general_losses([outcomes[job.key].result for job in entries if job.place.text == "general"]),
             folder=next((out / "models" / job.key for job in entries if job.makes_model and label != BASE), None),
         )
@@ -326,8 +356,18 @@ def _collect(
     scoring = [store.seconds(job) for job in graph.jobs.values() if isinstance(job, FinetuneJob)]
     measuring = [store.seconds(job) for job in graph.jobs.values() if isinstance(job, LmLossJob)]
     made.scoring = float(np.mean(scoring)) * len(metrics)
+    made.advice = next((result.says for _, result in view.find(Advice)), "")
     made.measuring = float(np.mean(measuring)) * (1 + (inputs.general is not None))
     return made
+
+
+def _remove_weights(folder: Path) -> None:
+    """Remove the files of a model, except for the log of its training."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOG:
+            path.unlink()
 
 
 def _heldout_curve(folder: Path) -> list[float]:
@@ -335,11 +375,11 @@ def _heldout_curve(folder: Path) -> list[float]:
 
     The loss on general text has no part in it: what is forgotten for good is no temporary rise.
     """
-    return [loss for _, loss in monitored_points(read_curves(folder / "log.jsonl")["heldout_curve"])]
+    return [loss for _, loss in monitored_points(read_curves(folder / LOG)["heldout_curve"])]
 
 
 def _general_losses(results: Sequence[TextLoss]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the loss on each text that has tokens (models, texts), and these tokens (texts,); None without results."""
+    """Return the loss on each text with tokens (models, texts), and these tokens (texts,); None without results."""
     if not results:
         return None
     counts = np.asarray(results[0].per_text_masked or [1] * len(results[0].per_text), dtype=float)

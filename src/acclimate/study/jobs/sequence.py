@@ -220,7 +220,7 @@ class _Measured:
                 seconds[job.key] = result.total_seconds
         tasks = {domain.name: len(domain.tasks) for domain in config.domains}
         for key, by_task in scores.items():
-            if len(by_task) == tasks[key[3]]:
+            if len(by_task) == tasks[str(key[3])]:
                 values[key] = float(np.mean([np.mean(runs) for runs in by_task.values()]))
         return cls(inputs, spec, domain_orders(inputs), values, seconds)
 
@@ -288,7 +288,7 @@ class _Measured:
                     matrix=[_known(row) for row in matrices.mean(0)],
                     general=_known(general) if np.isfinite(general).any() else [],
                     folders=[f"models/{job.key}" for job in last],
-                    seconds=_known([np.mean([sum(time) for time in times])])[0],
+                    seconds=_known([float(np.mean([sum(time) for time in times]))])[0],
                 )
             )
         return found, orders
