@@ -15,11 +15,13 @@ from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.models import DomainAdapters, add_domain_adapters, attach, domain_adapters, encode, load_language_model
 from acclimate.models.checkpoints import WEIGHTS
+from acclimate.models.encoding import skip_unread_tokens
 from acclimate.objectives import DomainLanguageModelling, LanguageModelling, StateRetention
 from acclimate.training import adapt, get
 from acclimate.training.engine import Engine
 from tests.cases import each
 from tests.methods.test_contract import DOCUMENTS, SHORT
+from tests.models.test_skip_unread import HEADS, outputs, with_head
 from tests.objectives.layouts import packed, padded
 from tests.tasks.test_classification import keyword_task
 from tests.tiny import ENCODERS, save_tiny, tiny_model
@@ -213,6 +215,19 @@ def test_an_end_task_uses_the_adapters(results, tmp_path):
     for name, value in before.items():
         if ".domains." in name:
             assert torch.equal(value, after[name]) == (".adapters." in name)
+
+
+@each("auto", list(HEADS))
+def test_end_tasks_that_skip_unread_tokens_compute_the_same(results, auto):
+    model = with_head(auto, results / "ab")
+    torch.manual_seed(1)
+    for name, value in model.named_parameters():
+        if ".domains." in name:
+            torch.nn.init.normal_(value, std=0.5)
+    expected = outputs(model, HEADS[auto])
+    with skip_unread_tokens(model):
+        found = outputs(model, HEADS[auto])
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-3)
 
 
 def test_what_does_not_fit_is_named(results, tmp_path, capsys):
