@@ -91,7 +91,7 @@ def test_the_share_solves_the_planted_law():
 
 
 def test_a_vague_answer_is_refused():
-    plan = plan_ratio(points(dcpt, noise=0.05), tolerance=0.03, resamples=25)
+    plan = plan_ratio(points(dcpt, noise=0.05), law="dcpt", tolerance=0.03, resamples=25)
     assert "more than half of the measured range" in plan["refused"]
     assert repr(plan).startswith("No share is recommended")
 
@@ -209,7 +209,7 @@ def test_bad_points_are_refused_in_one_line(tmp_path, monkeypatch, match, rows, 
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.lists(st.fixed_dictionaries({
     "share": st.one_of(st.floats(-1, 2), st.text(max_size=3), st.none()),
     "tokens": st.one_of(st.integers(-5, 10**16), st.just("nan")),
@@ -281,7 +281,7 @@ def test_the_switch_over_is_exact_on_planted_curves():
     assert plan["budgets"][-1]["difference"]["value"] == pytest.approx(gain(400), abs=1e-4)
     assert plan["budgets"][0]["adapt"] is None  # the adaptation costs more
     assert plan["until"] is None
-    noisy = plan_budget(scores(0.003), price=price, cost=cost, resamples=100)["switch"]
+    noisy = plan_budget(scores(0.003), price=price, cost=cost, resamples=40)["switch"]
     assert noisy["low"] <= expected <= noisy["high"] and noisy["high"] - noisy["low"] > 1
 
 
