@@ -62,7 +62,7 @@ class SparseRankAdapter(LowRankAdapter):
             a.register_forward_hook(_weigh)
 
     @classmethod
-    def check(cls, name: str, settings: SparseRankSettings, quantize: str | None) -> None:
+    def check(cls, name: str, settings: AdapterSettings, quantize: str | None) -> None:
         """Check the settings as those of ``lora``."""
         super().check("lora", settings, quantize)
 
