@@ -36,6 +36,7 @@ CHEAP = {
     "adapter": {"size": 4},
     "corruption": {"documents": str(DIALOGUES), "split": "lines"},
     "mixda": {"gate_size": 8},
+    "pairs": {"lm_weight": 0.5},
     "pivots": {"least": 2},
     "prompt": {"length": 4},
     "memory": {"entries": 300},
