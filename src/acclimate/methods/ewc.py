@@ -49,7 +49,7 @@ class ElasticWeights(Method):
     cost: ClassVar[float] = 1.1
     without_adapter: ClassVar[str] = "it trains all weights and holds some, which an adapter leaves as they are"
 
-    strength: float = 1000.0
+    strength: float = 100.0
     rule: Literal["summed", "online"] = "summed"
     decay: float = 1.0
     tokens: int = FISHER_TOKENS
