@@ -99,7 +99,9 @@ def test_an_adaptation_to_the_words_of_a_task_is_specific(tiny_bert, adapted, ta
     general = [text for text in TEXTS if not {*text.lower().replace(".", " ").split()} & {*GOOD, *BAD}]
     found = inspect_specificity(tiny_bert, task, general, after=adapted, max_length=40, progress=False)
     same = inspect_specificity(tiny_bert, task, general, after=tiny_bert, max_length=40, progress=False)
-    assert found["specificity"]["low"] > 0 and "more than general text" in repr(found)
+    assert found["specificity"]["low"] > 0 and "helps with the text of the task more" in repr(found)
+    lost = inspect_specificity(adapted, task, TEXTS, after=tiny_bert, max_length=40, progress=False)
+    assert lost["specificity"]["high"] < 0 and "helps with general text more" in repr(lost)
     assert same["specificity"]["difference"] == 0 and found["unit"] == "nats per predicted token"
     texts = [text for text, _ in rows_of(48, 0)]
     first = found["rows"][0]
