@@ -217,6 +217,9 @@ class StudyResults(Reported, Record):
         for loss in self.losses:
             text = "general text" if loss.text == "general" else f"held-out {loss.domain}"
             lines.append(f"{text}, {loss.method}: {loss.nats:.3f} nats{_describe_interval(loss.difference, 1, 3)}")
+        for sequence in self.sequences:
+            if average := sequence.measures.get("average"):
+                lines.append(f"domains in sequence, {sequence.method}: mean {sequence.measure} {average.mean:.3f}")
         if len(lines) > MAX_LINES:
             left = len(lines) - MAX_LINES
             lines[MAX_LINES:] = [f"and {left} more rows: to_pandas() and report() have all of them"]

@@ -78,9 +78,22 @@ def test_the_report_has_the_race_the_three_gains_and_the_cost(helped):
     result, _ = helped
     page = (result.folder / "report.html").read_text()
     assert "<svg" in page and "The race" in page
-    for text in ("lm is handed back", "shrunken for the choice", "claimed gain", "fresh seeds", "of 30 minutes"):
+    for text in (
+        "lm is handed back",
+        "shrunken for the choice",
+        "claimed gain",
+        "fresh seeds",
+        "of 30 minutes",
+        "Before training: 300 documents",
+    ):
         assert text in page
     assert json.loads((result.folder / "results.json").read_text())["winner"] == "lm"
+
+
+def test_the_weights_of_the_race_are_not_kept(helped):
+    result, _ = helped
+    kept = [path for path in (result.folder / "models").iterdir() if (path / "config.json").exists()]
+    assert len(kept) == len(result.claim_seeds)
 
 
 def test_a_finished_tournament_trains_nothing_again(helped, folder):
@@ -128,7 +141,7 @@ def test_few_dev_items_are_no_race(tmp_path):
     folder = tournament_files(tmp_path / "data", dev=300)
     result = run(folder, tmp_path / "out", World(gains={"lm": 0.3}))
     assert [one.label for one in result.plan.entrants] == ["none", "lm"]
-    assert "there is no race" in result.plan.notes[0]
+    assert "there is no race" in result.plan.notes[-1]
     assert result.claim.item_count == 300 and result.holds and not result.rows
 
 

@@ -76,6 +76,15 @@ class AutoOptions(LabelOptions):
     tokens: Annotated[
         TokenCount | None, Option("Maximum tokens per adaptation.", default="one pass over the corpus")
     ] = None
+    settings: Annotated[
+        dict[str, Any] | None,
+        Option(
+            "Change of a value of the studies, such as finetune.epochs=2 or domains.0.tasks.0.limit_train=2000.",
+            TRAINING,
+            more="See :func:`acclimate.study.changes.change_values`.",
+            flag="--set",
+        ),
+    ] = None
     encoding: Encoding = None
     seed: Seed = 0
     workers: Annotated[

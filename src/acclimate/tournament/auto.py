@@ -111,6 +111,7 @@ def run_race(
     limit: float | None = None,
     instruct: str | None = None,
     spent: Callable[[], float] = lambda: 0.0,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Race:
     """Race the entrants of a plan.
 
@@ -121,6 +122,7 @@ def run_race(
         limit: Largest increase of the loss on general text of a winner; None for any.
         instruct: The instruction-tuned model for chat vectors.
         spent: Returns the seconds of the budget that have been spent.
+        say: Shows a line of progress.
     """
     base, *alive = plan.entrants
     race = Race([], None, None, None, plan.tokens, plan.prices, 0)
@@ -138,6 +140,7 @@ def run_race(
             evaluate_on="tune",
             monitored=True,
         )
+        say(f"Rung {number + 1} of {len(plan.rungs)}: {rung.tokens:,} tokens, {', '.join(one.label for one in alive)}")
         found, race.tokens = run(stage), rung.tokens
         known |= {one.label: one for one in stage.entrants}
         scores = {label: item_scores(scored.predictions) for label, scored in found.entrants.items()}
@@ -318,6 +321,7 @@ class _State:
         path: The file.
         plan: The plan; None until it is made.
         stages: Stages that were decided, by name.
+        ends: Seconds that had been spent when a stage ended, by name.
         parallel: Jobs that run at the same time.
     """
 
@@ -325,6 +329,7 @@ class _State:
     options: str
     plan: Plan | None = None
     stages: dict[str, Stage] = field(default_factory=dict)
+    ends: dict[str, float] = field(default_factory=dict)
     parallel: int = 1
     _spent: float = 0.0
     _since: float = field(default_factory=time.monotonic)
@@ -344,6 +349,7 @@ class _State:
         if found:
             state.plan = Plan.from_dict(found["plan"]) if found.get("plan") else None
             state.stages = {name: Stage.from_dict(one) for name, one in found["stages"].items()}
+            state.ends = dict(found.get("ends", {}))
         return state
 
     def spent(self) -> float:
@@ -365,11 +371,25 @@ class _State:
         self.save()
         return stage
 
+    def run(self, stage: Stage, run: Run) -> StageResult:
+        """Run a stage as it was decided, and set the clock to when it ended the first time.
+
+        The next decision depends on the time that is left, so it has to be the same after an interruption.
+        """
+        stage = self.decide(stage)
+        found = run(stage)
+        if stage.name in self.ends:
+            self.start(self.ends[stage.name])
+        else:
+            self.ends[stage.name] = self.spent()
+            self.save()
+        return found
+
     def save(self) -> None:
         """Write the file."""
         plan = None if self.plan is None else self.plan.to_dict()
         stages = {name: stage.to_dict() for name, stage in self.stages.items()}
-        write_json(self.path, {"options": self.options, "plan": plan, "stages": stages})
+        write_json(self.path, {"options": self.options, "plan": plan, "stages": stages, "ends": self.ends})
 
 
 def _auto(options: AutoOptions) -> AutoResult:
@@ -410,15 +430,15 @@ def _auto(options: AutoOptions) -> AutoResult:
     )
     if options.dry_run:
         return result
-    run: Run = lambda stage: stages.run(state.decide(stage))  # noqa: E731
     if plan.races:
         race = run_race(
             plan,
-            run,
+            lambda stage: state.run(stage, stages.run),
             seed=options.seed,
             limit=options.forget_at_most,
             instruct=None if options.instruct is None else str(options.instruct),
             spent=state.spent,
+            say=lambda line: print_message(line, options.progress),
         )
     else:
         race = Race([], plan.entrants[-1], None, None, plan.tokens, plan.prices, len(plan.entrants) - 1)
@@ -436,8 +456,11 @@ def _auto(options: AutoOptions) -> AutoResult:
                 spent=state.spent(),
             )
         )
+        print_message(
+            f"Claim: {race.winner.label} against the base model, {len(stage.seeds)} fresh seeds", options.progress
+        )
         reads = stages.count_reads(stage, f"{state.options} {out.absolute()}")
-        found = stages.run(stage)
+        found = state.run(stage, stages.run)
         used = race_seeds(options.seed) if plan.races else []
         result.claim = claim_of(stage, found, used_seeds=used, reads=reads, limit=options.forget_at_most)
         result.claim_seeds = list(stage.seeds)
@@ -478,7 +501,7 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
     """
     names = ("model", "corpus", "task", "heldout", "general", "encoding", *option_fields(LabelOptions))
     described = place_data({name: getattr(options, name) for name in names}, out)
-    base: dict[str, Any] = draft_study(described)
+    base: dict[str, Any] = draft_study(described, options.settings)
     call = build(
         CompareCall,
         config=base,
@@ -512,8 +535,8 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
         evaluate_on="tune" if dev_items >= FEWEST_DEV_ITEMS else "dev",
         monitored=True,
     )
-    prices, entrants, failed, tokens = stages.time(stage, options.minutes)
-    return make_plan(
+    prices, entrants, failed, tokens, advice = stages.time(stage, options.minutes)
+    plan = make_plan(
         entrants,
         [*skipped, *failed],
         prices,
@@ -524,6 +547,7 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
         parallel=parallel,
         extras=len(afterwards(entrants[1], facts.instruct)),
     )
+    return replace(plan, notes=[*([f"Before training: {advice}"] if advice else []), *plan.notes])
 
 
 def hand_back(source: Path, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from acclimate.study.graph import read_study
 from acclimate.study.in_memory import CompareCall
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.adapt import AdaptJob
+from acclimate.study.jobs.advice import Advice
 from acclimate.study.jobs.base import JobGraph, Outcome, RunContext, StudyView
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.lm_loss import LmLossJob, TextLoss
@@ -41,9 +43,9 @@ from acclimate.tournament.plan import BASE, CHEAPEST, Entrant, Facts, Price, Pri
 
 PILOT_SHARE, PILOT_SECONDS = 0.003, (2.0, 15.0)
 """Share of the time for which each entrant is adapted to time it, and the least and most seconds of that."""
-CLAIM_PAGE = "claim.html"
+CLAIM_PAGE, LOG = "claim.html", "log.jsonl"
 MONITORED_DOCUMENTS = 64
-"""Documents that the stability monitor measures after each of its steps, and that losses are measured on."""
+"""Documents that the stability monitor measures after each of its steps, and that losses are measured on in a race."""
 HEADER = "# Written by `acclimate auto`; `acclimate compare {name} --out FOLDER` repeats this stage.\n"
 
 
@@ -101,6 +103,7 @@ class StageResult:
         failed: Why the others have none, by label.
         scoring: Mean seconds of one fine-tuning on every task.
         measuring: Mean seconds of measuring the losses of one model.
+        advice: What a measurement says of the text before any training; empty without one.
         summarize: Returns the results of the stage as those of a study; None in a simulation.
     """
 
@@ -108,6 +111,7 @@ class StageResult:
     failed: dict[str, str] = field(default_factory=dict)
     scoring: float | None = None
     measuring: float | None = None
+    advice: str = ""
     summarize: Callable[[], StudyResults] | None = None
 
 
@@ -125,7 +129,8 @@ def stage_study(base: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
     (domain,) = base["domains"]
     where = {} if stage.evaluate_on is None else {"evaluate_on": stage.evaluate_on}
     tasks = [{**(task if isinstance(task, Mapping) else {"path": task}), **where} for task in domain["tasks"]]
-    adapt = {**base.get("adapt", {}), "tokens": stage.tokens, **({"monitor": True} if stage.monitored else {})}
+    monitor = {"monitor": True} if stage.monitored else {}
+    documents = {"documents": MONITORED_DOCUMENTS} if stage.monitored else {}
     return {
         **base,
         "name": stage.name,
@@ -135,10 +140,10 @@ def stage_study(base: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
         **({"merges": merges} if merges else {}),
         "domains": [{**domain, "tasks": tasks}],
         "leakage": "remove",
-        "adapt": adapt,
+        "adapt": {**base.get("adapt", {}), "tokens": stage.tokens, **monitor},
         "seeds": list(stage.seeds),
         "adapt_seeds": list(stage.seeds),
-        "evaluate": {**base.get("evaluate", {}), "documents": MONITORED_DOCUMENTS, "masked_texts": 0},
+        "evaluate": {**base.get("evaluate", {}), **documents, "masked_texts": 0},
     }
 
 
@@ -161,6 +166,8 @@ class Stages:
     def run(self, stage: Stage) -> StageResult:
         """Run a stage, or read its results where they are finished.
 
+        The weights of models of the race are removed, since no later stage reads them.
+
         Raises:
             UserError: If the stage cannot be run, or the base model has no scores.
         """
@@ -172,9 +179,14 @@ class Stages:
         with start_workers(self.call, (study, None, ()), executor):
             graph = plan_jobs(inputs)
             outcomes = executor.execute(graph)
-        return _collect(stage, inputs, graph, outcomes, out, found)
+        made = _collect(stage, inputs, graph, outcomes, out, found)
+        if stage.monitored:
+            for job in graph.jobs.values():
+                if job.makes_model and not job.is_shared_base:
+                    _remove_weights(self.context.folder(job))
+        return made
 
-    def time(self, stage: Stage, minutes: float) -> tuple[Prices, list[Entrant], list[Skipped], float]:
+    def time(self, stage: Stage, minutes: float) -> tuple[Prices, list[Entrant], list[Skipped], float, str]:
         """Time a stage that has only the base model, and a short adaptation of each entrant.
 
         Args:
@@ -182,7 +194,8 @@ class Stages:
             minutes: The time for the whole tournament.
 
         Returns:
-            The prices, the entrants that could be trained, the others, and the tokens of the domain text.
+            The prices, the entrants that could be trained, the others, the tokens of the domain text, and what a
+            measurement says of it.
 
         Raises:
             UserError: If the base model cannot be fine-tuned, or plain training cannot run.
@@ -210,7 +223,7 @@ class Stages:
             tokens = size if entrant.label == CHEAPEST else tokens
             prices.adapting[entrant.label] = Price(overhead=overhead, per_token=1 / max(speed, 1e-9))
         prices.timing = time.monotonic() - began
-        return prices, kept, skipped, tokens
+        return prices, kept, skipped, tokens, alone.advice
 
     def _adaptations(self, stage: Stage, entrants: Sequence[Entrant], *, alone: bool = False) -> dict[str, AdaptJob]:
         """Return an adaptation of each entrant; none if an entrant cannot be planned, unless it is ``alone``.
@@ -343,8 +356,18 @@ def _collect(
     scoring = [store.seconds(job) for job in graph.jobs.values() if isinstance(job, FinetuneJob)]
     measuring = [store.seconds(job) for job in graph.jobs.values() if isinstance(job, LmLossJob)]
     made.scoring = float(np.mean(scoring)) * len(metrics)
+    made.advice = next((result.says for _, result in view.find(Advice)), "")
     made.measuring = float(np.mean(measuring)) * (1 + (inputs.general is not None))
     return made
+
+
+def _remove_weights(folder: Path) -> None:
+    """Remove the files of a model, except for the log of its training."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOG:
+            path.unlink()
 
 
 def _heldout_curve(folder: Path) -> list[float]:
@@ -352,7 +375,7 @@ def _heldout_curve(folder: Path) -> list[float]:
 
     The loss on general text has no part in it: what is forgotten for good is no temporary rise.
     """
-    return [loss for _, loss in monitored_points(read_curves(folder / "log.jsonl")["heldout_curve"])]
+    return [loss for _, loss in monitored_points(read_curves(folder / LOG)["heldout_curve"])]
 
 
 def _general_losses(results: Sequence[TextLoss]) -> tuple[np.ndarray, np.ndarray] | None:
