@@ -258,7 +258,7 @@ class World:
         return Outcome(race, claim, self.gain(race.winner.label, race.tokens), self.seconds)
 
     def copies_differ(self, race: Race) -> bool:
-        """Return whether the race drops one copy for being worse than the other, or a claim would tell them apart."""
+        """Return whether the race drops one copy for being worse than the other, or a claim would find a gain."""
         leaders = {row.stage: row.label for row in race.rows if row.decision == REASONS["leader"]}
         dropped = {row.label: leaders[row.stage] for row in race.rows if row.decision == REASONS["worse"]}
         one, other = self.copies

@@ -321,6 +321,7 @@ class _State:
         path: The file.
         plan: The plan; None until it is made.
         stages: Stages that were decided, by name.
+        ends: Seconds that had been spent when a stage ended, by name.
         parallel: Jobs that run at the same time.
     """
 
@@ -328,6 +329,7 @@ class _State:
     options: str
     plan: Plan | None = None
     stages: dict[str, Stage] = field(default_factory=dict)
+    ends: dict[str, float] = field(default_factory=dict)
     parallel: int = 1
     _spent: float = 0.0
     _since: float = field(default_factory=time.monotonic)
@@ -347,6 +349,7 @@ class _State:
         if found:
             state.plan = Plan.from_dict(found["plan"]) if found.get("plan") else None
             state.stages = {name: Stage.from_dict(one) for name, one in found["stages"].items()}
+            state.ends = dict(found.get("ends", {}))
         return state
 
     def spent(self) -> float:
@@ -368,11 +371,25 @@ class _State:
         self.save()
         return stage
 
+    def run(self, stage: Stage, run: Run) -> StageResult:
+        """Run a stage as it was decided, and set the clock to when it ended the first time.
+
+        The next decision depends on the time that is left, so it has to be the same after an interruption.
+        """
+        stage = self.decide(stage)
+        found = run(stage)
+        if stage.name in self.ends:
+            self.start(self.ends[stage.name])
+        else:
+            self.ends[stage.name] = self.spent()
+            self.save()
+        return found
+
     def save(self) -> None:
         """Write the file."""
         plan = None if self.plan is None else self.plan.to_dict()
         stages = {name: stage.to_dict() for name, stage in self.stages.items()}
-        write_json(self.path, {"options": self.options, "plan": plan, "stages": stages})
+        write_json(self.path, {"options": self.options, "plan": plan, "stages": stages, "ends": self.ends})
 
 
 def _auto(options: AutoOptions) -> AutoResult:
@@ -413,11 +430,10 @@ def _auto(options: AutoOptions) -> AutoResult:
     )
     if options.dry_run:
         return result
-    run: Run = lambda stage: stages.run(state.decide(stage))  # noqa: E731
     if plan.races:
         race = run_race(
             plan,
-            run,
+            lambda stage: state.run(stage, stages.run),
             seed=options.seed,
             limit=options.forget_at_most,
             instruct=None if options.instruct is None else str(options.instruct),
@@ -444,7 +460,7 @@ def _auto(options: AutoOptions) -> AutoResult:
             f"Claim: {race.winner.label} against the base model, {len(stage.seeds)} fresh seeds", options.progress
         )
         reads = stages.count_reads(stage, f"{state.options} {out.absolute()}")
-        found = stages.run(stage)
+        found = state.run(stage, stages.run)
         used = race_seeds(options.seed) if plan.races else []
         result.claim = claim_of(stage, found, used_seeds=used, reads=reads, limit=options.forget_at_most)
         result.claim_seeds = list(stage.seeds)
