@@ -18,6 +18,9 @@ from typing import Any
 import jinja2
 from rich.console import Console
 
+from acclimate import plan_budget, plan_ratio
+from acclimate.files import read_json_object
+from acclimate.planning.logs import loss_points, score_points
 from acclimate.report.formatting import interval_text, plain, signed
 from acclimate.report.html import render_template
 from acclimate.report.score_figures import tradeoff_plot
@@ -62,12 +65,18 @@ def render(folder: Path) -> str:
     def loss(method: str, domain: str, text: str = "general") -> Any:
         return next(row for row in results.losses if (row.method, row.domain, row.text) == (method, domain, text))
 
+    def nearest(rows: list[dict[str, Any]], key: str, value: float) -> dict[str, Any]:
+        return min(rows, key=lambda row: abs(row[key] - value))
+
+    planning = {"points": list(loss_points(results)), "scores": list(score_points(results)), "nearest": nearest}
+    planning |= {"plan_ratio": plan_ratio, "plan_budget": plan_budget}
+    planning["advice"] = read_json_object(folder / "advice.json")
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.filters |= {"plain": plain, "signed": signed, "interval": interval_text}
     return environment.from_string((folder / TEMPLATE).read_text(encoding="utf-8")).render(
-        results=results, summary=summarize(results), section=section, score=score, loss=loss
+        results=results, summary=summarize(results), section=section, score=score, loss=loss, **planning
     )
 
 

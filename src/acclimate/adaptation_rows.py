@@ -13,7 +13,6 @@ import numpy as np
 
 from acclimate.model_kinds import loss_terms
 from acclimate.records import Record, optional
-from acclimate.rows import WITHHELD, Interval
 
 CURVE_POINTS = 200
 """Maximum points of a learning curve in the results; longer curves are thinned."""
@@ -410,37 +409,3 @@ class MaskedSample(Record):
 
     domain: str
     maskings: dict[str, list[MaskedToken]]
-
-
-@dataclass(kw_only=True, eq=False)
-class CapabilityRow(Record):
-    """A measurement of an adapted model in a group of capabilities, compared with before the adaptation.
-
-    Attributes:
-        group: Name of the group.
-        measure: What is measured: a task, a text, ``"instructions"``, pairs or a benchmark.
-        unit: ``"points"``, percentage points of a score, of which more is better; or that of a loss.
-        before: Mean of what the method is compared with: the baseline for fine-tuned models, else the base model.
-        after: Mean of the method.
-        difference: After minus before; None if the two cannot be compared.
-        lower_is_better: Whether it is a loss. The verdict of the difference then says what happened to the loss.
-    """
-
-    group: str = ""
-    measure: str
-    model: str
-    domain: str
-    task: str | None = optional()
-    method: str
-    unit: str
-    before: float | None = None
-    after: float | None = None
-    difference: Interval | None = optional()
-    lower_is_better: bool = False
-
-    @property
-    def verdict(self) -> str:
-        """``"win"`` for better, ``"loss"`` for worse, ``"tie"``, or why there is no verdict."""
-        verdict = WITHHELD if self.difference is None else self.difference.verdict
-        turned = {"win": "loss", "loss": "win"} if self.lower_is_better else {}
-        return turned.get(verdict, verdict)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acclimate.adaptation_rows import AdaptationRow, CapabilityRow, MaskedSample, SelectionRow
+from acclimate.adaptation_rows import AdaptationRow, MaskedSample, SelectionRow
+from acclimate.comparison_rows import CapabilityRow, HeadToHeadRow
 from acclimate.display import Page, Reported, data_frame
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import read_json
@@ -156,6 +157,7 @@ class StudyResults(Reported, Record):
         selections: What selections of text did, by domain and method.
         sequences: Methods on domains one after the other.
         capabilities: The measurements in the groups that the study names.
+        head_to_head: Wins over tasks with the settings of both sides searched, and with those of one side alone.
         unchecked: Corpora and train splits that should have been searched for dev and test texts but were not.
         folder: Folder of the study; None if unknown. It is not part of ``results.json``.
     """
@@ -189,6 +191,7 @@ class StudyResults(Reported, Record):
     masked: list[MaskedSample] = field(default_factory=list)
     distillations: list[DistillationRow] = field(default_factory=list)
     capabilities: list[CapabilityRow] | None = optional()
+    head_to_head: list[HeadToHeadRow] = field(default_factory=list)
     tables: list[ReportTable] = field(default_factory=list)
     sequences: list[SequenceRow] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -214,6 +217,9 @@ class StudyResults(Reported, Record):
         for loss in self.losses:
             text = "general text" if loss.text == "general" else f"held-out {loss.domain}"
             lines.append(f"{text}, {loss.method}: {loss.nats:.3f} nats{_describe_interval(loss.difference, 1, 3)}")
+        for sequence in self.sequences:
+            if average := sequence.measures.get("average"):
+                lines.append(f"domains in sequence, {sequence.method}: mean {sequence.measure} {average.mean:.3f}")
         if len(lines) > MAX_LINES:
             left = len(lines) - MAX_LINES
             lines[MAX_LINES:] = [f"and {left} more rows: to_pandas() and report() have all of them"]

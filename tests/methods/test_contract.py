@@ -27,12 +27,14 @@ from tests.tiny import DECODERS, ENCODERS, TEXTS, save_tiny, tiny_model
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"steps": 3, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
+DIALOGUES = Path(__file__).with_name("dialogues.jsonl")
 CHEAP = {
     "dga": {"importance_tokens": 200},
     "das": {"importance_tokens": 200},
     "der++": {"memory": 8},
     "ewc": {"tokens": 200},
     "adapter": {"size": 4},
+    "corruption": {"documents": str(DIALOGUES), "split": "lines"},
     "mixda": {"gate_size": 8},
     "pivots": {"least": 2},
     "prompt": {"length": 4},

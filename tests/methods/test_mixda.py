@@ -15,19 +15,23 @@ from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.models import DomainAdapters, add_domain_adapters, attach, domain_adapters, encode, load_language_model
 from acclimate.models.checkpoints import WEIGHTS
+from acclimate.models.encoding import skip_unread_tokens
 from acclimate.objectives import DomainLanguageModelling, LanguageModelling, StateRetention
 from acclimate.training import adapt, get
 from acclimate.training.engine import Engine
 from tests.cases import each
 from tests.methods.test_contract import DOCUMENTS, SHORT
+from tests.models.test_skip_unread import HEADS, outputs, with_head
 from tests.objectives.layouts import packed, padded
 from tests.tasks.test_classification import keyword_task
-from tests.tiny import ENCODERS, save_tiny, tiny_model
+from tests.tiny import save_tiny, tiny_model
 
 OWN, GENERAL = DOCUMENTS[:16], DOCUMENTS[16:]
 TINY = {"gate_size": 8}
 
 
+KINDS = ("bert", "distilbert", "modernbert")
+"""An architecture of each kind of layers whose gates read texts."""
 FILES = ("model.safetensors", WEIGHTS, WEIGHTS)
 
 
@@ -66,7 +70,7 @@ def slow_mixture(mixture, inner, output):
 @each(
     ("kind", "reads", "weighs"),
     [
-        *((kind, "text", "adapters") for kind in sorted(ENCODERS) if kind != "albert"),
+        *((kind, "text", "adapters") for kind in KINDS),
         ("bert", "text", "all"),
         ("bert", "token", "adapters"),
         ("albert", "token", "adapters"),
@@ -104,19 +108,19 @@ def _linear_of(model):
     return found.weight, found.bias
 
 
-@each("kind", [kind for kind in sorted(ENCODERS) if kind != "albert"])
+@each("kind", KINDS)
 def test_the_gate_reads_no_padding_in_calls_of_other_code(kind):
     """End tasks call the model itself, with padding on either side."""
     model, ids = mixture_model(kind), padded().original[0][padded().text[0] >= 0]
     with torch.no_grad():
         alone = model.base_model(input_ids=ids[None], attention_mask=torch.ones_like(ids[None])).last_hidden_state[0]
         other, first = torch.randint(5, 50, (4,)), getattr(model.config, "pad_token_id", 0)
-        for sides in ((ids, other), (other, ids)) if kind in ("bert", "electra") else ((ids, other),):
+        for sides in ((ids, other), (other, ids)) if kind == "bert" else ((ids, other),):
             mask = torch.cat([torch.ones_like(part) if part is ids else torch.zeros_like(part) for part in sides])
             rows = torch.stack([torch.cat(sides), torch.cat(sides)])
             rows[1, mask == 0] = first
             places = torch.cat([torch.arange(len(part)) for part in sides])[None].expand(2, -1)
-            given = {"position_ids": places} if kind in ("bert", "electra") else {}
+            given = {"position_ids": places} if kind == "bert" else {}
             found = model.base_model(input_ids=rows, attention_mask=mask.expand(2, -1), **given).last_hidden_state
             for row in found:
                 torch.testing.assert_close(row[mask == 1], alone, atol=2e-5, rtol=1e-3)
@@ -213,6 +217,19 @@ def test_an_end_task_uses_the_adapters(results, tmp_path):
     for name, value in before.items():
         if ".domains." in name:
             assert torch.equal(value, after[name]) == (".adapters." in name)
+
+
+@each("auto", list(HEADS))
+def test_end_tasks_that_skip_unread_tokens_compute_the_same(results, auto):
+    model = with_head(auto, results / "ab")
+    torch.manual_seed(1)
+    for name, value in model.named_parameters():
+        if ".domains." in name:
+            torch.nn.init.normal_(value, std=0.5)
+    expected = outputs(model, HEADS[auto])
+    with skip_unread_tokens(model):
+        found = outputs(model, HEADS[auto])
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-3)
 
 
 def test_what_does_not_fit_is_named(results, tmp_path, capsys):

@@ -156,19 +156,21 @@ def test_kept_texts_have_the_logits_of_their_model_and_are_replayed(base, tmp_pa
     first = adapt(base, FIRST, "der++", tmp_path / "1", settings=given, **SHORT).out
     examples = unpack(_carried(first))
     # A short text may have no masked token.
-    assert 4 <= len(examples) <= 6 and Carried.read(first).records["der++"] == [len(examples)]
+    assert 4 <= len(examples) <= 6 and Carried.read(first).records["der++"] == {"texts": [len(examples)], "top": 5}
     model = transformers.AutoModelForMaskedLM.from_pretrained(first).eval()
     for one in examples:
         logits = model(one.ids[None].long()).logits[0, one.places.long()].detach()
         torch.testing.assert_close(logits.topk(5).values, one.logits.float(), atol=2e-3, rtol=2e-3)
         torch.testing.assert_close(logits.gather(1, one.entries.long()), one.logits.float(), atol=2e-3, rtol=2e-3)
     second = adapt(first, SECOND, "der++", tmp_path / "2", settings=given, **SHORT, dropout=0.0)
-    assert Carried.read(second.out).records["der++"][0] == 3
+    assert Carried.read(second.out).records["der++"]["texts"][0] == 3
     both = unpack(_carried(second.out))
     assert [one.ids.tolist() for one in both[:3]] == [one.ids.tolist() for one in examples[:3]]
     line = json.loads((second.out / "log.jsonl").read_text().splitlines()[0])
     assert line["terms"]["logits"] < 1e-5, "before the first step the logits are those that were kept"
     assert line["terms"]["replay"] > 0
+    with pytest.raises(UserError, match="have 5 logits per token; use top=5"):
+        adapt(first, SECOND, "der++", tmp_path / "3", **SHORT)
 
 
 def _carried(folder):

@@ -131,6 +131,8 @@ def test_the_gap_is_found_and_a_finished_training_is_not_repeated(forgetful, tin
     assert sorted((year, seed) for year, seed, _ in forgetful) == [
         (year, seed) for year in (2010, 2011, 2012) for seed in range(3)
     ]
+    page = (tmp_path / "gap" / "report.html").read_text()
+    assert "Scores by distance in time" in page and "temporal degradation" in page
     rows_by_distance = {row["distance"]: row for row in report["by_distance"]}
     assert rows_by_distance[2]["verdict"] == "loss" and rows_by_distance[2]["high"] < 0
     said = repr(report)

@@ -19,7 +19,7 @@ from acclimate.cli import app
 from acclimate.errors import UserError
 from acclimate.options import build
 from acclimate.options.planning import BudgetOptions, RatioOptions, ScheduleOptions
-from acclimate.planning.laws import DomainLaw, MixtureLaw, PowerLaw, fit_law
+from acclimate.planning.laws import DomainLaw, MixtureLaw, PowerLaw, fit_law, interval
 from acclimate.planning.logs import loss_points, read_rows, score_points
 from acclimate.planning.plans import read_plan
 from acclimate.planning.schedule import Schedule, measure_areas, read_curves
@@ -472,3 +472,16 @@ def test_a_budget_plan_makes_its_own_runs(tmp_path, tiny_bert):
         "annotate": 40,
         "adapt": 30,
     }
+
+
+@pytest.mark.slow
+def test_intervals_cover_planted_values_in_about_nine_of_ten_simulations():
+    sizes = np.repeat([50, 100, 200, 400, 800], 3) / 200
+    covered = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        measured = learning_curve(sizes * 200, False) + rng.normal(0, 0.004, len(sizes))
+        fit = fit_law(PowerLaw(-3, -0.02), {"x": sizes}, measured, seed=seed, resamples=100)
+        low, high = interval(np.array([draw.predict({"x": np.array([16.0])})[0] for draw in fit.draws]))
+        covered += low <= learning_curve(3200, False) <= high
+    assert 85 <= covered <= 100

@@ -11,6 +11,7 @@ from acclimate.report.formatting import plain, signed
 from acclimate.report.tables import overview
 from acclimate.results import MethodRow, StudyResults
 from acclimate.rows import NOTHING_LEARNED, ForgettingRow, TaskScores
+from acclimate.sequence_rows import SequenceOrder, SequenceRow, SequenceSpread
 from acclimate.study import compare
 from tests.report.full import parse, with_comparison
 from tests.study.fakes import World, files, study
@@ -294,3 +295,34 @@ def test_tasks_with_different_measures_are_compared_by_rank_and_standardized(res
 def test_probes_with_the_fewest_labels_are_in_the_headline(full):
     words = "For a linear model on frozen states, with 8 labels per class, mlm helped on 2 of 2 tasks (mean +"
     assert words in summarize(full).headline
+
+
+def _sequence(method: str, ends: dict[str, tuple[float, float]], **more) -> SequenceRow:
+    """A method whose differences to ``lm`` have these intervals, or without any."""
+    spreads = {name: SequenceSpread(mean=sum(pair) / 2, seeds=list(pair), orders=None) for name, pair in ends.items()}
+    means = {"average": 2.0, "gain": 0.5, "forgetting": 0.25}
+    measures = {name: SequenceSpread(mean=mean, seeds=None, orders=None) for name, mean in means.items()}
+    order = SequenceOrder(domains=["a", "b"], matrix=[[3.0, 3.0], [2.0, 3.0], [2.25, 2.0]])
+    given = {"measure": "loss", "seeds": [0], "orders": [order], "reference": "lm" if ends else "", **more}
+    return SequenceRow(model="model", method=method, measures=measures, differences=spreads, **given)
+
+
+def test_a_sequence_is_summed_up_by_what_its_intervals_show(results):
+    rows = [
+        _sequence("lm", {}),
+        _sequence("das", {"average": (-0.3, -0.1), "forgetting": (-0.2, 0.1)}),
+        _sequence("ewc", {"average": (0.1, 0.2), "forgetting": (-0.2, -0.1)}),
+        _sequence("kd", {"average": (-0.3, -0.1), "forgetting": (0.1, 0.2)}),
+        _sequence("das", {"average": (0.1, 0.2)}, measure="score"),
+    ]
+    found = summarize(replace(results, sequences=rows))
+    assert found.verdict == (
+        "After the last domain, compared with lm: das and kd: a lower mean loss; ewc: a higher mean loss. On earlier "
+        "domains, compared with lm: ewc: less forgetting; kd: more forgetting; das: no difference shown."
+    )
+    assert found.headline.startswith(found.verdict)
+    alone = summarize(replace(results, sequences=rows[:1])).verdict
+    assert alone == (
+        "After the last domain, the mean loss of lm is 2.000, −0.500 from the base model; on earlier domains it has "
+        "changed by +0.250 since it was lowest."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +221,7 @@ def test_the_verb_writes_its_study_and_an_added_domain_extends_it(shared, tmp_pa
     written = StudyConfig.load(tmp_path / "out" / "study.yaml")
     assert written.sections["sequence"][0].separate == ["mlm"] and written.adapt.given()["tokens"] == 1000
     assert [row.method for row in results.sequences] == ["mlm", "dga", "mlm, one model per domain"]
+    assert "domains in sequence, dga: mean loss 2.050" in repr(results)
     more, rest = {**domains, "general": general}, Learner()
     changed = sequence(
         shared / "model", more, tmp_path / "out", general=shared / "general.txt", backend=rest.backend(), **given
@@ -262,6 +264,7 @@ def test_the_verb_refuses(shared, tmp_path, changes, words):
 
 
 def test_a_real_model_from_the_command_line(tmp_path, no_report, monkeypatch, capsys):
+    monkeypatch.setattr("acclimate.study.budget.TIMING_SECONDS", 0.05)
     for name in ("cs", "food", "news"):
         (tmp_path / f"{name}.txt").write_text("".join(f"{text} {name} {n}\n" for text in TEXTS for n in range(30)))
     model = save_tiny("bert", tmp_path / "model")
@@ -277,6 +280,9 @@ def test_a_real_model_from_the_command_line(tmp_path, no_report, monkeypatch, ca
         "evaluate.max_length=16",
     ]
     domains = [word for name in ("cs", "food") for word in ("--domain", f"{name}={tmp_path / name}.txt")]
+    code, output, error = call(monkeypatch, capsys, *words, *domains, "--dry-run")
+    assert code == 0 and re.search(r"0 of \d+ jobs are done; the others take about", output), error
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
     code, output, error = call(monkeypatch, capsys, *words, *domains)
     assert code == 0, error
     folder = Path(output.split("last domain, lm: ")[1].split("\n")[0])

@@ -55,6 +55,7 @@ def test_steps_are_those_of_masked_weights(choice):
     assert all(not (weight * ~kept).any() and weight[kept].all() for weight, kept in rule.kept)
 
 
+@pytest.mark.slow
 def test_zeros_stay_over_a_kill_and_become_weights_in_the_end_task(models, tmp_path):  # noqa: F811
     options = {**SHORT, "sparsity": 0.5, "l2_sp": 0.1, "save_every": 2, "steps": 5}
     adapt(models["bert"], Corpus.of(DOCUMENTS), "lm", tmp_path / "whole", **options)

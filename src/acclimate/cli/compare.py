@@ -65,7 +65,10 @@ def compare(options: CompareCommand) -> None:
     existed = (Path(options.out) / "study.yaml").exists()
     study, settings = _find_study(options)
     if options.dry_run:
-        _print_forecast(study, settings, options)
+        from acclimate.study.changes import load_study
+
+        config = load_study(study, settings, options.only)
+        print_forecast(config, options.out, minutes=options.minutes, progress=options.progress)
         print_next(["acclimate", *(word for word in sys.argv[1:] if word != "--dry-run")], "to run it")
         return
     chosen = {**values(options, CompareOptions), "config": study, "settings": settings}
@@ -145,17 +148,15 @@ def _fit(study: dict[str, Any], options: CompareCommand) -> dict[str, Any]:
     return {**study, "notes": notes, "adapt": {**study.get("adapt", {}), **({"tokens": tokens} if tokens else {})}}
 
 
-def _print_forecast(study: Any, settings: dict[str, Any] | None, options: CompareCommand) -> None:
+def print_forecast(config: Any, out: str | Path, *, minutes: float | None = None, progress: bool = True) -> None:
     """Print the jobs of a study by kind, and the estimated time."""
     from rich.console import Console
     from rich.table import Table
 
     from acclimate.study.budget import TIMING_SECONDS
-    from acclimate.study.changes import load_study
     from acclimate.study.forecast import forecast
 
-    config = load_study(study, settings, options.only)
-    found = forecast(config, options.out, timing=TIMING_SECONDS, minutes=options.minutes, progress=options.progress)
+    found = forecast(config, out, timing=TIMING_SECONDS, minutes=minutes, progress=progress)
     table = Table("part", "kind", "jobs", "done", "time left", "estimated from")
     for estimate in found.estimates:
         left = "unknown" if estimate.seconds is None else _duration(estimate.seconds)

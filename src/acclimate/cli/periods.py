@@ -117,7 +117,7 @@ def questions(options: PeriodsQuestionsOptions) -> None:
 
 def _print_place(out: Any) -> None:
     if out is not None:
-        typer.echo(f"Full report: {Path(out) / 'periods.json'}")
+        typer.echo(f"Report: {Path(out) / 'report.html'}; numbers: {Path(out) / 'periods.json'}")
 
 
 def _print(report: Any) -> Any:

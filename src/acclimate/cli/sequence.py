@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import KW_ONLY
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from acclimate.cli.app import app, print_next
+from acclimate.cli.compare import print_forecast
 from acclimate.cli.options import command
-from acclimate.options import values
+from acclimate.options import Option, options, values
+from acclimate.options.declaration import OUTPUT
 from acclimate.options.sequence import SequenceOptions
+
+
+@options
+class SequenceCommand(SequenceOptions):
+    """Options of ``acclimate sequence``; Python has :func:`acclimate.study.forecast.forecast` for a dry run."""
+
+    _: KW_ONLY
+    dry_run: Annotated[bool, Option("Train nothing; print the remaining jobs and the estimated time.", OUTPUT)] = False
 
 
 @command(
     app,
-    SequenceOptions,
+    SequenceCommand,
     plugins=True,
     example="acclimate sequence --model roberta-base --domain law=law/ --domain food=food.jsonl --methods das,lm "
     "--general wiki.txt --out runs/sequence",
 )
-def sequence(options: SequenceOptions) -> None:
+def sequence(options: SequenceCommand) -> None:
     """Adapt a model to several domains, one after the other; show what it gains, keeps and forgets.
 
     Run it again to resume after an interruption, or with a further --domain, and only that one is trained.
     """
+    from acclimate.study.run_sequence import draft_sequence
     from acclimate.study.run_sequence import sequence as run
 
-    results = run(**values(options))
     out = Path(options.out)
+    if options.dry_run:
+        from acclimate.study import StudyConfig
+
+        print_forecast(StudyConfig.of(draft_sequence(options, out)), out, progress=options.progress)
+        print_next(["acclimate", *(word for word in sys.argv[1:] if word != "--dry-run")], "to run it")
+        return
+    results = run(**values(options, SequenceOptions))
     last = {row.method: out / row.orders[0].folders[0] for row in reversed(results.sequences) if row.orders}
     for method, folder in reversed(last.items()):
         typer.echo(f"Model after the last domain, {method}: {folder}")

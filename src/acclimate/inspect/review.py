@@ -41,7 +41,7 @@ def _inspect_review(options: InspectReviewOptions) -> Measurements:
     folders = dict(cast(Mapping[str, Any], options.results))  # the class of options makes it a mapping
     read = {name: read_predictions(folder, options.positive) for name, folder in folders.items()}
     truth, first = _shared_items(read, options.positive)
-    budgets = sorted(set(options.budgets))
+    budgets: list[float] = sorted(set(options.budgets))
     values = {name: measure_review(items, options.prevalence, budgets) for name, items in read.items()}
     drawn: dict[str, list[dict[str, float]]] = {name: [] for name in read}
     for weights in resample_classes(truth, options.resamples, options.seed):

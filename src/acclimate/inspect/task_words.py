@@ -117,8 +117,8 @@ def choose_words(
     """Choose the words that matter to the labels of texts, and pair each with a word of about the same frequency.
 
     A word matters by its largest absolute weight in logistic regressions, one per label, on the words of each text.
-    Partners are words with a weight below the median; the pairs have the smallest sum of differences of the logarithm of
-    the frequency, in number of texts.
+    Partners are words with a weight below the median; the pairs have the smallest sum of differences of the logarithm
+    of the frequency, in number of texts.
 
     Args:
         texts: Train texts.

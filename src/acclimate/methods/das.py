@@ -38,13 +38,12 @@ class DAS(DGA):
     of its adaptation, by the gradient of the language-model loss. Each is normalized before the maximum is taken. The
     maximum is stored beside the model, and the next adaptation of the model with ``das`` continues from it. The
     contrast is that of ``dga``, with all earlier knowledge in place of general knowledge. Importance limits the update
-    alone; every unit computes.
+    alone; every unit computes. ``parts`` must be the same for all domains.
 
     The ablations of the paper are ``contrast_weight=0``, ``softmask=no``, ``general=no``, ``importance=random`` and
     ``knowledge=domain``.
 
     Attributes:
-        parts: Units that are measured, gated and protected, as in ``dga``; the same for all domains of a sequence.
         softmask: Whether the update is limited. Without it, importance acts through the contrast alone.
         general: Whether importance for general knowledge is measured before the first domain. Without it, nothing is
             protected in the first domain, and its texts are contrasted with each other only.

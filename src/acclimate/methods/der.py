@@ -157,10 +157,12 @@ class DarkExperience(Method):
         """Read the kept texts of earlier domains."""
         if run.group.size > 1:
             raise UserError("Method 'der++' runs in one process; start it without torchrun or accelerate.")
+        past = run.carried.records.get("der++", {"texts": [], "top": self.top})
+        if past["top"] != self.top:
+            raise UserError(f"The kept texts have {past['top'] or 'all'} logits per token; use top={past['top']}.")
         if examples := unpack(run.carried.select(PREFIX)):
             self._kept = DrawKept(examples)
-        domains = len(run.carried.records.get("der++", ()))
-        run.say(f"DER++: {len(examples):,} kept texts of {domains} earlier domains.")
+        run.say(f"DER++: {len(examples):,} kept texts of {len(past['texts'])} earlier domains.")
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the LM loss and, if there are kept texts, the terms of those whose weight is not 0."""
@@ -172,17 +174,18 @@ class DarkExperience(Method):
     def finish(self, run: AdaptContext) -> None:
         """Keep some texts of this domain with their logits, in place of some of earlier domains."""
         new = keep_examples(run, self.memory, self.top)
-        past = run.carried.records.get("der++", [])
+        past = run.carried.records.get("der++", {"texts": []})["texts"]
         places = np.cumsum([0, *past])
         old = [] if self._kept is None else list(self._kept.examples)
         parts = [{"texts": old[first:last]} for first, last in pairwise(places)]
         shared = share_memory([*parts, {"texts": new}], self.memory, "equal", np.random.default_rng(run.seed))
-        run.carried.records["der++"] = [len(part["texts"]) for part in shared]
+        kept = [len(part["texts"]) for part in shared]
+        run.carried.records["der++"] = {"texts": kept, "top": self.top}
         tensors = pack([example for part in shared for example in part["texts"]])
         run.carried.tensors |= {PREFIX + name: value for name, value in tensors.items()}
         size = sum(value.nbytes for value in tensors.values())
         run.say(
-            f"DER++: {sum(run.carried.records['der++']):,} texts of {len(shared)} domains with their logits take "
+            f"DER++: {sum(kept):,} texts of {len(shared)} domains with their logits take "
             f"{size / 1e6:,.1f} MB beside the model."
         )
 
@@ -230,7 +233,9 @@ def pack(examples: Sequence[Example]) -> dict[str, Tensor]:
     """Return the fields of all examples, joined, and the numbers of tokens and of predicted tokens of each."""
     if not examples:
         return {}
-    joined = {name: torch.cat([getattr(one, name) for one in examples]) for name in Example._fields}
+    width = min(one.logits.shape[1] for one in examples)  # the vocabulary may have grown
+    joined = {name: torch.cat([getattr(one, name) for one in examples]) for name in Example._fields[:-1]}
+    joined["logits"] = torch.cat([one.logits[:, :width] for one in examples])
     sizes = [(len(one.ids), len(one.places)) for one in examples]
     return {**joined, "sizes": torch.tensor(sizes, dtype=torch.int32)}
 

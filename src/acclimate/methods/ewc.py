@@ -47,10 +47,9 @@ class ElasticWeights(Method):
 
     purpose: ClassVar[str] = "Forget less"
     cost: ClassVar[float] = 1.1
-    preparation: ClassVar[str] = "Fisher information is measured after the last step"
     without_adapter: ClassVar[str] = "it trains all weights and holds some, which an adapter leaves as they are"
 
-    strength: float = 1000.0
+    strength: float = 100.0
     rule: Literal["summed", "online"] = "summed"
     decay: float = 1.0
     tokens: int = FISHER_TOKENS

@@ -142,7 +142,7 @@ class Pivots(Method):
         """Return the masking of pivots; it does not depend on ``rate``."""
         return self._masking
 
-    def _target_rows(self, run: AdaptContext) -> Iterable[Sequence[int]]:
+    def _target_rows(self, run: AdaptContext) -> Iterable[np.ndarray]:
         """Yield the rows of the target text in which words are counted."""
         read = 0
         for number in range(len(run.rows)):
@@ -155,7 +155,7 @@ class Pivots(Method):
 
 
 def word_sets(
-    rows: Iterable[Sequence[int]], tokenizer: PreTrainedTokenizerBase, subwords: SubwordTable
+    rows: Iterable[Sequence[int] | np.ndarray], tokenizer: PreTrainedTokenizerBase, subwords: SubwordTable
 ) -> Iterable[set[str]]:
     """Yield the words of each row of token ids, in lower case."""
     special = np.array(sorted(tokenizer.all_special_ids))

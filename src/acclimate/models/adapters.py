@@ -65,8 +65,9 @@ class Adapter:
         seed: int = 0,
         probe: Sequence[np.ndarray] = (),
         source: str | Path | None = None,
+        general: Any = None,
     ) -> None:
-        """Store the arguments; subclasses add the adapter, which leaves the outputs of the model unchanged.
+        """Add an adapter that leaves the outputs of a model unchanged, and freeze all other weights.
 
         Args:
             model: A model that :func:`acclimate.models.attach` has prepared.
@@ -76,10 +77,23 @@ class Adapter:
             probe: Token ids of texts on which the exported model is compared with the trained one.
             source: Where the base model is loaded from once more, if ``model`` is quantized: the adapter is merged
                 into its original weights.
+            general: Measures the model on general text, if the settings name one.
+
+        Raises:
+            UserError: If the adapter does not fit the model.
         """
         self.model, self.name, self.settings, self.seed, self.source = model, name, settings, seed, source
         self.probe = [torch.as_tensor(np.asarray(row)[:PROBE_TOKENS]).long() for row in probe[:PROBE_TEXTS]]
-        self.stored_type = _stored_type(model)
+        self.stored_type, self.general = _stored_type(model), general
+        self.add()
+
+    def add(self) -> None:
+        """Add the adapter to the model, and freeze all other weights.
+
+        Raises:
+            UserError: If it does not fit the model.
+        """
+        raise NotImplementedError
 
     @classmethod
     def check(cls, name: str, settings: Any, quantize: str | None) -> None:

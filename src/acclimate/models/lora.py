@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
 import torch
 from pydantic import BeforeValidator
 from safetensors.torch import save_file
@@ -120,38 +119,19 @@ class LowRankAdapter(Adapter):
     rate = 10  # whatever the model and the rank: Schulman et al., "LoRA without regret", 2025
     shards = True
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        name: str,
-        settings: AdapterSettings,
-        *,
-        seed: int = 0,
-        probe: Sequence[np.ndarray] = (),
-        source: str | Path | None = None,
-    ) -> None:
-        """Add an adapter that leaves the outputs of a model unchanged, and freeze all other weights.
-
-        Args:
-            model: A model that :func:`acclimate.models.attach` has prepared.
-            name: A name of :data:`LOW_RANK`.
-            settings: Its settings, checked by :meth:`check`.
-            seed: Random seed of the initial weights.
-            probe: Token ids of texts on which the exported model is compared with the trained one.
-            source: Where the base model is loaded from once more, if ``model`` is quantized: the adapter is merged
-                into its original weights.
+    def add(self) -> None:
+        """Add the factors.
 
         Raises:
             UserError: If no layer has a name of ``settings.targets``, or none has the rank of the adapter.
         """
-        super().__init__(model, name, settings, seed=seed, probe=probe, source=source)
-        self.kind = LOW_RANK[name]
+        model, self.kind = self.model, LOW_RANK.get(self.name, LOW_RANK["lora"])
         self._factors: dict[str, tuple[Tensor | None, Tensor | None]] = {}  # of rows and of columns, by layer
-        targets = _find_targets(model, settings.targets)
+        targets = _find_targets(model, self.settings.targets)
         self.config = self._make_config(targets)
         bare = {name: model.get_submodule(name) for name in targets}
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(self.seed)
             import_peft().inject_adapter_in_model(copy.deepcopy(self.config), model, TRAINED)
             for place, layer in self.layers.items():
                 _swap_hooks(bare[place], layer)

@@ -10,10 +10,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -73,35 +71,16 @@ class DeeperAdapter(Adapter):
     why_not = ", as it does where layers normalize after the residual connection"
     rate = 1  # the copies are ordinary layers
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        name: str,
-        settings: DeeperSettings,
-        *,
-        seed: int = 0,
-        probe: Sequence[np.ndarray] = (),
-        source: str | Path | None = None,
-        general: GeneralText | None = None,
-    ) -> None:
-        """Insert the copies, and freeze all other weights; see :class:`acclimate.models.adapters.Adapter`.
-
-        Args:
-            model: The model.
-            name: Name of the kind of adapter.
-            settings: Its settings.
-            seed: Not used: nothing is random.
-            probe: Token ids of texts on which the exported model is compared with the trained one.
-            source: Not used: a quantized model is refused.
-            general: Measures the model on general text, if there is some.
+    def add(self) -> None:
+        """Insert the copies. With general text, it chooses them.
 
         Raises:
             UserError: If there are fewer layers, or a copy would change what the model computes.
         """
-        super().__init__(model, name, settings, seed=seed, probe=probe, source=source)
+        model, settings = self.model, self.settings
         if getattr(model, UNITS_ATTRIBUTE, None):
             self.mask([])  # gates of a method have the former number of layers
-        self._plain, self.general = share_weights(model), general
+        self._plain = share_weights(model)
         model.requires_grad_(False)
         layers, counts = layers_of(model), [name for name in LAYER_COUNTS if hasattr(model.config, name)]
         held = [one for one in model.modules() if isinstance(one, nn.ModuleList) and len(one) and one[0] in layers[:1]]

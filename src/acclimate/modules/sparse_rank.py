@@ -7,15 +7,12 @@ after each domain and starts anew, as every adapter here does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from acclimate.errors import UserError, check_positive
 from acclimate.models.lora import TRAINED, AdapterSettings, LowRankAdapter
@@ -56,26 +53,16 @@ class SparseRankAdapter(LowRankAdapter):
     settings_class: ClassVar[type[Any]] = SparseRankSettings
     merged_names = (f".{COMPONENTS}",)
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        name: str,
-        settings: SparseRankSettings,
-        *,
-        seed: int = 0,
-        probe: Sequence[np.ndarray] = (),
-        source: str | Path | None = None,
-    ) -> None:
-        """Add the adapter; see :class:`acclimate.models.lora.LowRankAdapter`."""
-        super().__init__(model, "lora", settings, seed=seed, probe=probe, source=source)
-        self.name = name
+    def add(self) -> None:
+        """Add the factors, and the weights of their components."""
+        super().add()
         for layer in self.layers.values():
             a = layer.lora_A[TRAINED]
-            a.register_parameter(COMPONENTS, nn.Parameter(torch.ones(settings.r, device=a.weight.device)))
+            a.register_parameter(COMPONENTS, nn.Parameter(torch.ones(self.settings.r, device=a.weight.device)))
             a.register_forward_hook(_weigh)
 
     @classmethod
-    def check(cls, name: str, settings: SparseRankSettings, quantize: str | None) -> None:
+    def check(cls, name: str, settings: AdapterSettings, quantize: str | None) -> None:
         """Check the settings as those of ``lora``."""
         super().check("lora", settings, quantize)
 

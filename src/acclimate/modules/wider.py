@@ -6,12 +6,9 @@ random). When the model is saved, they are rows and columns of larger linear lay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -53,30 +50,21 @@ class WiderAdapter(Adapter):
     settings_class = WiderSettings
     rate = 4  # the paper's learning rate is 4e-4
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        name: str,
-        settings: WiderSettings,
-        *,
-        seed: int = 0,
-        probe: Sequence[np.ndarray] = (),
-        source: str | Path | None = None,
-    ) -> None:
-        """Add the units, and freeze all other weights; see :class:`acclimate.models.adapters.Adapter`.
+    def add(self) -> None:
+        """Add the units.
 
         Raises:
             UserError: If the units cannot be found, the method reads gates on them, or ``transformers`` could not load
                 the wider model.
         """
-        super().__init__(model, name, settings, seed=seed, probe=probe, source=source)
+        model, settings = self.model, self.settings
         if getattr(model, UNITS_ATTRIBUTE, None):
             self.mask([])  # gates of a method have the former number of units
         self._plain = share_weights(model)
         self.changes: dict[str, int] = {}
         model.requires_grad_(False)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(self.seed)
             self.blocks = self._add_units() if settings.units else 0
             if settings.heads:
                 self._add_heads()

@@ -19,7 +19,8 @@ from acclimate.options.training import MaxLength, Progress, Seed, TextColumn, Te
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    Numbers = Budgets = Sequence[float]
+    Numbers = Sequence[float]
+    Budgets = Sequence[float]
 else:
     Numbers = tuple[Annotated[Number, Field(gt=0, lt=10)], ...]
     Budgets = tuple[Fraction, ...]

@@ -49,11 +49,6 @@ def _temporal_gap(options: PeriodsGapOptions) -> TemporalReport:
     matrix = ScoreMatrix(dated.periods, columns, is_error=metric in scoring.errors)
     measured = write_matrix(matrix)
     sizes = {period.name: {"train": size, "test": len(dated.test[period])} for period in dated.periods}
-    report = write_report(
-        folder,
-        "gap",
-        {"metric": metric, "seeds": options.seeds, "sizes": sizes, **measured, "dates": dated.report.to_dict()},
-    )
     tested = ", ".join(f"{name} {found['test']:,}" for name, found in sizes.items())
     lines = [
         *dated.notes,
@@ -61,7 +56,8 @@ def _temporal_gap(options: PeriodsGapOptions) -> TemporalReport:
         *matrix.describe(metric, dated.report.periods.unit),
     ]
     tables = {"Scores by distance in time": measured["by_distance"], "Scores by period": measured["matrix"]}
-    return TemporalReport(report, lines, "Models over time", tables)
+    content = {"metric": metric, "seeds": options.seeds, "sizes": sizes, **measured, "dates": dated.report.to_dict()}
+    return write_report(folder, "gap", "Models over time", content, lines, tables)
 
 
 temporal_gap = verb(PeriodsGapOptions, _temporal_gap)

@@ -49,12 +49,12 @@ def _temporal_questions(options: PeriodsQuestionsOptions) -> TemporalReport:
     for name, model in models.items():
         result = finetune(model, task, epochs=0, max_length=options.max_length, progress=options.progress)
         hits[name] = np.equal(result.gold, result.predicted).astype(float)
-    first, rows = next(iter(hits)), []
+    first, rows = next(iter(hits)), list[dict[str, Any]]()
     for place, period in [*enumerate(period.name for period in periods), (-1, "all")]:
         mine = own == place if place >= 0 else own >= 0
         for name, right in hits.items():
             interval = stats.binomtest(int(right[mine].sum()), int(mine.sum())).proportion_ci(method="wilson")
-            row = {
+            row: dict[str, Any] = {
                 "period": period,
                 "model": name,
                 "questions": int(mine.sum()),
@@ -75,8 +75,8 @@ def _temporal_questions(options: PeriodsQuestionsOptions) -> TemporalReport:
             low, high = (f"{100 * row[f'difference_{end}']:+.1f}" for end in ("low", "high"))
             text += f"; difference to {first} {100 * row['difference']:+.1f} percentage points [{low}, {high}]"
         lines.append(text)
-    report = write_report(folder, "questions", {"rows": rows, "dates": placed.report.to_dict()})
-    return TemporalReport(report, lines, "Questions over time", {"Accuracy by period": rows})
+    content = {"rows": rows, "dates": placed.report.to_dict()}
+    return write_report(folder, "questions", "Questions over time", content, lines, {"Accuracy by period": rows})
 
 
 temporal_questions = verb(PeriodsQuestionsOptions, _temporal_questions)

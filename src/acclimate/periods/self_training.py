@@ -21,6 +21,7 @@ from acclimate.options.periods import PeriodsSelfTrainOptions
 from acclimate.periods.decay import TemporalReport
 from acclimate.periods.split import open_dated
 from acclimate.periods.tasks import DatedTask, Trainings, choose_metric, open_output, read_dated_task, write_report
+from acclimate.progress import print_message
 from acclimate.records import texts_fingerprint
 from acclimate.tasks.readers import fold_text
 
@@ -88,20 +89,26 @@ def _temporal_self_training(options: PeriodsSelfTrainOptions) -> TemporalReport:
     mean = mean_paired_bootstrap(pairs)
     lines = [*dated.notes, *notes, f"The first period, {dated.periods[0].name}, has the labels. {metric}:"]
     for row in rows:
-        right = "" if row["right"] is None else f", {100 * row['right']:.0f} % of them correctly"
+        correct = "" if row["right"] is None else f", {100 * row['right']:.0f} % of them correctly"
         lines.append(
             f"{row['period']}: {row['before']:.4f} without and {row['after']:.4f} with self-training, difference "
             f"{row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]; {row['labelled']:.0f} of "
-            f"{row['texts']:,} texts labelled{right}"
+            f"{row['texts']:,} texts labelled{correct}"
         )
     if not any(row["labelled"] for row in rows):
         lines.append(
             f"No label has a probability of at least {options.confidence:g}, so nothing was learned; lower it."
         )
     lines.append(f"Mean difference: {mean.difference:+.4f} [{mean.low:+.4f}, {mean.high:+.4f}], {options.seeds} seeds")
-    content = {"metric": metric, "is_error": metric in scoring.errors, "rows": rows, "mean": mean.as_dict()}
-    report = write_report(folder, "self-train", {**content, "seeds": options.seeds, "dates": dated.report.to_dict()})
-    return TemporalReport(report, lines, "Self-training over time", {"Scores by period": rows})
+    content: dict[str, Any] = {
+        "metric": metric,
+        "is_error": metric in scoring.errors,
+        "rows": rows,
+        "mean": mean.as_dict(),
+    }
+    content |= {"seeds": options.seeds, "dates": dated.report.to_dict()}
+    tables = {"Scores by period": rows}
+    return write_report(folder, "self-train", "Self-training over time", content, lines, tables)
 
 
 temporal_self_training = verb(PeriodsSelfTrainOptions, _temporal_self_training)
@@ -162,6 +169,7 @@ class _Chain:
         """Return ``gold``, what each model ``predicted`` for all test rows, and how many texts were ``labelled``."""
         first = self.dated.periods[0]
         learned = list(self.dated.train[first])
+        print_message(f"Fine-tuning on {first.name}, seed {self.seed}", self.options.progress)
         place = self.folder / first.name
         found = self.trainings.train(
             self.options.model, self.dated.placed.part(learned, self.dated.tested), self.seed, place
@@ -171,6 +179,7 @@ class _Chain:
             new, counts = self._label(place, period, texts)
             labelled.append(counts)
             learned = [*learned, *new] if self.options.learn == "all" else new
+            print_message(f"Learning {len(new):,} labels of {period.name}, seed {self.seed}", self.options.progress)
             if new:  # else the model of the previous period is also that of this one
                 start = place if self.options.start == "previous" else self.options.model
                 place = self.folder / period.name

@@ -269,11 +269,6 @@ def _report(folder: Path, dated: DatedCorpus, losses: _Losses, notes: Sequence[s
             for name, mask in zip(names, masks, strict=True)
         }
     measured = write_matrix(matrix)
-    report = write_report(
-        folder,
-        "surprisal",
-        {**measured, "base": base, "dating": dating, "measure": "bits per byte", "dates": dated.report.to_dict()},
-    )
     per_text = losses.bits / losses.bytes
     lines = [
         {
@@ -295,7 +290,8 @@ def _report(folder: Path, dated: DatedCorpus, losses: _Losses, notes: Sequence[s
         "guessing the middle"
     )
     tables = {"Bits per byte by period": measured["matrix"], "By distance in time": measured["by_distance"]}
-    return TemporalReport(report, said, "Surprisal over time", tables)
+    content = {**measured, "base": base, "dating": dating, "measure": "bits per byte", "dates": dated.report.to_dict()}
+    return write_report(folder, "surprisal", "Surprisal over time", content, said, tables)
 
 
 def date_texts(losses: np.ndarray, own: np.ndarray, indices: Sequence[int]) -> dict[str, Any]:

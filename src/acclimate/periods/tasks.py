@@ -18,7 +18,7 @@ from acclimate.models.checkpoints import model_fingerprint
 from acclimate.options import SupervisedOptions, recorded, values
 from acclimate.options.periods import TemporalTaskOptions
 from acclimate.options.reading import default_task_name
-from acclimate.periods.decay import Column
+from acclimate.periods.decay import Column, TemporalReport
 from acclimate.records import fingerprint
 from acclimate.tasks.drawing import draw_rows
 from acclimate.tasks.finetune import finetune
@@ -30,6 +30,7 @@ from acclimate.version import __version__
 
 REPORT = "periods.json"
 """The file of an output directory that says what wrote it, and at the end holds the report."""
+PAGE = "report.html"
 
 
 @dataclass(frozen=True)
@@ -210,11 +211,23 @@ def open_output(out: str | Path | None, what: str) -> Path | None:
     return folder
 
 
-def write_report(folder: Path | None, what: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a report with what made it, written to the output directory if there is one."""
-    report = {"command": what, "acclimate": __version__, **content}
+def write_report(
+    folder: Path | None, what: str, title: str, content: Mapping[str, Any], lines: Sequence[str], tables: Any
+) -> TemporalReport:
+    """Return what was measured, written to ``periods.json`` and as a page if there is an output directory.
+
+    Args:
+        folder: The output directory; None writes nothing.
+        what: The command.
+        title: Title of the page.
+        content: Entries of the report.
+        lines: What matters, in a few lines.
+        tables: The rows of each table by its title.
+    """
+    report = TemporalReport({"command": what, "acclimate": __version__, **content}, lines, title, tables)
     if folder is not None:
-        write_json(folder / REPORT, report)
+        write_json(folder / REPORT, dict(report))
+        report.report(folder / PAGE)
     return report
 
 

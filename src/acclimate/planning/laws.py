@@ -81,13 +81,16 @@ def fit_law(law: Law, inputs: Inputs, values: np.ndarray, *, seed: int = 0, resa
         values: What was measured at each point (points,).
         seed: Random seed of the starts and the bootstrap.
         resamples: Number of bootstrap samples: the fitted values with residuals drawn at random, enlarged by the
-            degrees of freedom. The points are kept, because few designs can spare one.
+            degrees of freedom and, as these are few, by the quantile of Student's t to that of the normal
+            distribution. The points are kept, because few designs can spare one.
 
     Raises:
         ValueError: If there are not more points than parameters.
     """
     if len(values) <= law.parameters:
         raise ValueError(f"the law '{law.name}' has {law.parameters} parameters and needs more points")
+    from scipy import stats
+
     rng = np.random.default_rng(seed)
     low, high = np.array(list(law.bounds.values())).T
     drawn = low + (high - low) * rng.random((STARTS, len(low)))
@@ -103,7 +106,8 @@ def fit_law(law: Law, inputs: Inputs, values: np.ndarray, *, seed: int = 0, resa
             break
         best = _refine(law, best.exponents, inputs, values, weights)
     fitted = values - best.residuals
-    spread = best.residuals * np.sqrt(len(values) / (len(values) - law.parameters))
+    freedom = len(values) - law.parameters
+    spread = best.residuals * np.sqrt(len(values) / freedom) * stats.t.ppf(0.975, freedom) / stats.norm.ppf(0.975)
     draws = tuple(
         _refine(law, best.exponents, inputs, fitted + rng.choice(spread, len(values))) for _ in range(resamples)
     )

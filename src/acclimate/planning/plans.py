@@ -86,7 +86,8 @@ class Plan(Measurements):
             rows: Rows of the table.
             draw: Function that draws into a figure of ``matplotlib``.
         """
-        super().__init__({"acclimate": __version__, "plan": kind, **values, "lines": list(lines)}, lines, title, rows)
+        made = {"acclimate": __version__, "plan": kind, **values, "rows": list(rows), "lines": list(lines)}
+        super().__init__(made, lines, title, rows)
         self._draw = draw
 
     def figure(self) -> Any:

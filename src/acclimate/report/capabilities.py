@@ -1,14 +1,16 @@
-"""The capability sheet: what each method gained and lost in the groups of measurements that the study names."""
+"""Tables that sum up several measurements: the capability sheet, and wins with the search of each side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
-from acclimate.adaptation_rows import CapabilityRow
+from acclimate.comparison_rows import CapabilityRow
 from acclimate.report.formatting import (
     DASH,
     Entry,
     Table,
+    count_entry,
     interval_entry,
     number_entry,
     place_name,
@@ -27,6 +29,17 @@ MEASUREMENTS = (
     "percent, differences in percentage points; losses in nats per predicted token or bits per byte, of which less is "
     "better."
 )
+HEAD_TO_HEAD = (
+    "Number of tasks on which the 95 % interval lies above zero, includes zero, or lies below zero. First with what "
+    "was searched on dev for each side; then, as a warning, with what was chosen for the method on both sides, which "
+    "favors the method. Share helped: Wilson interval over tasks. Mean difference: in percentage points, with an "
+    "interval over tasks, so about other tasks of this kind."
+)
+
+
+def combined_tables(results: StudyResults) -> list[Table]:
+    """Return the tables that sum up several measurements."""
+    return [*capability_tables(results), head_to_head(results)]
 
 
 def capability_tables(results: StudyResults) -> list[Table]:
@@ -58,6 +71,36 @@ def capability_tables(results: StudyResults) -> list[Table]:
     table = Table("Measurements by capability", note, columns, numeric, grouped=True)
     table.rows = [_measurement(results, row) for row in found]
     return [sheet, table]
+
+
+def head_to_head(results: StudyResults) -> Table:
+    """Return wins over tasks, with settings or prompts searched for each side, and for the adapted side alone."""
+    names = ["model", "method", "searched", "chosen for", "tasks", "helped", "no difference shown", "hurt"]
+    names += ["share helped, 95 %", "mean difference", "95 % interval"]
+    table = Table("Head-to-head", HEAD_TO_HEAD, names, [False] * 4 + [True] * 7)
+    for row in results.head_to_head:
+        cells = [Entry(row.model), Entry(row.method), Entry(row.searched)]
+        cells.append(Entry("the method alone (biased)" if row.biased else "each side"))
+        cells += map(count_entry, (row.tasks, row.win, row.tie, row.loss))
+        cells.append(Entry(f"{100 * row.win_low:.0f} to {100 * row.win_high:.0f} %", row.win_low))
+        entry = row.difference
+        shown = entry and isfinite(entry.low) and [signed_entry(entry.difference, scale=100), interval_entry(entry)]
+        table.rows.append([*cells, *(shown or [DASH, DASH])])
+    return table
+
+
+def biased_searches(results: StudyResults) -> list[str]:
+    """Warn where a search for the adapted model alone would show more wins than a search for each side."""
+    fair = {(row.model, row.method, row.searched): row for row in results.head_to_head if not row.biased}
+    found = []
+    for row in results.head_to_head:
+        other = fair.get((row.model, row.method, row.searched))
+        if row.biased and other and row.win > other.win:
+            found.append(
+                f"With {row.searched} that were chosen for '{row.method}' alone, it helps on {row.win} of {row.tasks} "
+                f"tasks instead of {other.win}: a comparison without a search for the base model would be misleading."
+            )
+    return found
 
 
 def _place(results: StudyResults, row: CapabilityRow) -> str:

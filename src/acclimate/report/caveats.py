@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from acclimate.evaluation.scoring import SCORINGS
+from acclimate.report.capabilities import biased_searches
 from acclimate.report.formatting import joined, row_place
 from acclimate.results import StudyResults
 from acclimate.rows import ContaminatedTexts, ScoreRow
@@ -20,6 +21,7 @@ def caveats(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
         count = len(results.failures)
         found.append(f"{count} {'job has' if count == 1 else 'jobs have'} no result; see the end of the report.")
     found += collapsed_models(results) + _mixed_precision(results) + _unreadable_records(results)
+    found += biased_searches(results)
     found += _contaminated_corpora(results) + _contaminated_train_splits(results)
     if results.unchecked:
         found.append(

@@ -19,6 +19,13 @@ TITLES = {"loss": "Sequences: loss", "score": "Sequences: scores"}
 SCALES = {"loss": (1.0, 3), "score": (100.0, 1)}
 """Factor and digits of each measure."""
 
+TIE = "no difference shown"
+VERDICTS = (
+    ("average", "After the last domain", "a lower mean loss", "a higher mean loss"),
+    ("forgetting", "On earlier domains", "less forgetting", "more forgetting"),
+)
+"""Measures of the loss that are summed up in words, where, and what a lower and a higher value is called."""
+
 
 def sequence_tables(results: StudyResults) -> list[Table]:
     """Return a table of the measures of each method for losses and for scores, and one of intervals."""
@@ -84,6 +91,39 @@ def _bounds(ends: list[float] | None, digits: int, scale: float, *, signed: bool
     if ends is None:
         return DASH
     return Entry(" to ".join((with_sign if signed else plain)(scale * end, digits) for end in ends), ends[0])
+
+
+def sequence_verdict(results: StudyResults) -> str:
+    """Say which methods end with a lower loss than the first one, and which forget less; empty without sequences.
+
+    A difference is shown if its interval over seeds excludes zero. With a single method or seed, say what was gained
+    and forgotten.
+    """
+    rows = [row for row in results.sequences if row.measure == "loss" and row.orders and "average" in row.measures]
+    several = len({row.model for row in rows}) > 1
+    names = {id(row): f"{row.method} ({row.model})" if several else row.method for row in rows}
+    sentences = []
+    for measure, where, lower, higher in VERDICTS:
+        found: dict[str, list[str]] = {lower: [], higher: [], TIE: []}
+        for row in rows:
+            if (change := row.differences.get(measure)) and change.seeds:
+                word = lower if change.seeds[1] < 0 else higher if change.seeds[0] > 0 else TIE
+                found[word].append(names[id(row)])
+        if any(found.values()):
+            reference = next(row.reference for row in rows if row.reference)
+            parts = [f"{joined(methods)}: {word}" for word, methods in found.items() if methods]
+            sentences.append(f"{where}, compared with {reference}: {'; '.join(parts)}.")
+    return " ".join(sentences) or " ".join(_describe(row, names[id(row)]) for row in rows)
+
+
+def _describe(row: SequenceRow, name: str) -> str:
+    means = {measure: spread.mean for measure, spread in row.measures.items()}
+    text = f"After the last domain, the mean loss of {name} is {plain(means['average'], 3)}"
+    if "gain" in means:
+        text += f", {with_sign(-means['gain'], 3)} from the base model"
+    if "forgetting" in means:
+        text += f"; on earlier domains it has changed by {with_sign(means['forgetting'], 3)} since it was lowest"
+    return f"{text}."
 
 
 def sequence_groups(results: StudyResults) -> tuple[list[str], dict[str, list[list[Entry]]]]:

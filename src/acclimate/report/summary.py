@@ -19,6 +19,7 @@ from acclimate.report.formatting import (
     row_place,
     signed,
 )
+from acclimate.report.sequences import sequence_verdict
 from acclimate.results import StudyResults
 from acclimate.rows import (
     NOT_LEARNED,
@@ -73,6 +74,8 @@ def summarize(results: StudyResults) -> Summary:
 def _verdict(results: StudyResults, compared: list[ScoreRow]) -> str:
     """Return the answer in one sentence, without intervals."""
     verdicts = {_comparison(row).verdict for row in compared}
+    if sequences := sequence_verdict(results):
+        return sequences
     if not compared:
         return _loss_verdict(results) or _nothing_to_compare(results) or NO_RESULT
     if verdicts == {NOT_LEARNED}:
@@ -173,7 +176,7 @@ def _unknown_forgetting(results: StudyResults) -> list[str]:
 
 def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str]) -> list[str]:
     """Return the sentences of the headline; ``missing`` says why there are comparisons without a verdict."""
-    sentences = []
+    sentences = [sequence_verdict(results)] if results.sequences else []
     methods = [method.label for method in results.methods]
     answered = [row for row in compared if _comparison(row).verdict != NOT_LEARNED]
     places = {row_place(results, row) for row in answered}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.report.capabilities import capability_tables
+from acclimate.report.capabilities import combined_tables
 from acclimate.report.formatting import (
     DASH,
     LOSS_VERDICTS,
@@ -56,7 +56,7 @@ MATCHES = ("exact", "near", "contained")
 def tables(results: StudyResults) -> list[Table]:
     """Return the tables of a study that have rows."""
     results = StudyResults.from_dict(results)
-    every = [*capability_tables(results), win_counts(results), means(results), scores(results), losses(results)]
+    every = [*combined_tables(results), win_counts(results), means(results), scores(results), losses(results)]
     every += [forgetting(results), probe_table(results), drift(results), corpus_contamination(results)]
     every += [train_contamination(results), score_time(results), adaptation_runs(results), preparation_time(results)]
     every += [*sequence_tables(results), distillations(results), *map(_from_job, results.tables), searches(results)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.adaptation_rows import CapabilityRow
+from acclimate.comparison_rows import CapabilityRow
 from acclimate.errors import UserError, did_you_mean
 from acclimate.rows import Interval, TaskScores
 from acclimate.study.config import StudyConfig
@@ -76,7 +76,7 @@ def measurement(
         task=place.adapted_for,
         method=str(place.method),
         unit="points",
-        before=100 * float(np.mean(before)),
-        after=100 * float(np.mean(after)),
+        before=100 * float(np.asarray(before, dtype=float).mean()),
+        after=100 * float(np.asarray(after, dtype=float).mean()),
         difference=Interval(**ends, p=entry.p, verdict=entry.verdict),
     )

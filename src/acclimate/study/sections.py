@@ -48,6 +48,8 @@ class SearchSettings(Strict):
             as many as the study has.
         combinations: ``"all"``; ``"one-factor"``: the first value of each list, then one change at a time; or the
             number of combinations to draw at random. Rows with the same lists get the same sample.
+        biased: Whether to also fine-tune the baseline with the settings that were chosen for each other row. That
+            comparison favors the others; beside the fair one it shows how much of a difference the search makes.
         seed: Random seed of that sample.
         per: ``"method"``, the default, chooses the best settings for each method, since settings that suit one method
             could be unfair to another. ``"task"`` chooses the fine-tuning settings with the best mean score over all
@@ -70,11 +72,18 @@ class SearchSettings(Strict):
     combinations: Literal["all", "one-factor"] | Count = "all"
     seed: SeedNumber = 0
     per: Literal["method", "task"] = "method"
+    biased: bool = False
     tolerance: NonNegative = 0.0
     teacher_tolerance: NonNegative = 0.01
     finetune: FinetuneLists = Field(default_factory=dict)
     adapt: Lists = Field(default_factory=dict)
     distill: DistillLists = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _separate(self) -> SearchSettings:
+        if self.biased and self.per != "method":
+            raise ValueError("biased: all methods share their settings with 'per: task'; remove one of the two")
+        return self
 
     def reserve_seeds(self, scored: set[int], count: int) -> None:
         """Set the seeds to some that are not scored, unless they are listed.

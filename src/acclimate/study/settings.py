@@ -269,16 +269,22 @@ class LikelihoodSpec(Strict):
     """How a task is also answered without fine-tuning, by the likelihood of label words under a causal model.
 
     Attributes:
-        template: The prompt, with ``{text}`` and, for pairs, ``{text_pair}``; the word of a label follows.
+        template: The prompt, with ``{text}`` and, for pairs, ``{text_pair}``; the word of a label follows. Of a list,
+            each model gets the prompt with the best accuracy on dev.
         words: Word or words for labels; labels that are missing stand for themselves.
         score: Score of a label: see :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
         max_length: Maximum tokens of a prompt with a label.
     """
 
-    template: str = "{text}\n\nLabel:"
+    template: str | Annotated[list[str], Field(min_length=1)] = "{text}\n\nLabel:"
     words: dict[str, str] = Field(default_factory=dict)
     score: Literal["pmi", "mean", "sum"] = "pmi"
     max_length: Count = 1024
+
+    @property
+    def templates(self) -> list[str]:
+        """All prompts."""
+        return [self.template] if isinstance(self.template, str) else self.template
 
 
 def _expand_flag(value: Any) -> Any:

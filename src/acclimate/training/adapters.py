@@ -132,11 +132,9 @@ def add_adapter(
     probe = [rows[number] for number in range(min(PROBE_TEXTS, len(rows)))]
     source = loaded.model.name_or_path if options.quantize else None
     kind = ADAPTERS[options.adapter]
-    given: dict[str, Any] = (
-        {} if not getattr(settings, "general", "") else {"general": GeneralLoss(loaded, settings, options)}
-    )
-    shared: dict[str, Any] = {"seed": options.seed, "probe": probe, "source": source}
-    loaded.adapter = kind(loaded.model, options.adapter, settings, **shared, **given)
+    general = GeneralLoss(loaded, settings, options) if getattr(settings, "general", "") else None
+    shared: dict[str, Any] = {"seed": options.seed, "probe": probe, "source": source, "general": general}
+    loaded.adapter = kind(loaded.model, options.adapter, settings, **shared)
     print_message(loaded.adapter.describe(), enabled=options.progress)
     own = loaded.adapter.update_rule()
     if rule is None or not (factors := rule.delta_factors()):

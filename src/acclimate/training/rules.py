@@ -85,8 +85,9 @@ def add_update_rules(
     if options.freeze:
         print_message(freeze(context.model, options.freeze), enabled=context.progress)
     if options.sparsity:  # before other rules copy the weights
-        added.append(StaticSparsity(context.model, options.sparsity, options.sparsity_choice, options.seed))
-        print_message(added[-1].describe(), enabled=context.progress)
+        sparsity = StaticSparsity(context.model, options.sparsity, options.sparsity_choice, options.seed)
+        print_message(sparsity.describe(), enabled=context.progress)
+        added.append(sparsity)
     if options.layer_decay < 1:
         added.append(LayerwiseDecay(context.model, options.layer_decay))
     if options.l2_sp:

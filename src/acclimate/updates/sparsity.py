@@ -39,7 +39,7 @@ class StaticSparsity(UpdateRule):
         """
         self.share, self.choice = share, choice
         inside = {id(module) for layer in layers_of(model.base_model) for module in layer.modules()}
-        self.kept: list[tuple[nn.Parameter, Tensor]] = []
+        self.kept: list[tuple[Tensor, Tensor]] = []
         for name, module in model.named_modules():
             if id(module) in inside and isinstance(module, nn.Linear | Conv1D) and module.weight.requires_grad:
                 self.kept.append(
@@ -59,13 +59,13 @@ class StaticSparsity(UpdateRule):
         """Remove the gradients of weights that are zero."""
         for weight, kept in self.kept:
             if weight.grad is not None:
-                weight.grad *= kept
+                weight.grad.mul_(kept)
 
     @torch.no_grad()
     def after_step(self) -> None:
         """Set the weights to zero that another rule may have moved."""
         for weight, kept in self.kept:
-            weight *= kept
+            weight.mul_(kept)
 
     def _choose(self, weight: Tensor, seed: int) -> Tensor:
         """Return which entries of a weight are kept, boolean."""

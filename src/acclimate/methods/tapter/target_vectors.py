@@ -152,7 +152,7 @@ def make_fasttext_targets(run: AdaptContext, settings: Mapping[str, Any]) -> Tar
             model = load_fasttext(
                 _general_vectors_file(run, general, {**options, "epochs": settings["general_epochs"]})
             )
-        model = _train_vectors(run, "the text of the run", _DecodedDocuments(run), model, options, run.seed)
+        model = _train_vectors(run, "the text of the run", DecodedDocuments(run), model, options, run.seed)
         targets = make_targets(
             model,
             read_surface_forms(run.tokenizer),
@@ -215,7 +215,7 @@ class _NormalizedTexts:
         return map(self._normalize, self._texts)
 
 
-class _DecodedDocuments:
+class DecodedDocuments:
     """The documents of a run, decoded on the fly at every iteration.
 
     The rows of a document are joined before decoding, since long documents may be split within a word.

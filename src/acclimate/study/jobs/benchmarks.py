@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import model_validator
 
-from acclimate.adaptation_rows import CapabilityRow
+from acclimate.comparison_rows import CapabilityRow
 from acclimate.errors import UserError
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.options.numbers import Count, Integer
@@ -80,13 +80,13 @@ class BenchmarkItems(Record):
     """The values of each item by metric.
 
     Attributes:
-        items: Identity of each item.
-        values: Values by metric, each (items,).
+        names: Identity of each item by metric.
+        scores: Values by metric, each (items,).
         weights: Weights of the items in the mean by metric.
     """
 
-    items: dict[str, list[str]] = field(default_factory=dict)
-    values: dict[str, list[float]] = field(default_factory=dict)
+    names: dict[str, list[str]] = field(default_factory=dict)
+    scores: dict[str, list[float]] = field(default_factory=dict)
     weights: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -110,8 +110,8 @@ class BenchmarkJob(Job):
         """Run the task."""
         found = context.backend.benchmark(context.path(self.model), **self.settings)
         return BenchmarkItems(
-            items={metric: list(names) for metric, (names, _, _) in found.items()},
-            values={metric: np.asarray(values).tolist() for metric, (_, values, _) in found.items()},
+            names={metric: list(names) for metric, (names, _, _) in found.items()},
+            scores={metric: np.asarray(values).tolist() for metric, (_, values, _) in found.items()},
             weights={metric: np.asarray(weights).tolist() for metric, (_, _, weights) in found.items()},
         )
 
@@ -152,22 +152,28 @@ class BenchmarkJob(Job):
         table = ReportTable(title="Benchmarks", note=NOTE, columns=columns)
         measured: list[CapabilityRow] = []
         for runs, metric in itertools.chain.from_iterable(
-            ((runs, metric) for metric in runs[0].result.values) for runs in groups.values()
+            ((runs, metric) for metric in runs[0].result.scores) for runs in groups.values()
         ):
             place, spec = runs[0].job.place, specs[str(runs[0].job.place.text)]
             base = groups.get((place.model, place.domain, None, None, None, place.text, None), [])
             means = [_mean(run.result, metric) for run in runs]
             entry = _compare(runs, base, metric) if base and place.method is not None else None
-            cells = [place.model, place.domain, place.text, row_label(place.method, place.adapted_for), metric]
-            cells += [len(runs[0].result.items[metric]), float(np.mean(means)), *difference_cells(entry, 1, 3)]
+            cells: list[Any] = [
+                place.model,
+                place.domain,
+                place.text,
+                row_label(place.method, place.adapted_for),
+                metric,
+            ]
+            cells += [len(runs[0].result.names[metric]), float(np.mean(means)), *difference_cells(entry, 1, 3)]
             table.rows.append(cells)
-            if entry and metric == (spec.metric or next(iter(runs[0].result.values))):
+            if entry and metric == (spec.metric or next(iter(runs[0].result.scores))):
                 measured.append(measurement(place, spec.task, _mean(base[0].result, metric), means, entry))
         return {"tables": [table] if table.rows else [], "capabilities": measured}
 
 
 def _mean(result: BenchmarkItems, metric: str) -> float:
-    return float(np.average(result.values[metric], weights=result.weights[metric]))
+    return float(np.average(result.scores[metric], weights=result.weights[metric]))
 
 
 def _compare(
@@ -175,10 +181,10 @@ def _compare(
 ) -> Interval | None:
     """Return the difference to the base model; None for a single item, or if the items differ."""
     before = base[0].result
-    names = before.items.get(metric, [])
-    if len(names) < 2 or any(run.result.items.get(metric) != names for run in runs):
+    names = before.names.get(metric, [])
+    if len(names) < 2 or any(run.result.names.get(metric) != names for run in runs):
         return None
-    after = [run.result.values[metric] for run in runs]
-    found = paired_difference(after, before.values[metric], before.weights[metric])
+    after = [run.result.scores[metric] for run in runs]
+    found = paired_difference(after, before.scores[metric], before.weights[metric])
     interval: Interval = Interval.from_dict(found.as_dict())
     return interval.without_verdict(WITHHELD) if has_single_origin([run.job for run in runs]) else interval

@@ -17,6 +17,8 @@ from acclimate.results import ReportTable, StageName
 from acclimate.rows import VERDICTS, WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
 from acclimate.study.capabilities import score_measurement
 from acclimate.study.config import TaskSpec
+from acclimate.study.graph import Choice
+from acclimate.study.head_to_head import add_borrowed, compare_settings
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs, TaskInput
 from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.base import (
@@ -92,7 +94,13 @@ class FinetuneJob(Job):
         settings, options = finetune_settings(inputs, home, task)
         found = inputs.tasks[home, task.name]
         tuned = replace(place, task=task.name, seed=seed)
-        data = {"task": found.task, "first": found.first, "settings": settings, "seed": seed, "options": options}
+        data: dict[str, Any] = {
+            "task": found.task,
+            "first": found.first,
+            "settings": settings,
+            "seed": seed,
+            "options": options,
+        }
         return cls(place=tuned, model=model, **data)
 
     def run(self, context: RunContext) -> TaskResult:
@@ -158,6 +166,18 @@ class FinetuneJob(Job):
                 planner.add(job.at(role=FORGETTING if home == OTHER else None))
 
     @classmethod
+    def finish(cls, planner: Planner) -> None:
+        """Add fine-tunings of the baseline with the settings of other rows, if the study compares them."""
+        tasks = {(domain.name, task.name): task for domain in planner.config.domains for task in domain.tasks}
+
+        def change(job: FinetuneJob, choice: Choice) -> FinetuneJob:
+            place, home = job.place, str(job.place.domain)
+            task = choice.apply_to_task(tasks[home, str(place.task)])
+            return cls.of(planner.inputs, home, task, job.seed, place, job.model)
+
+        add_borrowed(planner, change)
+
+    @classmethod
     def measurements(cls, inputs: StudyInputs) -> list[str]:
         """Return the tasks of the domains, and those of other domains."""
         return [*dict.fromkeys(name for _, name in inputs.tasks)]
@@ -173,6 +193,7 @@ class FinetuneJob(Job):
             **{"scores": scores, "means": _mean_rows(view, runs)},
             **{"win_counts": count_wins(scores), "forgetting": forgetting},
             "capabilities": [row for row in measured if row],
+            "head_to_head": compare_settings(view, runs, TaskResult),
             "tables": [*_reference_tables(view, runs), *_error_tables(runs), *_measured_errors(scores)],
         }
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from acclimate.adaptation_rows import CapabilityRow
+from acclimate.comparison_rows import CapabilityRow
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.model_kinds import MASKED, get_kind
 from acclimate.records import Record, optional

@@ -1,10 +1,11 @@
+# ruff: noqa: RUF009 (the calls only describe fields)
 """Prompting jobs: what causal models do without fine-tuning, by the likelihood of label words and by generation."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,16 +15,18 @@ from acclimate.evaluation.scoring import classification_metrics
 from acclimate.evaluation.statistics import paired_bootstrap
 from acclimate.model_kinds import kind_of_checkpoint
 from acclimate.models.checkpoints import load_config
-from acclimate.records import Record
+from acclimate.records import Record, optional
 from acclimate.report.formatting import interval_text, signed
 from acclimate.results import ReportTable
 from acclimate.rows import VERDICTS, WITHHELD, Interval, TaskScores
 from acclimate.study.capabilities import measurement, score_measurement
 from acclimate.study.config import TaskSpec
+from acclimate.study.head_to_head import compare_prompts
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs
 from acclimate.study.jobs.base import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
 from acclimate.study.summary import (
     TaskResult,
+    TaskRuns,
     compare_runs,
     correct_for_multiple_comparisons,
     has_single_origin,
@@ -58,6 +61,37 @@ def _adapt_seeds(planner: Planner, subject: StudyModel) -> list[int]:
     return planner.config.adapt_seeds if own is None else [own]
 
 
+@dataclass(kw_only=True, eq=False)
+class PromptScore(Record):
+    """The predictions for the test split with one prompt.
+
+    Attributes:
+        dev: Accuracy on the dev split.
+    """
+
+    predicted: list[int]
+    metrics: dict[str, Any]
+    dev: float | None = optional()
+
+
+@dataclass(kw_only=True, eq=False)
+class PromptedResult(TaskResult):
+    """The result with a prompt, or with the best of several on dev.
+
+    Attributes:
+        prompts: The predictions with each prompt; None if there is only one.
+        chosen: Number of the chosen prompt.
+    """
+
+    prompts: list[PromptScore] | None = optional()
+    chosen: int | None = optional()
+
+    def with_prompt(self, number: int) -> PromptedResult:
+        """Return the result with another prompt."""
+        prompt = (self.prompts or [])[number]
+        return replace(self, predicted=prompt.predicted, metrics=prompt.metrics, chosen=number)
+
+
 @register("likelihood", summary="classify texts by the likelihood of label words, without fine-tuning")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LikelihoodJob(Job):
@@ -74,25 +108,38 @@ class LikelihoodJob(Job):
     settings: Mapping[str, Any]
 
     cost: ClassVar[float] = 0.5
-    result_type: ClassVar[type[Record]] = TaskResult
+    result_type: ClassVar[type[Record]] = PromptedResult
 
-    def run(self, context: RunContext) -> TaskResult:
-        """Classify the texts and score the predictions."""
+    def run(self, context: RunContext) -> PromptedResult:
+        """Classify the texts and score the predictions; of several prompts, with the best on dev."""
         started = time.perf_counter()
-        task, path = self.task, context.path(self.model)
-        texts = [(example.text, example.text_pair) for example in task.test]
-        found = context.backend.likelihood(path, texts, task.labels, **self.settings)
-        gold = [example.label for example in task.test]
-        scoring = task.scoring()
-        return TaskResult(
+        task, path, scoring = self.task, context.path(self.model), self.task.scoring()
+        given = self.settings["template"]
+
+        def ask(examples: Sequence[Any], template: str) -> PromptScore:
+            texts = [(example.text, example.text_pair) for example in examples]
+            found = context.backend.likelihood(path, texts, task.labels, **{**self.settings, "template": template})
+            metrics = classification_metrics([example.label for example in examples], found.predicted, task.labels)
+            return PromptScore(predicted=found.predicted, metrics={**metrics, "truncated": found.truncated})
+
+        templates = [given] if isinstance(given, str) else given
+        prompts = [ask(task.test, template) for template in templates]
+        chosen = 0
+        if len(prompts) > 1:
+            for prompt, template in zip(prompts, templates, strict=True):
+                prompt.dev = float(ask(task.dev, template).metrics["accuracy"])
+            chosen = int(np.argmax([prompt.dev or 0.0 for prompt in prompts]))
+        return PromptedResult(
             task=task.name,
-            metrics={**classification_metrics(gold, found.predicted, task.labels), "truncated": found.truncated},
-            gold=gold,
-            predicted=found.predicted,
+            metrics=prompts[chosen].metrics,
+            gold=[example.label for example in task.test],
+            predicted=prompts[chosen].predicted,
             labels=task.labels,
             seconds=time.perf_counter() - started,
             kind=scoring.kind,
             scoring=scoring.details(),
+            prompts=prompts if len(prompts) > 1 else None,
+            chosen=chosen if len(prompts) > 1 else None,
         )
 
     @classmethod
@@ -108,7 +155,13 @@ class LikelihoodJob(Job):
                     f"study: 'likelihood' of the task '{spec.name}' needs one label per text; remove it there."
                 )
             assert spec.likelihood is not None
-            check_template(spec.likelihood.template, task.test[0].text_pair is not None)
+            for template in spec.likelihood.templates:
+                check_template(template, task.test[0].text_pair is not None)
+            if len(spec.likelihood.templates) > 1 and not task.dev:
+                raise UserError(
+                    f"study: 'likelihood' of the task '{spec.name}' has several prompts, of which one is chosen on "
+                    "the dev split, and the task has none; give it one, or a single prompt."
+                )
             label_words(task.labels, spec.likelihood.words)
 
     @classmethod
@@ -166,9 +219,34 @@ class LikelihoodJob(Job):
             for role, adapted_for, row in rows
         ]
         title = "Classification by the likelihood of label words"
+        searched = _searched(groups)
+        if searched:
+            columns.append("prompt")
+            note += " Of several prompts, each model has the one with the best accuracy on dev; its number is given."
+            for runs, entries in zip(groups.values(), cells, strict=True):
+                numbers = [number for run in runs if (number := chosen_prompt(run.result)) is not None]
+                entries.append(", ".join(str(number + 1) for number in dict.fromkeys(numbers)) or None)
         found = [score_measurement(row, f"{row.task} {WITHOUT_TRAINING}", task) for _, task, row in rows]
         table = ReportTable(title=title, note=note, columns=columns, rows=cells, digits=1)
-        return {"tables": [table], "capabilities": [row for row in found if row]}
+        measured = [row for row in found if row]
+        head_to_head = compare_prompts(searched, "accuracy")
+        return {"tables": [table], "capabilities": measured, "head_to_head": head_to_head}
+
+
+def chosen_prompt(result: TaskResult) -> int | None:
+    """Return the number of the prompt that was chosen; None if there was only one."""
+    return result.chosen if isinstance(result, PromptedResult) else None
+
+
+def _searched(groups: Mapping[Any, TaskRuns]) -> dict[tuple[str | None, ...], TaskRuns]:
+    """Return the runs of which a prompt was chosen, by model, domain, task and row label, without other domains."""
+    found: dict[tuple[str | None, ...], TaskRuns] = {}
+    for runs in groups.values():
+        place = runs[0].job.place
+        own = place.role == WITHOUT_TRAINING and place.adapted_for in (None, place.task)
+        if own and all(chosen_prompt(run.result) is not None for run in runs):
+            found[place.model, place.domain, place.task, place.method] = runs
+    return found
 
 
 def _specs(inputs: StudyInputs) -> Iterator[tuple[str, TaskSpec]]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import model_validator
 
-from acclimate.adaptation_rows import CapabilityRow
+from acclimate.comparison_rows import CapabilityRow
 from acclimate.errors import Problems, UserError, warn_once
 from acclimate.evaluation.embeddings import (
     SentencePairs,

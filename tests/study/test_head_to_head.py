@@ -1,0 +1,149 @@
+"""Each side at its best: settings and prompts searched for each, and what a search for one side alone would show."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from acclimate.errors import UserError
+from acclimate.report.capabilities import biased_searches, head_to_head
+from acclimate.rows import Comparison
+from acclimate.study import compare
+from acclimate.study.head_to_head import count_head_to_head
+from tests.cases import each
+from tests.study.fakes import World, graph_of, study, write_task
+from tests.tiny import decoder_tokenizer, tiny_model
+
+pytestmark = pytest.mark.usefixtures("no_report")
+ITEMS = 150
+LOW, HIGH = 1e-5, 1e-4
+"""The best learning rate of the base model, and that of the adapted one."""
+
+
+def finetune(model, task, *, seed=0, progress=True, **options):
+    """Both models are equally good, each with its own learning rate, and much worse with the other one."""
+    best = LOW if str(model).endswith("model") else HIGH
+    rng = np.random.default_rng([seed, int(options["learning_rate"] * 1e7), best == LOW, len(task.name)])
+    gold = np.random.default_rng(3).integers(3, size=ITEMS)
+    right = rng.random(ITEMS) < (0.8 if options["learning_rate"] == best else 0.5)
+    predicted = np.where(right, gold, (gold + 1) % 3)
+    return SimpleNamespace(
+        task=task.name,
+        seed=seed,
+        metrics=dict.fromkeys(("accuracy", "macro_f1", "micro_f1"), float(right.mean())),
+        gold=gold.tolist(),
+        predicted=predicted.tolist(),
+        labels=["a", "b", "c"],
+        seconds=1.0,
+        train_size=9,
+        scoring=task.scoring().details(),
+    )
+
+
+@pytest.fixture
+def searched(folder):
+    tasks = [str(folder / name) for name in ("intent", "aspect")]
+    domain = {"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": tasks}
+    search = {"seeds": 2, "finetune": {"learning_rate": [LOW, HIGH]}, "biased": True}
+    return study(folder, methods=["none", "lm"], domains=[domain], search=search, adapt_seeds=3, leakage="off")
+
+
+def test_a_search_for_one_side_shows_a_gain_that_is_none(searched, tmp_path):
+    world = World()
+    world._kind = lambda model: "mlm"
+    results = compare(searched, tmp_path / "out", progress=False, backend=world.backend(finetune=finetune))
+    fair, biased = results.head_to_head
+    assert [row["chosen"]["learning_rate"] for row in results["searches"]] == [LOW, HIGH] * 2
+    assert (fair.biased, fair.tasks, fair.win, fair.loss) == (False, 2, 0, 0)
+    assert (biased.biased, biased.win, biased.searched) == (True, 2, "fine-tuning settings")
+    assert biased.difference.difference == pytest.approx(0.3, abs=0.06)
+    assert fair.difference.low < 0 < fair.difference.high
+    (warning,) = biased_searches(results)
+    assert "alone, it helps on 2 of 2 tasks instead of 0" in warning
+    assert [row[3].text for row in head_to_head(results).rows] == ["each side", "the method alone (biased)"]
+    assert {row.method: row.summaries["accuracy"].mean > 0.7 for row in results.scores} == {"none": True, "lm": True}
+    again = compare(searched, tmp_path / "out", progress=False, backend=world.backend(finetune=finetune))
+    assert again["head_to_head"] == results["head_to_head"] and not again.jobs.done
+    plain = {**searched, "search": {**searched["search"], "biased": False}}
+    fewer = compare(plain, tmp_path / "out", progress=False, backend=world.backend(finetune=finetune))
+    assert not fewer.head_to_head and not fewer.jobs.done and fewer["scores"] == results["scores"]
+
+
+def test_a_biased_search_needs_a_search_per_method(searched):
+    with pytest.raises(UserError, match="biased"):
+        graph_of({**searched, "search": {**searched["search"], "per": "task"}})
+
+
+PROMPTS = ["{text} is", "Text: {text} Label:", "{text}"]
+
+
+@pytest.fixture
+def prompted(folder):
+    """A study of a decoder with three prompts."""
+    tiny_model("llama").save_pretrained(folder / "llama")
+    decoder_tokenizer().save_pretrained(folder / "llama")
+    tasks = []
+    for name in ("intent", "aspect"):
+        write_task(
+            folder / name, name, test=[f"{name} {n}" for n in range(ITEMS)], dev=[f"dev {n}" for n in range(30)]
+        )
+        tasks.append({"path": str(folder / name), "likelihood": {"template": PROMPTS}})
+    domain = {"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": tasks}
+    return study(folder, models=[str(folder / "llama")], methods=["none", "lm"], domains=[domain], adapt_seeds=3)
+
+
+def likelihood(model, texts, labels, *, template, **settings):
+    """The base model needs the first prompt, and adapted ones the second; the third suits neither."""
+    best = 0 if str(model).endswith("llama") else 1
+    shares = {best: 0.8, 2: 0.4}
+    number = PROMPTS.index(template)
+    rng = np.random.default_rng([7, number, best, len(texts), len(texts[0][0])])
+    gold = np.arange(len(texts)) % 3
+    right = rng.random(len(texts)) < shares.get(number, 0.5)
+    return SimpleNamespace(predicted=np.where(right, gold, (gold + 1) % 3).tolist(), truncated=0)
+
+
+def test_each_model_gets_its_own_prompt(prompted, tmp_path):
+    world = World()
+    world._kind = lambda model: "none" if str(model).endswith("llama") else "mlm"
+    backend = world.backend(likelihood=likelihood)
+    results = compare(prompted, tmp_path / "out", progress=False, backend=backend)
+    table = next(table for table in results.tables if "likelihood" in table.title)
+    assert {(row[3], row[-1]) for row in table.rows} == {("base model", "1"), ("lm", "2")}
+    assert [row[4] for row in table.rows] == pytest.approx([80] * 4, abs=10)
+    fair, biased = results.head_to_head
+    assert (fair.searched, fair.tasks, fair.win) == ("prompts", 2, 0) and (biased.biased, biased.win) == (True, 2)
+    again = compare(prompted, tmp_path / "out", progress=False, backend=backend)
+    assert again["head_to_head"] == results["head_to_head"] and not again.jobs.done
+
+
+@each(
+    ("template", "message"),
+    [([], "likelihood.template"), (["{text}", "Label:"], "has no place for the text"), (PROMPTS, "the task has none")],
+)
+def test_prompts_that_cannot_be_searched(prompted, folder, template, message):
+    if message == "the task has none":
+        (folder / "intent" / "dev.jsonl").unlink()
+    prompted["domains"][0]["tasks"][0]["likelihood"] = {"template": template}
+    with pytest.raises(UserError, match=message):
+        graph_of(prompted)
+
+
+def test_the_counts_have_intervals_over_tasks():
+    def entry(difference, verdict):
+        return Comparison(difference=difference, low=0, high=0, p=0.5, verdict=verdict, before=0, after=0)
+
+    differences = [0.1, 0.2, -0.05, 0.0, 0.02]
+    verdicts = ["win", "win", "loss", "tie", "withheld"]
+    row = count_head_to_head(
+        "m", "lm", False, "prompts", [entry(*pair) for pair in zip(differences, verdicts, strict=True)]
+    )
+    assert (row.tasks, row.unanswered, row.win, row.tie, row.loss) == (5, 1, 2, 1, 1)
+    z = stats.norm.ppf(0.975)  # Wilson, 1927
+    middle, margin = (0.5 + z**2 / 8) / (1 + z**2 / 4), z / (1 + z**2 / 4) * np.sqrt(0.25 / 4 + z**2 / 64)
+    assert (row.win_low, row.win_high) == pytest.approx((middle - margin, middle + margin))
+    oracle = stats.ttest_1samp(differences, 0).confidence_interval()
+    assert (row.difference.low, row.difference.high) == pytest.approx(tuple(oracle), abs=0.01)
