@@ -1,4 +1,4 @@
-"""A small tournament with the real backend: ``python -m tests.tournament.real KIND FOLDER OUT``."""
+"""A small tournament with the real backend."""
 
 from __future__ import annotations
 
@@ -49,7 +49,3 @@ def run(folder: Path, out: Path, **changes):
     ):
         texts = (folder / "model", folder / "domain.txt", folder / "task", out)
         return acclimate.auto(*texts, settings=settings, progress=False, **given)
-
-
-if __name__ == "__main__":
-    print(run(Path(sys.argv[1]), Path(sys.argv[2])))
