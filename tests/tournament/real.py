@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import acclimate
-from acclimate.tournament import plan, stages
+from acclimate.tournament import plan, race, stages
 from tests.tiny import WORDS, save_tiny
 
 
@@ -42,7 +42,7 @@ def run(folder: Path, out: Path, **changes):
         patch.object(plan, "FEWEST_TOKENS", 40),
         patch.object(plan, "FEWEST_DEV_ITEMS", 40),
         patch.object(plan, "MOST_CLAIM_SEEDS", 3),
-        patch.object(sys.modules["acclimate.tournament.auto"], "MOST_CLAIM_SEEDS", 3),
+        patch.object(race, "MOST_CLAIM_SEEDS", 3),
         patch.object(sys.modules["acclimate.tournament.auto"], "FEWEST_DEV_ITEMS", 40),
         patch.object(stages, "MONITORED_DOCUMENTS", 8),
         patch.object(stages, "PILOT_SECONDS", (0.2, 0.2)),

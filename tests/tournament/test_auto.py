@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from acclimate.cli import app
 from acclimate.errors import UserError
 from acclimate.study.config import StudyConfig
+from acclimate.tournament import race
 from tests.tournament.worlds import World, options, run, tournament_files
 from tests.tournament.worlds import helped as helping
 
@@ -28,7 +29,7 @@ def quick():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("acclimate.study.executor.trim_memory", lambda: None)
         patch.setattr("acclimate.tournament.stages.Stages.write_report", lambda *_: None)
-        patch.setattr(sys.modules["acclimate.tournament.auto"], "MOST_CLAIM_SEEDS", 4)
+        patch.setattr(race, "MOST_CLAIM_SEEDS", 4)
         yield
 
 
