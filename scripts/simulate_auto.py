@@ -30,7 +30,6 @@ from acclimate.evaluation.statistics import PairedPredictions
 from acclimate.files import write_json
 from acclimate.records import fingerprint
 from acclimate.results import ReportTable, StudyResults
-from acclimate.tournament.auto import REASONS, Race, claim_of, claim_stage, race_seeds, run_race
 from acclimate.tournament.claim import ClaimResult, make_claim
 from acclimate.tournament.plan import (
     BASE,
@@ -46,6 +45,7 @@ from acclimate.tournament.plan import (
     make_plan,
     race_seconds,
 )
+from acclimate.tournament.race import REASONS, Race, claim_of, claim_stage, race_seeds, run_race
 from acclimate.tournament.stages import Scored, Stage, StageResult
 
 ROOT = Path(__file__).resolve().parents[1]

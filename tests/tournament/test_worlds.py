@@ -11,8 +11,9 @@ import pytest
 from scipy.stats import binom
 from scripts.simulate_auto import DEV_ITEMS, PAGE, SCENARIOS, World, plan_tournament, simulate
 
-from acclimate.tournament.auto import _State, run_race
+from acclimate.tournament.auto import _State
 from acclimate.tournament.plan import BASE
+from acclimate.tournament.race import run_race
 from tests.cases import each
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
