@@ -30,7 +30,6 @@ from acclimate.evaluation.statistics import PairedPredictions
 from acclimate.files import write_json
 from acclimate.records import fingerprint
 from acclimate.results import ReportTable, StudyResults
-from acclimate.tournament.auto import REASONS, Race, claim_of, claim_stage, race_seeds, run_race
 from acclimate.tournament.claim import ClaimResult, make_claim
 from acclimate.tournament.plan import (
     BASE,
@@ -46,6 +45,7 @@ from acclimate.tournament.plan import (
     make_plan,
     race_seconds,
 )
+from acclimate.tournament.race import REASONS, Race, claim_of, claim_stage, race_seeds, run_race
 from acclimate.tournament.stages import Scored, Stage, StageResult
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,7 +85,7 @@ class Scenario:
     forgotten: float | None = None
     limit: float | None = None
     copies: bool = False
-    worlds: int = 300
+    worlds: int = 200
 
     def draw(self, rng: np.random.Generator, entrants: int) -> np.ndarray:
         """Draw the gains of the entrants."""
@@ -367,6 +367,7 @@ def summarize(scenario: Scenario, found: Sequence[Mapping[str, Any]]) -> tuple[d
     errors = {
         "worlds": scenario.name,
         "number": len(found),
+        "with a claim, %": mean("claims"),
         "adapted model handed back, %": mean("holds"),
         "wrongly, %": mean("false"),
         "its interval": f"{100 * low:.1f} to {100 * high:.1f}",

@@ -1,4 +1,4 @@
-"""A small tournament with the real backend: ``python -m tests.tournament.real KIND FOLDER OUT``."""
+"""A small tournament with the real backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import acclimate
-from acclimate.tournament import plan, stages
+from acclimate.tournament import plan, race, stages
 from tests.tiny import WORDS, save_tiny
 
 
@@ -42,14 +42,10 @@ def run(folder: Path, out: Path, **changes):
         patch.object(plan, "FEWEST_TOKENS", 40),
         patch.object(plan, "FEWEST_DEV_ITEMS", 40),
         patch.object(plan, "MOST_CLAIM_SEEDS", 3),
-        patch.object(sys.modules["acclimate.tournament.auto"], "MOST_CLAIM_SEEDS", 3),
+        patch.object(race, "MOST_CLAIM_SEEDS", 3),
         patch.object(sys.modules["acclimate.tournament.auto"], "FEWEST_DEV_ITEMS", 40),
         patch.object(stages, "MONITORED_DOCUMENTS", 8),
         patch.object(stages, "PILOT_SECONDS", (0.2, 0.2)),
     ):
         texts = (folder / "model", folder / "domain.txt", folder / "task", out)
         return acclimate.auto(*texts, settings=settings, progress=False, **given)
-
-
-if __name__ == "__main__":
-    print(run(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
-import acclimate
 from acclimate.cli import app
 from acclimate.errors import UserError
 from acclimate.study.config import StudyConfig
-from tests.tournament.worlds import World, options, tournament_files
+from acclimate.tournament import race
+from tests.tournament.worlds import World, options, run, tournament_files
+from tests.tournament.worlds import helped as helping
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +29,8 @@ def quick():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("acclimate.study.executor.trim_memory", lambda: None)
         patch.setattr("acclimate.tournament.stages.Stages.write_report", lambda *_: None)
-        patch.setattr(sys.modules["acclimate.tournament.auto"], "MOST_CLAIM_SEEDS", 4)
+        patch.setattr(race, "MOST_CLAIM_SEEDS", 4)
         yield
-
-
-def run(folder, out, world, **changes):
-    given = {"minutes": 30, "tokens": 60_000, "methods": "tapt", **changes}
-    return acclimate.auto(**options(folder, out, backend=world.backend(), **given))
 
 
 def method_of(folder) -> str:
@@ -42,7 +40,7 @@ def method_of(folder) -> str:
 @pytest.fixture(scope="module")
 def helped(folder, tmp_path_factory):
     """A tournament in which plain training helps, and its world."""
-    world = World(gains={"lm": 0.12}, forgets={"lm": 0.02})
+    world = helping()
     return run(folder, tmp_path_factory.mktemp("helped") / "out", world, forget_at_most=0.05), world
 
 
@@ -112,6 +110,7 @@ def test_where_nothing_helps_the_base_model_is_handed_back(folder, tmp_path):
     assert "The base model is handed back" in result.verdict()
 
 
+@pytest.mark.slow
 def test_what_forgets_more_than_the_limit_is_not_handed_back(folder, tmp_path):
     world = World(gains={"lm": 0.15}, forgets={"lm": 0.05})
     result = run(folder, tmp_path / "out", world, forget_at_most=0.0515)
@@ -120,6 +119,7 @@ def test_what_forgets_more_than_the_limit_is_not_handed_back(folder, tmp_path):
     assert method_of(result.model) == "none"
 
 
+@pytest.mark.slow
 def test_what_lost_more_than_the_limit_in_the_race_does_not_win(folder, tmp_path):
     world = World(gains={"lm": 0.15, "tapt": 0.1}, forgets={"lm": 0.3, "lm+interpolation": 0.3})
     result = run(folder, tmp_path / "out", world, forget_at_most=0.1)
@@ -127,6 +127,7 @@ def test_what_lost_more_than_the_limit_in_the_race_does_not_win(folder, tmp_path
     assert any(note.startswith("lm lost 0.3") for note in result.notes)
 
 
+@pytest.mark.slow
 def test_an_entrant_that_fails_is_reported_and_the_others_go_on(folder, tmp_path):
     world = World(gains={"lm": 0.12})
     world.fail_on = {"tapt"}
@@ -145,20 +146,34 @@ def test_few_dev_items_are_no_race(tmp_path):
     assert result.claim.item_count == 300 and result.holds and not result.rows
 
 
-@pytest.mark.parametrize("after", [9, 24, *(pytest.param(count, marks=pytest.mark.slow) for count in (14, 36))])
+@pytest.mark.parametrize("after", [24, *(pytest.param(count, marks=pytest.mark.slow) for count in (9, 14, 36))])
 def test_an_interrupted_tournament_ends_as_if_it_had_not_been(helped, folder, tmp_path, after):
-    world = World(gains={"lm": 0.12}, forgets={"lm": 0.02})
+    world = helping()
     world.die_after = after
     with pytest.raises(KeyboardInterrupt):
         run(folder, tmp_path / "out", world, forget_at_most=0.05)
     world.die_after = None
     result = run(folder, tmp_path / "out", world, forget_at_most=0.05)
+    assert_same(result, helped[0])
+
+
+@pytest.mark.slow
+def test_kill_9_in_two_stages(helped, folder, tmp_path):
+    for after in ("9", "12"):
+        words = [sys.executable, "-m", "tests.tournament.worlds", folder, tmp_path / "out", after]
+        assert subprocess.run(words, check=False, timeout=170).returncode == -signal.SIGKILL
+    assert_same(run(folder, tmp_path / "out", helping(), forget_at_most=0.05), helped[0])
+
+
+def assert_same(result, expected):
     assert [(row.label, row.stage, row.gain) for row in result.rows] == [
-        (row.label, row.stage, row.gain) for row in helped[0].rows
+        (row.label, row.stage, row.gain) for row in expected.rows
     ]
-    assert result.claim.gain.estimate == helped[0].claim.gain.estimate
+    assert result.claim.gain.estimate == expected.claim.gain.estimate
+    assert result.claim_seeds == expected.claim_seeds
 
 
+@pytest.mark.slow
 def test_the_second_claim_on_the_same_items_is_more_careful(tmp_path):
     folder = tournament_files(tmp_path / "data")
     world = World(gains={"lm": 0.12})
@@ -167,6 +182,14 @@ def test_the_second_claim_on_the_same_items_is_more_careful(tmp_path):
     assert second.claim.confidence == pytest.approx(0.975)
     assert second.claim.gain.bound < first.claim.gain.bound
     assert "read 2 times" in str(second)
+
+
+def test_a_sentence_encoder_also_learns_from_whole_texts(tmp_path):
+    folder = tournament_files(tmp_path / "data")
+    (folder / "model" / "modules.json").write_text("[]")
+    result = run(folder, tmp_path / "out", World(), methods="tsdae", dry_run=True)
+    assert [one.label for one in result.plan.entrants] == ["none", "lm", "tsdae"]
+    assert result.model is None and "Race, at most" in str(result)
 
 
 def test_other_options_need_another_folder(helped, folder):

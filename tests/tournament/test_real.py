@@ -1,18 +1,10 @@
-"""Tournaments with the real backend, on tiny random models; one is killed in every stage."""
+"""Tournaments with the real backend, on tiny random models."""
 
 from __future__ import annotations
-
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import transformers
 
-from acclimate.files import read_json
 from tests.tournament.real import run, write_files
 
 pytestmark = pytest.mark.slow
@@ -45,38 +37,6 @@ def test_a_decoder_races_with_and_without_replay_and_with_a_chat_vector(tmp_path
     assert {"lm", "lm, no replay", "lm, LoRA", "lm, chat vector", "lm, half-way"} <= labels
     assert not {row.decision for row in result.rows if row.decision.startswith("failed")}
     transformers.AutoModelForCausalLM.from_pretrained(result.model)
-
-
-def test_kill_9_in_every_stage(masked, tmp_path):
-    """The same command goes on, and trains nothing twice that was finished."""
-    expected = run(masked, tmp_path / "whole")
-    out = tmp_path / "out"
-    killed = set()
-    for _ in range(20):
-        with subprocess.Popen([sys.executable, "-m", "tests.tournament.real", masked, out], env=os.environ) as process:
-            while process.poll() is None:
-                stage = newest_stage(out)
-                if stage and stage not in killed:
-                    killed.add(stage)
-                    time.sleep(0.5)
-                    process.send_signal(signal.SIGKILL)
-                time.sleep(0.02)
-        if process.returncode == 0:
-            break
-    assert process.returncode == 0
-    assert {"rung-1", "rung-2"} <= killed
-    found = json.loads((out / "results.json").read_text())
-    assert [(row["label"], row["score"]) for row in found["rows"]] == [(row.label, row.score) for row in expected.rows]
-    assert found["winner"] == expected.winner
-    assert not list((out / "jobs").glob("*.claim"))
-
-
-def newest_stage(out) -> str | None:
-    """Return the stage that was decided last."""
-    try:
-        return next(reversed(read_json(out / "tournament.json")["stages"]), None)
-    except (OSError, ValueError):
-        return None
 
 
 def test_several_workers_find_the_same(masked, tmp_path):

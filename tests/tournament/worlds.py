@@ -1,14 +1,21 @@
-"""A fake backend of tournaments: adaptations and fine-tunings have chosen gains and noise, and train nothing."""
+"""A fake backend of tournaments: adaptations and fine-tunings have chosen gains and noise, and train nothing.
+
+``python -m tests.tournament.worlds FOLDER OUT CALLS`` runs a tournament that kills itself after so many calls.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
+import acclimate
 from acclimate.study import Backend
 from tests.study.fakes import files, write_task
 
@@ -36,6 +43,7 @@ class World:
         forgets: Added to the loss on general text, by method.
         fail_on: Methods whose adaptation fails.
         die_after: Number of calls after which the process is interrupted; None for never.
+        dies_hard: Whether it is killed instead.
     """
 
     def __init__(self, gains=None, forgets=None, spread: float = 0.01):
@@ -43,10 +51,13 @@ class World:
         self.calls: Counter[str] = Counter()
         self.fail_on: set[str] = set()
         self.die_after: int | None = None
+        self.dies_hard = False
         self.tokens = 400_000
 
     def _called(self, kind: str) -> None:
         if self.die_after is not None and self.calls.total() >= self.die_after:
+            if self.dies_hard:
+                os.kill(os.getpid(), signal.SIGKILL)
             raise KeyboardInterrupt
         self.calls[kind] += 1
 
@@ -127,3 +138,20 @@ def _advice(*_, **__) -> dict:
 def _quantile(chance: float) -> float:
     """Return the quantile of the mean of two uniform numbers."""
     return float(np.sqrt(chance / 2) if chance < 0.5 else 1 - np.sqrt((1 - chance) / 2))
+
+
+def helped() -> World:
+    """Return a world in which plain training helps, and forgets little."""
+    return World(gains={"lm": 0.12}, forgets={"lm": 0.02})
+
+
+def run(folder: Path, out: Path, world: World, **changes):
+    """Run a small tournament."""
+    given = {"minutes": 30, "tokens": 60_000, "methods": "tapt", **changes}
+    return acclimate.auto(**options(folder, out, backend=world.backend(), **given))
+
+
+if __name__ == "__main__":
+    dying = helped()
+    dying.die_after, dying.dies_hard = int(sys.argv[3]), True
+    run(Path(sys.argv[1]), Path(sys.argv[2]), dying, forget_at_most=0.05)
