@@ -323,8 +323,8 @@ def test_a_sequence_is_summed_up_by_what_its_intervals_show(results):
     assert found.headline.startswith(found.verdict)
     one_seed = summarize(replace(results, sequences=[_sequence("lm", {}), _sequence("das", {})])).verdict
     assert one_seed == (
-        "After the last domain, the mean loss is 2.000 with lm and 2.000 with das. With one seed, no difference can be "
-        "shown."
+        "After the last domain, the mean loss is 2.000 with lm and 2.000 with das. With one seed, no difference can "
+        "be shown."
     )
     alone = summarize(replace(results, sequences=rows[:1])).verdict
     assert alone == (
