@@ -103,6 +103,15 @@ def test_limits_of_the_answer_are_named():
     assert high["share"]["value"] == 1 and "No limit was found" in repr(high) and "unreliable" in repr(high)
 
 
+def test_shares_beyond_the_first_that_forgets_do_not_count():
+    """The general loss of a D-CPT law falls at a share of one, where no general text is left."""
+    wide = {"law": "dcpt", "target_tokens": 1_000_000, **FEW}
+    top = dcpt(np.linspace(0.1, 0.99, 90), 1e6)[1].max()
+    assert dcpt(1.0, 1e6)[1] < top - 0.03
+    plan = plan_ratio(points(dcpt, noise=1e-4), base_loss=dcpt(1.0, 1e6)[1] + 0.01, tolerance=0, **wide)
+    assert 0.1 < plan["share"]["value"] < 0.95
+
+
 def test_limited_domain_text_is_read_once():
     plan = plan_ratio(points(dcpt), law="dcpt", domain_tokens=40_000_000, tolerance=1, **FEW)
     grid = np.linspace(0.1, 1, 2001)

@@ -184,6 +184,14 @@ def test_the_second_claim_on_the_same_items_is_more_careful(tmp_path):
     assert "read 2 times" in str(second)
 
 
+def test_a_sentence_encoder_also_learns_from_whole_texts(tmp_path):
+    folder = tournament_files(tmp_path / "data")
+    (folder / "model" / "modules.json").write_text("[]")
+    result = run(folder, tmp_path / "out", World(), methods="tsdae", dry_run=True)
+    assert [one.label for one in result.plan.entrants] == ["none", "lm", "tsdae"]
+    assert result.model is None and "Race, at most" in str(result)
+
+
 def test_other_options_need_another_folder(helped, folder):
     with pytest.raises(UserError, match="holds a tournament with other options"):
         run(folder, helped[0].folder, helped[1], forget_at_most=0.06)

@@ -270,6 +270,8 @@ def _figure(
             right.axvline(values["switch"]["value"], color="0.2", lw=0.8, ls="--")
         left.set(xscale="log", xlabel="labelled examples", ylabel=str(values["metric"] or "score"))
         right.set(xscale="log", xlabel="budget", ylabel=str(values["metric"] or "score"))
+        for axes in (left, right):
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         right.legend(frameon=False, fontsize=8)
 
     return draw

@@ -324,6 +324,7 @@ def _collect(
     runs: dict[tuple[str, str], dict[int, TaskResult]] = {}
     for job, result in view.find(TaskResult, lambda job: job.is_scored):
         runs.setdefault((str(job.place.method), str(job.place.task)), {})[int(job.place.seed or 0)] = result
+    texts = list(view.find(TextLoss))
     for entrant in stage.entrants:
         label = entrant.label
         entries = [job for job in graph.entries if (job.place.method or BASE) == label]
@@ -348,7 +349,7 @@ def _collect(
             seconds=float(np.mean([store.seconds(job) for job in adapted])) if adapted else None,
             curves=[_heldout_curve(out / "models" / job.key) for job in adapted] if stage.monitored else [],
             losses={row.text: row for row in losses if row.method == label},
-            general=_general_losses([outcomes[job.key].result for job in entries if job.place.text == "general"]),
+            general=_general_losses([found for job, found in texts if job in entries and job.place.text == "general"]),
             folder=next((out / "models" / job.key for job in entries if job.makes_model and label != BASE), None),
         )
     if BASE in made.failed:
