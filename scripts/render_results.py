@@ -24,6 +24,7 @@ from acclimate.planning.logs import loss_points, score_points
 from acclimate.report.formatting import interval_text, plain, signed
 from acclimate.report.html import render_template
 from acclimate.report.score_figures import tradeoff_plot
+from acclimate.report.sequences import sequence_matrices
 from acclimate.report.summary import summarize
 from acclimate.report.text import markdown, results_table
 from acclimate.results import StudyResults
@@ -31,7 +32,7 @@ from acclimate.results import StudyResults
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
 TEMPLATE = "page.md.j2"
-PICTURE = "tradeoff.svg"
+PICTURES = {"tradeoff.svg": tradeoff_plot, "sequence.svg": sequence_matrices}
 README = ROOT / "README.md"
 PRINTED = r"(<!-- Printed from the results of docs/results/(\S+) by `make docs`. -->\n```text\n)(.*?)(```)"
 SHOWN = ("lm, 1e-4",)
@@ -106,13 +107,14 @@ def add(run: Path) -> None:
 
 
 def draw(folder: Path) -> None:
-    """Write the picture of gain against forgetting, with the colours of the report, where the page shows it."""
-    if f"({PICTURE})" in (folder / TEMPLATE).read_text(encoding="utf-8"):
-        colours = render_template("acclimate.report", "style.css.j2").partition("@media")[0]
-        look = "color: var(--ink); background: var(--card); font-family: sans-serif"
-        style = f"<style>{colours} svg {{ {look} }}</style>"
-        text = tradeoff_plot(StudyResults.load(folder / "results.json"))
-        (folder / PICTURE).write_text(re.sub(r"(<svg[^>]*>)", rf"\1{style}", text, count=1) + "\n", encoding="utf-8")
+    """Write the figures of the report that the page shows, with the colours of the report."""
+    for name, plot in PICTURES.items():
+        if f"({name})" in (folder / TEMPLATE).read_text(encoding="utf-8"):
+            colours = render_template("acclimate.report", "style.css.j2").partition("@media")[0]
+            look = "color: var(--ink); background: var(--card); font-family: sans-serif"
+            style = f"<style>{colours} svg {{ {look} }}</style>"
+            text = plot(StudyResults.load(folder / "results.json"))
+            (folder / name).write_text(re.sub(r"(<svg[^>]*>)", rf"\1{style}", text, count=1) + "\n", encoding="utf-8")
 
 
 def main(arguments: list[str]) -> None:

@@ -85,7 +85,7 @@ class Scenario:
     forgotten: float | None = None
     limit: float | None = None
     copies: bool = False
-    worlds: int = 300
+    worlds: int = 200
 
     def draw(self, rng: np.random.Generator, entrants: int) -> np.ndarray:
         """Draw the gains of the entrants."""
@@ -367,6 +367,7 @@ def summarize(scenario: Scenario, found: Sequence[Mapping[str, Any]]) -> tuple[d
     errors = {
         "worlds": scenario.name,
         "number": len(found),
+        "with a claim, %": mean("claims"),
         "adapted model handed back, %": mean("holds"),
         "wrongly, %": mean("false"),
         "its interval": f"{100 * low:.1f} to {100 * high:.1f}",

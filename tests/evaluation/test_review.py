@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support
 
 from acclimate.errors import UserError
-from acclimate.evaluation.review import RankedItems, measure_review, resample_classes
+from acclimate.evaluation.review import RankedItems, ReviewScoring, measure_review, resample_classes, review_measures
+from acclimate.evaluation.statistics import paired_bootstrap
 from acclimate.inspect.review import inspect_review, read_predictions
 from tests.cases import each
 
 BUDGETS = (0.05, 0.2, 0.5, 1.0)
+
+
+def measure_all(items: RankedItems, prevalence: float, budgets=BUDGETS, weights=None) -> dict:
+    return {name: measure_review(items, prevalence, name, weights) for name in review_measures(budgets)}
 
 
 def draw_items(seed: int, count: int = 60, levels: int = 1000) -> RankedItems:
@@ -32,7 +37,7 @@ def test_equals_a_population_with_more_negatives(seed, negatives):
     items = draw_items(seed)
     times = np.where(items.is_positive, 1, negatives)
     truth, shown, scores = (np.repeat(side, times) for side in (items.is_positive, items.is_shown, items.scores))
-    found = measure_review(items, float(truth.mean()), BUDGETS)
+    found = measure_all(items, float(truth.mean()))
     precision, recall, f1, _ = precision_recall_fscore_support(truth, shown, average="binary")
     assert [found[name] for name in ("precision", "recall", "f1")] == pytest.approx([precision, recall, f1])
     assert found["average_precision"] == pytest.approx(average_precision_score(truth, scores))
@@ -48,7 +53,7 @@ def test_equals_a_population_with_more_negatives(seed, negatives):
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.floats(0.001, 0.999), st.integers(1, 6))
 def test_measures_are_shares_and_more_reviews_find_more(seed, prevalence, levels):
-    found = measure_review(draw_items(seed, 20, levels), prevalence, BUDGETS)
+    found = measure_all(draw_items(seed, 20, levels), prevalence)
     assert all(-1e-12 <= value <= 1 + 1e-12 for value in found.values())
     curve = [found[f"found at {budget:g}"] for budget in BUDGETS]
     assert curve == sorted(curve) and curve[-1] == pytest.approx(1)
@@ -56,16 +61,36 @@ def test_measures_are_shares_and_more_reviews_find_more(seed, prevalence, levels
 
 def test_a_review_at_random_finds_its_share():
     items = RankedItems(np.zeros(10), np.arange(10) < 4, np.zeros(10, dtype=bool))
-    found = measure_review(items, 0.01, [0.3])
+    found = measure_all(items, 0.01, [0.3])
     assert found["found at 0.3"] == pytest.approx(0.3) and found["average_precision"] == pytest.approx(0.01)
     assert found["precision"] == found["f1"] == 0
 
 
 def test_resamples_keep_the_size_of_each_class():
     truth = np.arange(9) < 2
-    drawn = [*resample_classes(truth, 50, 0)]
+    drawn = np.concatenate([*resample_classes(truth, 50, 0)])
     assert all(weights[truth].sum() == 2 and weights[~truth].sum() == 7 for weights in drawn)
     assert len({tuple(weights) for weights in drawn}) > 10
+
+
+@each("measure", review_measures(BUDGETS))
+def test_weights_are_repeated_items(measure):
+    items, times = draw_items(4, levels=5), np.random.default_rng(0).integers(1, 4, size=60)
+    repeated = RankedItems(*(np.repeat(side, times) for side in (items.scores, items.is_positive, items.is_shown)))
+    found = measure_review(items, 0.1, measure, np.stack([times, np.ones(60)]))
+    assert found == pytest.approx([measure_review(one, 0.1, measure) for one in (repeated, items)])
+
+
+def test_a_scoring_gives_paired_intervals():
+    base, good = draw_items(0, 200), draw_items(0, 200)
+    good = RankedItems(good.scores + 2 * good.is_positive, good.is_positive, good.is_shown)
+    scoring = ReviewScoring(0.02, BUDGETS)
+    pairs = [np.stack([items.is_shown, items.scores], 1).tolist() for items in (good, base)]
+    found = paired_bootstrap(
+        base.is_positive.tolist(), *([pair] for pair in pairs), "found at 0.05", 200, scoring=scoring
+    )
+    expected = [measure_review(items, 0.02, "found at 0.05") for items in (good, base)]
+    assert found.difference == pytest.approx(expected[0] - expected[1]) and found.low > 0
 
 
 def save_result(folder, scores: np.ndarray, truth: np.ndarray):

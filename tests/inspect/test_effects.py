@@ -53,16 +53,20 @@ def task(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def adapted(tiny_bert, tmp_path_factory):
-    """A copy of the base model that likes the words that matter to the task."""
-    folder = tmp_path_factory.mktemp("models") / "adapted"
-    tokenizer, model = AutoTokenizer.from_pretrained(tiny_bert), AutoModelForMaskedLM.from_pretrained(tiny_bert)
+def save_fond(base, folder, words: list[str]):
+    """Save a copy of the base model that likes to predict some words."""
+    tokenizer, model = AutoTokenizer.from_pretrained(base), AutoModelForMaskedLM.from_pretrained(base)
     with torch.no_grad():
-        model.get_output_embeddings().bias[tokenizer(" ".join(GOOD + BAD), add_special_tokens=False).input_ids] += 3
+        model.get_output_embeddings().bias[tokenizer(" ".join(words), add_special_tokens=False).input_ids] += 3
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def adapted(tiny_bert, tmp_path_factory):
+    """A model that likes the words that matter to the task."""
+    return save_fond(tiny_bert, tmp_path_factory.mktemp("models") / "adapted", GOOD + BAD)
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +99,15 @@ def test_a_weighted_specificity_agrees_with_the_bootstrap():
     assert (found.low, found.high) == (pytest.approx(low, abs=0.05), pytest.approx(high, abs=0.05))
 
 
-def test_an_adaptation_to_the_words_of_a_task_is_specific(tiny_bert, adapted, task):
-    general = [text for text in TEXTS if not {*text.lower().replace(".", " ").split()} & {*GOOD, *BAD}]
-    found = inspect_specificity(tiny_bert, task, general, after=adapted, max_length=40, progress=False)
+def test_an_adaptation_to_the_words_of_a_task_is_specific(tiny_bert, adapted, task, tmp_path):
+    fluent = save_fond(tiny_bert, tmp_path / "fluent", ["the", "and", *GOOD, *BAD, *OTHERS])
+    words = "model data train test loss layer token word text gradient method result paper figure score".split()
+    general = [" ".join(words[(start + 4 * step) % len(words)] for step in range(9)) for start in range(12)]
+    found = inspect_specificity(tiny_bert, task, general, after=fluent, max_length=40, progress=False)
+    only = inspect_specificity(tiny_bert, task, general, after=adapted, max_length=40, progress=False)
+    assert only["specificity"]["low"] > 0 and "on which no gain is shown" in repr(only)
     same = inspect_specificity(tiny_bert, task, general, after=tiny_bert, max_length=40, progress=False)
-    assert found["specificity"]["low"] > 0 and "more than general text" in repr(found)
+    assert found["specificity"]["low"] > 0 and "helps with the text of the task more" in repr(found)
     assert same["specificity"]["difference"] == 0 and found["unit"] == "nats per predicted token"
     texts = [text for text, _ in rows_of(48, 0)]
     first = found["rows"][0]

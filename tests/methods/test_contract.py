@@ -36,6 +36,7 @@ CHEAP = {
     "adapter": {"size": 4},
     "corruption": {"documents": str(DIALOGUES), "split": "lines"},
     "mixda": {"gate_size": 8},
+    "pairs": {"lm_weight": 0.5},
     "pivots": {"least": 2},
     "prompt": {"length": 4},
     "memory": {"entries": 300},
@@ -44,7 +45,7 @@ CHEAP = {
     "selective": {"finetune_epochs": 1, "token_epochs": 2, "token_learning_rate": 1e-2},
 }
 """Settings that make a method fast enough for tests."""
-TAKES_TASK = ("fastdoc", "muppet", "relations")
+TAKES_TASK = ("fastdoc", "muppet", "pairs", "relations")
 """Methods that read the task of the run if nothing else is given."""
 ROWS = [{"text": text, "label": ("no", "yes")[number % 2]} for number, text in enumerate(DOCUMENTS)]
 TASK = Task.of("contract", ROWS[:20], ROWS[20:28], ROWS[28:])

@@ -88,7 +88,7 @@ def test_labels_cross_a_drift_one_period_at_a_time(words, tiny_bert, tmp_path):
     assert [row["period"] for row in report["rows"]] == ["2011", "2012", "2013"]
     assert [row["after"] for row in report["rows"]] == [1.0, 1.0, 1.0]
     assert [row["before"] for row in report["rows"]] == [1.0, 0.5, 0.5]  # 2010 shares words with 2011 only
-    assert [row["right"] for row in report["rows"]] == [1.0, 1.0, 1.0]
+    assert [row["right"] for row in report["labelled"]] == [1.0, 1.0, 1.0]
     assert report["mean"]["difference"] == pytest.approx(1 / 3) and report["mean"]["low"] > 0.1
     assert [run.start for run in words[:4]] == [tiny_bert.name, "2010", "2011", "2012"]
     sizes = [len(run.texts) for run in words[:4]]
@@ -112,14 +112,32 @@ def test_what_is_learned_is_chosen_and_test_rows_never_are(words, tiny_bert, tmp
     assert any(text.endswith("extra") for text in learned)
     assert not learned & {row["text"] for row in rows if row["year"] == 2010}
     said = repr(report)
-    assert "36 texts of the corpus that are test rows" in said and "from other periods" in said
+    assert "36 texts not used, being test rows" in said and "Corpus: Periods left out for too few" in said
 
 
 def test_a_model_that_is_sure_of_nothing_stays_and_says_so(words, tiny_bert, tmp_path):
     rows = drifting_rows((2010, 2013))
     report = acclimate.temporal_self_training(tiny_bert, rows, tmp_path / "o", least=20, seeds=1, progress=False)
-    assert report["rows"][0]["difference"] == 0 and report["rows"][0]["labelled"] == 0
-    assert "so nothing was learned; lower it" in repr(report) and len(words) == 1
+    assert report["rows"][0]["difference"] == 0 and report["labelled"][0]["labelled"] == 0
+    assert "nothing was learned; lower it" in repr(report) and len(words) == 1
+
+
+def test_a_corpus_carries_labels_beyond_the_last_labelled_period(words, tiny_bert, tmp_path):
+    corpus = [{"text": row["text"] + " extra", "date": row["year"]} for row in drifting_rows((2011, 2012, 2013))]
+    labelled = [{"text": row["text"], "label": row["label"], "date": row["year"]} for row in drifting_rows()]
+    given = {"corpus": corpus, "least": 20, "seeds": 1, "progress": False, "metric": "accuracy"}
+    only_first = [row for row in labelled if row["date"] == 2010]
+    report = acclimate.temporal_self_training(tiny_bert, only_first, tmp_path / "a", **given)
+    assert [path.name for path in (tmp_path / "a" / "models" / "seed-0").iterdir()] == ["2013"]
+    assert report["rows"] == [] and report["mean"] is None and "not tested on later text" in repr(report)
+    assert [row["labelled"] for row in report["labelled"]] == [40, 40, 40]
+    ends = [row for row in labelled if row["date"] in (2010, 2013)]
+    report = acclimate.temporal_self_training(tiny_bert, ends, tmp_path / "b", **given)
+    assert [(row["period"], row["before"], row["after"]) for row in report["rows"]] == [("2013", 0.5, 1.0)]
+    with pytest.raises(UserError, match="no period after 2010"):
+        acclimate.temporal_self_training(
+            tiny_bert, only_first, tmp_path / "c", **given | {"corpus": [row | {"date": 2010} for row in corpus]}
+        )
 
 
 @each(

@@ -194,6 +194,8 @@ def test_questions_without_choices_or_dates_are_refused(tiny_bert):
     table = [{"text": f"text {n}", "label": "ab"[n % 2], "date": 2020} for n in range(60)]
     with pytest.raises(UserError, match="give questions with choices"):
         acclimate.temporal_questions({"a": tiny_bert}, table)
+    with pytest.raises(UserError, match="epochs"):  # an encoder cannot answer as it is
+        acclimate.temporal_questions({"a": tiny_bert}, questions(), least=5, progress=False)
     undated = [{name: value for name, value in row.items() if name != "date"} for row in questions()]
     with pytest.raises(UserError, match="no column of dates"):
         acclimate.temporal_questions({"a": tiny_bert}, undated)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.stats import binom
-from scripts.simulate_auto import DEV_ITEMS, SCENARIOS, World, plan_tournament, simulate
+from scripts.simulate_auto import DEV_ITEMS, PAGE, SCENARIOS, World, plan_tournament, simulate
 
 from acclimate.tournament.auto import _State
 from acclimate.tournament.plan import BASE
@@ -17,6 +18,12 @@ from tests.cases import each
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 NOTHING = BY_NAME["nothing helps"]
+
+
+def table(number):
+    """Return the rows of a table of the page by scenario."""
+    made = json.loads((PAGE / "results.json").read_text(encoding="utf-8"))["tables"][number]
+    return {row[0]: dict(zip(made["columns"], row, strict=True)) for row in made["rows"]}
 
 
 @each("label", [BASE, "lm", "lm, half-way", "kd"])
@@ -91,3 +98,21 @@ def test_few_claims_are_false_in_worlds_where_nothing_helps(name):
     # Counts of 200 worlds that a true rate of 5 % (of 95 %) exceeds (falls below) once in a thousand times.
     assert false <= binom.ppf(0.999, len(rows), 0.05)
     assert covered >= binom.ppf(0.001, claims, 0.95)
+
+
+def test_the_committed_results_keep_the_bars():
+    claims, choices = table(0), table(1)
+    assert set(claims) == set(choices) == set(BY_NAME)
+    for name, row in claims.items():
+        assert row["number"] >= 200
+        # On the gain: 95 % within two points, and the chance of so many worlds on top.
+        assert abs(row["true gain above the bound, %"] - 95) <= 2 + 100 * np.sqrt(0.05 * 0.95 / row["number"]), name
+    for name in ("nothing helps", "nothing helps, seeds vary more"):
+        low, high = map(float, claims[name]["its interval"].split(" to "))
+        assert low <= 6.5 and high >= 3.5 and claims[name]["wrongly, %"] <= 6.5  # 5 % within one and a half points
+    for name in ("one helps", "some help, some harm", "all help, and forget as much as is accepted"):
+        assert claims[name]["wrongly, %"] <= 6.5
+        assert abs(claims[name]["claimed gain"] - claims[name]["true gain"]) <= 0.25
+    assert claims["one helps"]["adapted model handed back, %"] > 40
+    assert all(row["most budget used, %"] <= 105 for row in choices.values())
+    assert choices["some help, two are copies"]["copies differ, %"] <= 5

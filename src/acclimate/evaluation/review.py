@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
+
+from acclimate.evaluation.scoring import Scoring
+from acclimate.evaluation.statistics import block_sizes
+
+FOUND = "found at "
+"""Start of the name of the share of positive texts that a budget of reviews finds; the budget follows."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +30,18 @@ class RankedItems:
     is_shown: np.ndarray
 
 
-def measure_review(
-    items: RankedItems, prevalence: float, budgets: Sequence[float], weights: np.ndarray | None = None
-) -> dict[str, float]:
+def review_measures(budgets: Sequence[float]) -> list[str]:
+    """Return the names of the measures: of the predictions, of the ranking, and of each budget."""
+    return [
+        "precision",
+        "recall",
+        "f1",
+        "average_precision",
+        *(f"{FOUND}{budget:g}" for budget in sorted(set(budgets))),
+    ]
+
+
+def measure_review(items: RankedItems, prevalence: float, measure: str, weights: np.ndarray | None = None) -> Any:
     """Return what a classifier achieves where its label has another prevalence than in the test split.
 
     The rates of true and false positives do not depend on the prevalence p, if the texts of each class are like those
@@ -37,39 +53,82 @@ def measure_review(
     Args:
         items: The test items.
         prevalence: Share of the label where the model is used, between 0 and 1.
-        budgets: Shares of all texts that are reviewed.
-        weights: Weight of each item within its class (items,); None for equal weights.
+        measure: A name of :func:`review_measures`. ``found at BUDGET`` is the share of the positive texts among the
+            share BUDGET of all texts with the highest scores.
+        weights: Weights of the items within their class (..., items); None for equal weights.
 
     Returns:
-        ``precision``, ``recall`` and ``f1`` of the predictions; ``average_precision`` of the ranking; and, for each
-        budget, ``found at BUDGET``, the share of the positive texts that is reviewed.
+        The measure, for each row of the weights (...); without items of a class, that class counts as nothing.
     """
     weights = np.ones(len(items.scores)) if weights is None else weights
     positive, negative = (weights * side for side in (items.is_positive, ~items.is_positive))
-    shares = prevalence * positive / positive.sum() + (1 - prevalence) * negative / negative.sum()
-    hits = shares * items.is_positive
-    shown = float(shares[items.is_shown].sum())
-    recall = float(hits[items.is_shown].sum()) / prevalence
-    precision = recall * prevalence / shown if shown else 0.0
-    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    hits, others = (share * side / np.maximum(side.sum(-1, keepdims=True), 1e-12)
+                    for share, side in ((prevalence, positive), (1 - prevalence, negative)))  # fmt: skip
+    if not measure.startswith(FOUND) and measure != "average_precision":
+        found, false = (side[..., items.is_shown].sum(-1) for side in (hits, others))
+        recall = found / prevalence
+        if measure == "recall":
+            return recall
+        precision = found / np.maximum(found + false, 1e-12)
+        return precision if measure == "precision" else 2 * precision * recall / np.maximum(precision + recall, 1e-12)
     order = np.argsort(-items.scores, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(items.scores[order])), len(order) - 1)  # of each group of equal scores
-    reviewed, found = (np.append(0.0, np.cumsum(side[order])[ends]) for side in (shares, hits))
-    steps = np.diff(found)
-    precisions = np.divide(found[1:], reviewed[1:], out=np.zeros(len(steps)), where=reviewed[1:] > 0)
-    values = {"precision": precision, "recall": recall, "f1": f1}
-    values["average_precision"] = float((steps * precisions).sum() / prevalence)
-    return values | {
-        f"found at {budget:g}": float(np.interp(budget, reviewed, found) / prevalence) for budget in budgets
-    }
+    found, false = (np.cumsum(side[..., order], -1)[..., ends] for side in (hits, others))
+    if measure == "average_precision":
+        steps = np.diff(found, prepend=0.0)
+        return (steps * found / np.maximum(found + false, 1e-12)).sum(-1) / prevalence
+    budget, reviewed = float(measure.removeprefix(FOUND)), found + false
+    zero = np.zeros((*found.shape[:-1], 1))
+    curves = (np.concatenate([zero, side], -1).reshape(-1, found.shape[-1] + 1) for side in (reviewed, found))
+    values = [np.interp(budget, *curve) for curve in zip(*curves, strict=True)]
+    return np.array(values).reshape(found.shape[:-1]) / prevalence
+
+
+@dataclass(frozen=True)
+class ReviewScoring(Scoring):
+    """The measures as a scoring, of which paired statistics take an interval over seeds and items.
+
+    ``gold`` says which items have the label; predictions are pairs of whether it is predicted, and its score.
+    """
+
+    kind: ClassVar[str] = "review"
+    hub_task: ClassVar[tuple[str, str]] = ("text-classification", "Text Classification")
+    prevalence: float
+    budgets: tuple[float, ...] = ()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the measures."""
+        return tuple(review_measures(self.budgets))
+
+    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+        """Not used: a measure of a ranking is no function of sums over items."""
+        raise NotImplementedError
+
+    def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
+        """Not used, as :meth:`counts`."""
+        raise NotImplementedError
+
+    def resampler(
+        self, gold: Sequence[Any], predicted: Sequence[Any], metric: str
+    ) -> tuple[int, Callable[[np.ndarray], np.ndarray]]:
+        """Return the number of items, and a function from their weights (..., items) to measures (...)."""
+        shown, scores = np.asarray(predicted, dtype=float).T
+        items = RankedItems(scores, np.asarray(gold, dtype=bool), shown > 0)
+        return len(gold), lambda weights: measure_review(items, self.prevalence, metric, weights)
+
+    def score(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> float:
+        """Measure predictions."""
+        items, measure = self.resampler(gold, predicted, metric)
+        return float(measure(np.ones(items)))
 
 
 def resample_classes(is_positive: np.ndarray, n: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield bootstrap weights (items,), drawn within each class, so that neither class is ever empty."""
+    """Yield blocks of bootstrap weights (resamples, items), drawn within each class, so that none is ever empty."""
     rng = np.random.default_rng(seed)
     sides = [np.flatnonzero(is_positive), np.flatnonzero(~is_positive)]
-    for _ in range(n):
-        weights = np.zeros(len(is_positive))
+    for rows in block_sizes(n, len(is_positive)):
+        weights = np.zeros((rows, len(is_positive)))
         for side in sides:
-            weights[side] = rng.multinomial(len(side), np.full(len(side), 1 / len(side)))
+            weights[:, side] = rng.multinomial(len(side), np.full(len(side), 1 / len(side)), rows)
         yield weights

@@ -70,7 +70,7 @@ class Interval:
 def bootstrap_weights(items: int, n: int, seed: int) -> Iterator[np.ndarray]:
     """Yield blocks of bootstrap counts, shape (resamples, items); each row sums to the number of items."""
     rng = np.random.default_rng(seed)
-    for rows in _block_sizes(n, items):
+    for rows in block_sizes(n, items):
         drawn = rng.integers(items, size=(rows, items)) + np.arange(rows)[:, None] * items
         yield np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items).astype(float)
 
@@ -302,7 +302,7 @@ def permutation_test(
         return np.asarray(np.mean(differences, axis=0))
 
     observed = mean_difference(np.ones((1, items)))[0]
-    permuted = [mean_difference((rng.random((rows, items)) >= 0.5).astype(float)) for rows in _block_sizes(n, items)]
+    permuted = [mean_difference((rng.random((rows, items)) >= 0.5).astype(float)) for rows in block_sizes(n, items)]
     hits = np.count_nonzero(np.abs(np.concatenate(permuted)) >= abs(observed) - 1e-12)
     return float((hits + 1) / (n + 1))
 
@@ -390,7 +390,7 @@ def _count_tables(
     return pairs
 
 
-def _block_sizes(n: int, items: int) -> Iterator[int]:
+def block_sizes(n: int, items: int) -> Iterator[int]:
     """Split ``n`` resamples into blocks that fit in memory."""
     size = max(1, MAX_BLOCK_ELEMENTS // items)
     for start in range(0, n, size):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from acclimate.errors import UserError, unknown_name_error
-from acclimate.evaluation.review import RankedItems, measure_review, resample_classes
+from acclimate.evaluation.review import RankedItems, measure_review, resample_classes, review_measures
 from acclimate.files import check_report_file, read_json_object, write_json
 from acclimate.options import verb
 from acclimate.options.effects import InspectReviewOptions
@@ -41,19 +41,21 @@ def _inspect_review(options: InspectReviewOptions) -> Measurements:
     folders = dict(cast(Mapping[str, Any], options.results))  # the class of options makes it a mapping
     read = {name: read_predictions(folder, options.positive) for name, folder in folders.items()}
     truth, first = _shared_items(read, options.positive)
-    budgets: list[float] = sorted(set(options.budgets))
-    values = {name: measure_review(items, options.prevalence, budgets) for name, items in read.items()}
-    drawn: dict[str, list[dict[str, float]]] = {name: [] for name in read}
+    names = review_measures(options.budgets)
+    drawn: dict[tuple[str, str], list[np.ndarray]] = {}
     for weights in resample_classes(truth, options.resamples, options.seed):
         for name, items in read.items():
-            drawn[name].append(measure_review(items, options.prevalence, budgets, weights))
+            for measure in names:
+                found = measure_review(items, options.prevalence, measure, weights)
+                drawn.setdefault((name, measure), []).append(found)
     rows = []
-    for name, measures in values.items():
-        for measure, value in measures.items():
-            ours, theirs = ([one[measure] for one in drawn[side]] for side in (name, first))
+    for name, items in read.items():
+        for measure in names:
+            ours, theirs = (np.concatenate(drawn[side, measure]) for side in (name, first))
+            value, base = (float(measure_review(one, options.prevalence, measure)) for one in (items, read[first]))
             low, high = np.percentile(ours, [2.5, 97.5]).tolist()
             row = {"result": name, "measure": measure, "value": value, "low": low, "high": high}
-            rows.append(row | _difference(value - values[first][measure], ours, theirs, name != first))
+            rows.append(row | _difference(value - base, ours, theirs, name != first))
     share = float(truth.mean())
     report = {"acclimate": __version__, "positive": options.positive, "prevalence": options.prevalence}
     report |= {"share": share, "items": len(truth), "positives": int(truth.sum()), "rows": rows}
@@ -91,10 +93,10 @@ def _shared_items(read: Mapping[str, RankedItems], positive: str) -> tuple[np.nd
     return truth, first
 
 
-def _difference(difference: float, ours: Sequence[float], theirs: Sequence[float], compared: bool) -> dict[str, Any]:
+def _difference(difference: float, ours: np.ndarray, theirs: np.ndarray, compared: bool) -> dict[str, Any]:
     if not compared:
         return {"difference": None, "difference low": None, "difference high": None, "verdict": None}
-    low, high = np.percentile(np.subtract(ours, theirs), [2.5, 97.5]).tolist()
+    low, high = np.percentile(ours - theirs, [2.5, 97.5]).tolist()
     verdict = VERDICTS["win" if low > 0 else "loss" if high < 0 else "tie"]
     return {"difference": difference, "difference low": low, "difference high": high, "verdict": verdict}
 

@@ -75,7 +75,7 @@ class LabelledMethod(Method):
         """
         codes: dict[str, str] = {}
         rows = 0
-        for text, code in self._coded_rows(run, file):
+        for text, code in self.coded_rows(run, file):
             codes.setdefault(text, code)
             rows += 1
         if not codes:
@@ -83,19 +83,23 @@ class LabelledMethod(Method):
         repeated = rows - len(codes)
         return codes, f"; left out because the text occurred before: {repeated:,}" if repeated else ""
 
-    def _coded_rows(self, run: AdaptContext, file: str | None) -> Iterator[tuple[str, str]]:
-        """Yield the text and the code of each row."""
+    def coded_rows(self, run: AdaptContext, file: str | None, what: str = "taxonomy") -> Iterator[tuple[str, str]]:
+        """Yield the text and the code of each row of a table, or of the train split of the task without a file.
+
+        Raises:
+            UserError: As :meth:`read_codes`.
+        """
         if file is None:
             if run.task is None:
                 raise UserError(
-                    f"Method '{self.name}' needs a taxonomy; give a table of text and code with --set taxonomy=FILE, "
+                    f"Method '{self.name}' needs a {what}; give a table of text and code with --set {what}=FILE, "
                     "or a labelled task with --task."
                 )
             self.check_tasks([run.task])
             yield from ((example.text, run.task.labels[example.label]) for example in run.task.train)
             return
         if (path := find_file(file)) is None:
-            raise UserError(f"There is no file '{file}' with the taxonomy.")
+            raise UserError(f"There is no file '{file}' with the {what}.")
         for where, row in read_rows(path, ("text", "code")):
             text, code = (str(row.get(column) or "").strip() for column in ("text", "code"))
             if not text or not code:

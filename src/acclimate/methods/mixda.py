@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from pydantic import BeforeValidator
 from transformers import PreTrainedModel
 
@@ -30,8 +31,10 @@ DROPOUT = 0.2
 
 
 def split_list(given: Any) -> Any:
-    """Return the parts of ``"a, b"``; other values unchanged."""
-    return [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+    """Return the parts of ``"a, b"``, or a single number as a list; other values unchanged."""
+    if isinstance(given, str):
+        return [part.strip() for part in given.split(",") if part.strip()]
+    return [given] if isinstance(given, int) else given
 
 
 @register(
@@ -156,6 +159,7 @@ class MixDA(Method):
             what = domain_adapters(model)
             if what is None or type(model) is not type(run.model):
                 raise UserError(f"'{path}' is no result of mixda from a {type(run.model).__name__}.")
+            _check_base(model, run.model, path)
             if found and replace(what, sizes=()) != replace(found[0], sizes=()):
                 raise UserError(
                     f"The adapters of '{path}' and '{self.adapters[0]}' differ in layers or gate; give both the same."
@@ -171,6 +175,21 @@ class MixDA(Method):
         add_domain_adapters(run.model, what, DROPOUT, run.seed)
         run.model.load_state_dict(state, strict=False)
         return what
+
+
+def _check_base(model: PreTrainedModel, base: PreTrainedModel, path: str) -> None:
+    """Check that a model with domain adapters has the encoder of the base model.
+
+    Raises:
+        UserError: If not.
+    """
+    own = base.base_model.state_dict()
+    for name, value in model.base_model.state_dict().items():
+        if ".domains." not in name and (name not in own or not torch.equal(own[name].to(value), value)):
+            raise UserError(
+                f"The adapters of '{path}' were trained beside another base model: '{name}' differs. Give the model "
+                "that they were trained from as --model."
+            )
 
 
 class GateRate(UpdateRule):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.corpus.dates import Period, sample_texts
+from acclimate.corpus.documents import format_count
 from acclimate.corpus.operations import TRANSFORMS, Context
 from acclimate.corpus.pool import Documents
 from acclimate.errors import UserError
@@ -37,15 +37,16 @@ def _temporal_self_training(options: PeriodsSelfTrainOptions) -> TemporalReport:
     domain-adversarial training (method ``dann``) and with pre-training on the new text (method ``lm``).
 
     Returns:
-        ``rows``, for each later period the score ``before`` of the model of the first period, ``after`` of the adapted
-        model, the difference with its 95 % interval over items and seeds, the share of the texts that were labelled,
-        and, where true labels are known, the share that was labelled correctly; ``mean``, the mean difference. The
-        models of the last period are in ``out/models``.
+        ``rows``, for each later period with true labels the score ``before`` of the model of the first period,
+        ``after`` of the latest adapted model, and the difference with its 95 % interval over items and seeds;
+        ``mean``, the mean difference; ``labelled``, for each period that was learned how many of its texts were
+        labelled and, where true labels are known, which share of these is ``right``, as means over seeds. The models
+        of the last period are in ``out/models``.
 
     Raises:
-        UserError: If the task has no dates or no single texts with classes, or too few periods have enough rows.
+        UserError: If the task has no dates or no single texts with classes, or there is no later text.
     """
-    dated = read_dated_task(options)
+    dated = read_dated_task(options, 2 if options.corpus is None else 1)
     if dated.task.task_kind != "classification" or dated.task.is_pair:
         raise UserError(
             f"The task '{dated.task.name}' does not give classes to single texts, so a model cannot label new texts."
@@ -54,95 +55,112 @@ def _temporal_self_training(options: PeriodsSelfTrainOptions) -> TemporalReport:
     folder = open_output(options.out, "self-train")
     assert folder is not None
     unlabelled, notes = _read_unlabelled(options, dated)
-    trainings = Trainings(options, folder)
-    own = {name: getattr(options, name) for name in ("confidence", "start", "learn")}
-    key = [own, {period.name: texts_fingerprint(texts) for period, texts in unlabelled.items()}]
-    chains = [
-        trainings.kept(
-            [
-                *trainings.identity(
-                    options.model, dated.placed.part(dated.train[dated.periods[0]], dated.tested), seed
-                ),
-                *key,
-            ],
-            _Chain(options, dated, unlabelled, trainings, folder / "models" / f"seed-{seed}", seed).run,
-        )
-        for seed in range(options.seeds)
-    ]
+    chains = _run_chains(options, dated, unlabelled, folder)
     rows, pairs = [], []
-    for place, period in enumerate(dated.periods[1:], start=1):
+    for period in dated.periods[1:]:
         scored = dated.placed.part(dated.task.train, dated.test[period]).scoring()
+        stage = sum(other <= period for other in unlabelled)  # the latest model that is not newer than the texts
         part = dated.places(period)
-        after, before = (
-            [chain["predicted"][stage][part] for chain in chains] for stage in (place, 0)
-        )  # (seeds, items) each
-        pairs.append(PairedPredictions(chains[0]["gold"][part], after, before, metric, scored))
-        found = paired_bootstrap(pairs[-1].gold, after, before, metric, scoring=scored)
-        score = float(np.mean([scored.score(pairs[-1].gold, one, metric) for one in before]))
-        counts = [chain["labelled"][place - 1] for chain in chains]
-        right = [count["right"] for count in counts]
-        rows.append(
-            {"period": period.name, "before": score, "after": score + found.difference, **found.as_dict()}
-            | {"texts": counts[0]["texts"], "labelled": float(np.mean([count["kept"] for count in counts]))}
-            | {"right": None if None in right else float(np.mean(right))}
-        )
-    mean = mean_paired_bootstrap(pairs)
-    lines = [*dated.notes, *notes, f"The first period, {dated.periods[0].name}, has the labels. {metric}:"]
-    for row in rows:
-        correct = "" if row["right"] is None else f", {100 * row['right']:.0f} % of them correctly"
-        lines.append(
-            f"{row['period']}: {row['before']:.4f} without and {row['after']:.4f} with self-training, difference "
-            f"{row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]; {row['labelled']:.0f} of "
-            f"{row['texts']:,} texts labelled{correct}"
-        )
-    if not any(row["labelled"] for row in rows):
-        lines.append(
-            f"No label has a probability of at least {options.confidence:g}, so nothing was learned; lower it."
-        )
-    lines.append(f"Mean difference: {mean.difference:+.4f} [{mean.low:+.4f}, {mean.high:+.4f}], {options.seeds} seeds")
-    content: dict[str, Any] = {
-        "metric": metric,
-        "is_error": metric in scoring.errors,
-        "rows": rows,
-        "mean": mean.as_dict(),
-    }
-    content |= {"seeds": options.seeds, "dates": dated.report.to_dict()}
-    tables = {"Scores by period": rows}
+        gold = chains[0]["gold"][part]
+        after, before = ([chain["predicted"][one][part] for chain in chains] for one in (stage, 0))
+        pairs.append(PairedPredictions(gold, after, before, metric, scored))
+        found = paired_bootstrap(gold, after, before, metric, scoring=scored)
+        score = float(np.mean([scored.score(gold, one, metric) for one in before]))
+        rows.append({"period": period.name, "before": score, "after": score + found.difference, **found.as_dict()})
+    labelled = [
+        {"period": period.name, "texts": len(texts), **_mean_counts([chain["labelled"][place] for chain in chains])}
+        for place, (period, texts) in enumerate(unlabelled.items())
+    ]
+    mean = mean_paired_bootstrap(pairs).as_dict() if pairs else None
+    content = {"metric": metric, "is_error": metric in scoring.errors, "rows": rows, "labelled": labelled}
+    content |= {"mean": mean, "seeds": options.seeds, "dates": dated.report.to_dict()}
+    lines = [*dated.notes, *notes, f"The labels are those of {dated.periods[0].name}.", *_describe(content, options)]
+    tables = {"Scores by period": rows, "Predicted labels": labelled}
+    if not rows:
+        tables = {"Predicted labels": labelled}
     return write_report(folder, "self-train", "Self-training over time", content, lines, tables)
 
 
 temporal_self_training = verb(PeriodsSelfTrainOptions, _temporal_self_training)
 
 
+def _mean_counts(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how many texts were labelled and which share correctly, if that is known, as means over seeds."""
+    right = [count["right"] for count in counts if count["right"] is not None]
+    return {
+        "labelled": float(np.mean([count["kept"] for count in counts])),
+        "right": float(np.mean(right)) if right else None,
+    }
+
+
+def _describe(content: Mapping[str, Any], options: PeriodsSelfTrainOptions) -> list[str]:
+    """Return lines on predicted labels and scores."""
+    lines = []
+    for row in content["labelled"]:
+        correct = "" if row["right"] is None else f", {100 * row['right']:.0f} % of those with a true label correctly"
+        lines.append(f"{row['period']}: {row['labelled']:.0f} of {row['texts']:,} texts labelled{correct}")
+    if not any(row["labelled"] for row in content["labelled"]):
+        lines.append(f"No label is as probable as --confidence {options.confidence:g}: nothing was learned; lower it.")
+    for row in content["rows"]:
+        lines.append(
+            f"{row['period']}: {content['metric']} {row['before']:.4f} without and {row['after']:.4f} with "
+            f"self-training, difference {row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]"
+        )
+    if mean := content["mean"]:
+        ends = f"[{mean['low']:+.4f}, {mean['high']:+.4f}]"
+        return [*lines, f"Mean difference: {mean['difference']:+.4f} {ends}, {format_count(options.seeds, 'seed')}."]
+    return [*lines, "No later period has labelled rows, so the models are not tested on later text."]
+
+
 def _read_unlabelled(options: PeriodsSelfTrainOptions, dated: DatedTask) -> tuple[dict[Period, list[str]], list[str]]:
-    """Return the texts of each later period, and lines on what was not used.
+    """Return the texts of each later period, in order, and lines on what was not used.
 
     Raises:
-        UserError: If a period has no text.
+        UserError: If there are none.
     """
-    later = dated.periods[1:]
+    first, *later = dated.periods
+    if options.corpus is None:
+        pairs = ((period, one.text) for period in later for one in dated.train[period])
+        return sample_texts(dict.fromkeys(pairs), dict.fromkeys(later, options.documents)), []
+    corpus = open_dated(options.corpus, options)
+    for _ in corpus:
+        pass
+    used = [period for period in corpus.report.keep(options.least, 1) if period > first]
+    if not used:
+        raise UserError(f"The corpus has no period after {first.name}, whose labels are learned; give later text.")
     tested = {fold_text(example.text) for example in dated.tested}
-    left, notes = Counter[str](), list[str]()
+    leaked = 0
 
     def read() -> Iterator[tuple[Period, str]]:
-        if options.corpus is None:
-            for period in later:
-                yield from ((period, text) for text in dict.fromkeys(one.text for one in dated.train[period]))
-            return
-        corpus = open_dated(options.corpus, options)
+        nonlocal leaked
         for document in corpus:
-            if document.period not in later:
-                left["from other periods than the later ones of the task"] += 1
-            elif fold_text(document.text) in tested:
-                left["that are test rows"] += 1
+            if document.period in used and fold_text(document.text) in tested:
+                leaked += 1
             else:
                 yield document.period, document.text
-        notes.extend(corpus.describe())
 
-    texts = sample_texts(read(), dict.fromkeys(later, options.documents))
-    if empty := [period.name for period, found in texts.items() if not found]:
-        raise UserError(f"The corpus has no text of {', '.join(empty)}; give more text, or other periods with --by.")
-    return texts, [*notes, *(f"Not used: {count:,} texts of the corpus {what}." for what, count in left.items())]
+    texts = sample_texts(read(), dict.fromkeys(used, options.documents))
+    notes = [f"Corpus: {line}" for line in corpus.describe()]
+    if leaked:
+        notes.append(f"Corpus: {format_count(leaked, 'text')} not used, being test rows.")
+    return {period: found for period, found in texts.items() if found}, notes
+
+
+def _run_chains(
+    options: PeriodsSelfTrainOptions, dated: DatedTask, unlabelled: Mapping[Period, Sequence[str]], folder: Path
+) -> list[dict[str, Any]]:
+    """Return the trainings of each seed (:meth:`_Chain.run`), from the output directory where they are finished."""
+    trainings = Trainings(options, folder)
+    own = {name: getattr(options, name) for name in ("confidence", "start", "learn")}
+    given = [own, {period.name: texts_fingerprint(texts) for period, texts in unlabelled.items()}]
+    first = dated.placed.part(dated.train[dated.periods[0]], dated.tested)
+    return [
+        trainings.kept(
+            [*trainings.identity(options.model, first, seed), *given],
+            _Chain(options, dated, unlabelled, trainings, folder / "models" / f"seed-{seed}", seed).run,
+        )
+        for seed in range(options.seeds)
+    ]
 
 
 @dataclass(frozen=True)
@@ -197,13 +215,13 @@ class _Chain:
         length = self.options.max_length or self.dated.task.default_length
         made = transform(model=str(model), confidence=self.options.confidence, max_length=length)
         documents = Documents.of(((text, 0) for text in texts), ("memory",))
-        labels, template = self.dated.task.labels, self.dated.train[period][0]
+        labels, template = self.dated.task.labels, self.dated.task.train[0]
         new = []
         for document in made.apply(documents, Context(progress=self.options.progress)):
             names = document.fields["label"]
             label = tuple(map(labels.index, names)) if isinstance(names, list) else labels.index(names)
             new.append(replace(template, text=document.text, label=label, document=None))
-        true = {example.text: example.label for example in self.dated.train[period]}
+        true = {example.text: example.label for example in self.dated.train.get(period, ())}
         known = [example.label == true[example.text] for example in new if example.text in true]
         right = float(np.mean(known)) if known else None
-        return new, {"texts": len(texts), "kept": len(new), "right": right}
+        return new, {"kept": len(new), "right": right}

@@ -144,11 +144,15 @@ def place_rows(options: Any) -> PlacedRows:
     return PlacedRows(task, [period for _, period in placed], report)
 
 
-def read_dated_task(options: TemporalTaskOptions) -> DatedTask:
+def read_dated_task(options: TemporalTaskOptions, needed: int = 2) -> DatedTask:
     """Read a task, and divide its examples by period and at random into train and test.
 
+    Args:
+        options: The task, its dates and its periods.
+        needed: Fewest periods with enough rows.
+
     Raises:
-        UserError: If the task cannot be read, or fewer than two periods have enough rows.
+        UserError: If the task cannot be read, or has fewer periods.
     """
     placed = place_rows(options)
     task, report = placed.task, placed.report
@@ -163,7 +167,7 @@ def read_dated_task(options: TemporalTaskOptions) -> DatedTask:
             continue
         members.setdefault(period, []).append(example)
     train, test = dict[Period, list[Any]](), dict[Period, list[Any]]()
-    for period in report.keep(options.least, 2, "row"):
+    for period in report.keep(options.least, needed, "row"):
         examples = members[period]
         groups = [getattr(one, "document", None) or fold_text(kind.item_text(one)) for one in examples]
         labels = [getattr(one, "places", (0,)) for one in examples]

@@ -78,6 +78,9 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
     low = cost + options.price * min(float(own.min()) for own in labels.values())
     high = cost + options.price * min(BEYOND * most, spending.most)
     switch = _find_switch(fits, spending, low, max(high, low * 1.01))
+    until = None
+    if switch.value is not None and switch.value < high:
+        until = _first_sign(lambda budget: -_gain(fits, spending, budget) - 1e-9, switch.value * 1.001, high)
     refused = is_too_wide(switch, low, high, logarithmic=True)
     decisions = [_decide(budget, fits, spending) for budget in options.budget]
     notes = [note for one in decisions for note in describe_far(max(one["labels"].values()) / most, "most labels")]
@@ -92,6 +95,7 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
         "metric": next((row.get("metric") for row in rows[False]), None),
         "range": [low, high],
         "switch": switch.as_dict(),
+        "until": until,
         "refused": refused,
         "budgets": decisions,
         "fits": {ARMS[arm]: fit.describe() for arm, fit in fits.items()},
@@ -149,10 +153,7 @@ def _find_cost(rows: Mapping[bool, list[Row]], options: BudgetOptions) -> float:
 
 
 def _find_switch(fits: Mapping[bool, Fit], spending: Spending, low: float, high: float) -> Interval:
-    """Return the budget from which on adapting is better, with its interval; None if it never is up to ``high``.
-
-    It is ``low`` if adapting is better in the whole range.
-    """
+    """Return the budget from which on adapting is better, with its interval; None if it never is up to ``high``."""
     value = find_switch(fits, spending, low, high)
     pairs = zip(fits[False].draws, fits[True].draws, strict=True)
     drawn = [find_switch({False: one, True: other}, spending, low, high) for one, other in pairs]
@@ -160,22 +161,28 @@ def _find_switch(fits: Mapping[bool, Fit], spending: Spending, low: float, high:
 
 
 def find_switch(fits: Mapping[bool, Fit], spending: Spending, low: float, high: float) -> float | None:
-    """Return the smallest budget in a range above which adapting is never worse; None if it is worse at the end."""
+    """Return the smallest budget in a range at which adapting is not worse; None if it is worse in all of it."""
+    return _first_sign(lambda budget: _gain(fits, spending, budget), low, high)
+
+
+def _gain(fits: Mapping[bool, Fit], spending: Spending, budget: Any) -> np.ndarray:
+    """Return how much better adapting is (budgets,)."""
+    budgets = np.atleast_1d(np.asarray(budget, dtype=float))
+    return spending.score(fits[True], budgets, True) - spending.score(fits[False], budgets, False)
+
+
+def _first_sign(function: Callable[[Any], np.ndarray], low: float, high: float) -> float | None:
+    """Return the smallest number in a range at which a function is not negative; None if there is none."""
     from scipy.optimize import brentq
 
-    def gain(budget: Any) -> Any:
-        """Return how much better adapting is (budgets,)."""
-        budget = np.atleast_1d(np.asarray(budget, dtype=float))
-        return spending.score(fits[True], budget, True) - spending.score(fits[False], budget, False)
-
     grid = np.geomspace(low, high, GRID)
-    worse = np.flatnonzero(gain(grid) < 0)
-    if not len(worse):
-        return float(low)
-    if worse[-1] == GRID - 1:
+    found = np.flatnonzero(function(grid) >= 0)
+    if not len(found):
         return None
-    left, right = grid[worse[-1]], grid[worse[-1] + 1]
-    return float(brentq(lambda budget: float(gain(budget)[0]), left, right, xtol=1e-12 * right, rtol=1e-12))
+    if found[0] == 0:
+        return float(low)
+    left, right = grid[found[0] - 1], grid[found[0]]
+    return float(brentq(lambda budget: float(function(budget)[0]), left, right, xtol=1e-12 * right, rtol=1e-12))
 
 
 def _decide(budget: float, fits: Mapping[bool, Fit], spending: Spending) -> dict[str, Any]:
@@ -199,12 +206,10 @@ def _decide(budget: float, fits: Mapping[bool, Fit], spending: Spending) -> dict
 
 def _table_row(made: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {"budget": made["budget"]}
-    for arm, name in (("annotate", "labels only"), ("adapt", "adapted")):
-        row[f"{name}: labels"] = made["labels"][arm]
+    for arm, name in (("annotate", "alone"), ("adapt", "after adapting")):
+        row[f"labels {name}"] = made["labels"][arm]
         found = made[arm] or dict.fromkeys(("value", "low", "high"))
-        row |= {
-            f"{name}: score{end}": found[key] for end, key in (("", "value"), (", low", "low"), (", high", "high"))
-        }
+        row |= {f"score {name}{end}": found[key] for end, key in (("", "value"), (", low", "low"), (", high", "high"))}
     return {**row, "decision": made["decision"]}
 
 
@@ -218,6 +223,8 @@ def _describe(values: Mapping[str, Any]) -> list[str]:
         lines = [f"Adapt first: from the smallest budget considered, {low:,.2f}, that is predicted to be better."]
     else:
         lines = [f"Below {in_words(switch, 2)}, spend the budget on labels; above it, adapt first."]
+    if values["until"] is not None and not values["refused"]:
+        lines.append(f"From {values['until']:,.2f} on, labels alone are predicted to be as good again.")
     for made in values["budgets"]:
         counts = made["labels"]
         if made["difference"] is None:
@@ -263,6 +270,8 @@ def _figure(
             right.axvline(values["switch"]["value"], color="0.2", lw=0.8, ls="--")
         left.set(xscale="log", xlabel="labelled examples", ylabel=str(values["metric"] or "score"))
         right.set(xscale="log", xlabel="budget", ylabel=str(values["metric"] or "score"))
+        for axes in (left, right):
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         right.legend(frameon=False, fontsize=8)
 
     return draw

@@ -254,15 +254,15 @@ def _find_share(
 ) -> tuple[Interval, int]:
     """Return the share with its interval, and its place in the grid.
 
-    It is the largest share whose general loss is at most ``cap``; if domain text is ``limited``, so that less of it
-    means a longer training, the one of these with the lowest domain loss.
+    It is the largest share up to which the general loss is at most ``cap``; if domain text is ``limited``, so that
+    less of it means a longer training, the one of these with the lowest domain loss. A law may fall again near a share
+    of one, where r^eta is steep: shares beyond the first one above the cap do not count.
     """
 
     def find(domain: np.ndarray, general: np.ndarray) -> int:
-        within = np.flatnonzero(general <= cap)
-        if not len(within):
-            return -1
-        return int(within[np.argmin(domain[within])] if limited else within[-1])
+        above = np.flatnonzero(general > cap)
+        last = int(above[0]) - 1 if len(above) else len(grid) - 1
+        return int(np.argmin(domain[: last + 1])) if limited and last >= 0 else last
 
     place = find(predictions["domain"].values, predictions["general"].values)
     pairs = zip(predictions["domain"].draws, predictions["general"].draws, strict=True)

@@ -50,7 +50,7 @@ def _plan_budget(options: BudgetOptions) -> Plan:
     """Decide whether to spend a budget on labels alone, or to adapt the model and label with what is left.
 
     A power law is fitted to the scores by number of labels, for the base model and the adapted one (Bai et al., 2021).
-    The switch-over is the budget above which adapting is never worse.
+    The switch-over is the smallest budget at which adapting is better.
 
     Returns:
         The plan: ``switch`` with ``value``, ``low`` and ``high``; ``refused``, the reason if its interval is too wide;

@@ -287,6 +287,20 @@ class LikelihoodSpec(Strict):
         return [self.template] if isinstance(self.template, str) else self.template
 
 
+class ReviewSpec(Strict):
+    """Where a classification is measured at the prevalence that a label has in use.
+
+    Attributes:
+        positive: The label.
+        prevalence: Its share of the texts there.
+        budgets: Shares of all texts that people review, those with the highest scores first.
+    """
+
+    positive: str
+    prevalence: Annotated[Fraction, Field(lt=1)]
+    budgets: Annotated[list[Fraction], Field(min_length=1)] = [0.01, 0.05, 0.1]
+
+
 def _expand_flag(value: Any) -> Any:
     """Return the defaults for true and None for false."""
     return {True: {}, False: None}[value] if isinstance(value, bool) else value
@@ -301,6 +315,7 @@ class TaskSpec(TaskSection, ShortForm):
             the other splits.
         search: Values to try on this task; they override those under ``search.finetune``.
         likelihood: ``true``, or a :class:`LikelihoodSpec`: causal models also answer the task without fine-tuning.
+        review: A :class:`ReviewSpec`: scores at another prevalence, and what a budget of human review finds.
         first: Folder of a task to train on before this one.
         limit_first: Maximum rows of the train split of ``first``.
         evaluate_on: Rows to score on in place of the test split: the dev split, or one of the two halves that
@@ -315,6 +330,7 @@ class TaskSpec(TaskSection, ShortForm):
     limit_test: Count | None = None
     search: FinetuneLists | None = None
     likelihood: Annotated[LikelihoodSpec | None, BeforeValidator(_expand_flag)] = None
+    review: ReviewSpec | None = None
     first: str | None = None
     limit_first: Count | None = None
     evaluate_on: Literal["dev", "tune", "confirm"] | None = None

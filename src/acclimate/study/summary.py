@@ -1,3 +1,4 @@
+# ruff: noqa: RUF009 (the calls only describe fields)
 """Assembling the results of a study from its finished jobs.
 
 Scores of fine-tuned models: means over seeds, paired comparisons, Holm's correction, wins and losses.
@@ -211,7 +212,10 @@ SIGNIFICANCE = 0.05
 
 @dataclass(kw_only=True, eq=False)
 class TaskResult(Record):
-    """The result of a fine-tuning: :class:`acclimate.tasks.result.FinetuneResult` without probabilities."""
+    """The result of a fine-tuning: :class:`acclimate.tasks.result.FinetuneResult` without probabilities.
+
+    ``scores`` are the probabilities of one label, if a study reviews it.
+    """
 
     task: str = ""
     seed: int = 0
@@ -228,6 +232,7 @@ class TaskResult(Record):
     precision: str | None = optional()
     kind: str = "single_label"
     scoring: dict[str, Any] = field(default_factory=dict)
+    scores: list[float] | None = optional()
 
     @classmethod
     def of(cls, result: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, read_json_object, write_json
-from acclimate.merging.merge import find_folder
+from acclimate.merging.weights import find_folder
 from acclimate.methods import lookup
 from acclimate.options import build, option_fields, verb
 from acclimate.options.auto import AutoOptions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,8 +14,8 @@ from scipy.stats import rankdata
 from acclimate.evaluation.statistics import PairedPredictions, item_deviation, mean_paired_bootstrap
 from acclimate.options import FinetuneOptions
 from acclimate.records import Record
-from acclimate.results import ReportTable, StageName
-from acclimate.rows import VERDICTS, WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
+from acclimate.results import StageName
+from acclimate.rows import WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
 from acclimate.study.capabilities import score_measurement
 from acclimate.study.config import TaskSpec
 from acclimate.study.graph import Choice
@@ -34,6 +35,7 @@ from acclimate.study.jobs.base import (
     Timed,
     register,
 )
+from acclimate.study.score_tables import check_reviews, score_tables
 from acclimate.study.summary import (
     TaskResult,
     TaskRuns,
@@ -66,6 +68,7 @@ class FinetuneJob(Job):
         task: The task.
         first: The task to train on before it; None for none.
         settings: Options of ``finetune``, defaults included.
+        positive: Label whose probability is kept for each test item; None for none.
         seed: Seed of fine-tuning.
         options: The explicit options, passed to ``finetune``.
     """
@@ -73,6 +76,7 @@ class FinetuneJob(Job):
     model: Model
     task: Any
     first: Any = None
+    positive: str | None = None
     settings: Mapping[str, Any]
     seed: int
     options: Mapping[str, Any] = field(compare=False)
@@ -94,14 +98,15 @@ class FinetuneJob(Job):
         settings, options = finetune_settings(inputs, home, task)
         found = inputs.tasks[home, task.name]
         tuned = replace(place, task=task.name, seed=seed)
-        data: dict[str, Any] = {
-            "task": found.task,
-            "first": found.first,
-            "settings": settings,
-            "seed": seed,
-            "options": options,
-        }
-        return cls(place=tuned, model=model, **data)
+        data: dict[str, Any] = {"task": found.task, "first": found.first, "settings": settings, "seed": seed}
+        positive = task.review.positive if task.review and home != OTHER else None
+        return cls(place=tuned, model=model, options=options, positive=positive, **data)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """As of other jobs; without the label that is kept, if there is none, so that old results stay valid."""
+        found = super().identity
+        return found if self.positive else {name: value for name, value in found.items() if name != "positive"}
 
     def run(self, context: RunContext) -> TaskResult:
         """Fine-tune the model and score it on the test split."""
@@ -112,6 +117,9 @@ class FinetuneJob(Job):
             given["out"] = context.folder(self)
         result = context.backend.finetune(context.path(self.model), self.task, seed=self.seed, progress=False, **given)
         made: TaskResult = TaskResult.of(result)
+        if self.positive is not None:
+            place = made.labels.index(self.positive)
+            made.scores = [float(row[place]) for row in result.probabilities]
         return made
 
     def pilots(self, model: Checkpoint, seconds: float) -> list[FinetuneJob]:
@@ -166,6 +174,11 @@ class FinetuneJob(Job):
                 planner.add(job.at(role=FORGETTING if home == OTHER else None))
 
     @classmethod
+    def check(cls, inputs: StudyInputs) -> None:
+        """Check the labels that are reviewed."""
+        check_reviews(inputs)
+
+    @classmethod
     def finish(cls, planner: Planner) -> None:
         """Add fine-tunings of the baseline with the settings of other rows, if the study compares them."""
         tasks = {(domain.name, task.name): task for domain in planner.config.domains for task in domain.tasks}
@@ -194,7 +207,7 @@ class FinetuneJob(Job):
             **{"win_counts": count_wins(scores), "forgetting": forgetting},
             "capabilities": [row for row in measured if row],
             "head_to_head": compare_settings(view, runs, TaskResult),
-            "tables": [*_reference_tables(view, runs), *_error_tables(runs), *_measured_errors(scores)],
+            "tables": score_tables(view, runs, scores),
         }
 
 
@@ -343,68 +356,6 @@ def _score_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns
                     rows.append(row)
     correct_for_multiple_comparisons(rows)
     return rows
-
-
-REFERENCES = (
-    "Scores in percent of what every fine-tuned model is measured beside: BM25, chance, or the same model before it "
-    "was trained on the task. Means over seeds; the interval of the difference is over test items, for the first seed."
-)
-
-
-def _reference_tables(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns]) -> list[ReportTable]:
-    """Return a table of what the models are measured beside; none if their kinds have no such reference."""
-    columns = ["model", "domain", "task", "method", "beside", "metric", "theirs", "ours", "difference", "from", "to"]
-    table = ReportTable(title="Beside other answers", note=REFERENCES, columns=columns, digits=1)
-    for (model, domain, task, method), runs in found.items():
-        metric = view.inputs.tasks[str(domain), str(task)].metric
-        results = [run.result.metrics for run in runs]
-        for name, first in results[0].get("references", {}).items():
-            theirs = float(np.mean([result["references"][name][metric] for result in results]))
-            ours = float(np.mean([result[metric] for result in results]))
-            interval = [first["difference"][end] for end in ("low", "high")]
-            numbers = [100 * value for value in (theirs, ours, ours - theirs, *interval)]
-            table.rows.append([model, domain, task, method, name, metric, *numbers])
-    return [table] if table.rows else []
-
-
-ERRORS = (
-    "Numbers of entities in the test split, means over seeds: correct; with the right type and wrong boundaries; the "
-    "reverse; both wrong, but with a common part; not found; and predicted where there is none."
-)
-
-
-def _error_tables(found: Mapping[tuple[str | None, ...], TaskRuns]) -> list[ReportTable]:
-    """Return a table of the kinds of errors; none if no kind of task distinguishes them."""
-    counted = {place: [run.result.metrics["errors"] for run in runs] for place, runs in found.items()
-               if all("errors" in run.result.metrics for run in runs)}  # fmt: skip
-    kinds = list(dict.fromkeys(kind for errors in counted.values() for kind in errors[0]))
-    columns = ["model", "domain", "task", "method", *kinds]
-    rows = [
-        [*place, *(float(np.mean([error[kind] for error in errors])) for kind in kinds)]
-        for place, errors in counted.items()
-    ]
-    return [ReportTable(title="Kinds of errors", note=ERRORS, columns=columns, rows=rows, digits=1)] if rows else []
-
-
-MEASURED = (
-    "In the unit of the target, means over seeds; lower is better. Difference to the baseline, with its 95 % interval "
-    "and p as in the scores."
-)
-
-
-def _measured_errors(scores: Sequence[ScoreRow]) -> list[ReportTable]:
-    """Return a table of the errors of predicted numbers; none if there are no such tasks."""
-    columns = ["model", "domain", "task", "method", "measure", "mean", "verdict", "difference", "from", "to", "p"]
-    table = ReportTable(title="Errors in the unit of the target", note=MEASURED, columns=columns)
-    for row in scores:
-        for name in row.errors:
-            entry = row.difference.metrics.get(name) if row.difference else None
-            cells = (
-                [VERDICTS[entry.verdict], entry.difference, entry.low, entry.high, entry.p] if entry else [None] * 5
-            )
-            place = [row.model, row.domain, row.task, row.method]
-            table.rows.append([*place, name, row.summaries[name].mean, *cells])
-    return [table] if table.rows else []
 
 
 def mean_stage_seconds(runs: TaskRuns, view: StudyView) -> dict[str, float]:
