@@ -22,11 +22,11 @@ if TYPE_CHECKING:
         temporal_surprisal,
     )
     from acclimate.planning.advice import advise
-    from acclimate.study import compare
+    from acclimate.study.compare import compare
     from acclimate.study.pilots import plan_budget, plan_ratio, plan_schedule
     from acclimate.study.run_sequence import sequence
     from acclimate.tasks import distill, finetune, generate_queries, probe
-    from acclimate.tournament import auto
+    from acclimate.tournament.auto import auto
     from acclimate.training import adapt, pretrain
     from acclimate.training.selection import select, transform
 
@@ -67,14 +67,14 @@ __all__ = [
 _EXPORT_MODULES = {
     "adapt": "acclimate.training",
     "advise": "acclimate.planning.advice",
-    "auto": "acclimate.tournament",
+    "auto": "acclimate.tournament.auto",
     "push_to_hub": "acclimate.cards",
     "pretrain": "acclimate.training",
     "distill": "acclimate.tasks",
     "finetune": "acclimate.tasks",
     "generate_queries": "acclimate.tasks",
     "probe": "acclimate.tasks",
-    "compare": "acclimate.study",
+    "compare": "acclimate.study.compare",
     "inspect_benchmarks": "acclimate.evaluation.benchmarks",
     "inspect_embeddings": "acclimate.inspect",
     "inspect_importance": "acclimate.inspect",

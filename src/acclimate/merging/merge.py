@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast
 
 import torch
-from huggingface_hub import snapshot_download
 from torch import Tensor
 
 from acclimate.cards import write_merged_card
@@ -41,14 +40,8 @@ from acclimate.merging.path import (
 )
 from acclimate.merging.rules import Rule, fisher_weighted, least_kept, linear, make_rule, sparse, taken_from_second
 from acclimate.merging.soup import cook
-from acclimate.merging.weights import Checkpoint, match, write_weights
-from acclimate.models.checkpoints import (
-    UNREADABLE,
-    check_folder,
-    load_error,
-    local_folder,
-    model_fingerprint,
-)
+from acclimate.merging.weights import Checkpoint, find_folder, match, write_weights
+from acclimate.models.checkpoints import check_folder, model_fingerprint
 from acclimate.models.loading import load_tokenizer
 from acclimate.models.saving import copy_sentence_encoder_files, find_file
 from acclimate.options import recorded, verb
@@ -68,8 +61,6 @@ from acclimate.training.result import find_result
 from acclimate.version import __version__
 
 GENERATION_FILE = "generation_config.json"
-HUB_FILES = ["model*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
-"""Files of a model on the Hub that merging reads."""
 
 
 class Source(NamedTuple):
@@ -376,20 +367,6 @@ class Merger:
         for name in self._first.stored:
             if reads := self._readers(name):
                 yield reads[number]().float() - reads[-1]().float()
-
-
-def find_folder(name: str) -> Path:
-    """Return the folder of a model; a model on the Hub is downloaded to its cache.
-
-    Raises:
-        UserError: If it cannot be downloaded.
-    """
-    if (folder := local_folder(name)) is not None:
-        return folder
-    try:
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
-    except UNREADABLE as error:
-        raise UserError(f"No model could be read from '{name}': {load_error(error, name)}") from error
 
 
 def _measure_share(merger: Merger | None, point: Path, options: MergeOptions) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import split_torch_state_dict_into_shards
+from huggingface_hub import snapshot_download, split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -22,6 +22,8 @@ from acclimate.models.checkpoints import (
     UNREADABLE,
     describe_extensions,
     load_config,
+    load_error,
+    local_folder,
 )
 from acclimate.models.compiling import layers_of
 from acclimate.models.loading import check_architecture
@@ -37,6 +39,8 @@ TYPES = {
 """Types by their name in ``safetensors`` files. Types that only quantized models have are left out."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """Endings of names in files of 2018, and the present ones."""
+HUB_FILES = ["model*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
+"""Files of a model on the Hub that merging reads."""
 
 STRUCTURE = ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "hidden_activation")
 """Settings that give the same weights another meaning: models that differ in one cannot be merged."""
@@ -46,6 +50,20 @@ OTHER_SETTINGS = {
     *("problem_type", "initializer_range"),
 }
 """Settings that do not change what a model computes, or that other checks cover."""
+
+
+def find_folder(name: str) -> Path:
+    """Return the folder of a model; a model on the Hub is downloaded to its cache.
+
+    Raises:
+        UserError: If it cannot be downloaded.
+    """
+    if (folder := local_folder(name)) is not None:
+        return folder
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+    except UNREADABLE as error:
+        raise UserError(f"No model could be read from '{name}': {load_error(error, name)}") from error
 
 
 @dataclass(frozen=True)

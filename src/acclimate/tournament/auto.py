@@ -10,7 +10,7 @@ from typing import Any
 
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, read_json_object, write_json
-from acclimate.merging.merge import find_folder
+from acclimate.merging.weights import find_folder
 from acclimate.methods import lookup
 from acclimate.options import build, option_fields, verb
 from acclimate.options.auto import AutoOptions
@@ -23,7 +23,7 @@ from acclimate.study.draft import draft_study
 from acclimate.study.in_memory import CompareCall, place_data
 from acclimate.study.jobs.base import RunContext
 from acclimate.study.workers import visible_gpus
-from acclimate.tournament.plan import FEWEST_DEV_ITEMS, Plan, afterwards, choose_entrants, make_plan
+from acclimate.tournament.plan import BASE, FEWEST_DEV_ITEMS, Plan, afterwards, choose_entrants, make_plan
 from acclimate.tournament.race import Race, Run, claim_of, claim_stage, race_seeds, run_race
 from acclimate.tournament.report import AutoResult, describe_plan
 from acclimate.tournament.stages import Scored, Stage, StageResult, Stages
@@ -143,7 +143,6 @@ def _auto(options: AutoOptions) -> AutoResult:
         minutes=options.minutes,
         folder=out,
         limit=options.forget_at_most,
-        metrics=stages.metrics,
         base=str(options.model),
     )
     if options.dry_run:
@@ -160,6 +159,7 @@ def _auto(options: AutoOptions) -> AutoResult:
         )
     else:
         race = Race([], plan.entrants[-1], None, None, plan.tokens, plan.prices, len(plan.entrants) - 1)
+    result.metrics = stages.metrics
     result.take(race.rows, race.winner, race.dev_gain, race.shrunken, race.entrants, race.notes)
     scored: Scored | None = None
     if race.winner is not None:
@@ -188,6 +188,10 @@ def _auto(options: AutoOptions) -> AutoResult:
     source = scored.folder if holds and scored is not None and scored.folder else find_folder(str(options.model))
     hand_back(source, out / MODEL)
     result.model = out / MODEL
+    method = race.winner.method["name"] if race.winner is not None and holds else BASE
+    if len(result.metrics) > 1 and lookup(str(method)).reads == "task":
+        first = next(iter(result.metrics))
+        result.notes.append(f"{result.winner} adapts to the text of each task; the model is that of '{first}'.")
     result.seconds = plan.prices.timing + state.spent() / state.parallel
     write_json(out / RESULT, result.to_dict())
     result.report(out / PAGE)

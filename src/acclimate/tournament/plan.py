@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from acclimate.errors import UserError
@@ -234,8 +235,9 @@ class Plan(Record):
         rungs: The rungs, with ascending tokens. Without a race there is one, and nothing is run in it.
         race_seconds: Expected seconds of the race, if no entrant is dropped before it has to be.
         claim_seconds: Expected seconds of the claim, with its minimum number of seeds and its most expensive entrant.
-        budget: Seconds for both.
+        budget: Seconds for both, of all processes together.
         extras: Entrants that are made of each survivor in the last rung.
+        parallel: Jobs that run at the same time.
         races: Whether there is a race.
         notes: What the user should know, in sentences.
     """
@@ -248,6 +250,7 @@ class Plan(Record):
     claim_seconds: float
     budget: float
     extras: int = 1
+    parallel: int = 1
     races: bool = True
     notes: list[str] = field(default_factory=list)
 
@@ -283,6 +286,11 @@ def claim_seconds(labels: Sequence[str], tokens: float, prices: Prices, seeds: i
     """Return the seconds of a claim about the most expensive of some entrants."""
     costly = max(prices.model(label, tokens) for label in labels)
     return seeds * (costly + prices.scoring) + prices.measuring
+
+
+def idle_seconds(labels: Sequence[str], tokens: float, prices: Prices, parallel: int) -> float:
+    """Return how long the other processes may wait for the last model of a stage (Graham, 1969)."""
+    return (parallel - 1) * max(prices.model(label, tokens) for label in labels)
 
 
 def make_plan(
@@ -330,12 +338,18 @@ def make_plan(
         )
     while True:
         labels = [one.label for one in own if one.label != BASE]
-        tokens = _longest(labels, prices, budget, most, races, extras)
-        enough = min(most, ENOUGH_TOKENS) if len(labels) > 2 else _fewest(most, races)
+        needed = partial(_needed, labels, prices=prices, races=races, extras=extras, parallel=parallel)
+        tokens, fewest = _longest(needed, budget, most), _fewest(most, races)
+        enough = min(most, ENOUGH_TOKENS) if len(labels) > 2 else fewest
         if tokens >= enough:
             break
         if len(labels) == 1:
-            raise _too_short(labels, prices, minutes, most, races, parallel, extras)
+            total = math.ceil((needed(fewest) / parallel + prices.timing) / 60 / (1 - RESERVE) + 1e-9)
+            raise UserError(
+                f"{minutes:g} minutes are too short for {'two rungs and the claim' if races else 'the claim'}: with "
+                f"{labels[0]} alone, adaptations of {fewest:,.0f} tokens and {CLAIM_SEEDS} fresh seeds, this machine "
+                f"needs about {total} minutes. Give more --minutes, a smaller task or a smaller model."
+            )
         gone = own.pop()
         left_out.append(Skipped(label=gone.label, reason=f"there is no time for it in {minutes:g} minutes"))
     rungs = _rungs(tokens, len(labels), races)
@@ -348,6 +362,7 @@ def make_plan(
         claim_seconds=claim_seconds(labels, rungs[-1].tokens, prices, CLAIM_SEEDS),
         budget=budget,
         extras=extras,
+        parallel=parallel,
         races=races,
         notes=notes,
     )
@@ -372,40 +387,25 @@ def _round_down(number: float) -> int:
     return max(1, int(number // unit * unit))
 
 
-def _fits(labels: Sequence[str], tokens: float, prices: Prices, budget: float, races: bool, extras: int) -> bool:
-    claim = claim_seconds(labels, tokens, prices, CLAIM_SEEDS)
+def _needed(labels: Sequence[str], tokens: float, prices: Prices, races: bool, extras: int, parallel: int) -> float:
+    """Return the budget that race and claim need, with so many tokens in the longest adaptations."""
+    claim = claim_seconds(labels, tokens, prices, CLAIM_SEEDS) + idle_seconds(labels, tokens, prices, parallel)
     if not races:
-        return claim <= budget
-    race = race_seconds(labels, _rungs(tokens, len(labels), races), prices, extras)
-    return claim <= CLAIM_SHARE * budget and race <= (1 - CLAIM_SHARE) * budget
+        return claim
+    rungs = _rungs(tokens, len(labels), races)
+    idle = sum(idle_seconds(labels, rung.tokens, prices, parallel) for rung in rungs)
+    return max(claim / CLAIM_SHARE, (race_seconds(labels, rungs, prices, extras) + idle) / (1 - CLAIM_SHARE))
 
 
-def _longest(labels: Sequence[str], prices: Prices, budget: float, most: float, races: bool, extras: int) -> float:
-    """Return the most tokens of the longest adaptation for which race and claim fit into the budget; 0 for none."""
-    if _fits(labels, most, prices, budget, races, extras):
+def _longest(needed: Callable[[float], float], budget: float, most: float) -> float:
+    """Return the most tokens of the longest adaptation that fit into the budget; about 0 if none do."""
+    if needed(most) <= budget:
         return most
     low, high = 0.0, most
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if _fits(labels, middle, prices, budget, races, extras) else (low, middle)
+        low, high = (middle, high) if needed(middle) <= budget else (low, middle)
     return low
-
-
-def _too_short(
-    labels: Sequence[str], prices: Prices, minutes: float, most: float, races: bool, parallel: int, extras: int
-) -> UserError:
-    tokens = _fewest(most, races)
-    needed = claim_seconds(labels, tokens, prices, CLAIM_SEEDS)
-    if races:
-        race = race_seconds(labels, _rungs(tokens, len(labels), races), prices, extras)
-        needed = max(needed / CLAIM_SHARE, race / (1 - CLAIM_SHARE))
-    total = math.ceil((needed / parallel + prices.timing) / 60 / (1 - RESERVE) + 1e-9)
-    what = "two rungs and the claim" if races else "the claim"
-    return UserError(
-        f"{minutes:g} minutes are too short for {what}: with {labels[0]} alone, adaptations of {tokens:,.0f} tokens "
-        f"and {CLAIM_SEEDS} fresh seeds, this machine needs about {total} minutes. Give more --minutes, a smaller "
-        "task or a smaller model."
-    )
 
 
 def reprice(prices: Prices, label: str, tokens: float, seconds: float) -> Prices:

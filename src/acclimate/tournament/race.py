@@ -23,6 +23,7 @@ from acclimate.tournament.plan import (
     Prices,
     afterwards,
     claim_seconds,
+    idle_seconds,
     race_seconds,
     reprice,
 )
@@ -205,7 +206,8 @@ def _room(plan: Plan, prices: Prices, number: int, labels: Sequence[str], spent:
     left = (1 - CLAIM_SHARE) * plan.budget - spent
     rung, extras = plan.rungs[number], plan.extras * (number == len(plan.rungs) - 1)
     for width in range(min(rung.width, len(labels)), 0, -1):
-        if race_seconds(labels, [replace(rung, width=width)], prices, extras) <= left:
+        needed = race_seconds(labels, [replace(rung, width=width)], prices, extras)
+        if needed + idle_seconds(labels, rung.tokens, prices, plan.parallel) <= left:
             return width
     return 0
 
@@ -260,6 +262,7 @@ def claim_stage(
     if winner.merge is not None:  # merging takes about as long as measuring
         extra = prices.measuring
     prices = replace(prices, scoring=prices.scoring + extra)
+    left -= idle_seconds([winner.trained], tokens, prices, plan.parallel)
     affordable = max(
         (n for n in range(1, MOST_CLAIM_SEEDS + 1) if claim_seconds([winner.trained], tokens, prices, n) <= left),
         default=0,
