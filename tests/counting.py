@@ -131,11 +131,20 @@ def counted(bf16: bool = True) -> Iterator[Ledger]:
     """Emulate an accelerator and count what happens on it until the end of the block."""
     attention = torch.nn.functional.scaled_dot_product_attention
 
-    def count_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, **options: Any) -> Tensor:
+    def count_attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> Tensor:
         ledger.attention["flash" if attn_mask is None else "mask"] += 1
         if isinstance(attn_mask, Tensor) and attn_mask.dtype == torch.bool:
             ledger.operators["mask"] += 3  # zeros, not, fill
-        output = _OneKernel.apply(ledger, attention, query, key, value, {"attn_mask": attn_mask, **options})
+        options |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
+        output = _OneKernel.apply(ledger, attention, query, key, value, options)
         ledger.accelerator._register(output)
         return output
 

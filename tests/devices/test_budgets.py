@@ -32,8 +32,9 @@ from tests.methods.test_contract import DOCUMENTS, TASK, run, weights
 from tests.tiny import ENCODERS, WORDS, save_tiny, tiny_model, tiny_tokenizer
 
 MAX_WAITS = 2
-MASKED_ATTENTION = ("fastdoc", "tsdae")
-"""Methods that need an attention mask: documents of sentence vectors; an encoder that reads from left to right."""
+MASKED_ATTENTION = ("corruption", "das", "fastdoc", "tsdae")
+"""Methods that need an attention mask: documents of sentence vectors (corruption, fastdoc); gates on units, which
+multiply padded rows (das); an encoder that reads from left to right (tsdae)."""
 PLAIN = [word for word in WORDS if word.isalpha() and len(word) > 1]
 
 

@@ -127,7 +127,7 @@ def test_a_better_ranking_is_shown(tmp_path):
     [
         ("haet", None, "Did you mean 'hate'"),
         ("hate", "flipped", "same test items"),
-        ("hate", "empty", "no predictions"),
+        ("hate", "empty", "no predictions.*empty/seed-3"),
     ],
 )
 def test_mistakes_are_explained(tmp_path, positive, second, message):
@@ -136,7 +136,7 @@ def test_mistakes_are_explained(tmp_path, positive, second, message):
     if second == "flipped":
         folders.append(save_result(tmp_path / "flipped", np.linspace(0, 1, 20), ~truth))
     elif second:
-        (tmp_path / "empty").mkdir()
+        (tmp_path / "empty" / "seed-3").mkdir(parents=True)
         folders.append(tmp_path / "empty")
     with pytest.raises(UserError, match=message):
         inspect_review(folders, positive, 0.01)

@@ -321,6 +321,11 @@ def test_a_sequence_is_summed_up_by_what_its_intervals_show(results):
         "domains, compared with lm: ewc: less forgetting; kd: more forgetting; das: no difference shown."
     )
     assert found.headline.startswith(found.verdict)
+    one_seed = summarize(replace(results, sequences=[_sequence("lm", {}), _sequence("das", {})])).verdict
+    assert one_seed == (
+        "After the last domain, the mean loss is 2.000 with lm and 2.000 with das. With one seed, no difference can "
+        "be shown."
+    )
     alone = summarize(replace(results, sequences=rows[:1])).verdict
     assert alone == (
         "After the last domain, the mean loss of lm is 2.000, −0.500 from the base model; on earlier domains it has "

@@ -117,6 +117,7 @@ HUGGING_FACE = {
     "streaming": ("", "text is always streamed"),
     "task_name": ("--task", "a labelled folder or file"),
     "test_file": ("--task", "a labelled folder or file"),
+    "text": ("--corpus",),
     "text_column_name": ("--text-column",),
     "tokenizer_name": ("", "the tokenizer is that of the model"),
     "torch_dtype": ("--precision",),

@@ -251,7 +251,7 @@ def inspect_sensitivity(options: InspectSensitivityOptions) -> None:
     inspection,
     InspectReviewOptions,
     name="review",
-    example="acclimate inspect review --result base=tuned-base/ --result adapted=tuned/ --positive hate "
+    example="acclimate inspect review --result base=tuned-base/seed-0 --result adapted=tuned/seed-0 --positive hate "
     "--prevalence 0.002",
 )
 def inspect_review(options: InspectReviewOptions) -> None:

@@ -122,9 +122,10 @@ def read_predictions(folder: str | Path, positive: str) -> RankedItems:
         if scores.shape != (len(found), len(labels)) or not np.isfinite(scores).all():
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError) as error:
+        seed = next((str(one) for one in sorted(path.glob("seed-*")) if one.is_dir()), "tuned/seed-0")
         raise UserError(
-            f"'{folder}' has no predictions with a probability per label; give the output directory of 'acclimate "
-            "finetune' on a classification."
+            f"'{folder}' has no predictions with a probability per label; give the folder of one seed that 'acclimate "
+            f"finetune' made on a classification, such as '{seed}'."
         ) from error
     if positive not in labels:
         raise unknown_name_error("label", positive, labels)

@@ -145,7 +145,7 @@ class CorruptionDetection(Objective):
         shown, moved, corrupted = known[:, :most], known[:, most:-1], known[:, -1]
         real = batch.on_device(shown >= 0)
         different, place = shown.clamp(min=0).unique(return_inverse=True)
-        vectors = self._read([self.sentences[number] for number in different.tolist()])[batch.on_device(place)]
+        vectors = self._read(batch, [self.sentences[number] for number in different.tolist()])[batch.on_device(place)]
         of_sentences, of_documents = self.reader(vectors, real)
         labels = batch.on_device(torch.where(shown >= 0, moved, -100))
         losses = nn.functional.cross_entropy(of_sentences.float().flatten(0, 1), labels.flatten(), reduction="none")
@@ -153,10 +153,10 @@ class CorruptionDetection(Objective):
         document = nn.functional.cross_entropy(of_documents.float(), batch.on_device(corrupted), reduction="sum")
         return document + self.sentence_weight * per_document.sum()
 
-    def _read(self, rows: Sequence[np.ndarray]) -> Tensor:
+    def _read(self, batch: Batch, rows: Sequence[np.ndarray]) -> Tensor:
         """Return the vectors of sentences (sentences, width)."""
         ids = nn.utils.rnn.pad_sequence([torch.as_tensor(row).long() for row in rows], batch_first=True)
         lengths = torch.tensor([len(row) for row in rows])
         text = torch.arange(len(rows))[:, None].where(torch.arange(ids.shape[1]) < lengths[:, None], -1)
-        states = encode(self.model, ids.to(self.model.device), text.to(self.model.device))
+        states = encode(self.model, batch.on_device(ids), batch.on_device(text))
         return mean_pool(states, text, len(rows))

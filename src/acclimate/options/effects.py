@@ -141,7 +141,7 @@ class InspectReviewOptions:
         BeforeValidator(read_models),
         Field(min_length=1),
         Option(
-            "Folder that finetune made, as FOLDER or NAME=FOLDER; the others are compared with the first.",
+            "Folder of a seed that finetune made, as FOLDER or NAME=FOLDER; the others are compared with the first.",
             DATA,
             more="Or folders by name. They must have the same test split.",
             flag="--result",

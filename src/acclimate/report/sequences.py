@@ -113,7 +113,12 @@ def sequence_verdict(results: StudyResults) -> str:
             reference = next(row.reference for row in rows if row.reference)
             parts = [f"{joined(methods)}: {word}" for word, methods in found.items() if methods]
             sentences.append(f"{where}, compared with {reference}: {'; '.join(parts)}.")
-    return " ".join(sentences) or " ".join(_describe(row, names[id(row)]) for row in rows)
+    if sentences or not rows:
+        return " ".join(sentences)
+    if len(rows) == 1:
+        return _describe(rows[0], names[id(rows[0])])
+    means = [f"{plain(row.measures['average'].mean, 3)} with {names[id(row)]}" for row in rows]
+    return f"After the last domain, the mean loss is {joined(means)}. With one seed, no difference can be shown."
 
 
 def _describe(row: SequenceRow, name: str) -> str:
