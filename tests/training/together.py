@@ -105,7 +105,7 @@ def spy_on_sums(patch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def rounding(group: ProcessGroup) -> list[list[float]]:
     """Return random numbers drawn before, in and after the step of an optimizer with bf16 weights."""
     torch.manual_seed(group.rank)
-    engine = SimpleNamespace(group=group, model=torch.nn.Linear(2, 2, dtype=torch.bfloat16))
+    engine = SimpleNamespace(group=group, model=torch.nn.Linear(2, 2, dtype=torch.bfloat16), progress=0.0)
     trainer = SimpleNamespace(engine=engine, rule=UpdateRule(), state=SimpleNamespace(global_step=0))
     drawn = [torch.rand(3)]
     StepTrainer._step_with_rule(trainer, lambda: drawn.append(torch.rand(3)))(None)  # type: ignore[arg-type]
