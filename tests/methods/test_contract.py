@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+import math
 import re
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from tests.tiny import DECODERS, ENCODERS, TEXTS, save_tiny, tiny_model
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"steps": 3, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
+HELD = Corpus.of(["the soup was not fresh", "a table of the score and the loss", "cold wine", "the model", "rude!"])
 DIALOGUES = Path(__file__).with_name("dialogues.jsonl")
 CHEAP = {
     "dga": {"importance_tokens": 200},
@@ -173,21 +176,28 @@ def test_the_seed_determines_the_weights(models, method, tmp_path):
 
 @pytest.mark.parametrize("method", SINGLE_STAGE)
 def test_an_interrupted_run_resumes_to_identical_weights(models, method, tmp_path):
-    """The same seed gives the same weights; for ``lm``, another one gives different weights."""
-    run(models["bert"], method, tmp_path / "whole", steps=5)
+    """The same seed gives the same weights, also if held-out text is measured; another seed of ``lm`` gives others."""
+    run(models["bert"], method, tmp_path / "whole", steps=4)
+    options = {"steps": 4, "save_every": 2, "heldout": HELD, "heldout_every": 2}
     with killed(3):
-        run(models["bert"], method, tmp_path / "cut", steps=5, save_every=2)
+        run(models["bert"], method, tmp_path / "cut", **options)
     assert not (tmp_path / "cut").exists()
     with counted() as steps:
-        result = run(models["bert"], method, tmp_path / "cut", steps=5, save_every=2)
-    assert steps == [2, 3, 4]
+        result = run(models["bert"], method, tmp_path / "cut", **options)
+    assert steps == [2, 3]
     whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     assert result.tokens == read_json(tmp_path / "whole" / "acclimate.json")["result"]["tokens"]
-    logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("whole", "cut")]
-    assert len(logs[0]) == len(logs[1]) == 5
+    files = (tmp_path / name / "log.jsonl" for name in ("whole", "cut"))
+    without, log = ([json.loads(line) for line in file.read_text().splitlines()] for file in files)
+    trained, measured = ([line for line in log if ("heldout" in line) is wanted] for wanted in (False, True))
+    assert len(without) == 4 and [line["loss"] for line in without] == [line["loss"] for line in trained]
+    assert [line["step"] for line in measured] == [0, 2, 4]
+    terms = {name for line in trained for name in line.get("terms", {})}
+    for values in (line["heldout"] for line in measured):
+        assert set(values["terms"]) == terms and all(map(math.isfinite, [values["loss"], *values["terms"].values()]))
     if method == "lm":  # all draw their random numbers in the same way
-        run(models["bert"], method, tmp_path / "other", steps=5, seed=1)
+        run(models["bert"], method, tmp_path / "other", steps=4, seed=1)
         other = weights(tmp_path / "other")
         assert any(not torch.equal(whole[name], other[name]) for name in whole)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 import transformers
 
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.tasks.loading import load_with_head
+from tests.cases import each
 from tests.kernels.helpers import count_tokens, count_tokens_by_layer, gradients
 from tests.kernels.test_unpadding import BERT_LIKE
 from tests.models.test_ensembles import run
@@ -41,14 +44,24 @@ def outputs(model, wanted):
     return [value if value.shape[:2] != REAL.shape else value[REAL] for value in found], gradients(model)
 
 
-@pytest.mark.parametrize("kind", sorted(ENCODERS))
-@pytest.mark.parametrize("auto", HEADS, ids=lambda auto: auto.__name__)
+@pytest.fixture(scope="module")
+def ensembles(encoders, tmp_path_factory):
+    """The folders of tiny ensembles by kind, each made when it is first asked for."""
+    folder = tmp_path_factory.mktemp("ensembles")
+
+    @cache
+    def make(kind):
+        run(encoders[kind], folder / kind)
+        return folder / kind
+
+    return make
+
+
 @pytest.mark.parametrize("ensemble", [False, True])
-def test_the_same_logits_and_gradients(kind, auto, ensemble, tmp_path):
-    start = save_tiny(kind, tmp_path / "start")
-    if ensemble:
-        run(start, tmp_path / "out")
-    model = with_head(auto, tmp_path / "out" if ensemble else start)
+@pytest.mark.parametrize("kind", sorted(ENCODERS))
+@each("auto", HEADS)
+def test_the_same_logits_and_gradients(kind, auto, ensemble, encoders, ensembles):
+    model = with_head(auto, ensembles(kind) if ensemble else encoders[kind])
     expected = outputs(model, HEADS[auto])
     with skip_unread_tokens(model), skip_unread_tokens(model):  # nested: evaluated during training
         found = outputs(model, HEADS[auto])

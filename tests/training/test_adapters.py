@@ -60,7 +60,10 @@ def test_every_method_trains_an_adapter_or_says_why_not(models, method, tmp_path
         assert changed and all(name.startswith("bert.encoder.layer") and "weight" in name for name in changed)
 
 
-@each(("kind", "adapter", "method"), [("llama", "pissa", "lm"), ("bert", "dora", "kd"), ("bert", "codyra", "lm")])
+@pytest.mark.parametrize(
+    ("kind", "adapter", "method"),
+    [("llama", "pissa", "lm"), pytest.param("bert", "dora", "kd", marks=pytest.mark.slow), ("bert", "codyra", "lm")],
+)
 def test_a_killed_run_resumes_to_identical_weights(models, tmp_path, kind, adapter, method):
     """Its checkpoints hold the adapter alone, and writing intermediate models does not disturb it."""
     run(models[kind], method, tmp_path / "whole", adapter, steps=5)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.training import adapt
+from acclimate.training import adapt, trainer
 from acclimate.training.callbacks import (
     COMPLETE_FILE,
     find_newest_checkpoint,
@@ -19,6 +19,7 @@ from acclimate.training.callbacks import (
     mark_complete,
     remove_incomplete_checkpoints,
 )
+from acclimate.training.trainer import log_interval
 from tests.cases import each
 from tests.kills import counted, killed
 from tests.tiny import TEXTS, save_tiny, with_old_names
@@ -116,16 +117,18 @@ def test_a_model_with_old_weight_names_resumes_with_the_same_result(tmp_path):
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_an_interrupted_logging_interval_is_reported_completely(tiny_bert, tmp_path):
-    """With a hundred steps, a line of the log averages two steps, here one before and one after the kill."""
-    options = {**SHORT, "steps": 100, "batch_size": 2, "max_length": 8, "save_every": 99}
+def test_an_interrupted_logging_interval_is_reported_completely(tiny_bert, tmp_path, monkeypatch):
+    """A line of the log averages two steps, as with a hundred steps, here one before and one after the kill."""
+    assert log_interval(100) == 2
+    monkeypatch.setattr(trainer, "log_interval", lambda _: 2)
+    options = {**SHORT, "batch_size": 2, "max_length": 8, "save_every": 5}
     whole = adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "whole", **options)
-    with killed(99):
+    with killed(5):
         adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)
     again = adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)
     assert again.losses == whole.losses
     logs = [read_lines(tmp_path / name / "log.jsonl") for name in ("whole", "out")]
-    assert len(logs[0]) == 50 and [line["loss"] for line in logs[0]] == [line["loss"] for line in logs[1]]
+    assert len(logs[0]) == 3 and [line["loss"] for line in logs[0]] == [line["loss"] for line in logs[1]]
 
 
 def read_lines(file):

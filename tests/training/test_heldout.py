@@ -20,13 +20,12 @@ from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
 from acclimate.training.heldout import measure_heldout_terms
 from tests.kills import killed
-from tests.methods.test_contract import CHEAP, SINGLE_STAGE, task_of, weights
+from tests.methods.test_contract import HELD, weights
 from tests.test_cli import call
 from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 from tests.training.helpers import rows
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
-HELD = Corpus.of(["the soup was not fresh", "a table of the score and the loss", "cold wine", "the model", "rude!"])
 OPTIONS = {"batch_size": 4, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
 
 
@@ -139,21 +138,6 @@ def test_both_stages_measure_the_same_text(tiny_bert, tmp_path):
     assert found == [(1, 0), (1, 3), (2, 3), (2, 5)]
     values = [values["loss"] for _, values in held(tmp_path / "out")]
     assert values[1] == pytest.approx(values[2], abs=1e-6)
-
-
-@pytest.mark.parametrize("method", SINGLE_STAGE)
-def test_every_method_measures_its_terms_without_changing_training(tiny_bert, tmp_path, method):
-    options = {**OPTIONS, "steps": 2, "settings": CHEAP.get(method)}
-    options["task"] = task_of(method)
-    for name, more in (("plain", {}), ("held", {"heldout": HELD, "heldout_every": 1})):
-        adapt(tiny_bert, Corpus.of(DOCUMENTS), method, tmp_path / name, **options, **more)
-    trained = {name for line in lines(tmp_path / "held") for name in line.get("terms", {})}
-    found = held(tmp_path / "held")
-    assert [step for step, _ in found] == [0, 1, 2]
-    for _, values in found:
-        assert set(values["terms"]) == trained and np.isfinite([values["loss"], *values["terms"].values()]).all()
-    one, other = (weights(tmp_path / name) for name in ("plain", "held"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_interval_without_text_and_command_line(tiny_bert, tmp_path, monkeypatch, capsys):

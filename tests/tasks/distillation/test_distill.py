@@ -296,7 +296,16 @@ def test_scores_are_measured_again_if_the_cache_does_not_match(teacher, monkeypa
     assert load_or_evaluate(learner, "fp32")["test"] not in ({}, first["test"])
 
 
-@pytest.mark.parametrize("change", [{"hidden_dropout_prob": 0.5}, {"num_attention_heads": 2}, {"layer_norm_eps": 0.1}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_attention_heads": 2},
+        *(
+            pytest.param(change, marks=pytest.mark.slow)
+            for change in ({"hidden_dropout_prob": 0.5}, {"layer_norm_eps": 0.1})
+        ),
+    ],
+)
 def test_the_same_weights_with_another_configuration_are_another_model(
     tiny_bert, student, monkeypatch, tmp_path, change
 ):
@@ -385,7 +394,7 @@ def test_a_classifier_of_other_labels_is_fine_tuned(teacher, tiny_bert, tmp_path
         is_classifier_of(tmp_path / "nothing", task)
 
 
-@pytest.mark.parametrize("objective", ["boundary", "kl"])
+@pytest.mark.parametrize("objective", ["boundary", pytest.param("kl", marks=pytest.mark.slow)])
 def test_a_multi_label_task(tiny_bert, student, objective):
     def row(number):
         words = [word for bit, word in enumerate(("good", "bad", "cold")) if number >> bit & 1]
