@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from acclimate.cli import app
 from acclimate.errors import UserError
+from acclimate.locks import output_lock
 from acclimate.study.config import StudyConfig
 from acclimate.tournament import race
 from tests.tournament.worlds import World, options, run, tournament_files
@@ -190,6 +191,11 @@ def test_a_sentence_encoder_also_learns_from_whole_texts(tmp_path):
     result = run(folder, tmp_path / "out", World(), methods="tsdae", dry_run=True)
     assert [one.label for one in result.plan.entrants] == ["none", "lm", "tsdae"]
     assert result.model is None and "Race, at most" in str(result)
+
+
+def test_two_tournaments_do_not_share_a_folder(folder, tmp_path):
+    with output_lock(tmp_path / "out"), pytest.raises(UserError, match="Another run is writing"):
+        run(folder, tmp_path / "out", World())
 
 
 def test_other_options_need_another_folder(helped, folder):

@@ -10,6 +10,7 @@ from typing import Any
 
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, read_json_object, write_json
+from acclimate.locks import with_output_lock
 from acclimate.merging.weights import find_folder
 from acclimate.methods import lookup
 from acclimate.options import build, option_fields, verb
@@ -110,6 +111,7 @@ class _State:
         write_json(self.path, {"options": self.options, "plan": plan, "stages": stages, "ends": self.ends})
 
 
+@with_output_lock
 def _auto(options: AutoOptions) -> AutoResult:
     """Race adaptations of a model to your text under a budget, and hand back the best one, or the base model.
 
