@@ -84,6 +84,16 @@ def test_a_killed_run_resumes_to_identical_weights(models, tmp_path, kind, adapt
     assert (tmp_path / "cut" / "step-000002" / ADAPTER_FOLDER / "adapter_config.json").is_file()
 
 
+def test_components_that_are_shrunk_to_zero_leave_the_base_model(models, tmp_path):
+    """A penalty far above what a step can move takes every component away once the dense part is over."""
+    for dense, left in ((0.0, 0), (0.9, 48)):
+        settings = {"r": 4, "sparsity": 1e6, "dense": dense}
+        result = run(models["bert"], "lm", tmp_path / f"{dense}", "codyra", adapter_settings=settings)
+        assert result.adapter["place"] == f"on 12 layers, {left} of 48 components"
+        before, after = weights(models["bert"]), weights(tmp_path / f"{dense}")
+        assert all(torch.equal(before[name], after[name]) for name in before) == (not left)
+
+
 def test_dga_measures_the_base_model_and_protects_it(models, tmp_path, monkeypatch):
     """On a decoder with grouped keys; heads of importance one keep their weights to the bit."""
     options = {"settings": {"importance_tokens": 200}, "dropout": 0.1}
