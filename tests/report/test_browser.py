@@ -35,8 +35,10 @@ def page(full, tmp_path_factory):
     return write_report(full, tmp_path_factory.mktemp("page") / "report.html")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("dark", [False, True])
+OTHERS = [pytest.param(width, dark, marks=pytest.mark.slow) for width, dark in ((1280, True), (390, False))]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True), *OTHERS])
 def test_it_renders_without_errors(browser, page, width, dark):
     browser.open(page, width, dark=dark)
     assert browser.errors == []
