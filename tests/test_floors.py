@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -56,6 +57,7 @@ def dynamic_imports(source: str) -> list[str]:
     ]
 
 
+@cache
 def modules() -> dict[str, set[str]]:
     """Return the names that each module imports; an ``__init__`` is the package itself."""
     found = {}

@@ -51,7 +51,7 @@ def two_steps(kind, method, layout, tied, precision="fp32"):
     return losses, gradients(model), model, sum(seen)
 
 
-@pytest.mark.parametrize("method", ["mlm", "dga"])
+@pytest.mark.parametrize("method", [pytest.param("mlm", marks=pytest.mark.slow), "dga"])  # dga has the term of mlm
 @each("layout", ["padded", "packed"])
 @each("kind", sorted(ENCODERS))
 @each("tied", [True, False])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
+from acclimate.methods.corruption import CorruptionDetection, DocumentReader, DrawDocuments
 from acclimate.models import attach, encode
-from acclimate.objectives.corruption import CorruptionDetection, DocumentReader, DrawDocuments
 from acclimate.training import adapt, get
 from acclimate.training.engine import Engine
 from tests.methods.test_contract import DIALOGUES, DOCUMENTS, SHORT

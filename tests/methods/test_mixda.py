@@ -13,6 +13,7 @@ from acclimate import finetune
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json
+from acclimate.methods.mixda import GateRate
 from acclimate.models import DomainAdapters, add_domain_adapters, attach, domain_adapters, encode, load_language_model
 from acclimate.models.checkpoints import WEIGHTS
 from acclimate.models.encoding import skip_unread_tokens
@@ -100,6 +101,13 @@ def test_the_block_of_each_text_is_the_equation_in_every_layout(kind, reads, wei
             found = encode(model, batch.original, batch.text)
             for number, states in enumerate(alone):
                 torch.testing.assert_close(found[batch.text == number], states, atol=2e-5, rtol=1e-3)
+
+
+def test_the_gate_has_its_own_learning_rate():
+    model = mixture_model("bert")
+    factors = GateRate(model, 3.0).learning_rate_factors()
+    assert factors and set(factors.values()) == {3.0}
+    assert set(factors) == {name for name, _ in model.named_parameters() if ".domains.gate." in name}
 
 
 def _linear_of(model):

@@ -172,8 +172,8 @@ def test_the_command_trains_a_model_and_says_what_to_do_next(tiny_bert, tmp_path
 @each(
     ("rows", "options", "message"),
     [
-        (dated_rows((2010,)), {"least": 5}, "1 period of at least 5 rows, but 2 are needed"),
-        (dated_rows(), {}, "0 periods of at least 50 rows"),
+        (dated_rows((2010,)), {"least": 5}, "2 periods of at least 5 rows are needed, but there is 1"),
+        (dated_rows(), {}, "2 periods of at least 50 rows are needed, but there are 0"),
         (dated_rows(), {"least": 5, "train_size": 999}, "fewer than --train-size 999"),
         (dated_rows(), {"least": 5, "metric": "acuracy"}, "Did you mean 'accuracy'"),
         (dated_rows(), {"least": 5, "by": "yaer"}, "Did you mean 'year'"),

@@ -123,7 +123,7 @@ def test_models_that_exist_are_compared_without_training(unigrams, tmp_path):
         ({"a": "x", "2011": "y"}, drifting(), {}, "'a' does not name its period"),
         ({"2010-01": "x", "2010": "y"}, drifting(), {}, "are both models of 2010"),
         ({"2010": "x", "1999": "y"}, drifting(), {}, "no text of 1999"),
-        ("base", drifting((2010,)), {}, "1 period of at least 50"),
+        ("base", drifting((2010,)), {}, "2 periods of at least 50 documents are needed, but there is 1"),
         ("base", drifting(), {"documents": 5000}, "fewer than 5,000"),
         ("base", ["no dates"], {}, "without columns"),
     ],

@@ -197,6 +197,8 @@ RUN = {"run": True, "general": "g.txt", "out": "out"}
     ("finite number", [*GOOD, {**GOOD[1], "tokens": "many"}], {}),
     ("at least 3 shares", GOOD[:6], {}),
     ("--base-loss", GOOD[1:], {}),
+    ("holds nan", [*GOOD, {**GOOD[1], "general_loss": float("nan")}], {}),
+    (r"at most 1e\+30", [*GOOD, {**GOOD[1], "general_loss": 1e300}], {}),
     ("Choose one with --domain", [{**row, "domain": f"d{number % 2}"} for number, row in enumerate(GOOD)], {}),
     ("Did you mean 'biomed'", [{**row, "domain": "biomed"} for row in GOOD], {"domain": "biomd"}),
     ("--parameters", SIZES, {}),
@@ -216,6 +218,11 @@ def test_bad_points_are_refused_in_one_line(tmp_path, monkeypatch, match, rows, 
     with pytest.raises(UserError, match=match) as caught:
         plan_ratio(rows, **{**FEW, **more})
     assert "\n" not in str(caught.value)
+
+
+def test_domains_may_be_numbers():
+    rows = [{**row, "domain": domain, "model": float("nan")} for row in GOOD for domain in (1, 2)]
+    assert plan_ratio(rows, domain="2", **FEW)["points"] == len(GOOD) - 1
 
 
 @settings(max_examples=4, deadline=None)
@@ -301,6 +308,8 @@ def test_one_way_to_spend_may_win_everywhere():
     assert always["switch"]["value"] == always["range"][0] and repr(always).startswith("Adapt first")
     few = plan_budget(scores(), price=1, cost=50, max_labels=100, budget=1000, **FEW)
     assert few["budgets"][0]["labels"] == {"annotate": 100, "adapt": 100} and "adapt" in few["budgets"][0]["decision"]
+    same = plan_budget([{**row, "score": 0.5} for row in scores()], price=1, cost=0, **FEW)
+    assert repr(same).startswith("No difference is shown") and "not a learning curve" not in repr(same)
     vague = plan_budget(scores(0.1), price=0.5, cost=60, resamples=25)
     assert "more than half" in vague["refused"] and repr(vague).startswith("No switch-over budget")
 
@@ -331,15 +340,28 @@ def test_scores_of_a_study():
     assert {row["method"] for row in rows if not row["adapted"]} == {"none"}
     row = next(row for row in results.scores if (row.task, row.method) == ("chemprot", "replay"))
     assert [one["score"] for one in rows if one["method"] == "replay"] == row.summaries[row.metric].by_seed
-    assert {one["labels"] for one in rows} == {row.train_size} and all(
-        one["seconds"] for one in rows if one["adapted"]
-    )
+    assert {one["labels"] for one in rows} == {row.train_size}
+    for one in rows:
+        if one["adapted"]:
+            place = one["model"], one["domain"], one["method"]
+            assert one["seconds"] in {
+                made.seconds for made in results.adaptations if (made.model, made.domain, made.method) == place
+            }
+
+
+def test_errors_count_as_negative_scores():
+    results = StudyResults.load(ROOT / "docs" / "results" / "mixtures" / "results.json")
+    row = results.scores[0]
+    row.errors = [row.metric]
+    points = [one for one in score_points(results) if one["metric"] == f"negative {row.metric}"]
+    assert [-one["score"] for one in points] == row.summaries[row.metric].by_seed
 
 
 @each(("match", "rows", "more"), [
     ("--price", scores(), {"price": None}),
     ("either --cost", scores(), {"cost": None}),
     ("either --cost", scores(), {"hour_price": 3}),
+    ("less than the 50 labels", scores(), {"max_labels": 10}),
     ("no time", scores(), {"cost": None, "hour_price": 3}),
     ("at least 4 numbers of labels", scores()[:6], {}),
     ("give 1 for an adapted model", [{**row, "adapted": "perhaps"} for row in scores()], {}),
@@ -416,12 +438,15 @@ def test_the_final_loss_of_another_schedule():
 
 def test_a_single_schedule_is_not_enough_to_separate_its_effects():
     plan = plan_schedule(curve("linear steps=160 peak=0.001", "a", 0.02), **FEW)
-    assert "cannot be separated" in repr(plan) and len(plan["schedules"]) == 6
+    assert "cannot be separated" in plan["refused"] and repr(plan).startswith("No schedule is recommended: all")
+    assert len(plan["schedules"]) == 6
 
 
 @each(("match", "rows", "more"), [
     ("at least one training", (), {}),
     ("Unknown schedule 'linera'", curve("linear steps=20 peak=0.1", "a"), {"schedule": "linera steps=2 peak=1"}),
+    ("Unknown schedule ''", curve("linear steps=20 peak=0.1", "a"), {"schedule": [""]}),
+    ("above zero", [{"step": step, "loss": 2.0, "learning_rate": 0} for step in range(20)], {}),
     ("needs steps= and peak=", curve("linear steps=20 peak=0.1", "a"), {"schedule": "linear"}),
     ("steps must be a number", curve("linear steps=20 peak=0.1", "a"), {"schedule": "linear steps=2.5 peak=1"}),
     ("too few", curve("linear steps=20 peak=0.1", "a"), {}),

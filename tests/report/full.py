@@ -9,8 +9,9 @@ from html.parser import HTMLParser
 
 from acclimate.adaptation_rows import AdaptationRow, CurvePoint, Importance, MaskedSample
 from acclimate.report.formatting import Table
+from acclimate.report.score_figures import RACE
 from acclimate.report.tables import tables
-from acclimate.results import MethodRow, StudyResults
+from acclimate.results import MethodRow, ReportTable, StudyResults
 from acclimate.rows import DistillationRow, DriftRow, Interval, ProbeRow, TaskScores
 from acclimate.sequence_rows import SequenceOrder, SequenceRow, SequenceSpread
 from acclimate.version import DOCS_URL
@@ -117,6 +118,17 @@ def sequences(results) -> list[SequenceRow]:
     return [row, replace(row, method="dga", measure="score", differences=measures, reference="mlm")]
 
 
+def race() -> ReportTable:
+    """The race of a tournament in two rungs, with an entrant that was dropped and one that failed."""
+    rows = [
+        ["rung-1", 1_000, "mlm", 1.5, "goes on"],
+        ["rung-1", 1_000, EVIL, -2.5, "dropped: worse than mlm"],
+        ["rung-1", 1_000, "dga", None, "failed"],
+        ["rung-2", 3_000, "mlm", 2.25, "wins"],
+    ]
+    return ReportTable(title=RACE, columns=["rung", "tokens", "entrant", "gain", "decision"], rows=rows)
+
+
 def everything(results) -> StudyResults:
     """Results with all optional parts, one adaptation per method, and markup in text from users."""
     results = replace(results, adaptations=[run for run in results.adaptations if run.seed == 0])
@@ -126,6 +138,7 @@ def everything(results) -> StudyResults:
         drift=drift(results),
         probes=probes(results),
         sequences=sequences(results),
+        tables=[*results.tables, race()],
         distillations=distillations(results),
         notes=[EVIL],
         samples=[{"text": EVIL, "label": EVIL}],

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from acclimate.report import write_report
+from acclimate.report.html import FIGURES
 from tests.report.browser import Browser, chromium
 from tests.report.full import EVIL
 
@@ -34,13 +35,15 @@ def page(full, tmp_path_factory):
     return write_report(full, tmp_path_factory.mktemp("page") / "report.html")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("dark", [False, True])
+OTHERS = [pytest.param(width, dark, marks=pytest.mark.slow) for width, dark in ((1280, True), (390, False))]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True), *OTHERS])
 def test_it_renders_without_errors(browser, page, width, dark):
     browser.open(page, width, dark=dark)
     assert browser.errors == []
     figures = browser.run("[...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().toJSON())")
-    assert len(figures) == 10
+    assert len(figures) == len(FIGURES)
     assert all(box["width"] > 250 and box["height"] > 80 and box["right"] <= width for box in figures)
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")  # wide tables scroll within themselves
     # WCAG AA requires a contrast of 4.5, also in figures.

@@ -80,7 +80,8 @@ def test_each_outcome_has_steps(results):
     assert check(failed)[0].startswith("Some jobs have no result")
 
 
-def test_the_steps_are_in_the_page_and_in_markdown(results):
+def test_the_steps_are_in_the_page_and_in_markdown(results, monkeypatch):
+    monkeypatch.setattr("acclimate.report.html.FIGURES", ())  # they take seconds
     command = next_steps(results, FOLDER)[0].commands[0]
     assert f"    {command}\n" in markdown(results, FOLDER)
     assert "What now" in render(results, FOLDER) and f"{results.folder}/models/" in render(results)

@@ -29,7 +29,7 @@ def check_recovery(command, folder, expected, ended) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("share", [0.1, 0.5])
+@pytest.mark.parametrize("share", [0.1, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_a_disk_that_fills_up(commands, undisturbed, tmp_path, verb, share):
     whole, first = undisturbed(verb)
     failure = Failure(error=errno.ENOSPC, since=max(1, int(first.changes * share)))

@@ -19,7 +19,8 @@ def killed(command, folder, at: int) -> bool:
     return ended.code != 0
 
 
-@pytest.mark.parametrize("verb", VERBS)
+# In the quick suite, the test of signals below stops and resumes a study.
+@pytest.mark.parametrize("verb", [*VERBS[:-1], pytest.param("compare", marks=pytest.mark.slow)])
 def test_a_command_that_is_killed_repeatedly_resumes_with_the_same_result(commands, undisturbed, tmp_path, verb):
     command, (whole, first) = commands[verb], undisturbed(verb)
     expected, folder = results(whole), tmp_path / "cut"

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,12 +46,15 @@ STATE = {("training/sharding.py", "torch.save"), ("training/sharding.py", "torch
 """The optimizer in a checkpoint, which the ``Trainer`` reads and writes where nothing is sharded."""
 
 
+@cache
 def calls():
-    """Yield every call in the package: its location, the name that is called, and its keywords."""
-    for file in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
-                yield f"{file.relative_to(SOURCE)}:{node.lineno}", ast.unparse(node.func), node.keywords
+    """Return every call in the package: its location, the name that is called, and its keywords."""
+    return [
+        (f"{file.relative_to(SOURCE)}:{node.lineno}", ast.unparse(node.func), node.keywords)
+        for file in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    ]
 
 
 def test_the_package_neither_pickles_nor_unpacks_nor_evaluates():

@@ -60,7 +60,10 @@ def test_every_method_trains_an_adapter_or_says_why_not(models, method, tmp_path
         assert changed and all(name.startswith("bert.encoder.layer") and "weight" in name for name in changed)
 
 
-@each(("kind", "adapter", "method"), [("llama", "pissa", "lm"), ("bert", "dora", "kd"), ("bert", "codyra", "lm")])
+@pytest.mark.parametrize(
+    ("kind", "adapter", "method"),
+    [("llama", "pissa", "lm"), pytest.param("bert", "dora", "kd", marks=pytest.mark.slow), ("bert", "codyra", "lm")],
+)
 def test_a_killed_run_resumes_to_identical_weights(models, tmp_path, kind, adapter, method):
     """Its checkpoints hold the adapter alone, and writing intermediate models does not disturb it."""
     run(models[kind], method, tmp_path / "whole", adapter, steps=5)
@@ -79,6 +82,16 @@ def test_a_killed_run_resumes_to_identical_weights(models, tmp_path, kind, adapt
         torch.testing.assert_close(first[name], start[name], atol=1e-6, rtol=1e-6)
     assert any((second[name] - start[name]).abs().max() > 1e-4 for name in start)
     assert (tmp_path / "cut" / "step-000002" / ADAPTER_FOLDER / "adapter_config.json").is_file()
+
+
+def test_components_that_are_shrunk_to_zero_leave_the_base_model(models, tmp_path):
+    """A penalty far above what a step can move takes every component away once the dense part is over."""
+    for dense, left in ((0.0, 0), (0.9, 48)):
+        settings = {"r": 4, "sparsity": 1e6, "dense": dense}
+        result = run(models["bert"], "lm", tmp_path / f"{dense}", "codyra", adapter_settings=settings)
+        assert result.adapter["place"] == f"on 12 layers, {left} of 48 components"
+        before, after = weights(models["bert"]), weights(tmp_path / f"{dense}")
+        assert all(torch.equal(before[name], after[name]) for name in before) == (not left)
 
 
 def test_dga_measures_the_base_model_and_protects_it(models, tmp_path, monkeypatch):

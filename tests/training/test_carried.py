@@ -81,6 +81,17 @@ def test_a_model_of_another_shape_is_refused_by_name(chain, tmp_path):
         state.select("fisher/", like={"weight": torch.zeros(4, 3)})
 
 
+def test_a_run_does_not_start_anew_where_tensors_are_gone(chain, tmp_path):
+    start = shutil.copytree(chain / "2", tmp_path / "start")
+    (start / CARRIED_TENSORS).unlink()
+    with pytest.raises(UserError, match=r"is missing, or lacks 'counting/0', which carried.json beside it names"):
+        adapt(start, FIRST, "lm", tmp_path / "out", **SHORT)
+    record = read_json(start / CARRIED_FILE)
+    del record["tensors"]  # as an earlier version wrote it
+    (start / CARRIED_FILE).write_text(json.dumps(record))
+    assert len(Carried.read(start).domains) == 3
+
+
 @each(("content", "words"), [("{", "is damaged"), ("[]", "is damaged"), (json.dumps({"format": 9}), "has format 9")])
 def test_a_damaged_file_is_an_error_in_one_line(content, words, tmp_path):
     (tmp_path / CARRIED_FILE).write_text(content)

@@ -36,13 +36,15 @@ def move(model):
     model[1].bias.grad = None  # the loss does not read it
 
 
-@each("weighted", [False, True])
-def test_the_gradient_is_that_of_the_penalty_by_autograd(weighted, monkeypatch):
+@each(("weighted", "anchored"), [(False, False), (True, False), (True, True)])
+def test_the_gradient_is_that_of_the_penalty_by_autograd(weighted, anchored, monkeypatch):
     monkeypatch.setattr("acclimate.updates.rules.COPIED_BYTES", 100)  # several groups
     model = moved_model()
     start = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     fisher = {name: torch.rand_like(weight) for name, weight in model.named_parameters()} if weighted else None
-    rule = PullToStart(model, 0.3, fisher)
+    if anchored:  # as the weights of several earlier domains
+        start = {name: torch.randn_like(weight) for name, weight in start.items()}
+    rule = PullToStart(model, 0.3, fisher, start if anchored else None)
     move(model)
     before = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
     rule.after_backward()

@@ -49,6 +49,7 @@ def test_steps_are_those_of_masked_weights(choice):
             optimizer.zero_grad()
             model(input_ids=ids, labels=ids).loss.backward()
         rule.after_backward()
+        assert all(not (weight.grad * ~kept).any() for weight, kept in rule.kept), "clipping does not count them"
         rule.step(optimizers[0], optimizers[0].step)
         optimizers[1].step()
     torch.testing.assert_close(ours(input_ids=ids).logits, theirs(input_ids=ids).logits, atol=1e-5, rtol=1e-4)

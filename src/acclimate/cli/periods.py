@@ -11,6 +11,7 @@ from acclimate.cli.app import over_time, print_next
 from acclimate.cli.options import command
 from acclimate.options import values
 from acclimate.options.periods import (
+    PeriodOptions,
     PeriodsGapOptions,
     PeriodsQuestionsOptions,
     PeriodsSelfTrainOptions,
@@ -46,13 +47,17 @@ def split(options: PeriodsSplitOptions) -> None:
 def gap(options: PeriodsGapOptions) -> None:
     """Fine-tune on each period and score on all of them: how much worse models get with their age.
 
-    All models learn from as many rows and are tested on the same ones; differences have intervals over rows and seeds.
+    All models learn from the same number of rows and are tested on the same rows; differences have intervals over rows
+    and seeds.
     """
     from acclimate.periods import temporal_gap as run
 
     _print(run(**values(options)))
     _print_place(options.out)
-    words = ["--model", options.model, "--task", options.task, "--by", options.by, "--out", "updated"]
+    usual = values(PeriodOptions())
+    dates = {name: getattr(options, name) for name in usual if getattr(options, name) != usual[name]}
+    changed = [part for name, value in dates.items() for part in (f"--{name.replace('_', '-')}", value)]
+    words = ["--model", options.model, "--task", options.task, *changed, "--out", "updated"]
     print_next(["acclimate", "periods", "self-train", *words], "to keep a model current without new labels")
 
 

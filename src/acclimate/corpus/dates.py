@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from acclimate.corpus.csv_reader import WHOLE_ROW, infer_column, missing_column_error
 from acclimate.corpus.documents import Corpus, as_corpus, format_count, hash_document
-from acclimate.errors import UserError, shorten, unknown_name_error, warn_once
+from acclimate.errors import UserError, did_you_mean, shorten, unknown_name_error, warn_once
 
 DATE_NAMES = (
     *("date", "created_at", "created_utc", "timestamp", "datetime", "time", "published", "published_at", "year"),
@@ -70,8 +70,8 @@ def _parse(text: str) -> Span | None:
         return _months(int(found[1]) * 10, 1, 120)
     if found := re.fullmatch(r"(\d{4})[-/. ]?Q([1-4])", text, flags=re.I):
         return _months(int(found[1]), 3 * int(found[2]) - 2, 3)
-    if re.fullmatch(r"\d{4}", text):
-        return _months(int(text), 1, 12)
+    if re.fullmatch(r"\d{4}(\.0)?", text):  # pandas writes years as 2019.0 if some are missing
+        return _months(int(text[:4]), 1, 12)
     if found := re.fullmatch(r"(\d{4})(?:[-/.](\d{1,2})|(\d\d))", text):
         return _months(int(found[1]), int(found[2] or found[3]), 1)
     if found := re.match(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?=$|[T ,])|(\d{4})(\d\d)(\d\d)(?:T|$)", text):
@@ -86,9 +86,26 @@ def _parse(text: str) -> Span | None:
     return None
 
 
+def check_date_format(form: str | None) -> None:
+    """Check a format of dates.
+
+    Raises:
+        UserError: If ``strptime`` cannot read it, or it has no year.
+    """
+    if form is None:
+        return
+    moment = datetime(2001, 2, 3, tzinfo=UTC)
+    try:
+        datetime.strptime(moment.strftime(form), form)
+    except ValueError as error:
+        raise UserError(f"'{form}' is not a format of dates: {error}. Write one such as %d/%m/%Y.") from error
+    if not re.search("%[YyGcx]", form):
+        raise UserError(f"The format '{form}' of dates has no year; write one such as %d/%m/%Y.")
+
+
 def _parse_format(text: str, form: str) -> Span:
     found = datetime.strptime(text, form).date()
-    if re.search(r"%[djxcDF]", form):
+    if re.search(r"%[djxcuw]", form):
         return _day(found)
     return _months(found.year, found.month, 1) if re.search(r"%[mbB]", form) else _months(found.year, 1, 12)
 
@@ -193,20 +210,18 @@ def choose_date_column(where: object, given: str | None, names: Collection[str])
     Raises:
         UserError: If there is no such column, or several could be meant.
     """
-    if given is not None:
-        if given not in names:
-            raise unknown_name_error(f"column of the date in '{where}'", given, names)
-        return given
-    if "date" in names:
-        return "date"
+    if (wanted := given or "date") in names:
+        return wanted
     usual = [name for name in names if name.lower() in DATE_NAMES]
-    if len(usual) == 1:
+    if given is None and len(usual) == 1:
         warn_once(f"'{where}' has its dates in '{usual[0]}'.")
         return usual[0]
     which = f"several columns that can hold dates ({', '.join(usual)})" if usual else "no column of dates"
+    if given is not None:
+        which = f"no column '{given}'"
     raise UserError(
-        f"'{where}' has {which}. Its columns are {shorten(', '.join(names) or 'none')}: name the right one with "
-        "--date-column (date_column= in Python)."
+        f"'{where}' has {which}.{did_you_mean(given or '', names)} Its columns are "
+        f"{shorten(', '.join(names) or 'none')}: name the right one with --date-column (date_column= in Python)."
     )
 
 
@@ -260,12 +275,20 @@ class DateReport:
         """
         self.least = least
         kept = sorted(period for period, count in self.counts.items() if count >= least)
+        if not self.counts:
+            reasons = {NOT_DATED[1]: "Give their format with --date-format, such as %d/%m/%Y",
+                       NOT_DATED[2]: "Choose longer periods with --by"}  # fmt: skip
+            hint = next((hint for reason, hint in reasons.items() if self.undated[reason]), None)
+            raise UserError(
+                f"No {what} has a date that can be used{self._describe_undated(': ')}. "
+                f"{hint or 'Name the column of the dates with --date-column'}."
+            )
         if len(kept) < needed:
             found = ", ".join(f"{period.name}: {count:,}" for period, count in sorted(self.counts.items())[:12])
             raise UserError(
-                f"{format_count(len(kept), 'period')} of at least {format_count(least, what)}, but {needed} are "
-                f"needed ({found or 'no date can be read'}{self._describe_undated('; ')}). Choose longer periods "
-                "(--by) or a lower --least."
+                f"{format_count(needed, 'period')} of at least {format_count(least, what)} "
+                f"{'is' if needed == 1 else 'are'} needed, but there {'is' if len(kept) == 1 else 'are'} {len(kept)} "
+                f"({found}{self._describe_undated('; ')}). Choose longer periods (--by) or a lower --least."
             )
         return kept
 
@@ -325,8 +348,9 @@ class DatedCorpus:
         """Set the sources; nothing is read.
 
         Raises:
-            UserError: If a source does not exist.
+            UserError: If a source does not exist, or the format of the dates is wrong.
         """
+        check_date_format(date_format)
         self._corpus: Corpus = as_corpus(text, WHOLE_ROW, encoding)
         self._columns = text_column, date_column
         self._form = date_format

@@ -161,5 +161,7 @@ def area_under(scales: Sequence[float], rises: np.ndarray) -> np.ndarray:
         scales: The scales, ascending and positive; at zero the rise is zero.
         rises: Rise of the loss at each scale, (scales, ...).
     """
+    from scipy.integrate import trapezoid
+
     points = np.concatenate([np.zeros((1, *rises.shape[1:])), rises])
-    return np.asarray(np.trapezoid(points, [0.0, *scales], axis=0) / scales[-1])
+    return np.asarray(trapezoid(points, [0.0, *scales], axis=0) / scales[-1])

@@ -3,24 +3,177 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from acclimate.corpus import Corpus
 from acclimate.corpus.documents import as_corpus
 from acclimate.corpus.sentences import split_sentences
 from acclimate.errors import UserError, check_not_negative, check_positive
+from acclimate.masking.rewriting import Drawing
 from acclimate.methods import register
 from acclimate.methods.labelled import LabelledMethod
 from acclimate.methods.tapter.target_vectors import DecodedDocuments
-from acclimate.objectives import BatchObjective, Objective
-from acclimate.objectives.corruption import CorruptionDetection, DocumentReader, DrawDocuments
+from acclimate.models import encode
+from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View, mean_pool
 from acclimate.training.method import AdaptContext
 
 MAX_DOCUMENTS = 50_000
 """Documents whose sentences are held in memory; the first ones of the text."""
+
+
+class DrawDocuments(Drawing):
+    """A document, as the indices of its sentences, of which some may be replaced or moved.
+
+    Half of the documents are intact. In the others, with the same probability, either each sentence is replaced with
+    the probability ``rate``, at least one of them, by a sentence of another document, or as many sentences as that,
+    at least two, change places among each other. The drawn text is a single token, since sentences are read by the
+    objective. What is known are, for each of ``most`` places, the index of the sentence, -1 after the end, then for
+    each place whether it has another sentence than it should, and last whether any has. A sentence that was replaced
+    by an equal one counts as intact.
+    """
+
+    full = False
+
+    def __init__(self, order: np.ndarray, documents: Sequence[range], most: int, rate: float) -> None:
+        """Set up the documents.
+
+        Args:
+            order: The sentences of all documents in reading order; equal sentences have the same index.
+            documents: The places in ``order`` of each document, at least two; they follow each other.
+            most: Maximum sentences of a drawn document; longer ones are cut at a random place.
+            rate: Share of the sentences that are replaced or moved.
+        """
+        self.order, self.documents, self.most, self.rate = order, documents, most, rate
+        self.width = 1
+
+    def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, Sequence[int]]:
+        """Return a token, and what is known."""
+        document = self.documents[int(rng.integers(len(self.documents)))]
+        size = min(self.most, len(document))
+        start = document.start + int(rng.integers(len(document) - size + 1))
+        right = np.arange(start, start + size)
+        shown = right.copy()
+        if rng.random() < 0.5:
+            replaces = bool(rng.integers(2))
+            least = 1 if replaces else 2
+            chosen = rng.random(size) < self.rate
+            if chosen.sum() < least:
+                chosen[rng.permutation(size)[:least]] = True
+            places = np.flatnonzero(chosen)
+            if replaces:
+                others = rng.integers(len(self.order) - len(document), size=len(places))
+                shown[places] = others + len(document) * (others >= document.start)
+            else:  # a rotation of the places in random order leaves none where it was
+                order = rng.permutation(places)
+                shown[order] = right[np.roll(order, 1)]
+        found, moved = self.order[shown], (self.order[shown] != self.order[right]).astype(int)
+        padding = [-1] * (self.most - size)
+        known = [*found.tolist(), *padding, *moved.tolist(), *padding, int(moved.any())]
+        return np.zeros(1, dtype=np.int64), known
+
+
+class DocumentReader(nn.Module):
+    """A Transformer over the vectors of the sentences of a document, with a head per sentence and one per document."""
+
+    def __init__(self, width: int, heads: int, layers: int = 2, most: int = 16) -> None:
+        """Make the layers.
+
+        Args:
+            width: Width of the vectors.
+            heads: Attention heads.
+            layers: Number of layers (USDA: 2).
+            most: Maximum sentences of a document.
+        """
+        super().__init__()
+        self.places = nn.Embedding(most, width)
+        nn.init.normal_(self.places.weight, std=0.02)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, activation="gelu", batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.sentence, self.document = nn.Linear(width, 2), nn.Linear(width, 2)
+
+    def forward(self, vectors: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits of sentences (documents, sentences, 2) and documents (documents, 2).
+
+        Args:
+            vectors: (documents, sentences, width).
+            real: Whether there is a sentence (documents, sentences).
+        """
+        places = self.places(torch.arange(vectors.shape[1], device=vectors.device))
+        states = self.layers(vectors + places, src_key_padding_mask=~real)
+        mean = (states * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+        return self.sentence(states), self.document(mean)
+
+
+class CorruptionDetection(Objective):
+    """Mean over drawn documents of CE(document) + sentence_weight x mean over its sentences of CE(sentence).
+
+    One head predicts whether a document is corrupted, the other one whether a sentence is not where it belongs. A
+    sentence is read by itself; its vector is the mean of its last hidden states.
+    """
+
+    name = "corruption"
+
+    def __init__(
+        self,
+        drawing: DrawDocuments,
+        model: PreTrainedModel,
+        sentences: Sequence[np.ndarray],
+        reader: DocumentReader,
+        weight: float = 1.0,
+        sentence_weight: float = 0.01,
+        readings: int = 1,
+    ) -> None:
+        """Set up the term.
+
+        Args:
+            drawing: Draws documents.
+            model: The student.
+            sentences: Token ids of each sentence, with its special tokens.
+            reader: The layers over sentences, and both heads.
+            weight: Factor of the term.
+            sentence_weight: Factor of the loss of sentences (released code of USDA: 0.01).
+            readings: Tokens of a drawn document, in texts of the corpus.
+        """
+        self.model, self.sentences, self.reader = model, sentences, reader
+        self.weight, self.sentence_weight, self.readings = weight, sentence_weight, readings
+        self.view = View(drawing)
+        self.views = (self.view,)
+
+    def count(self, batch: Batch) -> int:
+        """Return the number of texts; one document is drawn for each."""
+        return batch.texts
+
+    def total(self, outputs: Outputs) -> Tensor:
+        """Return the summed losses."""
+        batch = outputs.batch
+        known = batch.host.view_input(self.view.tokens).known
+        assert known is not None, "documents have sentences"
+        most = known.shape[1] // 2
+        shown, moved, corrupted = known[:, :most], known[:, most:-1], known[:, -1]
+        real = batch.on_device(shown >= 0)
+        different, place = shown.clamp(min=0).unique(return_inverse=True)
+        vectors = self._read(batch, [self.sentences[number] for number in different.tolist()])[batch.on_device(place)]
+        of_sentences, of_documents = self.reader(vectors, real)
+        labels = batch.on_device(torch.where(shown >= 0, moved, -100))
+        losses = nn.functional.cross_entropy(of_sentences.float().flatten(0, 1), labels.flatten(), reduction="none")
+        per_document = losses.view_as(real).sum(1) / real.sum(1)
+        document = nn.functional.cross_entropy(of_documents.float(), batch.on_device(corrupted), reduction="sum")
+        return document + self.sentence_weight * per_document.sum()
+
+    def _read(self, batch: Batch, rows: Sequence[np.ndarray]) -> Tensor:
+        """Return the vectors of sentences (sentences, width)."""
+        ids = nn.utils.rnn.pad_sequence([torch.as_tensor(row).long() for row in rows], batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows])
+        text = torch.arange(len(rows))[:, None].where(torch.arange(ids.shape[1]) < lengths[:, None], -1)
+        states = encode(self.model, batch.on_device(ids), batch.on_device(text))
+        return mean_pool(states, text, len(rows))
 
 
 @register(

@@ -10,6 +10,7 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor
 
+from acclimate.corpus.documents import format_count
 from acclimate.errors import UserError
 from acclimate.methods import register
 from acclimate.methods.dga import DGA
@@ -87,7 +88,7 @@ class DAS(DGA):
             )
         importance = {part: carried[part].to(run.device) for part in units}
         domains = len(run.carried.records["das"])
-        run.say(f"Importance: carried from {domains} earlier domain{'' if domains == 1 else 's'}.")
+        run.say(f"Importance: carried from {format_count(domains, 'earlier domain')}.")
         self.protect_units(run, units, importance, importance, {"measured": "carried", "domains": domains})
 
     def objectives(self) -> list[Objective | BatchObjective]:

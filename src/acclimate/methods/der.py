@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from acclimate.corpus import TokenDataset
+from acclimate.corpus.documents import format_count
 from acclimate.device import autocast
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.masking.rewriting import Drawing
@@ -160,9 +161,13 @@ class DarkExperience(Method):
         past = run.carried.records.get("der++", {"texts": [], "top": self.top})
         if past["top"] != self.top:
             raise UserError(f"The kept texts have {past['top'] or 'all'} logits per token; use top={past['top']}.")
+        if not past["texts"]:
+            run.say("DER++: no earlier domain, so no text is replayed.")
+            return
         if examples := unpack(run.carried.select(PREFIX)):
             self._kept = DrawKept(examples)
-        run.say(f"DER++: {len(examples):,} kept texts of {len(past['texts'])} earlier domains.")
+        domains = format_count(len(past["texts"]), "earlier domain")
+        run.say(f"DER++: {format_count(len(examples), 'kept text')} of {domains}.")
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the LM loss and, if there are kept texts, the terms of those whose weight is not 0."""
@@ -185,7 +190,7 @@ class DarkExperience(Method):
         run.carried.tensors |= {PREFIX + name: value for name, value in tensors.items()}
         size = sum(value.nbytes for value in tensors.values())
         run.say(
-            f"DER++: {sum(kept):,} texts of {len(shared)} domains with their logits take "
+            f"DER++: {format_count(sum(kept), 'text')} of {format_count(len(shared), 'domain')}, with logits, take "
             f"{size / 1e6:,.1f} MB beside the model."
         )
 
@@ -234,8 +239,8 @@ def pack(examples: Sequence[Example]) -> dict[str, Tensor]:
     if not examples:
         return {}
     width = min(one.logits.shape[1] for one in examples)  # the vocabulary may have grown
-    joined = {name: torch.cat([getattr(one, name) for one in examples]) for name in Example._fields[:-1]}
-    joined["logits"] = torch.cat([one.logits[:, :width] for one in examples])
+    joined = {name: torch.cat([getattr(one, name) for one in examples]) for name in Example._fields[:-2]}
+    joined |= {name: torch.cat([getattr(one, name)[:, :width] for one in examples]) for name in ("entries", "logits")}
     sizes = [(len(one.ids), len(one.places)) for one in examples]
     return {**joined, "sizes": torch.tensor(sizes, dtype=torch.int32)}
 

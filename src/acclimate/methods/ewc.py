@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from acclimate.corpus.documents import format_count
 from acclimate.errors import UserError, check_positive
 from acclimate.methods import Method, register
 from acclimate.training.method import AdaptContext
@@ -78,7 +79,7 @@ class ElasticWeights(Method):
                 "The model carries no weights of earlier domains, since its rule was online; use rule=online."
             )
         self._pull = PullToStart(run.model, self.strength, fisher, anchors if self.rule == "summed" else None)
-        run.say(f"EWC: weights are held for {run.carried.records['ewc']['domains']} earlier domains.")
+        run.say(f"EWC: weights are held for {format_count(run.carried.records['ewc']['domains'], 'earlier domain')}.")
 
     def update_rule(self) -> PullToStart | None:
         """Return the pull to the weights of earlier domains, if there are any."""
@@ -99,7 +100,10 @@ class ElasticWeights(Method):
         domains = run.carried.records.get("ewc", {}).get("domains", 0) + 1
         run.carried.records["ewc"] = {"domains": domains}
         size = sum(value.nbytes for part in stored.values() for value in part.values())
-        run.say(f"EWC: the Fisher information of {domains} domains takes {size / 1e6:,.1f} MB beside the model.")
+        run.say(
+            f"EWC: the Fisher information of {format_count(domains, 'domain')} takes {size / 1e6:,.1f} MB beside the "
+            "model."
+        )
 
 
 def add_quadratic(

@@ -40,7 +40,7 @@ def split_list(given: Any) -> Any:
 @register(
     "mixda",
     paper="Diao et al., ACL 2023",
-    summary="language modelling that trains an adapter for the domain and a gate, and keeps what general text becomes",
+    summary="language modelling that trains an adapter for the domain and a gate, and keeps states of general text",
 )
 @dataclass
 class MixDA(Method):

@@ -49,7 +49,7 @@ class PivotMasking(Strategy):
 
 @register(
     "pivots",
-    paper="Li et al., EMNLP 2022; Ben-David et al., TACL 2020",
+    paper="Li et al., IJCAI 2022; Ben-David et al., TACL 2020",
     summary="MLM that masks the words that tell the labels of another domain and are frequent in both",
 )
 @dataclass
@@ -67,7 +67,7 @@ class Pivots(Method):
 
     Attributes:
         count: Number of pivots.
-        least: Texts of either domain that a pivot occurs in, at least.
+        least: Minimum number of texts, in each of the two domains, that a pivot occurs in.
         score: What makes a word a pivot: the ``mutual-information`` of its presence and the label, or (DASK) the
             ``polarity``: how far the labels of the texts with the word are from a uniform distribution, |2p - 1| for
             two labels. The polarity of a rare word is high by chance.

@@ -1,4 +1,4 @@
-"""Loss terms for one of several sources of text: learn the domain text, keep what general text becomes (MixDA)."""
+"""Loss terms for one of several sources of text: learn the domain text, keep the states of general text (MixDA)."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from acclimate.periods.tasks import Trainings, choose_metric, open_output, read_
 def _temporal_gap(options: PeriodsGapOptions) -> TemporalReport:
     """Fine-tune a model on the rows of each period, and score each on the test rows of all periods.
 
-    All models learn from as many rows, drawn anew for each seed, and are tested on the same ones. A text that occurs
-    in several periods counts for the first. With ``out``, a command that was interrupted resumes.
+    All models learn from the same number of rows, drawn anew for each seed, and are tested on the same rows.
+    A text that occurs in several periods counts for the first. With ``out``, a command that was interrupted resumes.
 
     The matrix and its decay with distance are those of Luu et al. (2022), which Longpre et al. (2023) measure for
     pre-training text of different ages.

@@ -40,9 +40,10 @@ QUOTED = 200
 def _temporal_surprisal(options: PeriodsSurprisalOptions) -> TemporalReport:
     """Adapt a model to the text of each period, and measure held-out text of all periods under each of them.
 
-    All models read as many documents. Text that is more surprising to the model of one period than to that of another
-    shows a change of language (Fittschen et al., 2025, who pre-train a model per period), and the period whose model
-    finds a text least surprising is a guess of its date. With ``out``, a command that was interrupted resumes.
+    All models read the same number of documents. Text that is more surprising to the model of one
+    period than to that of another shows a change of language (Fittschen et al., 2025, who pre-train a model per
+    period), and the period whose model finds a text least surprising is a guess of its date. With ``out``, a command
+    that was interrupted resumes.
 
     With several models, each named by its period, nothing is adapted, and all of the text is measured: give text that
     they have not read.
@@ -74,6 +75,8 @@ def _temporal_surprisal(options: PeriodsSurprisalOptions) -> TemporalReport:
     if empty := [period.name for period, found in texts.items() if not found]:
         raise UserError(f"There is no text of {', '.join(empty)} to measure the models on; give more text.")
     losses = _measure(options, places, base, texts)
+    if unread := sum(map(len, texts.values())) - len(losses.texts):
+        notes.append(f"Not measured: {format_count(unread, 'text')} without a token that all models predict.")
     return _report(folder, dated, losses, [*dated.describe(), *notes])
 
 
@@ -136,7 +139,7 @@ class _Split:
 def _adapt(
     options: PeriodsSurprisalOptions, dated: DatedCorpus, split: _Split, base: str, folder: Path
 ) -> dict[Period, Path]:
-    """Adapt a model to as many documents of each period; return the folders of the models.
+    """Adapt a model to the same number of documents of each period; return the folders of the models.
 
     Raises:
         UserError: If a period has fewer documents to adapt to than wanted.
@@ -220,7 +223,7 @@ def _measure(
     """Measure the texts of all periods under all models.
 
     Raises:
-        UserError: If a model has no language-model head.
+        UserError: If a model has no language-model head, or nothing in the texts of a period can be measured.
     """
     periods = sorted(places)
     every = [text for period in periods for text in texts[period]]
@@ -240,6 +243,8 @@ def _measure(
                 rows.append(np.array(found["per_text"]) / counts * tokens / math.log(2))
             bar.update(len(rows))
     read = (sizes > 0) & np.isfinite(rows).all(0)
+    if empty := [period.name for place, period in enumerate(periods) if not read[own == place].any()]:
+        raise UserError(f"No text of {', '.join(empty)} has a token that all models predict; give longer texts.")
     bits = np.array(rows)[:, read]
     kept = [text for text, use in zip(every, read, strict=True) if use]
     last = bits[-1] if len(bits) > len(periods) else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from acclimate.corpus.dates import DateReport, Period, Periods, choose_date_column
+from acclimate.corpus.dates import DateReport, Period, Periods, check_date_format, choose_date_column
 from acclimate.corpus.sources import is_hub_name, load_hub, parse_hub_name
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import Scoring
@@ -118,6 +118,7 @@ def place_rows(options: Any) -> PlacedRows:
     Raises:
         UserError: If the task cannot be read as rows, has no column of dates, or no row has a usable date.
     """
+    check_date_format(options.date_format)
     report = DateReport(Periods.parse(options.by))
     source, column = options.task, None
     if hasattr(source, "task_kind"):

@@ -75,7 +75,12 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
     }
     spending = Spending(options.price, cost, float(options.max_labels or np.inf), unit)
     most = max(float(own.max()) for own in labels.values())
-    low = cost + options.price * min(float(own.min()) for own in labels.values())
+    fewest = min(float(own.min()) for own in labels.values())
+    if spending.most < fewest:
+        raise UserError(
+            f"--max-labels {spending.most:,.0f} is less than the {fewest:,.0f} labels of the smallest run."
+        )
+    low = cost + options.price * fewest
     high = cost + options.price * min(BEYOND * most, spending.most)
     switch = _find_switch(fits, spending, low, max(high, low * 1.01))
     until = None
@@ -85,8 +90,10 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
     decisions = [_decide(budget, fits, spending) for budget in options.budget]
     notes = [note for one in decisions for note in describe_far(max(one["labels"].values()) / most, "most labels")]
     for adapted, fit in fits.items():
-        if fit.coefficients[1] > 0:
+        first, last = fit.predict({"x": np.array([fewest, most]) / unit})
+        if first - last > 1e-9:
             notes.append(f"The scores to {ARMS[adapted]} fall with more labels: the curve is not a learning curve.")
+    table = [_table_row(_decide(float(budget), fits, spending)) for budget in np.geomspace(low, high, 8)]
     values: dict[str, Any] = {
         "price": options.price,
         "cost": cost,
@@ -97,12 +104,12 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
         "switch": switch.as_dict(),
         "until": until,
         "refused": refused,
+        "shown": any(row["decision"] == ARMS[True] for row in (*decisions, *table)),
         "budgets": decisions,
         "fits": {ARMS[arm]: fit.describe() for arm, fit in fits.items()},
         "unit_labels": unit,
         "notes": notes,
     }
-    table = [_table_row(_decide(float(budget), fits, spending)) for budget in np.geomspace(low, high, 8)]
     draw = _figure(labels, scores, fits, spending, values)
     return Plan("budget", values, _describe(values), "Predicted scores by budget", table, draw)
 
@@ -219,11 +226,16 @@ def _describe(values: Mapping[str, Any]) -> list[str]:
         lines = [f"No switch-over budget is given: {values['refused']}"]
     elif switch["value"] is None:
         lines = [f"Spend the budget on labels: up to {high:,.2f}, adapting first is not predicted to be better."]
+    elif not values["shown"]:
+        lines = [
+            f"No difference is shown: for no budget from {low:,.2f} to {high:,.2f} does the interval of the gain from "
+            "adapting first exclude zero."
+        ]
     elif switch["value"] == low:
         lines = [f"Adapt first: from the smallest budget considered, {low:,.2f}, that is predicted to be better."]
     else:
         lines = [f"Below {in_words(switch, 2)}, spend the budget on labels; above it, adapt first."]
-    if values["until"] is not None and not values["refused"]:
+    if values["until"] is not None and values["shown"] and not values["refused"]:
         lines.append(f"From {values['until']:,.2f} on, labels alone are predicted to be as good again.")
     for made in values["budgets"]:
         counts = made["labels"]

@@ -16,6 +16,8 @@ from acclimate.results import StudyResults
 Row = dict[str, Any]
 DOMAIN = ("domain", "domain text")
 """Names of the domain text in the mixture of an adaptation, with a mix and without one."""
+LARGEST = 1e30
+"""Largest number that a point can hold, so that its square is a number."""
 RESULTS, LOG, STATE = "results.json", "log.jsonl", "trainer_state.json"
 
 
@@ -40,7 +42,7 @@ def read_rows(sources: Any, kind: str, required: Sequence[str]) -> list[Row]:
         found = [dict(source)] if isinstance(source, Mapping) else _read_file(Path(source), kind, number)
         where = f"row {number + 1}" if isinstance(source, Mapping) else f"'{source}'"
         for row in found:
-            lacking = [name for name in required if row.get(name) in (None, "")]
+            lacking = [name for name in required if _is_empty(row.get(name))]
             if lacking:
                 known = [str(name) for name in row if name not in lacking]
                 raise UserError(
@@ -51,7 +53,7 @@ def read_rows(sources: Any, kind: str, required: Sequence[str]) -> list[Row]:
     return rows
 
 
-def take_number(row: Row, name: str, least: float = -math.inf, most: float = math.inf) -> float:
+def take_number(row: Row, name: str, least: float = -LARGEST, most: float = LARGEST) -> float:
     """Return a number of a row.
 
     Raises:
@@ -62,8 +64,8 @@ def take_number(row: Row, name: str, least: float = -math.inf, most: float = mat
     except (TypeError, ValueError):
         value = math.nan
     if not (math.isfinite(value) and least <= value <= most):
-        limits = {-math.inf: "", 0.0: " of at least 0", 1.0: " of at least 1"}[least]
-        limits += f" and at most {most:g}" if most < math.inf else ""
+        limits = {-LARGEST: "", 0.0: " of at least 0", 1.0: " of at least 1"}[least]
+        limits += f" and at most {most:g}" if most < LARGEST or value > most else ""
         raise UserError(f"The column '{name}' holds {shorten(row[name])}; give a finite number{limits} in each row.")
     return value
 
@@ -74,14 +76,21 @@ def select_rows(rows: list[Row], name: str, wanted: str | None, flag: str) -> li
     Raises:
         UserError: If there are several values and none is chosen, or the chosen one does not occur.
     """
-    values = list(dict.fromkeys(str(row[name]) for row in rows if row.get(name) not in (None, "")))
+    given = [row.get(name) for row in rows]
+    named = ["" if _is_empty(value) or value != value else str(value) for value in given]
+    values = list(dict.fromkeys(value for value in named if value))
     if wanted is None:
         if len(values) > 1:
             raise UserError(f"The points are of several {name}s: {', '.join(values)}. Choose one with {flag}.")
         return rows
     if values and wanted not in values:
         raise UserError(f"No point is of the {name} '{wanted}'.{did_you_mean(wanted, values)} There are: {values}.")
-    return [row for row in rows if row.get(name) in (None, "", wanted)] if values else rows
+    return [row for row, value in zip(rows, named, strict=True) if value in ("", wanted)]
+
+
+def _is_empty(value: Any) -> bool:
+    """Return whether a column has no value in a row."""
+    return str(value) in ("", "None", "<NA>")  # the last is that of pandas
 
 
 def _read_file(path: Path, kind: str, number: int) -> list[Row]:
@@ -179,16 +188,17 @@ def _domain_share(adapt: Mapping[str, Any]) -> float | None:
 def score_points(results: StudyResults) -> Iterable[Row]:
     """Yield a row per seed of fine-tuning: labels, score, whether the model was adapted, and where it belongs.
 
-    Tasks that share a path are one task with several numbers of labels.
+    Tasks that share a path are one task with several numbers of labels. Errors are negative, so that higher is better.
     """
     tasks = [task for domain in results.config.get("domains", []) for task in domain.get("tasks", [])]
     paths = {task["name"]: Path(str(task["path"])).name for task in tasks if isinstance(task, dict)}
-    seconds = {row.method: row.seconds for row in results.adaptations if not row.head}
+    seconds = {(row.model, row.domain, row.method): row.seconds for row in results.adaptations if not row.head}
     for row in results.scores:
+        sign, metric = (-1, f"negative {row.metric}") if row.metric in row.errors else (1, row.metric)
         for seed, score in zip(row.seeds, row.summaries[row.metric].by_seed, strict=True):
             yield {
                 **{"model": row.model, "domain": row.domain, "task": paths.get(row.task, row.task)},
                 **{"method": row.method, "adapted": row.method != results.baseline, "seed": seed},
-                **{"labels": row.train_size, "score": score, "metric": row.metric},
-                "seconds": seconds.get(row.method),
+                **{"labels": row.train_size, "score": sign * score, "metric": metric},
+                "seconds": seconds.get((row.model, row.domain, row.method)),
             }

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.corpus.documents import format_count
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.options.planning import ScheduleOptions
 from acclimate.planning.laws import Inputs, Law, fit_law, interval
@@ -100,7 +101,7 @@ class Schedule:
         Raises:
             UserError: If the shape is unknown, or a value is wrong or missing.
         """
-        shape, *settings = text.split()
+        shape, *settings = text.split() or [""]
         if shape not in (*SHAPES, "wsd"):
             raise unknown_name_error("schedule", shape, (*SHAPES, "wsd"))
         given: dict[str, Any] = {}
@@ -184,9 +185,15 @@ def make_schedule_plan(options: ScheduleOptions) -> Plan:
     first, *others = np.argsort([float(end.value or 0) for end in ends])
     spread = float(np.ptp(losses))
     refused = is_too_wide(ends[first], ends[first].low, ends[first].low + spread)
+    if refused:
+        refused = f"the predicted loss cannot be trusted, {refused}"
+    if _have_one_shape(curves):
+        refused = (
+            "all trainings have one schedule, so the effects of its area and of its annealing cannot be separated. "
+            "Add a training with another number of steps or another shape."
+        )
     rival = interval(drawn[others[0]] - drawn[first]) if others else (1.0, 1.0)
     notes = [*describe_far(max(row["area"] for row in rows) / unit, "area under the measured learning rate")]
-    notes += _describe_shapes(curves)
     values: dict[str, Any] = {
         "loss": loss,
         "points": len(losses),
@@ -252,8 +259,10 @@ def _read_curve(name: str, rows: list[Row], loss: str) -> Curve:
         for row in rows
         if row.get(loss) not in (None, "")
     ]
-    if not rated or not measured or max(rated)[0] < 1:
-        raise UserError(f"The run '{name}' has no learning rates, or no {loss}; remove it, or choose another --loss.")
+    if not rated or not measured or max(rated)[0] < 1 or not any(rate for _, rate in rated):
+        raise UserError(
+            f"The run '{name}' has no learning rates above zero, or no {loss}; remove it, or choose another --loss."
+        )
     if len(rated) > 1 and rated[0][0] > 0 and rated[0][1] < rated[1][1]:
         rated = [(0, 0.0), *rated]  # the warm-up began before the first line
     last = max(rated[-1][0], *(step for step, _ in measured), 1)
@@ -262,22 +271,16 @@ def _read_curve(name: str, rows: list[Row], loss: str) -> Curve:
     return Curve(np.interp(np.arange(1, last + 1), at, values), np.array(steps), np.array(losses))
 
 
-def _describe_shapes(curves: list[Curve]) -> list[str]:
-    """Return a warning if all trainings have the same schedule but for its peak: area and annealing go together."""
-    shapes = {tuple(np.round(curve.rates / max(curve.rates.max(), 1e-300), 2)) for curve in curves}
-    if len(shapes) > 1:
-        return []
-    return [
-        "All trainings have one schedule, so the effects of its area and of its annealing cannot be separated: add a "
-        "training with another number of steps or another shape."
-    ]
+def _have_one_shape(curves: list[Curve]) -> bool:
+    """Return whether all trainings have the same schedule but for its peak, so that area and annealing go together."""
+    return len({tuple(np.round(curve.rates / curve.rates.max(), 2)) for curve in curves}) == 1
 
 
 def _describe(values: Mapping[str, Any], best: Interval, rival: str) -> list[str]:
-    known = f"{values['runs']} trainings, {values['points']} losses ({values['loss']})"
+    known = f"{format_count(values['runs'], 'training')}, {values['points']} losses ({values['loss']})"
     lines = []
     if values["refused"]:
-        lines.append(f"No schedule is recommended: the predicted loss cannot be trusted, {values['refused']}")
+        lines.append(f"No schedule is recommended: {values['refused']}")
     elif rival and values["difference"]["low"] <= 0:
         lines.append(f"No difference is shown between {values['best']} and {rival}.")
     else:

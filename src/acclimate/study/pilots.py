@@ -72,7 +72,7 @@ def _plan_schedule(options: ScheduleOptions) -> Plan:
 
     Returns:
         The plan: ``schedules`` with the predicted loss of each and its interval; ``best``, the name of the lowest;
-        ``refused``, the reason if no difference is shown.
+        ``refused``, the reason if the predicted loss is too uncertain, or all trainings have one schedule.
 
     Raises:
         UserError: If the curves cannot be read or have too few points.

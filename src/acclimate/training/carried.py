@@ -43,7 +43,7 @@ class Carried:
     Attributes:
         domains: The past domains, oldest first: ``text``, the fingerprint of the text, its number of ``documents``,
             and the ``method``. The domain in progress is added after the method has finished.
-        tensors: Tensors by name. A name starts with that of its method or rule, such as ``"das/general/H"``.
+        tensors: Tensors by name. A name starts with that of its method or rule, such as ``"das/H"``.
         records: JSON values by the name of their method or rule.
         shape: Entries :data:`SHAPE` of the configuration of the model.
     """
@@ -53,6 +53,7 @@ class Carried:
     records: dict[str, Any] = field(default_factory=dict)
     shape: dict[str, Any] = field(default_factory=dict)
     _folder: Path | None = field(default=None, repr=False)
+    _tensor_names: list[str] = field(default_factory=list, repr=False)
 
     def __bool__(self) -> bool:
         """Whether there is anything to write."""
@@ -79,12 +80,13 @@ class Carried:
                     f"'{file}' has format {found['format']!r}, and this version reads {FORMAT}; update it."
                 )
             domains, records, shape = list(found["domains"]), dict(found["records"]), dict(found["shape"])
+            names = list(found.get("tensors", ()))  # earlier versions did not record them
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise UserError(
                 f"'{file}' is damaged ({first_line(error)}). Restore it, or delete it and {CARRIED_TENSORS} to adapt "
                 "the model as one without earlier domains."
             ) from error
-        return cls(domains, {}, records, shape, folder)
+        return cls(domains, {}, records, shape, folder, names)
 
     def attach(self, model: PreTrainedModel) -> None:
         """Read the tensors, on the CPU, and check that they belong to a model.
@@ -107,13 +109,18 @@ class Carried:
                 self.tensors = load_file(file) | self.tensors
             except (OSError, SafetensorError) as error:
                 raise UserError(f"'{file}' is damaged: {first_line(error)}.") from error
+        if missing := sorted({*self._tensor_names} - self.tensors.keys()):
+            raise UserError(
+                f"'{file}' is missing, or lacks '{missing[0]}', which {CARRIED_FILE} beside it names. Restore it, or "
+                "delete both to start anew."
+            )
         self.shape = shape
 
     def select(self, prefix: str, like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Return the tensors whose names start with a prefix, by the rest of the name.
 
         Args:
-            prefix: The prefix, such as ``"das/general/"``.
+            prefix: The prefix, such as ``"ewc/fisher/"``.
             like: Tensors that must have the same shapes, by the rest of the name; None checks nothing.
 
         Raises:
@@ -157,7 +164,8 @@ class Carried:
         if not self:
             return
         names = ("domains", "records", "shape")
-        write_json(folder / CARRIED_FILE, {"format": FORMAT, **{name: getattr(self, name) for name in names}})
+        entries = {"format": FORMAT, **{name: getattr(self, name) for name in names}, "tensors": sorted(self.tensors)}
+        write_json(folder / CARRIED_FILE, entries)
         if self.tensors:
             tensors = {name: value.detach().cpu().clone().contiguous() for name, value in self.tensors.items()}
             save_file(tensors, folder / CARRIED_TENSORS)
