@@ -18,9 +18,9 @@ from typing import Any
 import jinja2
 from rich.console import Console
 
-from acclimate import plan_budget, plan_ratio
+from acclimate import plan_ratio
 from acclimate.files import read_json_object
-from acclimate.planning.logs import loss_points, score_points
+from acclimate.planning.logs import loss_points
 from acclimate.report.formatting import interval_text, plain, signed
 from acclimate.report.html import render_template
 from acclimate.report.score_figures import tradeoff_plot
@@ -69,9 +69,9 @@ def render(folder: Path) -> str:
     def nearest(rows: list[dict[str, Any]], key: str, value: float) -> dict[str, Any]:
         return min(rows, key=lambda row: abs(row[key] - value))
 
-    planning = {"points": list(loss_points(results)), "scores": list(score_points(results)), "nearest": nearest}
-    planning |= {"plan_ratio": plan_ratio, "plan_budget": plan_budget}
+    planning = {"points": list(loss_points(results)), "plan_ratio": plan_ratio, "nearest": nearest}
     planning["advice"] = read_json_object(folder / "advice.json")
+    planning["tournaments"] = [read_json_object(path) for path in sorted((folder / "tournaments").glob("*.json"))]
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
