@@ -157,3 +157,10 @@ def test_a_split_that_is_not_possible_is_one_line(table, options, message, tmp_p
     with pytest.raises(UserError, match=message) as error:
         acclimate.split_periods(table, tmp_path / "out", **{"least": 1, "progress": False, **options})
     assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
+
+
+def test_a_split_does_not_replace_what_another_command_wrote(tmp_path):
+    (tmp_path / "periods.json").write_text('{"command": "gap"}')
+    with pytest.raises(UserError, match="another command of periods"):
+        acclimate.split_periods(rows(), tmp_path, least=1, progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["periods.json"]

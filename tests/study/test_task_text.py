@@ -48,6 +48,22 @@ def test_a_method_that_reads_tasks_needs_one_in_every_domain(folder):
         graph_of(study(folder, domains=domains, methods=["mlm", "tapt"]))
 
 
+def test_nothing_is_trained_or_chosen_by_the_rows_that_a_task_is_not_scored_on(folder):
+    task = write_task(folder / "halves", "halves", dev=[f"dev text {number}" for number in range(12)])
+    for part in ("dev", "tune", "confirm"):
+        domain = {"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [{"path": str(task), "evaluate_on": part}]}
+        jobs = [
+            job
+            for kind in ("adapt", "finetune")
+            for job in of_kind(graph_of(study(folder, domains=[domain], methods=["selective"])), kind)
+        ]
+        assert {job.name for job in jobs} == {"adapt", "finetune"}
+        for job in jobs:
+            assert not job.task.dev
+            assert len(job.task.test) == (12 if part == "dev" else 6)
+            assert all(row.text.startswith("dev") for row in job.task.test)
+
+
 def test_a_file_with_other_words_makes_another_job(folder):
     words = folder / "words.txt"
 

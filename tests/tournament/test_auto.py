@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,14 +56,17 @@ def test_an_adaptation_that_helps_is_handed_back(helped):
     assert len(result.plan.entrants) > 2
 
 
-def test_the_claim_reads_other_items_and_seeds_than_the_race(helped, folder):
-    result, _ = helped
+def test_the_claim_reads_other_items_and_seeds_than_the_race(helped):
+    result, world = helped
     studies = {name: StudyConfig.load(result.folder / f"{name}.yaml") for name in ("rung-1", "claim")}
     parts = {name: study.domains[0].tasks[0].evaluate_on for name, study in studies.items()}
     assert parts == {"rung-1": "tune", "claim": "confirm"}
     race, claim = (set(study.seeds) for study in studies.values())
     assert len(claim) >= 3 and not race & claim
     assert set(studies["claim"].adapt_seeds) == claim
+    raced, claimed = (set().union(*(world.read[seed] for seed in seeds)) for seeds in (race, claim))
+    assert not raced & claimed and len(raced | claimed) == 800
+    assert all(text.startswith("dev") for text in raced | claimed)
 
 
 def test_every_rung_has_the_base_model_and_the_cheapest(helped):
@@ -178,7 +182,9 @@ def assert_same(result, expected):
 def test_the_second_claim_on_the_same_items_is_more_careful(tmp_path):
     folder = tournament_files(tmp_path / "data")
     world = World(gains={"lm": 0.12})
-    first, second = (run(folder, tmp_path / name, world) for name in ("first", "second"))
+    first = run(folder, tmp_path / "out", world)
+    shutil.rmtree(tmp_path / "out")
+    second = run(folder, tmp_path / "out", world)
     assert (first.claim.reads, second.claim.reads) == (1, 2)
     assert second.claim.confidence == pytest.approx(0.975)
     assert second.claim.gain.bound < first.claim.gain.bound
@@ -203,6 +209,13 @@ def test_other_options_need_another_folder(helped, folder):
         run(folder, helped[0].folder, helped[1], forget_at_most=0.06)
     with pytest.raises(UserError, match="give --general"):
         run(folder, helped[0].folder, helped[1], forget_at_most=0.06, general=())
+
+
+def test_what_cannot_work_later_is_refused_before_the_race(folder, tmp_path):
+    with pytest.raises(UserError, match="Unknown method of a tournament: 'electra'"):
+        run(folder, tmp_path / "out", World(), methods="tapt,electra")
+    with pytest.raises(UserError, match="nowhere"):
+        run(folder, tmp_path / "out", World(), instruct=tmp_path / "nowhere")
 
 
 def test_too_little_time_is_refused_with_what_would_be_enough(folder, tmp_path):

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -44,6 +44,7 @@ class World:
         fail_on: Methods whose adaptation fails.
         die_after: Number of calls after which the process is interrupted; None for never.
         dies_hard: Whether it is killed instead.
+        read: Labelled texts that fine-tunings were scored on or could choose by, by seed.
     """
 
     def __init__(self, gains=None, forgets=None, spread: float = 0.01):
@@ -53,6 +54,7 @@ class World:
         self.die_after: int | None = None
         self.dies_hard = False
         self.tokens = 400_000
+        self.read: defaultdict[int, set[str]] = defaultdict(set)
 
     def _called(self, kind: str) -> None:
         if self.die_after is not None and self.calls.total() >= self.die_after:
@@ -93,6 +95,7 @@ class World:
 
     def finetune(self, model, task, *, seed=0, progress=True, **given):
         self._called("finetune")
+        self.read[seed] |= {row.text for row in (*task.dev, *task.test)}
         config = self._config(model)
         gold = np.array([row.label for row in task.test])
         of_items = np.random.default_rng(len(gold)).random(len(gold))

@@ -134,7 +134,7 @@ class RatioOptions(PilotOptions):
     domain_tokens: Annotated[
         TokenCount | None,
         Option(
-            "Tokens of domain text that there are: the training ends when they are read once, in place of "
+            "Tokens of domain text available: the training ends when they have been read once, in place of "
             "--target-tokens.",
             DATA,
         ),
@@ -185,7 +185,7 @@ class BudgetOptions(PilotOptions):
         AfterValidator(sort_numbers),
         Option("Budget to spend, such as 500 or 500,2000.", DATA, default="only the switch-over is found", many=True),
     ] = ()
-    max_labels: Annotated[Count | None, Option("Examples that there are to label.", DATA, default="no limit")] = None
+    max_labels: Annotated[Count | None, Option("Examples available to label.", DATA, default="no limit")] = None
     task: Annotated[
         str | None,
         Option("Task whose points are used, if there are several; with --run a folder, file or hf:NAME.", DATA),

@@ -10,7 +10,14 @@ from typing import Any
 from acclimate.corpus.dates import DatedCorpus, Periods
 from acclimate.corpus.documents import format_count
 from acclimate.errors import UserError
-from acclimate.files import atomic_folder, check_replaceable, check_writable, record_files, write_json
+from acclimate.files import (
+    atomic_folder,
+    check_replaceable,
+    check_writable,
+    read_json_object,
+    record_files,
+    write_json,
+)
 from acclimate.options import verb
 from acclimate.options.periods import PeriodsSplitOptions
 from acclimate.progress import Progress
@@ -48,6 +55,8 @@ def _split_periods(options: PeriodsSplitOptions) -> Measurements:
         UserError: If a source cannot be read, there is no column of dates, or no period has enough documents.
     """
     out = Path(options.out)
+    if "command" in (read_json_object(out / MANIFEST) or {}):
+        raise UserError(f"'{out}' holds what another command of periods wrote; choose another folder.")
     check_replaceable(out, MANIFEST, "a split by period")
     check_writable(out)
     dated = open_dated(options.corpus, options)

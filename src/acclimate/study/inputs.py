@@ -85,12 +85,20 @@ class TaskInput:
         metric: The primary metric.
         first: The task to train on before it; None for none.
         limited: Number of rows kept and of rows before, for each split that the study shortens.
+        is_cut: Whether it is scored on dev rows, so that its dev split has rows that nothing may choose by.
     """
 
     task: LabelledTask
     metric: str
     first: LabelledTask | None
     limited: Mapping[str, tuple[int, int]]
+    is_cut: bool = False
+
+    @property
+    def visible(self) -> Any:
+        """The task as adaptations and fine-tunings see it."""
+        task: Any = self.task
+        return replace(task, dev=[]) if self.is_cut else task
 
 
 @dataclass(frozen=True)
@@ -397,4 +405,4 @@ def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
             if len(first.train) < rows:
                 limited[f"train of {first.name}"] = (len(first.train), rows)
         check_first_task(first, task)
-    return TaskInput(task, metric, first, limited)
+    return TaskInput(task, metric, first, limited, spec.evaluate_on is not None)

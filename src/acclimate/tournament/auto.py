@@ -7,8 +7,9 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import atomic_folder, read_json_object, write_json
 from acclimate.locks import with_output_lock
 from acclimate.merging.weights import find_folder
@@ -38,10 +39,12 @@ class _State:
 
     Attributes:
         path: The file.
+        options: What identifies the options.
         plan: The plan; None until it is made.
         stages: Stages that were decided, by name.
         ends: Seconds that had been spent when a stage ended, by name.
         parallel: Jobs that run at the same time.
+        name: What identifies the tournament; another one in the same folder, after this was deleted, has another name.
     """
 
     path: Path
@@ -50,6 +53,7 @@ class _State:
     stages: dict[str, Stage] = field(default_factory=dict)
     ends: dict[str, float] = field(default_factory=dict)
     parallel: int = 1
+    name: str = field(default_factory=lambda: uuid4().hex)
     _spent: float = 0.0
     _since: float = field(default_factory=time.monotonic)
 
@@ -69,6 +73,7 @@ class _State:
             state.plan = Plan.from_dict(found["plan"]) if found.get("plan") else None
             state.stages = {name: Stage.from_dict(one) for name, one in found["stages"].items()}
             state.ends = dict(found.get("ends", {}))
+            state.name = found.get("name", options)
         return state
 
     def spent(self) -> float:
@@ -108,7 +113,8 @@ class _State:
         """Write the file."""
         plan = None if self.plan is None else self.plan.to_dict()
         stages = {name: stage.to_dict() for name, stage in self.stages.items()}
-        write_json(self.path, {"options": self.options, "plan": plan, "stages": stages, "ends": self.ends})
+        found = {"options": self.options, "name": self.name, "plan": plan, "stages": stages, "ends": self.ends}
+        write_json(self.path, found)
 
 
 @with_output_lock
@@ -138,7 +144,6 @@ def _auto(options: AutoOptions) -> AutoResult:
         out.mkdir(parents=True, exist_ok=True)
         state.save()
     plan = state.plan
-    print_message("\n".join(describe_plan(plan)), options.progress)
     state.start()
     result = AutoResult(
         plan=plan,
@@ -149,6 +154,7 @@ def _auto(options: AutoOptions) -> AutoResult:
     )
     if options.dry_run:
         return result
+    print_message("\n".join(describe_plan(plan)), options.progress)
     if plan.races:
         race = run_race(
             plan,
@@ -179,7 +185,7 @@ def _auto(options: AutoOptions) -> AutoResult:
         print_message(
             f"Claim: {race.winner.label} against the base model, {len(stage.seeds)} fresh seeds", options.progress
         )
-        reads = stages.count_reads(stage, f"{state.options} {out.absolute()}")
+        reads = stages.count_reads(stage, state.name)
         found = state.run(stage, stages.run)
         used = race_seeds(options.seed) if plan.races else []
         result.claim = claim_of(stage, found, used_seeds=used, reads=reads, limit=options.forget_at_most)
@@ -245,12 +251,14 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
 
 def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
     facts, dev_items = stages.facts(options.minutes, None if options.instruct is None else str(options.instruct))
-    for name in options.methods:
-        lookup(name)
     usable, unwanted = facts.usable, "it is not among --methods"
     if options.methods:
         facts = replace(facts, usable=lambda name: usable(name) if name in options.methods else unwanted)
     entrants, skipped = choose_entrants(facts)
+    known = {str(one.method["name"]) for one in entrants[1:]}
+    known |= {one.label for one in skipped if " " not in one.label}  # the others are variants of lm
+    if strange := next((name for name in options.methods if name not in known), None):
+        raise unknown_name_error("method of a tournament:", strange, known)
     stage = Stage(
         name="timing",
         entrants=entrants,

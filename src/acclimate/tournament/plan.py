@@ -109,7 +109,7 @@ def choose_entrants(facts: Facts) -> tuple[list[Entrant], list[Skipped]]:
     broad = facts.documents >= BROAD * facts.train_rows
     heavy = facts.minutes >= HEAVY_MINUTES
     replay = "General text among the domain text is the best-tested way to forget less."
-    no_replay = None if facts.replayable else "it replays general text, and there is none that is not measured on"
+    no_replay = None if facts.replayable else "it needs general text besides that which forgetting is measured on"
     short = f"its preparation takes long: give {HEAVY_MINUTES} minutes"
     candidates: list[tuple[str, dict[str, Any], str, str | None]] = [
         ("lm, low rate", {"name": "lm", "adapt": {"learning_rate": LOW_RATE}}, "A low rate forgets less.", None),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -32,8 +31,6 @@ from acclimate.tournament.report import RaceRow
 from acclimate.tournament.stages import Scored, Stage, StageResult
 
 CLAIM = "claim"
-FORGETFUL: Any = "forgetful"
-"""Reason to drop an entrant that certainly lost more general text than the limit, whatever its score."""
 Run = Callable[[Stage], StageResult]
 REASONS = {
     "leader": "leads",
@@ -143,11 +140,11 @@ def run_race(
             room=None if room is None else room + 1,
         )
         decisions += [
-            Decision(label, float(scores[label].mean()), 0.0, 1.0, "always" if label == CHEAPEST else FORGETFUL)
+            Decision(label, float(scores[label].mean()), 0.0, 1.0, "always" if label == CHEAPEST else "forgetful")
             for label in forgetful
         ]
         race.rows += _rows(stage, decisions, found, scores, AT_THE_END if is_last else REASONS)
-        goes_on = {one.name for one in decisions if one.goes_on and one.reason != FORGETFUL}
+        goes_on = {one.name for one in decisions if one.goes_on}
         alive = [one for one in alive if one.label in goes_on]
         if room is not None and (room < min(2, len(alive)) or not alive):
             race.notes.append(

@@ -21,7 +21,7 @@ LEVEL = 0.1
 MAX_WEIGHTS = 4_000_000
 """Elements of a block of leave-one-out weights, of shape (left out, items): 32 MB of float64."""
 
-Reason = Literal["leader", "kept", "always", "dip", "worse", "budget"]
+Reason = Literal["leader", "kept", "always", "dip", "worse", "budget", "forgetful"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +31,8 @@ class RungResult:
     Attributes:
         name: Name of the entrant.
         scores: Score of each item on tune, higher is better, shape (seeds, items): see :func:`item_scores`.
-        curves: Losses of general and domain text, each measured from the base model to the end of the adaptation; none
-            for the base model.
+        curves: Losses on held-out text of each adaptation, measured from the base model to its end; none for the base
+            model.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Decision:
         p: One-sided p-value of "not worse than the leader", adjusted for the number of entrants; 1 for the leader.
         reason: Why it goes on (``"leader"``, ``"kept"``: no difference shown, ``"always"``: base or cheapest,
             ``"dip"``: its curve is still in a dip), or not (``"worse"``, ``"budget"``: not shown to be worse, but the
-            budget does not pay for it).
+            budget does not pay for it; ``"forgetful"``: it lost more general text than the limit, whatever its score).
     """
 
     name: str
@@ -68,7 +68,7 @@ class Decision:
     @property
     def goes_on(self) -> bool:
         """Whether the entrant takes part in the next rung."""
-        return self.reason not in ("worse", "budget")
+        return self.reason not in ("worse", "budget", "forgetful")
 
 
 def item_scores(tasks: Sequence[PairedPredictions]) -> np.ndarray:

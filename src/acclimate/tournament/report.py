@@ -13,7 +13,7 @@ from acclimate.records import Record, internal, optional
 from acclimate.report.score_figures import RACE
 from acclimate.results import ReportTable, StudyResults
 from acclimate.tournament.claim import ClaimResult
-from acclimate.tournament.plan import BASE, RACE_SEEDS, Entrant, Plan
+from acclimate.tournament.plan import CLAIM_SEEDS, RACE_SEEDS, Entrant, Plan
 
 if TYPE_CHECKING:
     import pandas
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 RACE_NOTE = (
     "Scores in percent on the half of the dev split that the race reads, means over seeds; gain over the base model "
     "in percentage points; p-value of the test that drops entrants, adjusted for their number; change of the loss on "
-    "held-out domain text and on general text in nats per token. The gains of the race are flattered by the choice."
+    "held-out domain text and on general text in nats per token. Half-way: averaged with the base model. The gains of "
+    "the race are flattered by the choice."
 )
 ENTRANTS_NOTE = "Expected seconds of one model in the last rung, from short adaptations on this machine."
 
@@ -115,7 +116,8 @@ class AutoResult(Reported, Record):
     def verdict(self) -> str:
         """Return one sentence on what is handed back, and why."""
         if self.claim is None:
-            return "The base model is handed back: no entrant was ahead of it in the race."
+            within = "" if self.limit is None else " within the limit of forgetting"
+            return f"The base model is handed back: no entrant was ahead of it in the race{within}."
         claim, gain = self.claim, self.claim.gain
         what = (
             f"{100 * gain.estimate:+.1f} points ({_metric(self.metrics)}), at least {100 * gain.bound:+.1f} with "
@@ -242,11 +244,15 @@ def describe_plan(plan: Plan) -> list[str]:
     """Return the plan in lines: entrants with reasons, rungs, the claim, and what takes no part."""
     lines = [f"{len(plan.entrants)} entrants:"]
     lines += [f"  {one.label}: {one.reason}" for one in plan.entrants]
-    lines += [f"  not {one.label}: {one.reason}" for one in plan.skipped]
+    if plan.skipped:
+        lines += ["Left out:", *(f"  {one.label}: {one.reason}" for one in plan.skipped)]
     if plan.races:
-        rungs = ", ".join(f"{rung.tokens:,} tokens (at most {rung.width} besides {BASE})" for rung in plan.rungs)
-        lines.append(f"Race, at most {plan.race_seconds / 60:.0f} minutes of work: {rungs}; {RACE_SEEDS} seeds")
+        rungs = ", ".join(
+            f"{rung.tokens:,} tokens (the base model and at most {rung.width} others)" for rung in plan.rungs
+        )
+        lines.append(f"Race, at most {plan.race_seconds / 60:.0f} minutes of work, {RACE_SEEDS} seeds each: {rungs}")
     lines.append(
-        f"Claim, {plan.claim_seconds / 60:.0f} minutes of work or more: {plan.tokens:,} tokens with fresh seeds"
+        f"Claim, at least {plan.claim_seconds / 60:.0f} minutes of work: {plan.tokens:,} tokens, {CLAIM_SEEDS} fresh "
+        "seeds or more"
     )
     return [*lines, *plan.notes]

@@ -20,7 +20,7 @@ from acclimate.files import write_text
 from acclimate.model_kinds import kind_of_checkpoint
 from acclimate.models.checkpoints import load_config
 from acclimate.progress import print_message
-from acclimate.records import Record
+from acclimate.records import Record, fingerprint
 from acclimate.results import StudyResults
 from acclimate.rows import LossRow
 from acclimate.study.budget import time_adaptation
@@ -39,7 +39,17 @@ from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.lm_loss import LmLossJob, TextLoss
 from acclimate.study.summary import TaskResult, scoring_of, summarize
 from acclimate.tournament.confirming import count_reads
-from acclimate.tournament.plan import BASE, CHEAPEST, Entrant, Facts, Price, Prices, Skipped, choose_entrants
+from acclimate.tournament.plan import (
+    BASE,
+    CHEAPEST,
+    Entrant,
+    Facts,
+    Price,
+    Prices,
+    Skipped,
+    afterwards,
+    choose_entrants,
+)
 
 PILOT_SHARE, PILOT_SECONDS = 0.003, (2.0, 15.0)
 """Share of the time for which each entrant is adapted to time it, and the least and most seconds of that."""
@@ -249,7 +259,14 @@ class Stages:
         """
         entrants, _ = choose_entrants(Facts(kind="", documents=0, train_rows=1, replayable=False, minutes=minutes))
         study = stage_study(
-            self.base, Stage(name="plan", entrants=entrants[:1], tokens=1, seeds=[0], evaluate_on="dev")
+            self.base,
+            Stage(
+                name="plan",
+                entrants=[*entrants[:2], *afterwards(entrants[1], instruct)],
+                tokens=1,
+                seeds=[0],
+                evaluate_on="dev",
+            ),
         )
         inputs, _ = self._read(study)
         (model,), (domain,) = inputs.config.models, inputs.config.domains
@@ -277,14 +294,17 @@ class Stages:
             usable=usable,
         ), sum(len(task.test) for task in tasks)
 
-    def count_reads(self, stage: Stage, run: str) -> int:
-        """Record that a run reads the items of a stage, and return how often they have been read, this time included.
+    def count_reads(self, stage: Stage, tournament: str) -> int:
+        """Record that the items of a stage are read, and return how often they have been, this time included.
+
+        A tournament that trains its stage again, because a text or the model has changed, reads them again.
 
         Args:
             stage: The stage.
-            run: What identifies the run.
+            tournament: What identifies the tournament.
         """
         inputs, _ = self._read(stage_study(self.base, stage))
+        run = f"{tournament} {fingerprint(sorted(plan_jobs(inputs).jobs))}"
         return max(count_reads(found.task, run) for found in inputs.tasks.values())
 
     def write_report(self, found: StageResult) -> None:

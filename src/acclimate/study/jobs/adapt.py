@@ -319,7 +319,7 @@ def adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place
         method=oldest_name(method.name),
         parameters=found.parameters,
         corpus=inputs.task_corpora[here] if found.reads == "task" else inputs.corpus(here[0], method.label),
-        task=inputs.tasks[here].task if found.needs_task else None,
+        task=inputs.tasks[here].visible if found.needs_task else None,
         heldout=inputs.heldout[here[0]] if given.get("heldout_every") or "measuring" in settings else None,
         settings=settings,
         options={**given, "settings": method.parameters or None},

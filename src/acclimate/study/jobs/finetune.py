@@ -98,7 +98,7 @@ class FinetuneJob(Job):
         settings, options = finetune_settings(inputs, home, task)
         found = inputs.tasks[home, task.name]
         tuned = replace(place, task=task.name, seed=seed)
-        data: dict[str, Any] = {"task": found.task, "first": found.first, "settings": settings, "seed": seed}
+        data: dict[str, Any] = {"task": found.visible, "first": found.first, "settings": settings, "seed": seed}
         positive = task.review.positive if task.review and home != OTHER else None
         return cls(place=tuned, model=model, options=options, positive=positive, **data)
 

@@ -149,7 +149,7 @@ class LikelihoodJob(Job):
 
         for home, spec in _specs(inputs):
             check_causal(inputs, f"'likelihood' of the task '{spec.name}'")
-            task = inputs.tasks[home, spec.name].task
+            task = inputs.tasks[home, spec.name].visible
             if task.scoring().kind != "single_label":
                 raise UserError(
                     f"study: 'likelihood' of the task '{spec.name}' needs one label per text; remove it there."
@@ -173,7 +173,7 @@ class LikelihoodJob(Job):
         if not tasks or not reads_prompts(planner, subject):
             return
         for home, task in tasks:
-            found = planner.inputs.tasks[home, task.name].task
+            found = planner.inputs.tasks[home, task.name].visible
             assert task.likelihood is not None
             settings = task.likelihood.model_dump()
             job = cls(place=subject.place, model=subject.model, task=found, settings=settings)

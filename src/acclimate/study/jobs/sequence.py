@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from acclimate.corpus import Corpus
-from acclimate.errors import UserError
+from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.sequences import sequence_measures, spread_over_runs
 from acclimate.options.training import BUDGETS
 from acclimate.sequence_rows import SequenceOrder, SequenceRow
@@ -95,7 +95,13 @@ class SequenceJobs(Job):
                 for _, task in inputs.methods[label].scopes(domain)
             ):
                 raise UserError(f"study: sequence: '{label}' adapts to each task separately; name other methods.")
-        domain_orders(inputs)
+        (order, *_), domains = domain_orders(inputs), inputs.config.domains
+        without = [domain.name for domain in domains if domain.name in order and not domain.tasks]
+        if spec.scores != "none" and 0 < len(without) < len(order):
+            warn_once(
+                f"study: sequence: {', '.join(without)} without a task: scores have measures only if every domain has "
+                "one, so only losses are measured. Set 'scores: none' to fine-tune nothing."
+            )
 
     @classmethod
     def finish(cls, planner: Planner) -> None:
