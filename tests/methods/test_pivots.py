@@ -68,6 +68,9 @@ def test_words_of_both_domains_that_tell_the_label_are_found(tiny_bert, tmp_path
     assert "Pivots: 2 of" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(UserError, match="No word occurs in 50 texts of the task 'foods' and of the corpus"):
         adapt(tiny_bert, Corpus.of(TARGET), "pivots", tmp_path / "x", settings={"least": 50}, **options)
+    rare = Corpus.of(["good food", "bad soup"])  # frequent in the source only
+    with pytest.raises(UserError, match="No word occurs in 3 texts"):
+        adapt(tiny_bert, rare, "pivots", tmp_path / "x", settings=chosen, **options)
     several = Task.of("several", [{"text": "good food", "label": ["a", "b"]}] * 3, [{"text": "bad", "label": ["a"]}])
     with pytest.raises(UserError, match="one label per text"):
         adapt(tiny_bert, Corpus.of(TARGET), "pivots", tmp_path / "x", **{**options, "task": several})
