@@ -220,6 +220,7 @@ BUDGET = {"plan": "budget", "budgets": [{"decision": "annotate"}], "lines": ["Be
 SCHEDULE = {
     **{"plan": "schedule", "refused": "", "difference": {"low": 0.1, "high": 0.2}, "lines": ["Lowest loss: linear."]},
     "best": "linear steps=900 peak=0.0003 warmup=0.1",
+    "loss": "heldout",
 }
 
 
@@ -233,6 +234,7 @@ SCHEDULE = {
         (FALLS, SAME, None, ({**RATIO, "share": {"value": None}},), "adapt", {}),
         (FALLS, SAME, FALLS, (RATIO, SCHEDULE), "adapt", {"replay_share": 0.3, "steps": 900, "learning_rate": 3e-4}),
         (FALLS, SAME, FALLS, ({**SCHEDULE, "difference": {"low": -0.1, "high": 0.2}},), "adapt", {}),
+        (FALLS, SAME, FALLS, ({**SCHEDULE, "loss": "general"},), "adapt", {}),
         (FALLS, SAME, FALLS, (BUDGET,), "label more", {}),
         (FALLS, SAME, FALLS, ({**BUDGET, "budgets": [{"decision": "adapt"}]},), "adapt", {}),
         (FALLS, SAME, SAME, (), "task text", {}),

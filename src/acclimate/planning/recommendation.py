@@ -130,8 +130,10 @@ def _add_replay(made: Recommendation, pilot: Mapping[str, Any] | None, ratio: Ma
 
 
 def _add_schedule(made: Recommendation, schedule: Mapping[str, Any] | None) -> None:
-    """Add steps and learning rate of a plan that shows one schedule to be better than the others."""
-    if schedule is None or schedule["refused"] or not (schedule["difference"] or {"low": 1})["low"] > 0:
+    """Add steps and learning rate of a plan that shows one schedule to be better for the domain than the others."""
+    if schedule is None or schedule["refused"] or schedule["loss"] == "general":
+        return
+    if not (schedule["difference"] or {"low": 1})["low"] > 0:
         return
     shape, *settings = schedule["best"].split()
     given = dict(setting.split("=") for setting in settings)
