@@ -152,6 +152,7 @@ def test_the_paper_in_numbers(load):
     assert {name for name, metric in metrics.items() if metric == "micro_f1"} == {"ChemProt"}
 
 
+@pytest.mark.slow
 def test_the_grids_of_doktra(load):
     """Choi et al., 3.2 and A.1: each of the three grids with three seeds."""
     inputs, _ = load("doktra/paper.yaml")
@@ -167,6 +168,7 @@ def test_the_grids_of_doktra(load):
     assert search.distill["learning_rate"] == search.finetune["learning_rate"] == [6e-6, 8e-6, 1e-5]
 
 
+@pytest.mark.slow
 def test_students_of_doktra_are_fine_tuned_as_the_row_without_distillation(load):
     _, graph = load("doktra/small.yaml")
     plain = [job.options for job in jobs(graph, "finetune") if job.needs is None]
@@ -185,6 +187,7 @@ def test_selective_masking_is_compared_at_equal_steps(load):
     assert {task.limited["train"][0] for task in inputs.tasks.values() if task.limited} == {600}
 
 
+@pytest.mark.slow
 def test_tapt_and_tapter_read_the_text_of_each_task(load):
     for name, tasks in (("tapter/small.yaml", 3), ("tapter/paper.yaml", 1), ("tapter/paper-squad.yaml", 1)):
         inputs, graph = load(name)
@@ -210,6 +213,7 @@ def test_tapter_has_the_settings_of_each_task_and_an_adaptation_for_each_seed(lo
         assert seeds == {(seed, seed) for seed in range(1, 10)}
 
 
+@pytest.mark.slow
 def test_the_rows_of_selective_masking_differ_in_one_thing_at_a_time(load):
     inputs, _ = load("selective/paper.yaml")
     given = {label: method.parameters for label, method in inputs.methods.items()}
@@ -222,6 +226,7 @@ def test_the_rows_of_selective_masking_differ_in_one_thing_at_a_time(load):
         assert {key for key, value in given[first].items() if value != given[second][key]} == expected
 
 
+@pytest.mark.slow
 def test_the_ablations_of_doktra(load):
     """Choi et al., Tables 5 and 6: rows differ in the teacher's penalty and the objective only."""
     _, graph = load("doktra/ablation.yaml")
@@ -244,6 +249,7 @@ def test_the_ablations_of_doktra(load):
     assert penalties == {"chemprot": 0, "chemprot-cpl": 0.5, "ddi": 0}
 
 
+@pytest.mark.slow
 def test_doktra_beside_tapt_and_pre_training_on_the_domain(load):
     """Choi et al., Tables 3 and 4, with the settings of the appendix."""
     inputs, graph = load("doktra/in-domain.yaml")

@@ -80,7 +80,7 @@ def documents() -> list[docstrings.Document]:
 
 @pytest.mark.parametrize(
     "file",
-    [pytest.param(file, marks=pytest.mark.slow) if file.stem == "own-method" else file for file in NOTEBOOKS],
+    [pytest.param(file, marks=pytest.mark.slow) if file.stem != "first-adaptation" else file for file in NOTEBOOKS],
     ids=lambda file: file.stem,
 )
 def test_a_notebook_runs_on_a_tiny_model(file, documents, tiny_bert, tmp_path, monkeypatch):

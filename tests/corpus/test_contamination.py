@@ -197,6 +197,7 @@ def test_a_split_of_a_clean_corpus_is_clean():
     assert sorted([*one, *other]) == sorted(texts)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus():
     def peak(count: int) -> int:
         documents = (f"{TEXT} {number} " + "and more of it " * 50 for number in range(count))

@@ -139,6 +139,7 @@ def test_texts_are_iterated_once_per_epoch():
         assert np.array_equal(listed.wv.vectors_vocab, other.wv.vectors_vocab)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_text_size():
     read = ReiterableTexts(lambda: (" ".join(f"word{number % 500}" for number in range(1_000)) for _ in range(300)))
     tracemalloc.start()

@@ -143,7 +143,7 @@ def changed(value, data):
         return value
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=SHARED)
+@settings(max_examples=25, deadline=None, suppress_health_check=SHARED)
 @given(data=st.data())
 def test_any_change_to_a_study_file_is_accepted_or_a_user_error(tmp_path_factory, data):
     place = tmp_path_factory.mktemp("any")

@@ -220,6 +220,7 @@ def opinions():
     return Task.of("opinions", rows(96), rows(20), rows(20))
 
 
+@pytest.mark.slow
 def test_a_task_adds_selective_masking_and_marks_important_tokens(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     quick = {

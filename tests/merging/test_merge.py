@@ -204,6 +204,7 @@ def test_the_ends_are_copies(llamas, tmp_path):
     assert all(torch.equal(value, expected[name]) for name, value in state(tmp_path / "mixed").items())
 
 
+@pytest.mark.slow
 @each("kind", [*DECODERS, *ENCODERS])
 def test_every_architecture_computes_what_its_averaged_weights_compute(tmp_path, kind):
     a, base = (save_tiny(kind, tmp_path / f"{seed}", seed) for seed in (1, 2))

@@ -130,6 +130,7 @@ def test_exactly_the_predicted_tokens_are_masked_and_the_summary_is_saved(
     load_language_model(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_marginal_criterion_finds_the_decisive_words(tiny_bert, tmp_path, batches, fresh_cache):
     run(tiny_bert, tmp_path / "out", settings={"criterion": "marginal", "epsilon": 0.2}, batch_size=40, steps=1)
     tokens = [token for *_, labels in texts_of(batches) for token in labels[labels != -100]]
@@ -137,6 +138,7 @@ def test_the_marginal_criterion_finds_the_decisive_words(tiny_bert, tmp_path, ba
     assert np.isin(tokens, decisive).mean() > 0.6, "only one token in seven is decisive"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacement", ["static", "dynamic"])
 def test_static_masking_is_the_same_in_every_epoch(tiny_bert, tmp_path, batches, replacement):
     run(tiny_bert, tmp_path / replacement, settings={"replacement": replacement}, steps=20, batch_size=40)
@@ -166,6 +168,7 @@ def test_a_cap_masks_at_most_that_share(tiny_bert, tmp_path, batches):
     assert json.loads((tmp_path / "out" / "selective.json").read_text())["masking"]["masked"] <= 40
 
 
+@pytest.mark.slow
 def test_stages_are_cached_and_an_interrupted_one_is_recomputed(tiny_bert, tmp_path, monkeypatch):
     calls = []
     for module, name in (
@@ -292,6 +295,7 @@ def test_the_parameters_of_the_stages_have_the_defaults_of_their_options():
     assert (one.token_training.max_length, one.token_training.class_weight, one.token_training.epochs) == (77, 2, 3)
 
 
+@pytest.mark.slow
 def test_distributed_runs_read_the_stages_from_the_cache(tiny_bert, tmp_path, fresh_cache):
     """The stages run in one process only, so a distributed run that finds none cached is an error."""
     loaded, second = load_language_model(tiny_bert), ProcessGroup(1, 2)

@@ -239,6 +239,7 @@ OWN = {
 }
 
 
+@pytest.mark.slow
 @each("kind", OWN)
 def test_plain_lm_adapts_encoders_that_keep_their_own_attention(kind, tmp_path):
     torch.manual_seed(0)

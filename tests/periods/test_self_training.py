@@ -145,7 +145,7 @@ def test_a_corpus_carries_labels_beyond_the_last_labelled_period(words, tiny_ber
     [
         ([row | {"text_pair": "b"} for row in drifting_rows()], "does not give classes to single texts"),
         ([row | {"label": n + 0.5} for n, row in enumerate(drifting_rows())], "does not give classes"),
-        (drifting_rows((2010,)), "1 period of at least 20 rows"),
+        (drifting_rows((2010,)), "2 periods of at least 20 rows are needed, but there is 1"),
     ],
 )
 def test_tasks_that_cannot_be_labelled_are_refused(rows, message, tiny_bert, tmp_path):

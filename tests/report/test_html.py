@@ -213,6 +213,7 @@ def test_a_study_can_leave_out_its_text(full, monkeypatch):
     assert "Masked text" not in render(replace(full, masked=[]))
 
 
+@pytest.mark.slow
 def test_many_methods_have_space_and_different_colours(results, full_page, recwarn):
     page = render(crowded(results, 20))
     assert [str(warning.message) for warning in recwarn] == []  # matplotlib warns if no space is left for axes

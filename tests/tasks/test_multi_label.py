@@ -130,6 +130,7 @@ def learned(tiny_bert, tmp_path_factory):
     return finetune(tiny_bert, words_task(train=384), out=out, seed=1, **options, **QUICK), out
 
 
+@pytest.mark.slow
 def test_a_multi_label_task_is_learned(learned):
     result, _ = learned
     assert result.kind == "multi_label" and result.scoring["classes"] == 2

@@ -114,6 +114,7 @@ def test_a_kill_loses_or_duplicates_no_value(tiny_bert, tmp_path, at):
     assert held(tmp_path / "cut") == held(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_measuring_is_not_counted_as_training(tiny_bert, tmp_path, monkeypatch):
     import time
 

@@ -232,6 +232,7 @@ def test_defaults_and_account_of_each_kind(stories, tiny_bert, tmp_path, capsys)
     assert again.rows is None, "explicit defaults are the same run"
 
 
+@pytest.mark.slow
 def test_generation_stops_by_itself(stories, tmp_path, monkeypatch):
     """Trained on 50 short texts; without end tokens, the model goes on."""
     names = "Tom Lily Ben Mia Sam Anna Max Sue Tim Kate".split()

@@ -188,6 +188,7 @@ def test_an_early_stopped_model_can_be_adapted(tmp_path):
     assert result.steps == 2
 
 
+@pytest.mark.slow
 def test_a_time_budget_keeps_the_steps_it_reaches(tmp_path):
     result = run(tmp_path / "out", steps=None, max_minutes=0.03, keep_steps=[1, 10**7])
     assert 1 < result.steps < 10**6

@@ -143,6 +143,7 @@ def test_sums_take_little_extra_memory(monkeypatch):
         assert parameter.grad.eq(expected).all() and parameter.grad.dtype == parameter.dtype
 
 
+@pytest.mark.slow
 def test_a_mix_has_the_same_shares_and_weights(together, tmp_path):
     options = {**SHORT, "steps": 4, "batch_size": 8, **mixed()}
     result = adapt(together / "still", Corpus.of(DOCUMENTS), "mlm", tmp_path / "alone", **options)
@@ -168,7 +169,8 @@ def test_one_process_writes_and_nothing_is_left_over(together):
         steps = [json.loads(line)["step"] for line in lines]
         assert steps
         assert steps == sorted(set(steps)), "each once"
-    assert not list(together.glob(".*"))
+    left = {path.name for path in together.glob(".*")}
+    assert left <= {".fewer.work"}, "all but that of the run that is killed, and continued by another test"
     assert read_json(together / "dga" / "acclimate.json")["result"]["losses"].keys() >= {"mlm", "contrast"}
     assert read_json(together / "timed" / "acclimate.json")["result"]["steps"] >= 1
 
@@ -354,6 +356,7 @@ def test_a_single_process_is_unchanged():
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.slow
 def test_fine_tuning_is_that_of_one_process(together, tmp_path):
     """Without dropout, also if a step leaves a process without rows."""
     options = {"epochs": 2, "batch_size": 7, "select": "dev", "precision": "fp32", "progress": False, "seed": 3}

@@ -336,6 +336,9 @@ class StudyConfig(Strict):
             return cls.model_validate(value)
         except ValidationError as error:
             raise UserError(f"{where}: {' '.join(_explain(error, cls).split())}") from error
+        except UnicodeEncodeError as error:  # pydantic cannot write such a value into its message
+            wrong = ascii(error.object[error.start : error.end])
+            raise UserError(f"{where}: {wrong} in a value is not a character of any text. Remove it.") from error
 
     def relative_to(self, folder: Path) -> StudyConfig:
         """Return a copy with relative paths resolved against ``folder``; names on the Hub are unchanged."""

@@ -174,6 +174,7 @@ def test_a_learned_connector_and_schedules(teacher, undertrained):
     assert each.disagreement[1:] != shared.disagreement[1:]
 
 
+@pytest.mark.slow
 @each("kind", sorted(ENCODERS))
 def test_every_architecture_can_be_a_student(teacher, encoders, kind):
     task = keyword_task(train=8, test=4)
@@ -215,6 +216,7 @@ def test_equal_widths_need_no_connector(teacher, tiny_bert):
     assert (result.connector, result.units) == ("none", 32)
 
 
+@pytest.mark.slow
 def test_models_without_a_classifier_are_fine_tuned_first(tiny_bert, student, tmp_path):
     kept = tmp_path / "teacher"
     options = {"teacher_epochs": 8, "teacher_learning_rate": 3e-3, "epochs": 2, **FAST}
@@ -322,6 +324,7 @@ def test_the_same_weights_with_another_configuration_are_another_model(
     assert (after.student_metrics, after.probabilities) == (anew.student_metrics, anew.probabilities)
 
 
+@pytest.mark.slow
 def test_an_unusable_cache_only_costs_time(tiny_bert, student, monkeypatch, tmp_path, caplog):
     options = {"epochs": 2, "distill_share": 0.5, "teacher_epochs": 1, **FAST}
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
