@@ -90,6 +90,7 @@ def test_distillation(accelerator, tiny_bert, tmp_path, options):
     assert result.distilled_epochs == 1
 
 
+@pytest.mark.slow
 def test_measures(accelerator, tiny_bert, tmp_path):
     assert language_model_loss(tiny_bert, DOCUMENTS, max_length=24)["nats"] > 0
     domains = {"a": Corpus.of(DOCUMENTS[:12]), "b": Corpus.of(DOCUMENTS[12:])}

@@ -40,6 +40,7 @@ def shown(report) -> str:
     return console.export_text()
 
 
+@pytest.mark.slow
 def test_report_tensors_and_figures_agree(tiny_bert, tmp_path):
     result = inspect_importance(
         tiny_bert, domains("food", "papers", "wine"), tmp_path / "out", parts="H,I", seeds=[0, 4], **SHORT

@@ -139,6 +139,7 @@ def test_the_example_of_the_page_is_a_valid_study():
     assert config.sections["distill"][1].settings == {"objective": "kl"}
 
 
+@pytest.mark.slow
 def test_adapt_and_distill_in_one_file(folder):  # noqa: F811
     save_tiny("bert", folder / "model")
     save_student(folder / "student")

@@ -83,6 +83,7 @@ def test_impossible_studies_are_refused_before_training(folder, said, instead, w
     assert not (folder / "out" / "jobs").exists()
 
 
+@pytest.mark.slow
 def test_the_text_of_the_task_and_held_out_text(folder):
     save_tiny("bert", folder / "model")
     path = write_study(folder, "[none, tapt, {name: dapt+tapt, task_steps: 1}]")
