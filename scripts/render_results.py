@@ -52,6 +52,11 @@ def sections(results: StudyResults) -> dict[str, str]:
     return {title: text.partition("\nFinished ")[0].strip() for title, text in tables.items()}
 
 
+def estimate(found: Any, factor: float, digits: int = 1) -> str:
+    """Return a difference with its interval in brackets, multiplied by a factor."""
+    return f"{signed(factor * found.difference, digits)} ({interval_text(found, factor, digits)})"
+
+
 def render(folder: Path) -> str:
     """Return the page of a folder."""
     results = StudyResults.load(folder / "results.json")
@@ -75,7 +80,7 @@ def render(folder: Path) -> str:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    environment.filters |= {"plain": plain, "signed": signed, "interval": interval_text}
+    environment.filters |= {"plain": plain, "signed": signed, "interval": interval_text, "estimate": estimate}
     return environment.from_string((folder / TEMPLATE).read_text(encoding="utf-8")).render(
         results=results, summary=summarize(results), section=section, score=score, loss=loss, **planning
     )

@@ -21,10 +21,11 @@ from tests.hostile.table_usage import USAGE
 TABLE = {**INPUTS, **USAGE, **DECODERS}
 LONG = ("adapters", "decoders", "measurements", "replay")
 """Topics whose inputs differ least from those of others; they are checked with the slow tests."""
-SLOW = {True: pytest.mark.slow, False: ()}
 
 
-@pytest.mark.parametrize("topic", [pytest.param(topic, marks=SLOW[topic in LONG]) for topic in sorted(TABLE)])
+@pytest.mark.parametrize(
+    "topic", [pytest.param(topic, marks=pytest.mark.slow if topic in LONG else ()) for topic in sorted(TABLE)]
+)
 def test_hostile_inputs_end_as_they_should(topic, tiny_bert, tmp_path):
     failures = []
     for number, case in enumerate(TABLE[topic]):

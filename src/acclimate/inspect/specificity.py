@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from acclimate.corpus import Corpus
 from acclimate.corpus.documents import as_corpus, subsample_documents
 from acclimate.errors import UserError
 from acclimate.evaluation.lm_loss import language_model_loss
@@ -20,9 +21,10 @@ from acclimate.methods import get, lookup
 from acclimate.model_kinds import get_kind
 from acclimate.options import verb
 from acclimate.options.effects import InspectSpecificityOptions
+from acclimate.options.inspection import AdviseOptions
 from acclimate.results import Measurements
-from acclimate.tasks.kinds import open_task, task_text
-from acclimate.training import adapt
+from acclimate.tasks.kinds import LabelledTask, open_task, task_text
+from acclimate.training import AdaptResult, adapt
 from acclimate.version import __version__
 
 Loss = Mapping[str, Any]
@@ -57,7 +59,7 @@ def _inspect_specificity(options: InspectSpecificityOptions) -> Measurements:
     check_report_file(options.out)
     if (options.after is None) == (options.corpus is None):
         raise UserError("Give either the adapted model with --after, or domain text for a pilot with --corpus.")
-    if options.after is None and (not lookup(options.method).trains or get(options.method).stages()):
+    if options.after is None and not can_pilot(options.method):
         raise UserError(f"The method '{options.method}' cannot run a pilot; choose one that trains in one stage.")
     task = open_task(options.task, options, text_column=None)
     general = subsample_documents(as_corpus(options.general, options.text_column, options.encoding), options.documents)
@@ -68,19 +70,8 @@ def _inspect_specificity(options: InspectSpecificityOptions) -> Measurements:
         adapted: str | Path | None = options.after
         if adapted is None:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-pilot-")))
-            adapted = adapt(
-                options.before,
-                as_corpus(options.corpus, options.text_column, options.encoding),
-                options.method,
-                work / "pilot",
-                task=task if lookup(options.method).needs_task else None,
-                steps=options.pilot_steps,
-                batch_size=options.batch_size,
-                learning_rate=options.learning_rate,
-                max_length=options.max_length,
-                seed=options.seed,
-                progress=options.progress,
-            ).out
+            text = as_corpus(options.corpus, options.text_column, options.encoding)
+            adapted = run_pilot(options.before, text, options, work / "pilot", task).out
         after = {name: language_model_loss(adapted, some, max_length=options.max_length)
                  for name, some in texts.items()}  # fmt: skip
     causal = not get_kind(before["task"]["kind"]).uses_masking
@@ -105,6 +96,45 @@ def _inspect_specificity(options: InspectSpecificityOptions) -> Measurements:
 
 
 inspect_specificity = verb(InspectSpecificityOptions, _inspect_specificity)
+
+
+def can_pilot(method: str) -> bool:
+    """Return whether a method trains in one stage, which a pilot can run."""
+    return lookup(method).trains and not get(method).stages()
+
+
+def run_pilot(
+    model: str | Path,
+    text: Corpus,
+    options: AdviseOptions | InspectSpecificityOptions,
+    out: Path,
+    task: LabelledTask | None,
+    **measuring: Any,
+) -> AdaptResult:
+    """Adapt a model for a few steps.
+
+    Args:
+        model: The model.
+        text: Domain text.
+        options: The method, steps and settings of the pilot.
+        out: Folder of the adapted model.
+        task: The task, for methods that need one.
+        **measuring: Options of :func:`acclimate.adapt` for measurements during the pilot.
+    """
+    return adapt(
+        model,
+        text,
+        options.method,
+        out,
+        task=task if lookup(options.method).needs_task else None,
+        steps=options.pilot_steps,
+        batch_size=options.batch_size,
+        learning_rate=options.learning_rate,
+        max_length=options.max_length,
+        seed=options.seed,
+        progress=options.progress,
+        **measuring,
+    )
 
 
 def gains_of_texts(before: Loss, after: Loss) -> tuple[np.ndarray, np.ndarray]:

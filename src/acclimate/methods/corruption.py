@@ -21,7 +21,8 @@ from acclimate.methods import register
 from acclimate.methods.labelled import LabelledMethod
 from acclimate.methods.tapter.target_vectors import DecodedDocuments
 from acclimate.models import encode
-from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View, mean_pool
+from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, mean_pool
+from acclimate.objectives.supervised import DrawnObjective
 from acclimate.training.method import AdaptContext
 
 MAX_DOCUMENTS = 50_000
@@ -111,7 +112,7 @@ class DocumentReader(nn.Module):
         return self.sentence(states), self.document(mean)
 
 
-class CorruptionDetection(Objective):
+class CorruptionDetection(DrawnObjective):
     """Mean over drawn documents of CE(document) + sentence_weight x mean over its sentences of CE(sentence).
 
     One head predicts whether a document is corrupted, the other one whether a sentence is not where it belongs. A
@@ -141,20 +142,14 @@ class CorruptionDetection(Objective):
             sentence_weight: Factor of the loss of sentences (released code of USDA: 0.01).
             readings: Tokens of a drawn document, in texts of the corpus.
         """
+        super().__init__(drawing, weight)
         self.model, self.sentences, self.reader = model, sentences, reader
-        self.weight, self.sentence_weight, self.readings = weight, sentence_weight, readings
-        self.view = View(drawing)
-        self.views = (self.view,)
-
-    def count(self, batch: Batch) -> int:
-        """Return the number of texts; one document is drawn for each."""
-        return batch.texts
+        self.sentence_weight, self.readings = sentence_weight, readings
 
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed losses."""
         batch = outputs.batch
-        known = batch.host.view_input(self.view.tokens).known
-        assert known is not None, "documents have sentences"
+        known = self.known(batch)
         most = known.shape[1] // 2
         shown, moved, corrupted = known[:, :most], known[:, most:-1], known[:, -1]
         real = batch.on_device(shown >= 0)

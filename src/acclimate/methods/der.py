@@ -20,6 +20,7 @@ from acclimate.methods import Method, register
 from acclimate.models import encode, language_head, step_context
 from acclimate.models.batching import logit_rows
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective, Outputs, View
+from acclimate.objectives.supervised import known_numbers
 from acclimate.objectives.vocabulary import cross_entropy
 from acclimate.training.carried import share_memory
 from acclimate.training.method import AdaptContext
@@ -70,9 +71,7 @@ class _Replay(Objective):
 
     def drawn(self, batch: Batch) -> list[Example]:
         """Return the drawn texts, in the order of their rows."""
-        known = batch.host.view_input(self.view.tokens).known
-        assert known is not None, "kept texts have an index"
-        return [self.kept.examples[index] for index in known[:, 0].tolist()]
+        return [self.kept.examples[index] for index in known_numbers(batch, self.view)[:, 0].tolist()]
 
     def count(self, batch: Batch) -> int:
         """Return the number of predicted tokens."""

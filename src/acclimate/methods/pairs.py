@@ -18,6 +18,7 @@ from acclimate.methods import register
 from acclimate.methods.labelled import LabelledMethod
 from acclimate.objectives import BatchObjective, Objective, Outputs, PoolingHead, View
 from acclimate.objectives.contrast import similarities
+from acclimate.objectives.supervised import known_numbers
 from acclimate.training.method import AdaptContext
 
 
@@ -86,8 +87,7 @@ class PairContrast(BatchObjective):
     def represent(self, outputs: Outputs) -> Tensor:
         """Return the vectors of both texts, followed by the index of each: (texts, 2, width + 1)."""
         vectors = torch.stack([outputs.pooled(view, self.pooling) for view in self.views], dim=1)
-        known = outputs.batch.host.view_input(self.views[0].tokens).known
-        assert known is not None, "pairs have indices"
+        known = known_numbers(outputs.batch, self.views[0])
         return torch.cat([vectors, outputs.batch.on_device(known)[..., None].to(vectors.dtype)], dim=-1)
 
     def loss(self, representations: Tensor) -> Tensor:

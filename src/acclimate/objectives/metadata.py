@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from acclimate.masking import DrawTriplets
-from acclimate.objectives.base import Batch, Objective, Outputs, View
-from acclimate.objectives.supervised import ClassificationHeads
+from acclimate.objectives.base import Outputs
+from acclimate.objectives.supervised import ClassificationHeads, DrawnObjective
 
 
-class DocumentMetadata(Objective):
+class DocumentMetadata(DrawnObjective):
     """Mean over triplets of the triplet margin loss plus the cross-entropies of all levels of all three documents.
 
     The encoder reads a document as the frozen vectors of its sentences, each in the place of a token embedding, so a
@@ -47,21 +47,14 @@ class DocumentMetadata(Objective):
             weight: Factor of the term.
             margin: Margin of the triplet loss.
         """
+        super().__init__(triplets, weight)
         self.model, self.documents, self.codes = model, documents, codes
-        self.projection, self.heads, self.weight, self.margin = projection, heads, weight, margin
-        self.view = View(triplets)
-        self.views = (self.view,)
-
-    def count(self, batch: Batch) -> int:
-        """Return the number of texts; one triplet is drawn for each."""
-        return batch.texts
+        self.projection, self.heads, self.margin = projection, heads, margin
 
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed losses."""
         batch = outputs.batch
-        known = batch.host.view_input(self.view.tokens).known
-        assert known is not None, "triplets have indices"
-        chosen = known.T.flatten()  # all anchors, then all positives, then all negatives
+        chosen = self.known(batch).T.flatten()  # all anchors, then all positives, then all negatives
         vectors = self.encode([self.documents[index] for index in chosen.tolist()])
         anchor, positive, negative = vectors.chunk(3)
         loss = nn.functional.triplet_margin_loss(anchor, positive, negative, self.margin, reduction="sum")

@@ -32,7 +32,31 @@ class ClassificationHeads(nn.ModuleList):
         super().__init__(heads)
 
 
-class DrawnClassification(Objective):
+def known_numbers(batch: Batch, view: View) -> Tensor:
+    """Return what the drawing of a view knows of each text (texts, numbers), on the CPU."""
+    known = batch.host.view_input(view.tokens).known
+    assert known is not None, "a drawing knows something of each text"
+    return known
+
+
+class DrawnObjective(Objective):
+    """A mean over what a :class:`acclimate.masking.Drawing` adds to a step, one thing for each text."""
+
+    def __init__(self, drawing: Drawing, weight: float) -> None:
+        """Set up the view of what is drawn."""
+        self.weight, self.view = weight, View(drawing)
+        self.views = (self.view,)
+
+    def count(self, batch: Batch) -> int:
+        """Return the number of texts; one thing is drawn for each."""
+        return batch.texts
+
+    def known(self, batch: Batch) -> Tensor:
+        """Return what the drawing knows of each thing drawn, such as its label (texts, numbers), on the CPU."""
+        return known_numbers(batch, self.view)
+
+
+class DrawnClassification(DrawnObjective):
     """Mean over drawn texts of their cross-entropy, in nats, or in units of log(number of classes of their task).
 
     In the latter unit a uniform prediction costs 1 in every task (Muppet, Aghajanyan et al., EMNLP 2021).
@@ -55,22 +79,14 @@ class DrawnClassification(Objective):
             per_log_classes: Whether losses are divided by log(classes).
             name: Name of the term.
         """
-        self.name = name
-        self.heads, self.weight = heads, weight
+        super().__init__(examples, weight)
+        self.name, self.heads = name, heads
         self.scales = [math.log(head.out_features) if per_log_classes else 1.0 for head in heads]  # type: ignore[arg-type]
-        self.view = View(examples)
-        self.views = (self.view,)
-
-    def count(self, batch: Batch) -> int:
-        """Return the number of texts; one is drawn for each."""
-        return batch.texts
 
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed losses."""
         batch = outputs.batch
-        known = batch.host.view_input(self.view.tokens).known
-        assert known is not None, "examples have labels"
-        vectors = outputs.pooled(self.view)
+        known, vectors = self.known(batch), outputs.pooled(self.view)
         losses = [0 * vectors.sum()]
         for task, (head, scale) in enumerate(zip(self.heads, self.scales, strict=True)):
             places = (known[:, 0] == task).nonzero()[:, 0]

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BeforeValidator, Field
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, Option, options
-from acclimate.options.inspection import JsonFile, Models, StopWords, read_models
-from acclimate.options.numbers import Count, Fraction, Integer, Number, Positive, SeedCount, Size
+from acclimate.options.inspection import (
+    JsonFile,
+    Models,
+    PilotBatch,
+    PilotMethod,
+    PilotRate,
+    PilotSeed,
+    StopWords,
+    read_models,
+)
+from acclimate.options.numbers import Count, Fraction, Integer, Number, SeedCount
 from acclimate.options.reading import Encoding, LabelOptions
 from acclimate.options.studies import read_listed
 from acclimate.options.tasks import TaskLike
@@ -59,16 +68,14 @@ class InspectSpecificityOptions(LabelOptions):
         Field(ge=1, le=10**6),
         Option("Optimizer steps of the pilot.", more="The model of the pilot is discarded."),
     ] = 200
-    batch_size: Annotated[Size, Option("Texts per optimizer step of the pilot.")] = 32
-    learning_rate: Annotated[Positive | None, Option("Peak learning rate of the pilot.", default="the method's")] = (
-        None
-    )
-    method: Annotated[str, Option("Method of the pilot; `acclimate methods` lists them.", METHOD)] = "lm"
+    batch_size: PilotBatch = 32
+    learning_rate: PilotRate = None
+    method: PilotMethod = "lm"
     documents: Annotated[Count, Option("Documents on which each loss is measured.", DATA)] = 200
     max_length: MaxLength = 128
     text_column: TextColumn = "text"
     encoding: Encoding = None
-    seed: Annotated[Seed, Option("Random seed of the pilot.")] = 0
+    seed: PilotSeed = 0
     progress: Progress = True
 
 

@@ -99,6 +99,12 @@ StopWords = Annotated[
 ]
 
 
+PilotBatch = Annotated[Size, Option("Texts per optimizer step of the pilot.")]
+PilotRate = Annotated[Positive | None, Option("Peak learning rate of the pilot.", default="the method's")]
+PilotMethod = Annotated[str, Option("Method of the pilot; `acclimate methods` lists them.", METHOD)]
+PilotSeed = Annotated[Seed, Option("Random seed of the pilot.")]
+
+
 @options
 class AdviseOptions(LabelOptions):
     """Options of :func:`acclimate.advise`."""
@@ -125,11 +131,9 @@ class AdviseOptions(LabelOptions):
         Field(ge=0, le=10**6),
         Option("Optimizer steps of a pilot adaptation; 0 for none.", more="The model of the pilot is discarded."),
     ] = 200
-    batch_size: Annotated[Size, Option("Texts per optimizer step of the pilot.")] = 32
-    learning_rate: Annotated[Positive | None, Option("Peak learning rate of the pilot.", default="the method's")] = (
-        None
-    )
-    method: Annotated[str, Option("Method of the pilot; `acclimate methods` lists them.", METHOD)] = "lm"
+    batch_size: PilotBatch = 32
+    learning_rate: PilotRate = None
+    method: PilotMethod = "lm"
     documents: Annotated[Count, Option("Documents per corpus on which losses are measured.", DATA)] = 200
     plans: Annotated[
         Places,
@@ -139,7 +143,7 @@ class AdviseOptions(LabelOptions):
     stop_words: StopWords = "english"
     text_column: TextColumn = "text"
     encoding: Encoding = None
-    seed: Annotated[Seed, Option("Random seed of the pilot.")] = 0
+    seed: PilotSeed = 0
     progress: Progress = True
 
 

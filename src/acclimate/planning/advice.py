@@ -20,8 +20,8 @@ from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.files import check_report_file, write_json
-from acclimate.inspect.specificity import gains_of_texts, specificity
-from acclimate.methods import get, lookup
+from acclimate.inspect.specificity import can_pilot, gains_of_texts, run_pilot, specificity
+from acclimate.methods import lookup
 from acclimate.model_kinds import get_kind, loss_terms
 from acclimate.models import load_language_model
 from acclimate.options import verb
@@ -172,7 +172,7 @@ def measure_distance(
 def _check_method(name: str, task: LabelledTask | None) -> None:
     """Raise UserError for a method that a pilot cannot run."""
     method = lookup(name)
-    if not method.trains or get(name).stages():
+    if not can_pilot(name):
         what = "several stages, which a pilot cannot run" if method.trains else "no training to run a pilot of"
         raise UserError(f"The method '{name}' has {what}: choose another, or skip the pilot with --pilot-steps 0.")
     if method.needs_task and task is None:
@@ -253,21 +253,9 @@ def _run_pilot(
     task: LabelledTask | None,
 ) -> dict[str, Any]:
     """Adapt for a few steps and measure the losses again."""
-    result = adapt(
-        source,
-        Corpus.of(train_texts),
-        options.method,
-        work / "pilot",
-        task=task if lookup(options.method).needs_task else None,
-        steps=options.pilot_steps,
-        batch_size=options.batch_size,
-        learning_rate=options.learning_rate,
-        max_length=options.max_length,
-        heldout=Corpus.of(texts["domain"]),
-        heldout_every=max(1, options.pilot_steps // MEASUREMENTS),
-        seed=options.seed,
-        progress=options.progress,
-    )
+    every = max(1, options.pilot_steps // MEASUREMENTS)
+    measuring = {"heldout": Corpus.of(texts["domain"]), "heldout_every": every}
+    result = run_pilot(source, Corpus.of(train_texts), options, work / "pilot", task, **measuring)
     lines = [json.loads(line) for line in (result.out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     after = _losses(str(result.out), texts, options.max_length)
     found: dict[str, Any] = {}
