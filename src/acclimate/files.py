@@ -364,6 +364,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     """
     path = follow_link(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    path = path.parent.resolve() / path.name  # "a/../a" leads through the folder that is replaced
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{NEW_PREFIX}"))
     try:
         with translate_disk_errors(path):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import acclimate.options
@@ -174,6 +174,7 @@ PARTS = st.sampled_from(["a", "b c", "é", "日本", "..", ".", ".b", "a.lock", 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=SHARED)
 @given(parts=st.lists(PARTS, min_size=1, max_size=3))
+@example(parts=["a", "..", "a"])
 def test_any_output_path_gets_the_model_or_a_user_error(tiny_bert, tmp_path_factory, monkeypatch, parts):
     place = tmp_path_factory.mktemp("out") / "b" / "c"
     place.mkdir(parents=True)
