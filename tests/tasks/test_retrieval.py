@@ -193,6 +193,20 @@ def test_metrics_are_those_of_sentence_transformers(beir, tmp_path):
         assert result.metrics[ours] == pytest.approx(theirs[f"cosine_{name}"])
 
 
+def test_documents_are_embedded_once_for_all_splits_and_again_after_a_step(beir, tiny_bert, monkeypatch):
+    encoder, read = sentence_transformers.SentenceTransformer, []
+    embed = encoder.encode_document
+    monkeypatch.setattr(
+        encoder,
+        "encode_document",
+        lambda self, texts, **options: read.append(len(texts)) or embed(self, texts, **options),
+    )
+    finetune(tiny_bert, beir, epochs=0, **QUICK)
+    assert read == [30]
+    finetune(tiny_bert, beir, epochs=2, learning_rate=1e-3, select="dev", **QUICK)
+    assert read == [30] * 5  # before training, after two epochs, and the selected weights
+
+
 def test_bm25_finds_rare_words():
     documents = {"a": "the soup was cold", "b": "the waiter was rude", "c": "soup soup and soup"}
     ranked = rank_with_bm25(documents, ["rude waiter", "cold soup", "zebra"])

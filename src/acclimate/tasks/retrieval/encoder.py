@@ -6,10 +6,11 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import Tensor
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from acclimate.device import Precision, default_device
@@ -41,6 +42,7 @@ class BiEncoder:
     """A ``SentenceTransformer`` that embeds queries and documents, each with its prompt if the model has prompts."""
 
     model: Any
+    _embedded: tuple[dict[str, str], Tensor] | None = field(default=None, init=False)
 
     @property
     def tokenizer(self) -> Any:
@@ -59,15 +61,23 @@ class BiEncoder:
             )
         self.model.save(str(folder), create_model_card=False)
 
+    def forget(self) -> None:
+        """Drop the embeddings of documents."""
+        self._embedded = None
+
     def rank(self, documents: dict[str, str], queries: Sequence[str]) -> tuple[list[list[str]], list[list[float]]]:
         """Return the ids of the best documents for each query, and their similarities.
+
+        Documents are embedded once for all splits; call :meth:`forget` when the weights have changed.
 
         Raises:
             UserError: If an embedding is NaN or infinite.
         """
         quiet = {"convert_to_tensor": True, "show_progress_bar": False}
         ids = list(documents)
-        texts = self.model.encode_document(list(documents.values()), **quiet)
+        if self._embedded is None or self._embedded[0] != documents:
+            self._embedded = documents, self.model.encode_document(list(documents.values()), **quiet)
+        texts = self._embedded[1]
         asked = self.model.encode_query(list(queries), **quiet)
         if not (bool(texts.isfinite().all()) and bool(asked.isfinite().all())):
             raise UserError("The fine-tuned model returns NaN or infinite embeddings; lower the learning rate.")
@@ -203,7 +213,7 @@ def train_encoder(
                 args=arguments,
                 train_dataset=Dataset.from_list(list(rows)),
                 loss=loss,
-                callbacks=[_EpochCallback(best, progress)],
+                callbacks=[_EpochCallback(head, best, progress)],
             )
             trainer.remove_callback(PrinterCallback)
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -219,20 +229,22 @@ def train_encoder(
     if added is not None:
         encoder[0].model = added.merged().to(encoder.device)
     encoder.eval()
+    head.forget()
     mean = sum(line["loss"] for line in lines) / max(1, len(lines))
     return TrainingResult(trainer.state.global_step, best.epoch if best else passes, mean, lines)
 
 
 class _EpochCallback(TrainerCallback):
-    """Shows the progress, selects the best epoch, and marks checkpoints as complete."""
+    """Drops outdated embeddings, shows the progress, selects the best epoch, and marks checkpoints as complete."""
 
-    def __init__(self, best: BestWeightsCallback | None, progress: Progress) -> None:
-        self._best, self._progress = best, progress
+    def __init__(self, head: BiEncoder, best: BestWeightsCallback | None, progress: Progress) -> None:
+        self._head, self._best, self._progress = head, best, progress
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         check_stop()
+        self._head.forget()
         self._progress.update(state.global_step)
 
     def on_epoch_end(
