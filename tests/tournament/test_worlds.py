@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from scripts.simulate_auto import DEV_ITEMS, PAGE, SCENARIOS, World, plan_tourna
 from acclimate.tournament.auto import _State
 from acclimate.tournament.plan import BASE
 from acclimate.tournament.race import run_race
+from acclimate.tournament.stages import Stage
 from tests.cases import each
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
@@ -53,7 +55,7 @@ def test_tournaments_keep_the_budget_and_hand_back_what_they_claim():
 # On a machine twice as slow as it was timed, the race ends after the second rung: the time that is left decides.
 @each(("killed_in", "pace"), [("rung-1", 2.0), ("rung-2", 2.0), ("rung-3", 1.0)])
 def test_a_race_that_was_killed_in_any_rung_decides_as_if_it_had_not_been(killed_in, pace, tmp_path, monkeypatch):
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, time=lambda: clock.now)
     monkeypatch.setattr(sys.modules["acclimate.tournament.auto"], "time", clock)  # the package has the function
     plan = plan_tournament()
 
@@ -87,6 +89,40 @@ def test_a_race_that_was_killed_in_any_rung_decides_as_if_it_had_not_been(killed
     assert [row.to_dict() for row in again.rows] == [row.to_dict() for row in whole.rows]
     assert again.notes == whole.notes
     assert bool(whole.notes) == (pace > 1)
+
+
+def test_the_time_of_finished_jobs_counts_after_a_kill_within_a_stage(tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, time=lambda: clock.now)
+    monkeypatch.setattr(sys.modules["acclimate.tournament.auto"], "time", clock)
+    path, stage = tmp_path / "tournament.json", Stage(name="rung-1", entrants=[], tokens=1000, seeds=[0])
+
+    def work(seconds, job=None, *, kill=False):
+        def run(stage):
+            clock.now += seconds
+            if job:
+                (tmp_path / "race" / "jobs").mkdir(parents=True, exist_ok=True)
+                (tmp_path / "race" / "jobs" / f"{job}.json").write_text("{}")
+                os.utime(tmp_path / "race" / "jobs" / f"{job}.json", (clock.now, clock.now))
+                clock.now += 5  # of a job that is lost
+            if kill:
+                raise KeyboardInterrupt
+
+        return run
+
+    for number in range(2):
+        state = _State.open(path, "the same", 2)
+        state.start()
+        with pytest.raises(KeyboardInterrupt):
+            state.run(stage, work(100, f"job{number}", kill=True))
+        clock.now += 10_000
+    state = _State.open(path, "the same", 2)
+    state.start()
+    state.run(stage, work(50))
+    assert state.spent() == 2 * (100 + 100 + 50)
+    again = _State.open(path, "the same", 2)
+    again.start()
+    again.run(stage, work(0))
+    assert again.spent() == state.spent()
 
 
 @pytest.mark.slow

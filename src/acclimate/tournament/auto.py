@@ -43,6 +43,7 @@ class _State:
         plan: The plan; None until it is made.
         stages: Stages that were decided, by name.
         ends: Seconds that had been spent when a stage ended, by name.
+        running: The stage that runs, the seconds that had been spent when it began or was resumed, and that time.
         parallel: Jobs that run at the same time.
         name: What identifies the tournament; another one in the same folder, after this was deleted, has another name.
     """
@@ -52,6 +53,7 @@ class _State:
     plan: Plan | None = None
     stages: dict[str, Stage] = field(default_factory=dict)
     ends: dict[str, float] = field(default_factory=dict)
+    running: tuple[str, float, float] | None = None
     parallel: int = 1
     name: str = field(default_factory=lambda: uuid4().hex)
     _spent: float = 0.0
@@ -73,6 +75,7 @@ class _State:
             state.plan = Plan.from_dict(found["plan"]) if found.get("plan") else None
             state.stages = {name: Stage.from_dict(one) for name, one in found["stages"].items()}
             state.ends = dict(found.get("ends", {}))
+            state.running = tuple(found["running"]) if found.get("running") else None
             state.name = found.get("name", options)
         return state
 
@@ -101,6 +104,8 @@ class _State:
         The next decision depends on the time that is left, so it has to be the same after an interruption.
         """
         stage = self.decide(stage)
+        if stage.name not in self.ends:
+            self._resume(stage.name)
         found = run(stage)
         if stage.name in self.ends:
             self.start(self.ends[stage.name])
@@ -109,12 +114,21 @@ class _State:
             self.save()
         return found
 
+    def _resume(self, name: str) -> None:
+        """Count what the jobs of a stage took that were done before an interruption, and note when it goes on."""
+        if self.running and self.running[0] == name:
+            _, spent, began = self.running
+            last = max((job.stat().st_mtime for job in self.path.parent.rglob("jobs/*.json")), default=began)
+            self.start(spent + max(0.0, last - began) * self.parallel)
+        self.running = name, self.spent(), time.time()
+        self.save()
+
     def save(self) -> None:
         """Write the file."""
         plan = None if self.plan is None else self.plan.to_dict()
         stages = {name: stage.to_dict() for name, stage in self.stages.items()}
         found = {"options": self.options, "name": self.name, "plan": plan, "stages": stages, "ends": self.ends}
-        write_json(self.path, found)
+        write_json(self.path, {**found, "running": self.running})
 
 
 @with_output_lock
