@@ -201,6 +201,7 @@ RUN = {"run": True, "general": "g.txt", "out": "out"}
     (r"at most 1e\+30", [*GOOD, {**GOOD[1], "general_loss": 1e300}], {}),
     ("Choose one with --domain", [{**row, "domain": f"d{number % 2}"} for number, row in enumerate(GOOD)], {}),
     ("Did you mean 'biomed'", [{**row, "domain": "biomed"} for row in GOOD], {"domain": "biomd"}),
+    ("no column 'model'", GOOD, {"base": "bert"}),
     ("--parameters", SIZES, {}),
     ("no term for the size", SIZES, {"law": "cmr", "parameters": 3}),
     ("at least 3 domains", GOOD, {"law": "cross-domain"}),

@@ -74,7 +74,7 @@ def select_rows(rows: list[Row], name: str, wanted: str | None, flag: str) -> li
     """Return the rows with one value of a column, such as the model; rows without the column count as one value.
 
     Raises:
-        UserError: If there are several values and none is chosen, or the chosen one does not occur.
+        UserError: If there are several values and none is chosen, or the chosen one or the column does not occur.
     """
     given = [row.get(name) for row in rows]
     named = ["" if _is_empty(value) or value != value else str(value) for value in given]
@@ -83,7 +83,9 @@ def select_rows(rows: list[Row], name: str, wanted: str | None, flag: str) -> li
         if len(values) > 1:
             raise UserError(f"The points are of several {name}s: {', '.join(values)}. Choose one with {flag}.")
         return rows
-    if values and wanted not in values:
+    if not values:
+        raise UserError(f"The points have no column '{name}', so {flag} chooses nothing; leave it out.")
+    if wanted not in values:
         raise UserError(f"No point is of the {name} '{wanted}'.{did_you_mean(wanted, values)} There are: {values}.")
     return [row for row, value in zip(rows, named, strict=True) if value in ("", wanted)]
 
