@@ -23,7 +23,7 @@ from acclimate.files import read_json_object
 from acclimate.planning.logs import loss_points
 from acclimate.report.formatting import interval_text, plain, signed
 from acclimate.report.html import render_template
-from acclimate.report.score_figures import tradeoff_plot
+from acclimate.report.score_figures import forest_plot, probe_differences, tradeoff_plot
 from acclimate.report.sequences import sequence_matrices
 from acclimate.report.summary import summarize
 from acclimate.report.text import markdown, results_table
@@ -32,7 +32,12 @@ from acclimate.results import StudyResults
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
 TEMPLATE = "page.md.j2"
-PICTURES = {"tradeoff.svg": tradeoff_plot, "sequence.svg": sequence_matrices}
+PICTURES = {
+    "tradeoff.svg": tradeoff_plot,
+    "sequence.svg": sequence_matrices,
+    "probes.svg": probe_differences,
+    "differences.svg": forest_plot,
+}
 README = ROOT / "README.md"
 PRINTED = r"(<!-- Printed from the results of docs/results/(\S+) by `make docs`. -->\n```text\n)(.*?)(```)"
 SHOWN = ("lm, 1e-4",)
@@ -65,8 +70,9 @@ def render(folder: Path) -> str:
     def section(title: str) -> str:
         return tables[next(name for name in tables if name.startswith(title))]
 
-    def score(method: str, task: str) -> Any:
-        return next(row for row in results.scores if (row.method, row.task) == (method, task))
+    def score(method: str, task: str, model: str | None = None) -> Any:
+        rows = (row for row in results.scores if model in (None, row.model))
+        return next(row for row in rows if (row.method, row.task) == (method, task))
 
     def loss(method: str, domain: str, text: str = "general") -> Any:
         return next(row for row in results.losses if (row.method, row.domain, row.text) == (method, domain, text))

@@ -12,7 +12,7 @@ from acclimate.errors import UserError
 from acclimate.options.planning import BudgetOptions
 from acclimate.planning.laws import Fit, PowerLaw, fit_law, interval
 from acclimate.planning.logs import Row, read_rows, select_rows, take_number
-from acclimate.planning.plans import FAR, Interval, Plan, describe_far, in_words, is_too_wide
+from acclimate.planning.plans import FAR, Estimate, Plan, describe_far, in_words, is_too_wide
 
 REQUIRED = ("labels", "score", "adapted")
 ARMS = {False: "annotate", True: "adapt"}
@@ -159,12 +159,12 @@ def _find_cost(rows: Mapping[bool, list[Row]], options: BudgetOptions) -> float:
     return float(np.mean(seconds)) / 3600 * float(options.hour_price or 0)
 
 
-def _find_switch(fits: Mapping[bool, Fit], spending: Spending, low: float, high: float) -> Interval:
+def _find_switch(fits: Mapping[bool, Fit], spending: Spending, low: float, high: float) -> Estimate:
     """Return the budget from which on adapting is better, with its interval; None if it never is up to ``high``."""
     value = find_switch(fits, spending, low, high)
     pairs = zip(fits[False].draws, fits[True].draws, strict=True)
     drawn = [find_switch({False: one, True: other}, spending, low, high) for one, other in pairs]
-    return Interval(value, *interval(np.array([high if one is None else one for one in drawn])))
+    return Estimate(value, *interval(np.array([high if one is None else one for one in drawn])))
 
 
 def find_switch(fits: Mapping[bool, Fit], spending: Spending, low: float, high: float) -> float | None:
@@ -203,10 +203,10 @@ def _decide(budget: float, fits: Mapping[bool, Fit], spending: Spending) -> dict
     found: dict[str, Any] = {"budget": budget, "labels": labels}
     for adapted, score in scores.items():
         known = np.isfinite(score)
-        found[ARMS[adapted]] = Interval(score, *interval(drawn[adapted])).as_dict() if known else None
+        found[ARMS[adapted]] = Estimate(score, *interval(drawn[adapted])).as_dict() if known else None
     if found["adapt"] is None or found["annotate"] is None:
         return {**found, "difference": None, "decision": "annotate" if found["annotate"] else "too small"}
-    difference = Interval(scores[True] - scores[False], *interval(drawn[True] - drawn[False]))
+    difference = Estimate(scores[True] - scores[False], *interval(drawn[True] - drawn[False]))
     decision = "adapt" if difference.low > 0 else "annotate" if difference.high < 0 else NOT_SHOWN
     return {**found, "difference": difference.as_dict(), "decision": decision}
 

@@ -22,7 +22,7 @@ WIDE = 0.5
 
 
 @dataclass(frozen=True)
-class Interval:
+class Estimate:
     """A number with its 95 % interval; the value is None where there is no answer."""
 
     value: float | None
@@ -40,7 +40,7 @@ def in_words(found: Mapping[str, Any], digits: int = 3) -> str:
     return f"{value} (95 % interval {low} to {high})"
 
 
-def is_too_wide(found: Interval, low: float, high: float, *, logarithmic: bool = False) -> str:
+def is_too_wide(found: Estimate, low: float, high: float, *, logarithmic: bool = False) -> str:
     """Return why an answer is refused; empty if it is not.
 
     Args:

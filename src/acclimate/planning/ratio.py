@@ -12,7 +12,7 @@ from acclimate.errors import UserError
 from acclimate.options.planning import RatioOptions
 from acclimate.planning.laws import DomainLaw, Fit, Law, MixtureLaw, PowerLaw, fit_law, interval
 from acclimate.planning.logs import Row, read_rows, select_rows, take_number
-from acclimate.planning.plans import Interval, Plan, describe_far, in_words, is_too_wide
+from acclimate.planning.plans import Estimate, Plan, describe_far, in_words, is_too_wide
 
 REQUIRED = ("share", "tokens", "domain_loss", "general_loss")
 SHARES, BUDGETS = 3, 3
@@ -240,9 +240,9 @@ class _Prediction:
     values: np.ndarray
     draws: np.ndarray
 
-    def at(self, index: int) -> Interval:
+    def at(self, index: int) -> Estimate:
         """Return the loss at one place of the grid, with its interval."""
-        return Interval(float(self.values[index]), *interval(self.draws[:, index]))
+        return Estimate(float(self.values[index]), *interval(self.draws[:, index]))
 
 
 def _predict(fit: Fit, inputs: Mapping[str, np.ndarray]) -> _Prediction:
@@ -251,7 +251,7 @@ def _predict(fit: Fit, inputs: Mapping[str, np.ndarray]) -> _Prediction:
 
 def _find_share(
     grid: np.ndarray, predictions: Mapping[str, _Prediction], cap: float, limited: bool
-) -> tuple[Interval, int]:
+) -> tuple[Estimate, int]:
     """Return the share with its interval, and its place in the grid.
 
     It is the largest share up to which the general loss is at most ``cap``; if domain text is ``limited``, so that
@@ -268,7 +268,7 @@ def _find_share(
     pairs = zip(predictions["domain"].draws, predictions["general"].draws, strict=True)
     drawn = grid[[max(0, find(*pair)) for pair in pairs]]
     value = None if place < 0 else float(grid[place])
-    return Interval(value, *interval(drawn)), max(0, place)
+    return Estimate(value, *interval(drawn)), max(0, place)
 
 
 def _critical_ratios(points: Points, cap: float, target: float, seed: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from acclimate.errors import UserError, unknown_name_error
 from acclimate.options.planning import ScheduleOptions
 from acclimate.planning.laws import Inputs, Law, fit_law, interval
 from acclimate.planning.logs import Row, read_rows, take_number
-from acclimate.planning.plans import Interval, Plan, describe_far, in_words, is_too_wide
+from acclimate.planning.plans import Estimate, Plan, describe_far, in_words, is_too_wide
 from acclimate.registry import parse_number
 
 LOSSES = ("heldout", "general", "eval_loss", "loss")
@@ -175,12 +175,12 @@ def make_schedule_plan(options: ScheduleOptions) -> Plan:
         )
     fit = fit_law(law, inputs, losses, seed=options.seed, resamples=options.resamples)
     rows: list[dict[str, Any]] = []
-    ends, drawn = list[Interval](), list[np.ndarray]()
+    ends, drawn = list[Estimate](), list[np.ndarray]()
     for schedule in wanted:
         area, annealing = measure_areas(schedule.rates(), options.decay)
         end = at(area, annealing, np.array([schedule.steps]))
         drawn.append(np.array([float(draw.predict(end)[0]) for draw in fit.draws]))
-        ends.append(Interval(float(fit.predict(end)[0]), *interval(drawn[-1])))
+        ends.append(Estimate(float(fit.predict(end)[0]), *interval(drawn[-1])))
         rows.append({"schedule": schedule.name, "area": float(area[-1]), "annealing": float(annealing[-1])})
     first, *others = np.argsort([float(end.value or 0) for end in ends])
     spread = float(np.ptp(losses))
@@ -276,7 +276,7 @@ def _have_one_shape(curves: list[Curve]) -> bool:
     return len({tuple(np.round(curve.rates / curve.rates.max(), 2)) for curve in curves}) == 1
 
 
-def _describe(values: Mapping[str, Any], best: Interval, rival: str) -> list[str]:
+def _describe(values: Mapping[str, Any], best: Estimate, rival: str) -> list[str]:
     known = f"{format_count(values['runs'], 'training')}, {values['points']} losses ({values['loss']})"
     lines = []
     if values["refused"]:
