@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -10,6 +12,7 @@ from acclimate.evaluation.regression import RegressionScoring
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.evaluation.statistics import PairedPredictions
 from acclimate.tournament.claim import LEVEL, Bound, ClaimResult, GeneralLosses, make_claim
+from acclimate.tournament.stages import _general_losses
 from tests.cases import each
 
 FRESH = {"seeds": (10, 11, 12), "used_seeds": (0, 1)}
@@ -127,3 +130,16 @@ def test_few_claims_are_false():
 @pytest.mark.parametrize("seed_sd", [0.0, 0.1, 0.3])
 def test_one_claim_in_twenty_is_false(seed_sd):
     assert 0.025 <= rates(1500, 4, seed_sd=seed_sd) <= 0.065
+
+
+def test_models_of_one_seed_for_several_tasks_count_as_one():
+    rng = np.random.default_rng(4)
+    made = [SimpleNamespace(per_text=list(rng.uniform(1, 3, 5)), per_text_masked=[2, 1, 0, 4, 1]) for _ in range(6)]
+    losses, tokens = _general_losses(list(zip([0, 1, 2, 0, 1, 2], made, strict=True)))
+    assert tokens.tolist() == [2, 1, 4, 1]
+    expected = [
+        [(first.per_text[text] + second.per_text[text]) / 2 / first.per_text_masked[text] for text in (0, 1, 3, 4)]
+        for first, second in zip(made[:3], made[3:], strict=True)
+    ]
+    assert losses == pytest.approx(np.array(expected))
+    assert _general_losses([]) is None

@@ -369,7 +369,9 @@ def _collect(
             seconds=float(np.mean([store.seconds(job) for job in adapted])) if adapted else None,
             curves=[_heldout_curve(out / "models" / job.key) for job in adapted] if stage.monitored else [],
             losses={row.text: row for row in losses if row.method == label},
-            general=_general_losses([found for job, found in texts if job in entries and job.place.text == "general"]),
+            general=_general_losses(
+                [(job.place.adapt_seed, one) for job, one in texts if job in entries and job.place.text == "general"]
+            ),
             folder=next((out / "models" / job.key for job in entries if job.makes_model and label != BASE), None),
         )
     if BASE in made.failed:
@@ -399,11 +401,21 @@ def _heldout_curve(folder: Path) -> list[float]:
     return [loss for _, loss in monitored_points(read_curves(folder / LOG)["heldout_curve"])]
 
 
-def _general_losses(results: Sequence[TextLoss]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the loss on each text with tokens (models, texts), and these tokens (texts,); None without results."""
+def _general_losses(results: Sequence[tuple[int | None, TextLoss]]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the loss on each text with tokens (seeds, texts), and these tokens (texts,); None without results.
+
+    The models that one seed of adaptation made for several tasks count as one: their losses are averaged.
+
+    Args:
+        results: Seeds of adaptation with losses.
+    """
     if not results:
         return None
-    counts = np.asarray(results[0].per_text_masked or [1] * len(results[0].per_text), dtype=float)
+    _, first = results[0]
+    counts = np.asarray(first.per_text_masked or [1] * len(first.per_text), dtype=float)
     used = counts > 0
-    losses = np.asarray([result.per_text for result in results], dtype=float)
+    by_seed: dict[int | None, list[list[float]]] = {}
+    for seed, result in results:
+        by_seed.setdefault(seed, []).append(result.per_text)
+    losses = np.asarray([np.mean(models, axis=0) for models in by_seed.values()], dtype=float)
     return losses[:, used] / counts[used], counts[used]
