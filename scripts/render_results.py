@@ -21,6 +21,7 @@ from rich.console import Console
 from acclimate import plan_ratio
 from acclimate.files import read_json_object
 from acclimate.planning.logs import loss_points
+from acclimate.report.figures import GRID, INK, MUTED, new_figure, series, styled, svg
 from acclimate.report.formatting import interval_text, plain, signed
 from acclimate.report.html import render_template
 from acclimate.report.score_figures import forest_plot, probe_differences, tradeoff_plot
@@ -32,16 +33,79 @@ from acclimate.results import StudyResults
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
 TEMPLATE = "page.md.j2"
-PICTURES = {
-    "tradeoff.svg": tradeoff_plot,
-    "sequence.svg": sequence_matrices,
-    "probes.svg": probe_differences,
-    "differences.svg": forest_plot,
-}
 README = ROOT / "README.md"
 PRINTED = r"(<!-- Printed from the results of docs/results/(\S+) by `make docs`. -->\n```text\n)(.*?)(```)"
 SHOWN = ("lm, 1e-4",)
 """The methods in the table of the README, which has room for few."""
+
+
+def checked_plan(results: StudyResults) -> dict[str, Any]:
+    """Return the plan that the smaller runs of a study give, and the largest runs, which check it."""
+    points, tolerance = list(loss_points(results)), 0.05
+    largest = max(row["tokens"] for row in points)
+    pilots = [row for row in points if row["tokens"] < 0.9 * largest]
+    return {
+        "plan": plan_ratio(pilots, target_tokens=largest, tolerance=tolerance, resamples=60),
+        "checks": [row for row in points if row["tokens"] >= 0.9 * largest],
+        "tolerance": tolerance,
+        "times": largest / max(row["tokens"] for row in pilots),
+    }
+
+
+@styled
+def plan_plot(results: StudyResults) -> str:
+    """Draw the planned losses with their intervals over the share of domain text, and those that were measured."""
+    made = checked_plan(results)
+    figure = new_figure(2.9)
+    for axes, text in zip(figure.subplots(1, 2), ("domain", "general"), strict=True):
+        shares = [row["domain share"] for row in made["plan"]["rows"]]
+        ends = [[row[f"{text} loss, {end}"] for row in made["plan"]["rows"]] for end in ("low", "high")]
+        axes.fill_between(shares, *ends, color=series(1), alpha=0.25, linewidth=0)
+        axes.plot(shares, [row[f"{text} loss"] for row in made["plan"]["rows"]], color=series(1), label="planned")
+        measured = [row[f"{text}_loss"] for row in made["checks"]]
+        axes.plot([row["share"] for row in made["checks"]], measured, "o", color=INK, label="measured", markersize=4.5)
+        axes.set(xlabel="share of domain text", ylabel=f"loss on {text} text, nats")
+        axes.grid(color=GRID, linewidth=0.8)
+    axes.axhline(made["plan"]["base"]["general"] + made["tolerance"], color=MUTED, linestyle=":", label="limit")
+    axes.legend(frameon=False)
+    return svg(figure, "plan", "Planned and measured losses by share of domain text")
+
+
+@styled
+def claims_plot(results: StudyResults) -> str:
+    """Draw how often a tournament hands back an adapted model, and how often wrongly, with 95 % intervals."""
+    table = results.tables[0]
+    names = ("worlds", "adapted model handed back, %", "wrongly, %", "its interval")
+    rows = [[row[table.columns.index(name)] for name in names] for row in table.rows]
+    figure = new_figure(0.8 + 0.3 * len(rows))
+    axes = figure.subplots()
+    axes.axvline(5, color=MUTED, linestyle=":")
+    for y, (_, back, wrongly, interval) in enumerate(rows):
+        axes.plot([back], [y], "s", color=INK, markersize=4.5, label="" if y else "adapted model handed back")
+        axes.plot([float(end) for end in interval.split(" to ")], [y, y], color=series(1), linewidth=2)
+        axes.plot([wrongly], [y], "o", color=series(1), label="" if y else "wrongly")
+    axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel("worlds, %")
+    axes.grid(axis="x", color=GRID, linewidth=0.8)
+    figure.legend(loc="outside upper left", ncols=2, frameon=False)
+    return svg(figure, "claims", "How often an adapted model is handed back, and how often wrongly, by kind of world")
+
+
+def loss_plot(results: StudyResults) -> str:
+    """Draw what is learned of the domain against what is forgotten, also if the study has end tasks."""
+    return tradeoff_plot(StudyResults.from_dict({**results.to_dict(), "scores": []}))
+
+
+PICTURES = {
+    "losses.svg": loss_plot,
+    "tradeoff.svg": tradeoff_plot,
+    "sequence.svg": sequence_matrices,
+    "probes.svg": probe_differences,
+    "differences.svg": forest_plot,
+    "plan.svg": plan_plot,
+    "claims.svg": claims_plot,
+}
 
 
 def relative(value: Any) -> Any:
@@ -80,7 +144,7 @@ def render(folder: Path) -> str:
     def nearest(rows: list[dict[str, Any]], key: str, value: float) -> dict[str, Any]:
         return min(rows, key=lambda row: abs(row[key] - value))
 
-    planning = {"points": list(loss_points(results)), "plan_ratio": plan_ratio, "nearest": nearest}
+    planning: dict[str, Any] = {"checked_plan": checked_plan, "nearest": nearest}
     planning["advice"] = read_json_object(folder / "advice.json")
     planning["tournaments"] = [read_json_object(path) for path in sorted((folder / "tournaments").glob("*.json"))]
     environment = jinja2.Environment(
