@@ -32,10 +32,10 @@ from acclimate.results import StudyResults
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
-TEMPLATE = "page.md.j2"
+TEMPLATE, CONTROL = "page.md.j2", "control.json"
 README = ROOT / "README.md"
 PRINTED = r"(<!-- Printed from the results of docs/results/(\S+) by `make docs`. -->\n```text\n)(.*?)(```)"
-SHOWN = ("lm, 1e-4",)
+SHOWN = ("none", "biomedical text", "general text")
 """The methods in the table of the README, which has room for few."""
 
 
@@ -126,9 +126,8 @@ def estimate(found: Any, factor: float, digits: int = 1) -> str:
     return f"{signed(factor * found.difference, digits)} ({interval_text(found, factor, digits)})"
 
 
-def render(folder: Path) -> str:
-    """Return the page of a folder."""
-    results = StudyResults.load(folder / "results.json")
+def rows_of(results: StudyResults) -> dict[str, Any]:
+    """Return functions that find a table, a score and a loss of results, for templates."""
     tables = sections(results)
 
     def section(title: str) -> str:
@@ -141,19 +140,26 @@ def render(folder: Path) -> str:
     def loss(method: str, domain: str, text: str = "general") -> Any:
         return next(row for row in results.losses if (row.method, row.domain, row.text) == (method, domain, text))
 
+    return {"results": results, "section": section, "score": score, "loss": loss, "summary": summarize(results)}
+
+
+def render(folder: Path) -> str:
+    """Return the page of a folder; ``control.json`` has the same jobs, compared with another baseline."""
+    results = StudyResults.load(folder / "results.json")
+
     def nearest(rows: list[dict[str, Any]], key: str, value: float) -> dict[str, Any]:
         return min(rows, key=lambda row: abs(row[key] - value))
 
     planning: dict[str, Any] = {"checked_plan": checked_plan, "nearest": nearest}
     planning["advice"] = read_json_object(folder / "advice.json")
+    other = folder / CONTROL
+    planning["control"] = rows_of(StudyResults.load(other)) if other.exists() else None
     planning["tournaments"] = [read_json_object(path) for path in sorted((folder / "tournaments").glob("*.json"))]
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.filters |= {"plain": plain, "signed": signed, "interval": interval_text, "estimate": estimate}
-    return environment.from_string((folder / TEMPLATE).read_text(encoding="utf-8")).render(
-        results=results, summary=summarize(results), section=section, score=score, loss=loss, **planning
-    )
+    return environment.from_string((folder / TEMPLATE).read_text(encoding="utf-8")).render(rows_of(results) | planning)
 
 
 def render_readme() -> str:
@@ -173,12 +179,12 @@ def render_readme() -> str:
 
 
 def add(run: Path) -> None:
-    """Copy the results of a run into the folder of the same name."""
-    results = StudyResults.load(run / "results.json")
-    text = json.dumps(relative(results.to_dict()), ensure_ascii=False).replace(
-        f"{run.resolve()}/", f"runs/{run.name}/"
-    )
-    (PAGES / run.name / "results.json").write_text(text + "\n", encoding="utf-8")
+    """Copy the results of a run, and those with another baseline, into the folder of the same name."""
+    for file in ("results.json", CONTROL):
+        if (run / file).exists():
+            made = relative(StudyResults.load(run / file).to_dict())
+            text = json.dumps(made, ensure_ascii=False).replace(f"{run.resolve()}/", f"runs/{run.name}/")
+            (PAGES / run.name / file).write_text(text + "\n", encoding="utf-8")
 
 
 def draw(folder: Path) -> None:
