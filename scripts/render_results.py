@@ -4,7 +4,7 @@
     python scripts/render_results.py --add runs/NAME          # copy the results of a run first
 
 A folder `docs/results/NAME` holds `study.yaml`, `results.json`, the template `page.md.j2` and the page, `README.md`.
-Every number of a page comes from `results.json`: prose in a template has none of its own.
+Every number of a page comes from JSON files in its folder.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ PAGES = ROOT / "docs" / "results"
 TEMPLATE, CONTROL = "page.md.j2", "control.json"
 README = ROOT / "README.md"
 PRINTED = r"(<!-- Printed from the results of docs/results/(\S+) by `make docs`. -->\n```text\n)(.*?)(```)"
-SHOWN = ("none", "biomedical text", "general text")
-"""The methods in the table of the README, which has room for few."""
 
 
 def checked_plan(results: StudyResults) -> dict[str, Any]:
@@ -126,7 +124,7 @@ def estimate(found: Any, factor: float, digits: int = 1) -> str:
     return f"{signed(factor * found.difference, digits)} ({interval_text(found, factor, digits)})"
 
 
-def rows_of(results: StudyResults) -> dict[str, Any]:
+def template_values(results: StudyResults) -> dict[str, Any]:
     """Return functions that find a table, a score and a loss of results, for templates."""
     tables = sections(results)
 
@@ -150,16 +148,18 @@ def render(folder: Path) -> str:
     def nearest(rows: list[dict[str, Any]], key: str, value: float) -> dict[str, Any]:
         return min(rows, key=lambda row: abs(row[key] - value))
 
-    planning: dict[str, Any] = {"checked_plan": checked_plan, "nearest": nearest}
-    planning["advice"] = read_json_object(folder / "advice.json")
+    extras: dict[str, Any] = {"checked_plan": checked_plan, "nearest": nearest}
+    extras["advice"] = read_json_object(folder / "advice.json")
     other = folder / CONTROL
-    planning["control"] = rows_of(StudyResults.load(other)) if other.exists() else None
-    planning["tournaments"] = [read_json_object(path) for path in sorted((folder / "tournaments").glob("*.json"))]
+    extras["control"] = template_values(StudyResults.load(other)) if other.exists() else None
+    extras["tournaments"] = [read_json_object(path) for path in sorted((folder / "tournaments").glob("*.json"))]
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.filters |= {"plain": plain, "signed": signed, "interval": interval_text, "estimate": estimate}
-    return environment.from_string((folder / TEMPLATE).read_text(encoding="utf-8")).render(rows_of(results) | planning)
+    return environment.from_string((folder / TEMPLATE).read_text(encoding="utf-8")).render(
+        template_values(results) | extras
+    )
 
 
 def render_readme() -> str:
@@ -167,8 +167,6 @@ def render_readme() -> str:
 
     def printed(found: re.Match[str]) -> str:
         results = StudyResults.load(PAGES / found[2] / "results.json")
-        results.scores = [row for row in results.scores if row.method in SHOWN]
-        results.losses = [row for row in results.losses if row.method in SHOWN]
         console = Console(width=100, color_system=None)
         with console.capture() as capture:
             console.print(*results_table(results))
@@ -181,10 +179,11 @@ def render_readme() -> str:
 def add(run: Path) -> None:
     """Copy the results of a run, and those with another baseline, into the folder of the same name."""
     for file in ("results.json", CONTROL):
-        if (run / file).exists():
-            made = relative(StudyResults.load(run / file).to_dict())
-            text = json.dumps(made, ensure_ascii=False).replace(f"{run.resolve()}/", f"runs/{run.name}/")
-            (PAGES / run.name / file).write_text(text + "\n", encoding="utf-8")
+        if file == CONTROL and not (run / file).exists():
+            continue
+        made = relative(StudyResults.load(run / file).to_dict())
+        text = json.dumps(made, ensure_ascii=False).replace(f"{run.resolve()}/", f"runs/{run.name}/")
+        (PAGES / run.name / file).write_text(text + "\n", encoding="utf-8")
 
 
 def draw(folder: Path) -> None:

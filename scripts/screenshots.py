@@ -2,7 +2,7 @@
 
     python scripts/screenshots.py docs/results/*/results.json --out /tmp/pictures
     python scripts/screenshots.py runs/study/report.html
-    python scripts/screenshots.py docs/results/demo/results.json --top docs/images/report.png
+    python scripts/screenshots.py docs/results/few-labels/results.json --top docs/images/report.png
 
 Results are rendered first. For each report there are three PNG files: `NAME-desktop.png` (1,400 pixels wide),
 `NAME-phone.png` (390 pixels) and `NAME-dark.png`. `--top` takes the picture of the README instead: the top of a

@@ -110,3 +110,28 @@ def test_results_can_be_computed_from_the_cells(name):
             return np.mean([sum(one["per_text"]) / sum(one["per_text_masked"]) for one in found])
 
         assert loss(method) - loss(None) == pytest.approx(change.difference.difference, abs=1e-9)
+
+
+def entity_f1(cell):
+    """Micro-F1 of entities that have the right boundaries and type."""
+    gold, found = ([{tuple(span[:3]) for span in text} for text in cell[side]] for side in ("gold", "predicted"))
+    correct = sum(len(one & other) for one, other in zip(gold, found, strict=True))
+    return 2 * correct / (sum(map(len, gold)) + sum(map(len, found)))
+
+
+def test_the_gain_and_its_control_can_be_computed_from_the_cells():
+    folder = PAGES / "few-labels"
+    with tarfile.open(folder / "cells.tar.xz") as archive:
+        cells = [json.load(archive.extractfile(member)) for member in archive if member.isfile()]
+    scores: dict[str, dict[int, float]] = {}
+    for cell in cells:
+        if cell["kind"] == "finetune" and cell["place"]["task"] == "bc5cdr":
+            place = cell["place"]
+            scores.setdefault(place["method"], {})[place["seed"]] = entity_f1(cell["result"])
+    for file, baseline in (("results.json", "none"), ("control.json", "general text")):
+        results = StudyResults.load(folder / file)
+        row = next(row for row in results.scores if (row.method, row.task) == ("biomedical text", "bc5cdr"))
+        differences = [scores["biomedical text"][seed] - scores[baseline][seed] for seed in row.seeds]
+        assert results.baseline == baseline and len(row.seeds) == 6
+        assert np.mean(differences) == pytest.approx(row.comparison.difference, abs=1e-9)
+        assert row.comparison.low > 0 and row.comparison.p_holm < 0.05
