@@ -163,10 +163,11 @@ def render(folder: Path) -> str:
 
 
 def render_readme() -> str:
-    """Return the README with the table that `acclimate compare` prints for the study that it names."""
+    """Return the README with the scores that `acclimate compare` prints for the study that it names."""
 
     def printed(found: re.Match[str]) -> str:
         results = StudyResults.load(PAGES / found[2] / "results.json")
+        results.losses = []  # the picture has them, and the README is short
         console = Console(width=100, color_system=None)
         with console.capture() as capture:
             console.print(*results_table(results))

@@ -48,7 +48,7 @@ def test_the_findings_of_a_method_are_those_of_the_first_row_with_it():
     assert f"row “{row}”" in text and "(../results/dga/README.md)" in text
     scores = [score for score in results.scores if score.method == row and score.comparison]
     assert scores and all(f"| {100 * score.summaries[score.metric].mean:.1f} ±" in text for score in scores)
-    assert site_hooks.findings("tapter") == []
+    assert site_hooks.findings("pivots") == []  # in no study
 
 
 def test_the_reference_has_every_command_option_and_function():
