@@ -91,6 +91,18 @@ def test_damage_anywhere_gives_records_or_a_user_error(suffix, data):
             assert all(line >= 1 and "\n" not in problem for line, _, problem in records)
 
 
+def test_a_damaged_size_that_no_memory_can_hold(tmp_path, monkeypatch):
+    path = write(tmp_path, ".arrow", ["one", "two"])
+
+    def allocate(data):
+        raise MemoryError
+
+    monkeypatch.setattr(pyarrow.ipc, "open_stream", allocate)
+    monkeypatch.setattr(pyarrow.ipc, "open_file", allocate)
+    ((line, text, problem),) = read_records(path)
+    assert (line, text) == (1, "") and "damaged" in problem and "more memory" in problem
+
+
 def test_a_parquet_column_name_that_is_not_utf8(tmp_path):
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["one", "two"]}), path)

@@ -358,21 +358,24 @@ def read_batches(
     import pyarrow.ipc
     import pyarrow.parquet
 
-    with open_bytes(path) as data:
-        if detect_format(path) == ".parquet":
-            with pyarrow.parquet.ParquetFile(data) as file:
-                schema = file.schema_arrow
-                for batch in file.iter_batches(batch_size=1024, columns=select(schema)):
-                    yield schema, batch
-            return
-        magic = data.read(6)
-        data.seek(0)
-        source = pyarrow.ipc.open_file(data) if magic == b"ARROW1" else pyarrow.ipc.open_stream(data)
-        columns = select(source.schema)
-        indices = range(source.num_record_batches) if magic == b"ARROW1" else None
-        for batch in source if indices is None else map(source.get_batch, indices):
-            batch.validate(full=True)  # damaged offsets would be read outside of the buffers
-            yield source.schema, batch if columns is None else batch.select(columns)
+    try:
+        with open_bytes(path) as data:
+            if detect_format(path) == ".parquet":
+                with pyarrow.parquet.ParquetFile(data) as file:
+                    schema = file.schema_arrow
+                    for batch in file.iter_batches(batch_size=1024, columns=select(schema)):
+                        yield schema, batch
+                return
+            magic = data.read(6)
+            data.seek(0)
+            source = pyarrow.ipc.open_file(data) if magic == b"ARROW1" else pyarrow.ipc.open_stream(data)
+            columns = select(source.schema)
+            indices = range(source.num_record_batches) if magic == b"ARROW1" else None
+            for batch in source if indices is None else map(source.get_batch, indices):
+                batch.validate(full=True)  # damaged offsets would be read outside of the buffers
+                yield source.schema, batch if columns is None else batch.select(columns)
+    except MemoryError as error:  # a damaged size
+        raise OSError("a part of it asks for more memory than there is") from error
 
 
 def _read_column(path: Path, text_column: str) -> Iterator[Record]:
