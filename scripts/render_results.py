@@ -97,7 +97,6 @@ def loss_plot(results: StudyResults) -> str:
 
 PICTURES = {
     "losses.svg": loss_plot,
-    "tradeoff.svg": tradeoff_plot,
     "sequence.svg": sequence_matrices,
     "probes.svg": probe_differences,
     "differences.svg": forest_plot,

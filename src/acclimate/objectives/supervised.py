@@ -40,7 +40,7 @@ def known_numbers(batch: Batch, view: View) -> Tensor:
 
 
 class DrawnObjective(Objective):
-    """A mean over what a :class:`acclimate.masking.Drawing` adds to a step, one thing for each text."""
+    """A mean loss over the examples that a :class:`acclimate.masking.Drawing` adds to a step, one for each text."""
 
     def __init__(self, drawing: Drawing, weight: float) -> None:
         """Set up the view of what is drawn."""
@@ -48,11 +48,11 @@ class DrawnObjective(Objective):
         self.views = (self.view,)
 
     def count(self, batch: Batch) -> int:
-        """Return the number of texts; one thing is drawn for each."""
+        """Return the number of texts; one example is drawn for each."""
         return batch.texts
 
     def known(self, batch: Batch) -> Tensor:
-        """Return what the drawing knows of each thing drawn, such as its label (texts, numbers), on the CPU."""
+        """Return the numbers of each example, such as its label: (texts, numbers), on the CPU."""
         return known_numbers(batch, self.view)
 
 

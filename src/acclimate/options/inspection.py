@@ -98,7 +98,6 @@ StopWords = Annotated[
     str, Option("Stop words: english, none, another language such as german, or a file with one word per line.", DATA)
 ]
 
-
 PilotBatch = Annotated[Size, Option("Texts per optimizer step of the pilot.")]
 PilotRate = Annotated[Positive | None, Option("Peak learning rate of the pilot.", default="the method's")]
 PilotMethod = Annotated[str, Option("Method of the pilot; `acclimate methods` lists them.", METHOD)]
