@@ -248,6 +248,10 @@ def test_methods_describes_a_method_by_its_former_name(monkeypatch, capsys):
     assert out.startswith("kd (Hinton et al., 2015; Ke et al., EMNLP 2022; formerly mlm-kd): ")
 
 
+def test_completion_offers_the_public_functions():
+    assert dir(acclimate) == sorted(acclimate.__all__) and "compare" in dir(acclimate)
+
+
 def test_the_command_line_does_not_import_torch():
     program = (
         "import sys, acclimate.cli; sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'datasets')))"

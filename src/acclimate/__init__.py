@@ -101,3 +101,8 @@ def __getattr__(name: str) -> Any:
     if name in _EXPORT_MODULES:
         return getattr(import_module(_EXPORT_MODULES[name]), name)
     raise AttributeError(f"module 'acclimate' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """List the public functions, for completion in notebooks and for ``help``."""
+    return __all__

@@ -78,6 +78,9 @@ def test_the_verdict_is_one_short_sentence(results):
     assert summarize(replace(only, losses=forgot)).verdict == f"{better}mlm forgot some general text."
     one = replace(only, losses=[row for row in losses if row.method == "mlm"])
     assert summarize(one).verdict.startswith("mlm predicts held-out domain text better and no forgetting")
+    tie = [replace(row, model="second", difference=replace(row.difference, verdict="tie")) for row in one.losses]
+    two = replace(one, models=[*one.models, "second"], losses=[*one.losses, *tie])
+    assert summarize(two).verdict.startswith("mlm is not shown to predict held-out domain text better and no ")
     withheld = [replace(row, difference=row.difference.without_verdict("withheld")) for row in losses]
     assert summarize(replace(only, losses=withheld)).verdict.startswith("No verdict: ")
     empty = replace(results, scores=[], losses=[])

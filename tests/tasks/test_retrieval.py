@@ -179,6 +179,11 @@ def test_metrics_are_those_of_slow_computations(grades, seed):
     assert ranking_scores(relevant, ranked[:1])["recall@100"] == (ranked[0] in relevant) / len(relevant)
 
 
+def test_the_best_ranking_of_more_than_ten_relevant_documents_scores_one():
+    relevant = {f"d{n}": float(15 - n) for n in range(15)}
+    assert ranking_scores(relevant, [*relevant])["ndcg@10"] == pytest.approx(1)
+
+
 def test_metrics_are_those_of_sentence_transformers(beir, tmp_path):
     from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
