@@ -151,7 +151,7 @@ def test_kinds_of_errors_and_unseen_entities():
 def test_documents_are_resampled_as_a_whole():
     gold = [numbered(["B-PER"]), numbered(["B-LOC"]), numbered(["O"]), numbered(["B-DIS"])]
     predicted = [gold[0], gold[1], [], []]
-    whole = make_scoring("entities", {"classes": 3, "has_unseen": True, "documents": [0, 0, 1, 1]})
+    whole = make_scoring("entities", {"classes": 3, "has_unseen": True, "groups": [0, 0, 1, 1]})
     assert whole.counts(gold, predicted, "micro_f1").tolist() == [[2, 4], [0, 1]]
     assert whole.score(gold, predicted, "macro_f1") == EntityScoring(3).score(gold, predicted, "macro_f1")
     apart = bootstrap_intervals(EntityScoring(3), gold, predicted, ["micro_f1"])["micro_f1"]

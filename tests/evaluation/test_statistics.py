@@ -35,7 +35,7 @@ class MeanPrediction(Scoring):
     kind = "mean"
     metrics = ("mean",)
 
-    def counts(self, gold, predicted, metric):
+    def item_counts(self, gold, predicted, metric):
         return np.stack([np.asarray(predicted, float), np.ones(len(gold))], -1)
 
     def value(self, sums, metric):

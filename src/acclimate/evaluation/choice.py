@@ -27,10 +27,6 @@ class ChoiceScoring(MeanScoring):
     choices: tuple[int, ...] = ()
     """Number of choices of each item (items,)."""
 
-    def __post_init__(self) -> None:
-        """Convert a list, which is what JSON gives, to a tuple."""
-        object.__setattr__(self, "choices", tuple(self.choices))
-
     def item_scores(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> Sequence[float]:
         """Return 1 for each item that is answered correctly, else 0."""
         return [float(truth == shown) for truth, shown in zip(gold, predicted, strict=True)]

@@ -39,21 +39,14 @@ class EntityScoring(Scoring):
     """Number of types."""
     has_unseen: bool = True
     """Whether gold has entities that do not occur in train."""
-    documents: tuple[int, ...] | None = None
-    """Number of the document of each sentence (items,), from zero without gaps: documents are resampled as a whole."""
-
-    def __post_init__(self) -> None:
-        """Convert a list, which is what JSON gives, to a tuple."""
-        if self.documents is not None:
-            object.__setattr__(self, "documents", tuple(self.documents))
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the metrics."""
         return tuple(name for name in NAMES if name != "unseen_f1" or self.has_unseen)
 
-    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
-        """Return hits and totals (true + predicted) of each sentence, or of each document; for each type in macro-F1.
+    def item_counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+        """Return hits and totals (true + predicted) of each sentence; for each type in macro-F1.
 
         Returns:
             (items, 2), for ``macro_f1`` (items, 2 * types).
@@ -67,12 +60,7 @@ class EntityScoring(Scoring):
             for place, found in enumerate((_hits(true, shown, metric), true, shown)):
                 for entity in found:
                     row[entity[2] if metric == "macro_f1" else 0, int(place > 0)] += 1
-        rows = table.reshape(len(gold), -1)
-        if self.documents is None:
-            return rows
-        pooled = np.zeros((max(self.documents) + 1, rows.shape[1]))
-        np.add.at(pooled, np.asarray(self.documents), rows)
-        return pooled
+        return table.reshape(len(gold), -1)
 
     def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
         """Turn sums of counts into scores."""

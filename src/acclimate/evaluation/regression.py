@@ -35,10 +35,10 @@ class RegressionScoring(Scoring):
         """The names of the metrics."""
         return ("spearman", "pearson")
 
-    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+    def item_counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
         """Return the moments of each item, or its error and a one.
 
-        For ``spearman`` these are the moments of the ranks among all items; :meth:`resampler` ranks again.
+        For ``spearman`` these are the moments of the ranks among all items; :meth:`item_measure` ranks again.
         """
         true, shown = np.asarray(gold, dtype=float), np.asarray(predicted, dtype=float)
         if metric == "spearman":
@@ -60,12 +60,12 @@ class RegressionScoring(Scoring):
         n = np.maximum(n, 1e-12)
         return _correlation(xx - x * x / n, yy - y * y / n, xy - x * y / n)
 
-    def resampler(
+    def item_measure(
         self, gold: Sequence[Any], predicted: Sequence[Any], metric: str
-    ) -> tuple[int, Callable[[np.ndarray], np.ndarray]]:
-        """Return the number of items, and a function from their weights to scores; Spearman ranks each resample."""
+    ) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Return a function from weights of the items to Spearman's correlation, which ranks each resample."""
         if metric != "spearman":
-            return super().resampler(gold, predicted, metric)
+            return None
         ranks = [weighted_ranks(np.asarray(values, dtype=float)) for values in (gold, predicted)]
 
         def score(weights: np.ndarray) -> np.ndarray:
@@ -74,7 +74,7 @@ class RegressionScoring(Scoring):
             x, y = (values - (weights * values).sum(-1, keepdims=True) / total for values in (x, y))
             return _correlation(*((weights * product).sum(-1) for product in (x * x, y * y, x * y)))
 
-        return len(gold), score
+        return score
 
     def find_collapse(self, gold: Sequence[Any], predicted: Sequence[Any]) -> Collapse | None:
         """Return the mean prediction if all are nearly equal, while the true values differ."""

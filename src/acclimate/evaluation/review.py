@@ -101,26 +101,25 @@ class ReviewScoring(Scoring):
         """The names of the measures."""
         return tuple(review_measures(self.budgets))
 
-    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+    def item_counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
         """Not used: a measure of a ranking is no function of sums over items."""
         raise NotImplementedError
 
     def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
-        """Not used, as :meth:`counts`."""
+        """Not used, as :meth:`item_counts`."""
         raise NotImplementedError
 
-    def resampler(
+    def item_measure(
         self, gold: Sequence[Any], predicted: Sequence[Any], metric: str
-    ) -> tuple[int, Callable[[np.ndarray], np.ndarray]]:
-        """Return the number of items, and a function from their weights (..., items) to measures (...)."""
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function from weights of the items (..., items) to measures (...)."""
         shown, scores = np.asarray(predicted, dtype=float).T
         items = RankedItems(scores, np.asarray(gold, dtype=bool), shown > 0)
-        return len(gold), lambda weights: measure_review(items, self.prevalence, metric, weights)
+        return lambda weights: measure_review(items, self.prevalence, metric, weights)
 
     def score(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> float:
         """Measure predictions."""
-        items, measure = self.resampler(gold, predicted, metric)
-        return float(measure(np.ones(items)))
+        return float(self.item_measure(gold, predicted, metric)(np.ones(len(gold))))
 
 
 def resample_classes(is_positive: np.ndarray, n: int, seed: int) -> Iterator[np.ndarray]:

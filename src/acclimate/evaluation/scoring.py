@@ -11,7 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -56,11 +56,16 @@ def find_collapse(gold: Sequence[Any], predicted: Sequence[Any]) -> Collapse | N
     return Collapse(json.loads(key), count)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Scoring(ABC):
     """The metrics of one kind of task, each in [0, 1], or [-1, 1] for correlations; higher is better.
 
     A new kind of task needs a subclass, a frozen dataclass, and an entry in :data:`SCORINGS`. The fields are plain
     values: they are stored with the predictions, so that a study can score these again.
+
+    Items of one group, such as the sentences of a document, were drawn together and are not independent. So a group is
+    the *unit* of all statistics: it is resampled and swapped as a whole, and counts once in the degrees of freedom.
+    Scores are not changed by it.
     """
 
     kind: ClassVar[str]
@@ -70,6 +75,16 @@ class Scoring(ABC):
     """Further measures, in the unit of the target; lower is better, and no weights are selected by them."""
     failure: ClassVar[str] = "predict the same answer for almost all test items"
     """What models do of which :meth:`find_collapse` finds that they have not learned the task."""
+    groups: tuple[int, ...] | None = None
+    """Number of the group of each item (items,), from zero without gaps; None: each item is a group of its own."""
+    group_name: str = "document"
+    """What a group is, in the singular."""
+
+    def __post_init__(self) -> None:
+        """Convert lists, which is what JSON gives, to tuples."""
+        for field in fields(self):
+            if isinstance(value := getattr(self, field.name), list):
+                object.__setattr__(self, field.name, tuple(value))
 
     @property
     @abstractmethod
@@ -77,23 +92,50 @@ class Scoring(ABC):
         """The names of the metrics; the first is the default primary metric of a task."""
 
     @abstractmethod
-    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
-        """Return the counts of each item (items, k).
-
-        An item is a sampling unit: usually a row of the test file, or a document of several rows. Trailing columns
-        that are all zero may be left out.
-        """
+    def item_counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+        """Return the counts of each item (items, k); trailing columns that are all zero may be left out."""
 
     @abstractmethod
     def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
         """Return the scores (...) of sums of counts (..., k)."""
 
+    def unit_of(self, metric: str) -> tuple[int, ...] | None:
+        """Return the number of the unit of each item (items,), from zero without gaps; None: each item is one."""
+        return self.groups
+
+    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+        """Return the counts of each unit (units, k): the sums over its items."""
+        rows, units = self.item_counts(gold, predicted, metric), self.unit_of(metric)
+        if units is None:
+            return rows
+        pooled = np.zeros((max(units) + 1, rows.shape[1]))
+        np.add.at(pooled, np.asarray(units), rows)
+        return pooled
+
     def resampler(
         self, gold: Sequence[Any], predicted: Sequence[Any], metric: str
     ) -> tuple[int, Callable[[np.ndarray], np.ndarray]]:
-        """Return the number of items, and a function from their weights (..., items) to scores (...)."""
-        table = self.counts(gold, predicted, metric)
-        return len(table), lambda weights: self.value(weights @ table, metric)
+        """Return the number of units, and a function from their weights (..., units) to scores (...).
+
+        A metric that is no function of sums over items gives the weight of a unit to each of its items.
+        """
+        measure, units = self.item_measure(gold, predicted, metric), self.unit_of(metric)
+        if measure is None:
+            table = self.counts(gold, predicted, metric)
+            return len(table), lambda weights: self.value(weights @ table, metric)
+        if units is None:
+            return len(gold), measure
+        place = np.asarray(units)
+        return max(units) + 1, lambda weights: measure(weights[..., place])
+
+    def item_measure(
+        self, gold: Sequence[Any], predicted: Sequence[Any], metric: str
+    ) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Return a function from weights of the items (..., items) to scores (...).
+
+        None: the metric is a function of sums of counts.
+        """
+        return None
 
     def equivalent_metric(self, metric: str) -> str:
         """Return the first metric that always has the same value as this one, possibly itself."""
@@ -113,7 +155,7 @@ class Scoring(ABC):
 
     def details(self) -> dict[str, Any]:
         """Return the fields as plain values, from which :func:`make_scoring` makes an equal scoring."""
-        return asdict(self)  # type: ignore[call-overload]
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -132,7 +174,7 @@ class MeanScoring(Scoring):
     def item_scores(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> Sequence[float]:
         """Return the score of each item."""
 
-    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+    def item_counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
         """Return the score of each item and a one (items, 2)."""
         if metric not in self.names:
             raise ValueError(f"Unknown metric '{metric}'. Available: {', '.join(self.names)}.")
@@ -158,16 +200,12 @@ class SingleLabel(Scoring):
     negative: tuple[int, ...] = ()
     """Class numbers of the negative classes ("no relation")."""
 
-    def __post_init__(self) -> None:
-        """Convert a list, which is what JSON gives, to a tuple."""
-        object.__setattr__(self, "negative", tuple(self.negative))
-
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the metrics."""
         return ("macro_f1", "accuracy", "micro_f1", *(["positive_micro_f1"] if self.negative else []))
 
-    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+    def item_counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
         """Return the counts of each item: see :class:`Scoring`."""
         truth, shown = np.asarray(gold, dtype=np.int64), np.asarray(predicted, dtype=np.int64)
         if metric in ("accuracy", "micro_f1"):
@@ -201,7 +239,8 @@ class MultiLabel(Scoring):
     ``document_f1``, available if ``documents`` is given, is the metric of BLUE for Hallmarks of Cancer (Peng et al.,
     2019). The labels of a document are the union of those of its rows, precision and recall are means over documents,
     and F1 is computed from the two means. A document without true labels has no recall and is left out; the scorer of
-    BLUE would divide by zero. A document with true labels but no predicted ones has a precision of zero.
+    BLUE would divide by zero. A document with true labels but no predicted ones has a precision of zero. All rows of a
+    document must be in one group.
     """
 
     kind: ClassVar[str] = "multi_label"
@@ -210,18 +249,17 @@ class MultiLabel(Scoring):
     documents: tuple[int, ...] | None = None
     """Number of the document of each item (items,), from zero without gaps."""
 
-    def __post_init__(self) -> None:
-        """Convert a list, which is what JSON gives, to a tuple."""
-        if self.documents is not None:
-            object.__setattr__(self, "documents", tuple(self.documents))
-
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the metrics."""
         return ("macro_f1", "micro_f1", "subset_accuracy", *(["document_f1"] if self.documents else []))
 
-    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
-        """Return the counts of each item, or for ``document_f1`` of each document: see :class:`Scoring`."""
+    def unit_of(self, metric: str) -> tuple[int, ...] | None:
+        """Return the number of the unit of each item; without groups, ``document_f1`` has documents as units."""
+        return self.documents if metric == "document_f1" and self.groups is None else self.groups
+
+    def item_counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+        """Return the counts of each item: see :class:`Scoring`. A document is counted at its first row."""
         truth, shown = label_indicators(gold, self.classes), label_indicators(predicted, self.classes)
         if metric == "macro_f1":
             return _class_hits_and_totals(truth, shown)
@@ -237,7 +275,11 @@ class MultiLabel(Scoring):
         np.maximum.at(second, documents, shown)
         hits, true_count, shown_count = (first * second).sum(1), first.sum(1), second.sum(1)
         precision, recall = hits / np.maximum(shown_count, 1), hits / np.maximum(true_count, 1)
-        return np.stack([precision, recall, np.ones(len(hits))], -1) * (true_count > 0)[:, None]
+        table = np.zeros((len(documents), 3))
+        table[np.unique(documents, return_index=True)[1]] = (
+            np.stack([precision, recall, np.ones(len(hits))], -1) * (true_count > 0)[:, None]
+        )
+        return table
 
     def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
         """Turn sums of counts into scores."""

@@ -115,7 +115,7 @@ class EntityTask(Splits):
         if None in names or len(set(names)) < 2:
             return EntityScoring(len(self.labels), has_unseen)
         order = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        return EntityScoring(len(self.labels), has_unseen, tuple(order[name] for name in names))
+        return EntityScoring(len(self.labels), has_unseen, groups=tuple(order[name] for name in names))
 
     def few_shot(self, count: int, seed: int) -> list[Sentence]:
         """Draw train sentences until each type has ``count`` entities, or all of a type that has fewer.
