@@ -195,7 +195,7 @@ def test_names_of_classes(labels, order):
         (["a", "b", "a|b"], r"The label 'a\|b' looks like several"),
         ([True, 1, 0, False], "Some labels are 0 or 1, others true or false"),
         (["True", "0"], "Some labels are 0 or 1, others true or false"),
-        ([-1, 0, 1, 2], "'-1' beside 0 to 2 usually marks rows without a label"),
+        ([-1, 0, 1, 2], "'-1' next to 0 to 2 has 1 of 4 train rows and usually marks rows without a label"),
         (["[0 1]", "[1 0]"], r"row 1: the label \[0 1\] cannot be read as a list"),
         (["['a' 'b']", "['a']"], "row 1: the label .* cannot be read as a list"),
         (["array([0, 1])", "array([1, 0])"], "row 1: the label .* cannot be read as a list"),
@@ -250,7 +250,9 @@ def test_names_that_datasets_has_stored(tmp_path):
     task = load_task(tmp_path)
     assert (task.labels, [example.label for example in task.test]) == (["neg", "pos"], [0, 1])
     write(tmp_path / "test.parquet", [*rows, {"text": "c", "label": -1}], huggingface(CLASSES))
-    with pytest.raises(UserError, match="row 3: the label -1 is none of the 2 classes"):
+    assert [example.text for example in load_task(tmp_path).test] == ["a", "b"]
+    write(tmp_path / "test.parquet", [*rows, {"text": "c", "label": 2}], huggingface(CLASSES))
+    with pytest.raises(UserError, match="row 3: the label 2 is none of the 2 classes"):
         load_task(tmp_path)
     for feature in ({"feature": CLASSES, "_type": "List"}, [CLASSES]):
         lists = [{"text": "a", "label": [0, 1]}, {"text": "b", "label": [1]}]

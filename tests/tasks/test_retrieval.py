@@ -368,6 +368,41 @@ def test_hard_negatives_are_similar_documents_that_are_not_relevant(source, beir
     assert all("negative" in row for row in learner.rows(mined))
 
 
+@pytest.fixture
+def same_ids(tmp_path):
+    """Six documents, each a query under its own id; the other of a pair is relevant."""
+    (tmp_path / "qrels").mkdir()
+    texts = {f"p{n}": f"waiter{n} brought soup{n // 2} soup{n // 2}" for n in range(6)}
+    lines = "".join(json.dumps({"_id": key, "text": text}) + "\n" for key, text in texts.items())
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (tmp_path / name).write_text(lines)
+    rows = "".join(f"p{n}\tp{n ^ 1}\t1\n" for n in range(6))
+    for split in ("train", "test"):
+        (tmp_path / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    return tmp_path
+
+
+def test_a_query_that_is_a_document_does_not_find_itself(same_ids, tiny_bert, caplog):
+    task = load_task(same_ids)
+    assert "12 of 12 queries have the id of a document" in caplog.text
+    learner = find_task_kind(task).learner(tiny_bert, task, ResolvedOptions(max_length=24, metric="ndcg@10"), None)
+    measured = learner.measure("test", "fp32")
+    assert measured.metrics["references"]["bm25"]["ndcg@10"] == 1.0
+    assert all(len(ranking) == 5 and query.id not in ranking
+               for query, ranking in zip(task.test, measured.predicted, strict=True))  # fmt: skip
+    texts = {query.text: query for query in task.train}
+    for source in ("bm25", "model"):
+        learner.hard_negatives = source
+        for query in learner._mine(task.train, ResolvedOptions(max_length=24, metric="ndcg@10", seed=1)):
+            assert query.negatives and not {query.text, query.relevant[0].text} & set(query.negatives)
+    at_random = mine_negatives(list(texts.values()) * 20, task.documents, [[]] * 120, 0)
+    assert all(query.negatives and query.text not in query.negatives for query in at_random)
+    with_own = (same_ids / "qrels" / "test.tsv").read_text() + "p1\tp1\t1\n"  # its own document is an answer
+    (same_ids / "qrels" / "test.tsv").write_text(with_own)
+    task = load_task(same_ids)
+    assert task.own_documents(task.test) == ["p0", None, *(f"p{n}" for n in range(2, 6))]
+
+
 def test_what_a_model_finds_as_similar_as_a_relevant_document_is_no_negative(beir):
     task = load_task(beir)
     query = task.train[0]

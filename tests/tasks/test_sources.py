@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, warn_once
 from acclimate.options.reading import ReadingOptions, default_task_name
 from acclimate.tasks import Task, finetune, load_task
 from acclimate.tasks.drawing import draw_rows
@@ -101,6 +101,52 @@ def test_the_same_rows_give_the_same_task_in_every_form(tmp_path):
         shutil.rmtree(tmp_path / "saved")
 
     check()
+
+
+@each("names", [["bad", "good"], ["0", "1"], ["1 star", "2 stars", "3 stars"]])
+@each("column", ["label", "sentiment"])
+@settings(max_examples=3, **QUICK)
+@given(marks=st.lists(st.sampled_from([0, 0, 1, -1]), min_size=8, max_size=20))
+def test_rows_without_a_label_are_left_out_in_every_form(names, column, marks, tmp_path, monkeypatch, caplog):
+    """``datasets`` marks them by -1 in a column of class names; their number is reported."""
+    labels = [0, 1] * 15 + [number % len(names) for number in range(6)] + marks
+    rows = [{"text": f"text {number}", column: label} for number, label in enumerate(labels)]
+    kept = [{**row, column: names[row[column]]} for row in rows if row[column] != -1]
+    splits = {"train": kept, "test": kept[:9]}
+    expected = load_task(splits, name="t", label_column=column)
+    features = datasets.Features({"text": datasets.Value("string"), column: datasets.ClassLabel(names=names)})
+    test = [*[row for row in rows if row[column] != -1][:9], {"text": "without", column: -1}]
+    made = {
+        split: datasets.Dataset.from_list(part, features=features) for split, part in (("train", rows), ("test", test))
+    }
+    shutil.rmtree(tmp_path / "parquet", ignore_errors=True)
+    (tmp_path / "parquet").mkdir()
+    for split, part in made.items():
+        part.to_parquet(tmp_path / "parquet" / f"{split}.parquet")
+    datasets.DatasetDict(made).save_to_disk(tmp_path / "saved")
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.DatasetDict(made))
+    for form in (datasets.DatasetDict(made), made, tmp_path / "parquet", tmp_path / "saved", "hf:snli"):
+        warn_once.cache_clear()
+        caplog.clear()
+        task = load_task(form, name="t", label_column=column)
+        assert task.fingerprint() == expected.fingerprint() and "-1" not in task.labels
+        assert ("without a label" in caplog.text) and "1 test" in caplog.text
+    hidden = {"train": kept, "test": [{"text": f"u{n}", column: -1} for n in range(9)]}
+    for split, part in hidden.items():
+        (tmp_path / "parquet" / f"{split}.parquet").unlink()
+        (tmp_path / "parquet" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    drawn = [load_task(form, name="t", label_column=column) for form in (hidden, tmp_path / "parquet")]
+    assert drawn[0].fingerprint() == drawn[1].fingerprint() and drawn[0].drawn
+
+
+def test_minus_one_is_a_class_only_where_it_can_be_one():
+    def rows(*counts):
+        return [{"text": f"{label} {number}", "label": label} for label, count in counts for number in range(count)]
+
+    assert load_task(rows(("bad", 30), ("good", 30), ("-1", 3)), name="t").labels == ["bad", "good"]
+    assert load_task(rows((-1, 30), (0, 30), (1, 30)), name="t").labels == ["-1", "0", "1"]
+    with pytest.raises(UserError, match="has 4 of 104 train rows"):
+        load_task(rows((-1, 4), (0, 50), (1, 50)), name="t")
 
 
 @each("encoding", ["cp1252", "utf-16", "utf-16-le", "utf-8-sig", "mac-roman"])

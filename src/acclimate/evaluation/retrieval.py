@@ -85,13 +85,16 @@ def compare_rankings(
     return {**retrieval_metrics(gold, other), "difference": interval.as_dict()}
 
 
-def rank_with_bm25(documents: Mapping[str, str], queries: Sequence[str], depth: int = DEPTH) -> list[list[str]]:
+def rank_with_bm25(
+    documents: Mapping[str, str], queries: Sequence[str], depth: int = DEPTH, own: Sequence[str | None] = ()
+) -> list[list[str]]:
     """Rank documents with BM25 (k1 = 1.5, b = 0.75, the variant of Lucene; English stop words are left out).
 
     Args:
         documents: Texts by id.
         queries: The queries.
         depth: Number of documents to rank.
+        own: For each query, the id of the document that it is itself, which is left out.
 
     Returns:
         For each query the ids of documents that share a word with it, the best first.
@@ -106,8 +109,9 @@ def rank_with_bm25(documents: Mapping[str, str], queries: Sequence[str], depth: 
     quiet, ids = {"show_progress": False}, list(documents)
     index = bm25s.BM25()
     index.index(bm25s.tokenize(list(documents.values()), **quiet), **quiet)
-    places, scores = index.retrieve(bm25s.tokenize(list(queries), **quiet), k=min(depth, len(ids)), **quiet)
+    taken = min(depth + any(own), len(ids))
+    places, scores = index.retrieve(bm25s.tokenize(list(queries), **quiet), k=taken, **quiet)
     return [
-        [ids[place] for place, score in zip(row, own, strict=True) if score > 0]
-        for row, own in zip(places.tolist(), scores.tolist(), strict=True)
+        [ids[place] for place, score in zip(row, found, strict=True) if score > 0 and ids[place] != itself][:depth]
+        for row, found, itself in zip(places.tolist(), scores.tolist(), own or [None] * len(queries), strict=True)
     ]

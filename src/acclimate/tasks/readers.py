@@ -38,6 +38,11 @@ FORMATS = suffixes_of(tuple(form for form in TABLES if form != EXCEL))
 """Endings of files with a split; Excel only if it is the only file, or its name merely contains that of a split."""
 _SHARD = re.compile(r"(?P<stem>.+?)(?P<shard>-\d+-of-(?P<shards>\d+))?")
 
+
+class NoLabel(int):
+    """The label -1 in a column of which the classes have names; it marks a row without a label."""
+
+
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair."""
 
@@ -313,6 +318,8 @@ def _class_names(schema: pyarrow.Schema, column: str) -> list[str]:
 def name_of_class(where: str, value: Any, names: Sequence[str]) -> Any:
     """Return the name of a class, or of each in a list; a value that is not a number remains as it is.
 
+    The number -1 is a :class:`NoLabel`, since ``datasets`` marks rows without a label by it.
+
     Raises:
         UserError: If there is no such class.
     """
@@ -320,6 +327,8 @@ def name_of_class(where: str, value: Any, names: Sequence[str]) -> Any:
         return [name_of_class(where, entry, names) for entry in value]
     if not isinstance(value, int):
         return value
+    if value == -1:
+        return NoLabel(value)
     if not 0 <= value < len(names):
         raise UserError(
             f"{where}: the label {value} is none of the {len(names)} classes of the dataset; remove the row."

@@ -8,7 +8,7 @@ is reported in one line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -75,6 +75,7 @@ def read_tables(source: Any, name: str, options: ReadingOptions) -> Tables:
     if isinstance(source, str | Path):
         path = Path(source)
         tables = _read_folder(path, options) if path.is_dir() else {"train": _read_files([path], options)}
+        _report_unused(name, _drop_hidden(tables))
     else:
         tables = read_object(source, name)
     if tables.keys() == {"train"}:
@@ -304,18 +305,28 @@ def read_object(value: Any, name: str) -> Tables:
         )
     found = {split: _table_of(value[key], f"{name}/{split}") for split, key in names.items()}
     left_out = [str(key) for key in value if key not in names.values()]
-    for split in ("dev", "test"):
-        if split in found and _has_hidden_labels(found[split]):
-            left_out.append(f"{names[split]} (its labels are hidden)")
-            del found[split]
-    if left_out:
-        warn_once(f"Splits of '{name}' that are not used: {', '.join(left_out)}.")
+    _report_unused(name, [*left_out, *_drop_hidden(found)])
     return {split: table for split, table in found.items() if table.rows or split == "train"}
+
+
+def _report_unused(name: str, splits: Sequence[str]) -> None:
+    if splits:
+        warn_once(f"Splits of '{name}' that are not used: {', '.join(splits)}.")
+
+
+def _drop_hidden(tables: Tables) -> list[str]:
+    """Remove a dev or test split without labels; return a description of each."""
+    hidden = [split for split in ("dev", "test") if split in tables and _has_hidden_labels(tables[split])]
+    for split in hidden:
+        del tables[split]
+    return [f"{split} (its labels are hidden)" for split in hidden]
 
 
 def _has_hidden_labels(table: Table) -> bool:
     columns = [name for name in dict.fromkeys(k for _, row in table.rows for k in row) if name.lower() in LABEL_NAMES]
-    return bool(table.rows) and any(all(row.get(name) == -1 for _, row in table.rows) for name in columns)
+    return bool(table.rows) and any(
+        all(str(row.get(name)).strip() in ("-1", "-1.0") for _, row in table.rows) for name in columns
+    )
 
 
 def _table_of(value: Any, where: str) -> Table:
@@ -333,7 +344,7 @@ def _table_of(value: Any, where: str) -> Table:
     classes = _feature_names(features)
     if names := classes("label"):
         for where_row, row in numbered:
-            if "label" in row and row["label"] != -1:
+            if "label" in row:
                 row["label"] = name_of_class(where_row, row["label"], names)
     return Table(numbered, classes)
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
-from acclimate.tasks.classification.labels import label_name, read_labels, similar_labels
+from acclimate.tasks.classification.labels import label_name, leave_out_unlabelled, read_labels, similar_labels
 from acclimate.tasks.drawing import draw_splits
 from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, fold_text
 from acclimate.tasks.sources import COLUMNS
@@ -51,6 +51,7 @@ def build_task(
     Raises:
         UserError: If a row cannot be used, which the message names, or the labels cannot be learned.
     """
+    rows = leave_out_unlabelled(name, rows)
     for split in ("train", "test") if split_seed is None else ("train",):
         if not rows[split]:
             raise UserError(f"The task '{name}' has no {split} rows.")

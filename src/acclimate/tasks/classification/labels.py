@@ -12,16 +12,22 @@ import json
 import re
 import tokenize
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, warn_once
+from acclimate.tasks.readers import NoLabel, Row
 
 Labels = tuple[str, ...]
 NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 NOT_A_LABEL = ("nan", "<na>", "nat", "inf", "-inf", "infinity", "-infinity")
 """How libraries write missing and infinite numbers as text."""
+NO_CLASS = ("-1", "-100")
+"""How data sets mark rows without a label; where the classes are numbers, -1 can be one of them."""
+MAX_UNLABELLED = 0.05
+"""Where -1 next to 0 and 1 has a smaller share of the rows, it is probably no class."""
 PRINTED_ARRAY = re.compile(r"\[[\s\d.,+e-]+\]|\[.*,.*\]|(array|tensor|set|frozenset)\(.*\)", re.DOTALL)
 MAX_PRINTED_CHARACTERS = 10_000
 """A longer text is not taken for a printed list."""
@@ -94,6 +100,29 @@ def _has_adjacent_strings(text: str) -> bool:
     return any(one == other == tokenize.STRING for one, other in pairwise(kinds))
 
 
+def leave_out_unlabelled(name: str, rows: Mapping[str, list[Row]]) -> dict[str, list[Row]]:
+    """Return the rows that have a label; report the number of the others.
+
+    A row has none where the label is a :class:`acclimate.tasks.readers.NoLabel`, or one of :data:`NO_CLASS` while
+    labels of train are names.
+    """
+    given = [row.get("label") for _, row in rows["train"]]
+    named = any(isinstance(label, str) and not NUMBER.fullmatch(label.strip()) for label in given)
+    kept = {
+        split: [
+            (where, row)
+            for where, row in found
+            if not isinstance(label := row.get("label"), NoLabel)
+            and not (named and isinstance(label, str | int) and str(label).strip() in NO_CLASS)
+        ]
+        for split, found in rows.items()
+    }
+    left = {split: len(found) - len(kept[split]) for split, found in rows.items()}
+    if counts := ", ".join(f"{count:,} {split}" for split, count in left.items() if count):
+        warn_once(f"Rows of the task '{name}' without a label (-1), which are left out: {counts}.")
+    return kept
+
+
 def read_labels(rows: Mapping[str, Sequence[tuple[str, Any]]]) -> tuple[dict[str, list[Labels]], bool]:
     """Return the classes of each row of each split, and whether the task is multi-label.
 
@@ -120,6 +149,8 @@ def read_labels(rows: Mapping[str, Sequence[tuple[str, Any]]]) -> tuple[dict[str
                 )
                 raise UserError(f"{where}: {state}; give every row a list (an empty one, too) or none of them.")
             entries = list(value) if multi_label else [value]
+            if any(isinstance(entry, NoLabel) for entry in entries):
+                raise UserError(f"{where}: -1 is none of the classes of the data set; remove it from the list.")
             names = tuple(label_name(where, entry) for entry in entries)
             for entry, name in zip(entries, names, strict=True):
                 spelling = entry.strip() if isinstance(entry, str) else name
@@ -131,7 +162,7 @@ def read_labels(rows: Mapping[str, Sequence[tuple[str, Any]]]) -> tuple[dict[str
             labels[split].append(names)
     if multi_label:
         return _read_vectors(values, labels)
-    _check_single_labels({names[0] for names in labels["train"]})
+    _check_single_labels(Counter(names[0] for names in labels["train"]))
     return labels, False
 
 
@@ -160,12 +191,13 @@ def _read_vectors(
     return vectors, not all(len(names) == 1 for given in vectors.values() for names in given)
 
 
-def _check_single_labels(labels: set[str]) -> None:
+def _check_single_labels(counts: Counter[str]) -> None:
     """Check that single labels are not several in one, or marks of missing labels.
 
     Raises:
         UserError: If they are.
     """
+    labels = set(counts)
     for separator in SEPARATORS:
         for label in sorted(labels):
             parts = {part.strip() for part in label.split(separator)}
@@ -175,10 +207,12 @@ def _check_single_labels(labels: set[str]) -> None:
                 )
     if labels <= {"0", "1", "true", "false"} and labels & {"0", "1"} and labels & {"true", "false"}:
         raise UserError("Some labels are 0 or 1, others true or false; write all in one way.")
-    if "-1" in labels and len(labels) > 3 and labels == {str(number) for number in range(-1, len(labels) - 1)}:
+    is_rare = counts["-1"] < MAX_UNLABELLED * counts.total()
+    numbers = {str(number) for number in range(-1, len(labels) - 1)}
+    if "-1" in labels and labels == numbers and len(labels) > (2 if is_rare else 3):
         raise UserError(
-            f"The label '-1' beside 0 to {len(labels) - 2} usually marks rows without a label; remove these rows, or "
-            "give the classes names."
+            f"The label '-1' next to 0 to {len(labels) - 2} has {counts['-1']:,} of {counts.total():,} train rows and "
+            "usually marks rows without a label; remove these rows, or give the classes names."
         )
 
 

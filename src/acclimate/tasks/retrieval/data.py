@@ -81,6 +81,13 @@ class RetrievalTask(Splits):
     drawn: str = ""
     """A sentence on the splits that were drawn from train; empty if none were."""
 
+    def own_documents(self, queries: Sequence[Query]) -> list[str | None]:
+        """Return for each query the document with the same id, which is the query itself; None if there is none.
+
+        It is no answer to the query, as in BEIR, unless a judgement says that it is.
+        """
+        return [own_document(query.id, {one.id for one in query.relevant}, self.documents) for query in queries]
+
     def _describe_task(self) -> bytes:
         return super()._describe_task() + json.dumps(sorted(self.documents.items())).encode()
 
@@ -97,6 +104,11 @@ class RetrievalTask(Splits):
         if negative:
             raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
         return RetrievalScoring()
+
+
+def own_document(query: str, relevant: Collection[str], documents: Collection[str]) -> str | None:
+    """Return the id of a query if it is also that of a document, unless that is relevant; else None."""
+    return query if query in documents and query not in relevant else None
 
 
 def _find(folder: Path, name: str) -> Path | None:
@@ -130,7 +142,14 @@ def read_beir(folder: Path, name: str) -> RetrievalTask:
     if not splits["test"]:
         raise UserError(f"'{folder / 'qrels'}' has no test.tsv with a relevant document; add the test split.")
     documents = {key: text for key, text in documents.items() if text}
-    return RetrievalTask(name, splits["train"], splits["test"], documents, splits["dev"], folder)
+    task = RetrievalTask(name, splits["train"], splits["test"], documents, splits["dev"], folder)
+    own = task.own_documents([*task.train, *task.dev, *task.test])
+    if found := sum(key is not None for key in own):
+        warn_once(
+            f"'{folder}': {found:,} of {len(own):,} queries have the id of a document, so they are that document; it "
+            "is left out of their rankings and negatives."
+        )
+    return task
 
 
 def _read_texts(file: Path | None) -> dict[str, str]:
@@ -187,7 +206,7 @@ def _read_judgements(file: Path, queries: Mapping[str, str], documents: Mapping[
         read = [(Passage(key, documents[key], grade), grade > 0) for key, grade in grades.items() if documents[key]]
         relevant = tuple(passage for passage, is_relevant in read if is_relevant)
         if relevant and queries[query]:
-            negatives = tuple(passage.text for passage, is_relevant in read if not is_relevant)
+            negatives = tuple(one.text for one, is_relevant in read if not is_relevant and one.id != query)
             made.append(Query(query, queries[query], relevant, negatives))
     if len(made) < len(found):
         warn_once(f"'{file}': {len(found) - len(made):,} queries without text or a relevant document are left out.")

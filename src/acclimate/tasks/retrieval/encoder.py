@@ -65,10 +65,13 @@ class BiEncoder:
         """Drop the embeddings of documents."""
         self._embedded = None
 
-    def rank(self, documents: dict[str, str], queries: Sequence[str]) -> tuple[list[list[str]], list[list[float]]]:
+    def rank(
+        self, documents: dict[str, str], queries: Sequence[str], own: Sequence[str | None] = ()
+    ) -> tuple[list[list[str]], list[list[float]]]:
         """Return the ids of the best documents for each query, and their similarities.
 
-        Documents are embedded once for all splits; call :meth:`forget` when the weights have changed.
+        Documents are embedded once for all splits; call :meth:`forget` when the weights have changed. ``own`` has for
+        each query the id of the document that it is itself, which is left out.
 
         Raises:
             UserError: If an embedding is NaN or infinite.
@@ -82,7 +85,11 @@ class BiEncoder:
         if not (bool(texts.isfinite().all()) and bool(asked.isfinite().all())):
             raise UserError("The fine-tuned model returns NaN or infinite embeddings; lower the learning rate.")
         search = import_sentence_transformers().util.semantic_search
-        found = search(asked, texts, top_k=DEPTH, score_function=self.model.similarity)
+        found = search(asked, texts, top_k=DEPTH + any(own), score_function=self.model.similarity)
+        found = [
+            [hit for hit in hits if ids[hit["corpus_id"]] != itself][:DEPTH]
+            for hits, itself in zip(found, own or [None] * len(found), strict=True)
+        ]
         ranked = [[ids[hit["corpus_id"]] for hit in hits] for hits in found]
         return ranked, [[round(float(hit["score"]), 6) for hit in hits] for hits in found]
 

@@ -135,7 +135,8 @@ class RetrievalLearner(Learner):
         metrics: dict[str, Any] = retrieval_metrics(gold, predicted)
         if split == "test":
             if self._bm25 is None:
-                self._bm25 = rank_with_bm25(dict(self.task.documents), [query.text for query in queries])
+                own = self.task.own_documents(queries)
+                self._bm25 = rank_with_bm25(dict(self.task.documents), [query.text for query in queries], own=own)
             metrics["references"] = {"bm25": compare_rankings(gold, predicted, self._bm25)}
             if self.initial is not None:
                 metrics["references"]["before training"] = compare_rankings(gold, predicted, self.initial)
@@ -146,7 +147,8 @@ class RetrievalLearner(Learner):
         return EvaluationResult(metrics, gold, predicted, scores)
 
     def _rank(self, queries: Sequence[Query]) -> tuple[list[list[str]], list[list[float]]]:
-        return self.head.rank(dict(self.task.documents), [query.text for query in queries])
+        texts, own = [query.text for query in queries], self.task.own_documents(queries)
+        return self.head.rank(dict(self.task.documents), texts, own=own)
 
     def train(
         self,
@@ -192,11 +194,10 @@ class RetrievalLearner(Learner):
         """Return queries with a hard negative for each relevant document, if that is wanted."""
         if self.hard_negatives is None:
             return examples
-        texts = [query.text for query in examples]
+        texts, documents = [query.text for query in examples], dict(self.task.documents)
         rank = rank_with_bm25 if self.hard_negatives == "bm25" else self.head.rank
-        mined = mine_negatives(
-            examples, dict(self.task.documents), rank(dict(self.task.documents), texts), options.seed
-        )
+        ranked = rank(documents, texts, own=self.task.own_documents(examples))
+        mined = mine_negatives(examples, documents, ranked, options.seed)
         if not all(query.negatives for query in mined):
             raise UserError(f"'{self.task.name}' has too few documents for hard negatives; leave hard_negatives out.")
         return mined
@@ -231,11 +232,9 @@ def mine_negatives(
         other = [(documents[key], score) for key, score in found if key not in relevant]
         hard = [text for text, score in other if score < limit] or [text for text, _ in other]
         if not hard:
-            hard = [
-                documents[key]
-                for key in chance.sample(every, min(len(every), len(relevant) + 1))
-                if key not in relevant
-            ]
+            others = {*relevant, query.id} & documents.keys()
+            drawn = chance.sample(every, min(len(every), len(others) + 1))
+            hard = [documents[key] for key in drawn if key not in others]
             at_random += 1
         hard = hard[:MINED_DEPTH]
         chosen = chance.sample(hard, min(len(hard), len(query.relevant)))
