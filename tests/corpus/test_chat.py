@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from acclimate.corpus.chat import Chats, plain_ids, read_turns, tokenize_chats
+from acclimate.corpus.chat import Chats, plain_ids, read_conversation, tokenize_chats
 from acclimate.errors import UserError
 from tests.cases import each
 
@@ -44,6 +44,15 @@ FORGETFUL = (  # as templates that remove the reasoning from all answers but the
 OPENING = FORGETFUL.replace("'<|im_start|>assistant\n'", "'<|im_start|>assistant\n<reason>'")
 """Its prompt for an answer opens a part that answers do not have."""
 MARKS = ["<unk>", "<s>", "</s>", "<bos>", "<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>"]
+
+
+PAIR = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+THINKING = (  # as templates of models that reason: a block of reasoning, which is empty if the turn has none
+    "{% for t in tools or [] %}{{ 'tool ' + t.name + '\n' }}{% endfor %}{% for m in messages %}{{ '<|im_start|>' + "
+    "m.role + '\n' }}{% if m.role == 'assistant' %}{{ '<think>\n' + (m.reasoning_content or '') + '\n</think>\n\n' }}"
+    "{% endif %}{{ m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 
 
 def chat_tokenizer(template):
@@ -122,10 +131,19 @@ def test_answers_are_those_of_a_tokenization_turn_by_turn(template, tmp_path_fac
         ({"prompt": "q", "completion": "a", "system": "s"}, "system s|user q|assistant a"),
         ({"instruction": "q", "input": "", "output": "a"}, "user q|assistant a"),
         ({"instruction": "q", "input": "i", "output": "a"}, "user q\n\ni|assistant a"),
+        (
+            {"instruction": "q", "output": "a", "history": [["p", "b"]], "system": "s"},
+            "system s|user p|assistant b|user q|assistant a",
+        ),
+        ({"messages": PAIR, "system": "s"}, "system s|user q|assistant a"),
+        ({"conversations": PAIR, "system_prompt": "s"}, "system s|user q|assistant a"),
+        ({"messages": [{"role": "system", "content": "s"}, *PAIR], "system": "s"}, "system s|user q|assistant a"),
+        ({"messages": [*PAIR, {"role": "observation", "content": "r"}]}, "user q|assistant a|tool r"),
+        ({"messages": [PAIR[0], {"role": "gpt", "content": None, "tool_calls": [{}]}]}, "user q|assistant "),
     ],
 )
 def test_layouts_of_conversations(row, turns):
-    assert "|".join(f"{turn['role']} {turn['content']}" for turn in read_turns(row)) == turns
+    assert "|".join(f"{turn['role']} {turn['content']}" for turn in read_conversation(row).turns) == turns
 
 
 @each(
@@ -136,7 +154,14 @@ def test_layouts_of_conversations(row, turns):
         ({"messages": "q"}, "not a list but a str"),
         ({"messages": ["q"]}, "a turn is not an object"),
         ({"messages": [{"role": "user", "content": "q"}]}, "no answer"),
-        ({"messages": [{"role": "tool", "content": "q"}]}, "the role 'tool'"),
+        ({"messages": [{"role": "narrator", "content": "q"}]}, "the role 'narrator'"),
+        ({"messages": [{"role": "system", "content": "s"}, *PAIR], "system": "t"}, "differs from the system prompt"),
+        ({"messages": [PAIR[0], {**PAIR[1], "weight": 0.5}]}, "'weight' of a turn is '0.5', which is neither 0 nor 1"),
+        ({"messages": [PAIR[0], {**PAIR[1], "train": False}]}, "no answer of the assistant is to be learned"),
+        ({"messages": PAIR, "tools": "{"}, "'tools' is not JSON"),
+        ({"messages": PAIR, "tools": ["search"]}, "'tools' is not a list of objects"),
+        ({"messages": [PAIR[0], {**PAIR[1], "reasoning": ["\ud800"]}]}, "surrogate"),
+        ({"prompt": "q", "response": "a", "history": 5}, "'history' is not a list of pairs"),
         ({"prompt": "q", "response": ["a"]}, "not a text but a list"),
         ({"prompt": "q", "response": None}, "not a text but a NoneType"),
         ({"prompt": "q", "response": "\ud800"}, "surrogate"),
@@ -144,7 +169,7 @@ def test_layouts_of_conversations(row, turns):
 )
 def test_rows_that_are_no_conversations_are_explained(row, message):
     with pytest.raises(ValueError, match=message):
-        read_turns(row)
+        read_conversation(row)
 
 
 json_values = st.recursive(
@@ -152,7 +177,10 @@ json_values = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["messages", "conversations", "role", "content", "from", "value", "prompt", "response"]),
+            st.sampled_from(
+                "messages conversations role content from value prompt response tools weight system history "
+                "tool_calls".split()
+            ),
             inner,
         )
     ),
@@ -164,10 +192,10 @@ json_values = st.recursive(
 @given(json_values)
 def test_any_row_is_read_or_explained(row):
     try:
-        turns = read_turns(row)
+        found = read_conversation(row)
     except ValueError:
         return
-    assert any(turn["role"] == "assistant" for turn in turns)
+    assert any(turn["role"] == "assistant" for turn in found.turns)
 
 
 def test_what_cannot_be_used_is_counted(tmp_path):
@@ -233,6 +261,51 @@ def test_a_template_that_changes_earlier_turns_gets_a_text_for_each_answer(tmp_p
         assert tokenizer.decode(row[row >= 0]) == f"<think>assistant {number}<|im_end|>"
         prompt = tokenizer.apply_chat_template(turns[: 2 * number + 1], tokenize=False, add_generation_prompt=True)
         assert tokenizer.decode(plain_ids(row)) == f"{prompt}<think>assistant {number}<|im_end|>\n"
+
+
+def marked(rows, template, path):
+    """Tokenize conversations; return the text of each row with the learned parts in «», and the chats."""
+    chats, tokenizer = Chats(write(path, rows)), chat_tokenizer(template)
+    texts = []
+    for row in tokenize_chats(chats, tokenizer, 10_000):
+        text, learned = "", False
+        for place, is_learned in enumerate([*(row >= 0), False]):
+            text += "" if is_learned == learned else "«" if is_learned else "»"
+            text += tokenizer.decode(plain_ids(row)[place : place + 1])
+            learned = is_learned
+        texts.append(text)
+    return texts, chats
+
+
+def test_known_keys_of_rows_and_turns_act(tmp_path):
+    ask, bad, good = (
+        {"role": role, "content": content}
+        for role, content in (("user", "food?"), ("assistant", "was bad"), ("assistant", "was good"))
+    )
+    tools = [{"name": "search"}]
+    for key in ("messages", "conversations"):
+        row = {key: [ask, good], "system": "you are a waiter", "tools": json.dumps(tools)}
+        for one in (row, {**row, "tools": tools}):
+            (text,), chats = marked([one], THINKING, tmp_path / "a.jsonl")
+            assert text.count("you are a waiter") == 1 and text.startswith("tool search") and not chats.report.unused
+    for name in ("reasoning_content", "reasoning", "thinking"):
+        (text,), chats = marked([{"messages": [ask, {**good, name: "hm"}]}], THINKING, tmp_path / "a.jsonl")
+        assert "«<think>\nhm\n</think>\n\nwas good<|im_end|>»" in text and not chats.report.unused
+    for template in (THINKING, THINKING.replace("assistant\n' }}{% endif", "assistant\n<think>\n' }}{% endif")):
+        (text,), _ = marked([{"messages": [ask, good]}], template, tmp_path / "a.jsonl")
+        assert "<think>\n\n</think>\n\n«was good<|im_end|>»" in text  # nothing is no reasoning to learn
+    for mark in ({"weight": 0}, {"train": False}, {"trainable": False}, {"loss_mask": 0}):
+        turns = [ask, {**bad, **mark}, ask, {**good, **dict.fromkeys(mark, 1)}]
+        (text,), _ = marked([{"messages": turns}], CHATML, tmp_path / "a.jsonl")
+        assert "was bad" in text and "«was good<|im_end|>»" in text and text.count("«") == 1
+
+
+def test_keys_that_are_not_used_are_counted(tmp_path):
+    turns = [{**PAIR[0], "time": 5, "empty": None}, {**PAIR[1], "reasoning": "hm", "time": 6}]
+    rows = [{"messages": turns, "foo": 1, "bar": ""}, {"messages": PAIR, "foo": 2, "tools": [{"name": "search"}]}]
+    _, chats = marked(rows, CHATML, tmp_path / "a.jsonl")
+    assert chats.report.unused == {"foo": 2, "time of a turn": 1, "reasoning of a turn": 1, "tools": 1}
+    assert "not used: 'foo' (2), 'time of a turn' (1)" in chats.report.summary("conversation")
 
 
 def test_other_files_hold_no_conversations(tmp_path):

@@ -188,6 +188,24 @@ def test_texts_in_memory_are_the_same_corpus_in_every_form(texts, column):
     assert list(as_corpus(pandas.DataFrame({"blurb": texts}), "blurb")) == expected
 
 
+@given(st.lists(st.none() | st.text("ab", max_size=3), min_size=1, max_size=5))
+@settings(max_examples=8)
+def test_missing_texts_are_counted_in_every_form(texts):
+    texts = ["The soup was cold.", *texts]
+    rows = [{"text": text} for text in texts]
+    forms = [
+        datasets.Dataset.from_list(rows),
+        datasets.IterableDataset.from_generator(lambda: iter(rows)),
+        pandas.DataFrame(rows),
+        rows,
+        texts,
+    ]
+    for form in forms:
+        corpus = as_corpus(form)
+        assert list(corpus) == list(dict.fromkeys(text for text in texts if text))
+        assert corpus.report.empty == sum(not text for text in texts)
+
+
 def test_names_of_files_are_not_taken_for_texts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my file.txt").write_text("one\n")

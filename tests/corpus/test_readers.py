@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+import zstandard
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -175,6 +176,31 @@ def test_several_zstandard_frames_and_gzip_members_are_joined(tmp_path):
         path = write(tmp_path, suffix, ["one", "two"])
         path.write_bytes(path.read_bytes() * 2)
         assert good(path) == ["one", "two", "one", "two"]
+
+
+def test_a_limit_of_a_decoder_is_no_damage(tmp_path):
+    """A long window is read; a longer one, or a dictionary, is named, and so is each file whose rest is lost."""
+    settings = zstandard.ZstdCompressionParameters.from_level(1, window_log=28)
+    lines = "".join(f"text {number}\n" for number in range(1000)).encode()
+    stream = zstandard.ZstdCompressor(compression_params=settings).compressobj()
+    (tmp_path / "a.txt.zst").write_bytes(stream.compress(lines) + stream.flush())
+    assert len(good(tmp_path / "a.txt.zst")) == 1000
+    window = (32 - 10) << 3  # 4 GiB
+    (tmp_path / "b.txt.zst").write_bytes(bytes([0x28, 0xB5, 0x2F, 0xFD, 0, window, 1, 0, 0]))
+    words = zstandard.train_dictionary(2_000, [f"some text number {n} of many".encode() for n in range(2_000)])
+    (tmp_path / "c.txt.zst").write_bytes(zstandard.ZstdCompressor(dict_data=words).compress(lines))
+    (tmp_path / "d.txt.gz").write_bytes(gzip.compress(lines)[:-100])
+    (tmp_path / "e.jsonl").write_text("[" * 100_000 + "\n")
+    (tmp_path / "f.txt").write_text("the last\n")
+    corpus = Corpus(tmp_path)
+    assert list(corpus)[-1] == "the last" and corpus.report.documents == 1001
+    assert len(corpus.report.cut_off) == 3
+    assert "needs a window of more than 2 GiB" in corpus.report.cut_off[0]
+    assert "needs a dictionary" in corpus.report.cut_off[1] and "damaged" in corpus.report.cut_off[2]
+    assert not any("damaged" in line for line in corpus.report.cut_off[:2])
+    assert corpus.report.broken == 4 and "nested too deeply" in corpus.report.problems[3]
+    summary = corpus.report.summary()
+    assert all(f"{name}:" in summary for name in ("b.txt.zst", "c.txt.zst", "d.txt.gz"))
 
 
 def test_the_content_does_not_match_the_extension(tmp_path):

@@ -20,11 +20,11 @@ from acclimate.corpus.csv_reader import (
     write_row,
 )
 from acclimate.corpus.opening import NOT_UTF8, explain_surrogates
-from acclimate.corpus.readers import TxtLayout
+from acclimate.corpus.readers import LostRest, TxtLayout, list_unused
 from acclimate.corpus.sources import SPEC_KEYS, FileSource, ListSource, Source, is_source, resolve_sources
 from acclimate.errors import UserError, unknown_name_error, warn_once
 
-MAX_REPORTED_PROBLEMS = 20
+MAX_REPORTED_PROBLEMS, MAX_LISTED_FILES = 20, 10
 _VERSION = 1  # increment when the same files give different documents
 
 
@@ -47,8 +47,10 @@ class CorpusReport:
         duplicates: Documents left out because an equal one came before.
         empty: Records without text: blank lines, empty or null fields.
         broken: Records that could not be read.
+        unused: Keys that are not used, with the number of records that have each.
         elsewhere: Documents in the other part of a split.
         leaked: Documents left out because they contain evaluation texts.
+        cut_off: Files whose rest could not be read, as ``file:line: reason``.
         problems: The first 20 broken records as ``file:line: reason``.
         complete: Whether the pass reached the end.
     """
@@ -60,6 +62,8 @@ class CorpusReport:
     broken: int = 0
     elsewhere: int = 0
     leaked: int = 0
+    unused: dict[str, int] = field(default_factory=dict)
+    cut_off: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     complete: bool = False
 
@@ -79,7 +83,25 @@ class CorpusReport:
             if number
         ]
         line = " ".join(parts) + (f"; left out: {', '.join(dropped)}" if dropped else "")
+        if self.unused:
+            line += f"; not used: {list_unused(self.unused)}"
+        if self.cut_off:
+            line += f"; not read to the end: {self.list_cut_off()}"
+            return line if self.problems[:1] == self.cut_off[:1] else f"{line}; first problem: {self.problems[0]}"
         return line + (f"; first problem: {self.problems[0]}" if self.problems else "")
+
+    def list_cut_off(self) -> str:
+        """Return the files whose rest could not be read, for a message."""
+        more = [f"{len(self.cut_off) - MAX_LISTED_FILES} more"] if len(self.cut_off) > MAX_LISTED_FILES else []
+        return ", ".join([*self.cut_off[:MAX_LISTED_FILES], *more])
+
+    def leave_out(self, where: str, problem: str) -> None:
+        """Count a record that cannot be used; a :class:`LostRest` is also listed as a file."""
+        self.broken += 1
+        if isinstance(problem, LostRest):
+            self.cut_off.append(f"{where}: {problem}")
+        if len(self.problems) < MAX_REPORTED_PROBLEMS:
+            self.problems.append(f"{where}: {problem}")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values for JSON."""
@@ -296,11 +318,9 @@ class Corpus:
                         problem = explain_surrogates(text)
                 if problem.startswith(NOT_UTF8) and not advice:
                     advice = f"; {source.advise_encoding()}" if isinstance(source, FileSource) else " "
-                    problem += advice.rstrip()
+                    problem = type(problem)(problem + advice.rstrip())
                 if problem:
-                    report.broken += 1
-                    if len(report.problems) < MAX_REPORTED_PROBLEMS:
-                        report.problems.append(f"{source.name}:{line}: {problem}")
+                    report.leave_out(f"{source.name}:{line}", problem)
                 elif not text or text.isspace():
                     report.empty += 1
                 else:
@@ -333,8 +353,11 @@ def format_count(number: int, noun: str) -> str:
 
 
 def table_rows(value: Any) -> list[dict[str, Any]] | None:
-    """Return the rows of a ``Dataset``, a table of pyarrow or a data frame of polars or pandas; None for others."""
-    if hasattr(value, "to_list") and hasattr(value, "column_names"):  # Dataset
+    """Return the rows of a ``Dataset``, a table of pyarrow or a data frame of polars or pandas; None for others.
+
+    An ``IterableDataset`` is one of the others: it is iterated, since its own conversion fails on missing values.
+    """
+    if hasattr(value, "to_list") and hasattr(value, "column_names") and hasattr(value, "__len__"):  # Dataset
         return value.to_list()
     if hasattr(value, "to_pylist"):  # pyarrow
         return value.to_pylist()
@@ -361,7 +384,7 @@ def as_corpus(text: Any, text_column: str = DEFAULT_COLUMN, encoding: str | None
         return text
     text = list(text) if isinstance(text, Iterator) else text
     if (texts := texts_in_memory(text, text_column)) is not None:
-        return Corpus.of([one for one in texts if one is not None])
+        return Corpus.of(texts)
     return Corpus(text, text_column=text_column, encoding=encoding)
 
 

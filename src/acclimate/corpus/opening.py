@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from acclimate.errors import DamagedFileError, UserError, warn_once
 from acclimate.files import check_regular_file
@@ -56,6 +56,10 @@ HEAD_BYTES = 1 << 16
 """Bytes at the start of a file that say whether it is UTF-8."""
 DAMAGE_BYTES = 1 << 12
 """Maximum bytes of text before the damage that are lost, since pyarrow fails on a whole block."""
+MAX_WINDOW_BYTES = 1 << 31
+"""Largest window of a zstd file: that of ``--long=31``, the most that zstd writes."""
+LIMIT = "it needs"
+"""Start of the reason where a file is not damaged but beyond a limit of its decoder."""
 MAX_LINE_BYTES = 1 << 28
 """A longer line is unlikely to be a document and would only fill memory. Also the limit of a JSON array."""
 NOT_UTF8 = "not UTF-8"
@@ -134,7 +138,7 @@ def open_bytes(path: Path) -> IO[bytes]:
     """Open a file for reading, decompressed if its name ends in one of ``COMPRESSIONS``.
 
     Reading raises ``OSError``, ``EOFError`` or ``LZMAError`` if the compressed data are damaged or end too early. The
-    readers of ``zstandard`` and ``fsspec`` accept a truncated file as complete, so pyarrow's is used.
+    readers of ``gzip`` and ``fsspec`` accept some truncated files as complete, so pyarrow's is used.
 
     Raises:
         UserError: If the file cannot be opened, or is a pipe or a device.
@@ -149,10 +153,67 @@ def open_bytes(path: Path) -> IO[bytes]:
         return file
     if not compression:
         return lzma.open(file)
+    if compression == "zstd":
+        return io.BufferedReader(_ZstdFile(file), buffer_size=HEAD_BYTES)
     import pyarrow
 
     stream = pyarrow.CompressedInputStream(file, compression)
     return cast("IO[bytes]", io.BufferedReader(stream, buffer_size=DAMAGE_BYTES))
+
+
+class _ZstdFile(io.RawIOBase):
+    """The content of a zstd file, with windows of up to 2 GiB (``zstd --long=31``); several frames are joined.
+
+    The readers of ``zstandard`` accept a truncated file as complete, and pyarrow's refuses windows above 128 MiB.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._ready, self._rest = file, memoryview(b""), b""
+        self._frame: Any = None
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer.
+
+        Raises:
+            OSError: If the data are damaged, or need what the decoder does not have.
+            EOFError: If the last frame is truncated.
+        """
+        import zstandard
+
+        while not self._ready:
+            data = self._rest or self._file.read(1 << 10)  # of zeros, this can be 32 MiB
+            self._rest = b""
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("the last zstd frame is truncated")
+                return 0
+            if self._frame is None:
+                self._frame = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
+            try:
+                self._ready = memoryview(self._frame.decompress(data))
+            except zstandard.ZstdError as error:
+                raise OSError(_explain_zstd(str(error))) from error
+            if self._frame.eof:
+                self._rest, self._frame = self._frame.unused_data, None
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+
+def _explain_zstd(problem: str) -> str:
+    """Return why zstd data cannot be decoded; a limit of the decoder is no damage."""
+    if "too much memory" in problem:
+        return f"{LIMIT} a window of more than {MAX_WINDOW_BYTES >> 30} GiB; compress it again without --long"
+    if "dictionary" in problem.lower():
+        return f"{LIMIT} a dictionary that is not in the file; compress it again without one"
+    return problem
 
 
 def detect_wide_encoding(head: bytes) -> str:
@@ -258,8 +319,10 @@ def read_numbered_lines(path: Path, encoding: str | None = None) -> Iterator[tup
                 yield number, line
         except UnicodeError as error:
             raise DamagedFileError(number + 1, f"not {encoding}; name the right encoding ({error})") from error
-        except (OSError, EOFError, lzma.LZMAError) as error:
-            raise DamagedFileError(number + 1, f"the file is damaged or cut off from here on ({error})") from error
+        except (OSError, EOFError, lzma.LZMAError, MemoryError) as error:
+            limit = str(error).startswith(LIMIT) or isinstance(error, MemoryError)
+            what = "cannot be decoded from here on" if limit else "is damaged or cut off from here on"
+            raise DamagedFileError(number + 1, f"the file {what} ({error or 'too little memory'})") from error
 
 
 def decode_line(line: bytes) -> tuple[str, str]:

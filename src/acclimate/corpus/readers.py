@@ -8,7 +8,7 @@ the whole file unusable, such as a missing text column, raises ``UserError``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -37,7 +37,7 @@ from acclimate.corpus.opening import (
     open_bytes,
     read_numbered_lines,
 )
-from acclimate.errors import DamagedFileError, UserError, first_line, warn_once
+from acclimate.errors import DamagedFileError, UserError, first_line, printable, warn_once
 
 if TYPE_CHECKING:
     import pyarrow
@@ -51,8 +51,21 @@ MAX_ROWS_WITHOUT_COLUMN = 10_000
 # If blocks are longer than this on average, the file is taken to have one document per line and a stray blank line.
 MAX_MEAN_BLOCK_LINES = 50
 
+MAX_LISTED_KEYS = 12
+
 BLANK = object()
 """Takes the place of the row of a blank line."""
+
+
+def list_unused(keys: Mapping[str, int]) -> str:
+    """Return keys that are not used, each with the number of records that have it, for a message."""
+    listed = [f"'{printable(str(key)[:40])}' ({count:,})" for key, count in list(keys.items())[:MAX_LISTED_KEYS]]
+    more = [f"{len(keys) - len(listed)} more"] if len(keys) > len(listed) else []
+    return ", ".join([*listed, *more])
+
+
+class LostRest(str):
+    """Why the rest of a file cannot be read, as the problem of its last record."""
 
 
 def detect_txt_layout(path: Path, encoding: str | None = None) -> Literal["line", "block"]:
@@ -111,7 +124,7 @@ def read_records(
             delimiter = "," if form == ".csv" else "\t"
             yield from read_csv(read_numbered_lines(path, encoding), path, text_column, delimiter)
     except DamagedFileError as damage:
-        yield damage.line, "", damage.reason
+        yield damage.line, "", LostRest(damage.reason)
 
 
 def check_text(value: object) -> tuple[str, str]:
@@ -220,8 +233,10 @@ def read_json_rows(
         elif text.strip():
             try:
                 row = parse(text)
-            except (json.JSONDecodeError, RecursionError) as error:
+            except json.JSONDecodeError as error:
                 row = ValueError(f"not JSON ({error})")
+            except RecursionError:
+                row = ValueError("JSON that is nested too deeply to be read")
             except ValueError as error:
                 row = error
         yield number, row
@@ -258,7 +273,9 @@ def read_json(path: Path, parse: Callable[[str], object] = json.loads, encoding:
     """
     try:
         return parse(read_text(path, encoding))
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise DamagedFileError(1, "JSON that is nested too deeply to be read") from error
+    except ValueError as error:
         raise DamagedFileError(getattr(error, "lineno", 1), f"not JSON ({error})") from error
 
 
@@ -397,6 +414,6 @@ def _read_column(path: Path, text_column: str) -> Iterator[Record]:
                 except UnicodeDecodeError:
                     yield row, "", "not UTF-8"
     except (pyarrow.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:  # names may not be UTF-8
-        raise DamagedFileError(
-            row + 1, f"the file is damaged or not {path.suffix[1:]} ({first_line(error)})"
-        ) from error
+        is_limit = isinstance(error, pyarrow.ArrowNotImplementedError) or "encrypt" in str(error).lower()
+        what = "uses what pyarrow cannot read" if is_limit else f"is damaged or not {path.suffix[1:]}"
+        raise DamagedFileError(row + 1, f"the file {what} ({first_line(error)})") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from dataclasses import asdict, replace
 from functools import partial
@@ -93,6 +94,8 @@ from acclimate.training.stages import adapt_in_stages, stages_folder
 from acclimate.training.task_kinds import open_task
 from acclimate.training.trainer import LOG_FILE, StepTrainer, train
 from acclimate.version import __version__
+
+log = logging.getLogger(__name__)
 
 
 @with_output_lock
@@ -210,7 +213,9 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         rows = tokenize(
             text, loaded.tokenizer, length, framing=framing, cache=cache_folder() / "rows", progress=progress
         )
-    report_text(f"Text: {text.report.summary()}.", progress, group.first and bool(text.report.problems))
+    report_text(
+        f"Text: {text.report.summary()}.", progress, group.first and bool(text.report.problems or text.report.unused)
+    )
     check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
     with group.main_process_first():
         mixture = read_mixture(
@@ -304,6 +309,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         cache_masked_texts(config, result.masked)
         with postpone_stop():  # writing takes seconds, and the last checkpoint may be minutes old
             _write_result_folder(out, work, loaded, config, text, result, similarity, carried)
+        for report in (one.report for one in (text, *(source.text for source in sources)) if one.report.cut_off):
+            log.warning("The rest of these files could not be read: %s.", report.list_cut_off())
     group.wait()
     return result
 

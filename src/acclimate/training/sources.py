@@ -156,7 +156,8 @@ def read_mixture(
         name = source.name or text_name(source.text)
         texts.append(MixedText(name, found, source.share, source.name, len(texts)))
         title = f"Source '{name}'" if source.name else "Replay"
-        report_text(f"{title}: {about}.", progress, bool(source.text.report.problems))
+        report = source.text.report
+        report_text(f"{title}: {about}.", progress, bool(report.problems or report.unused))
         if of_domain & {one["hash"] for one in source.text.contents()}:
             log.warning(
                 "'%s' is %s and is domain text as well, so it is read more often.",
