@@ -58,7 +58,8 @@ class HeadToHeadRow(Record):
         win_low: Lower end of the 95 % interval of the share of wins, over tasks (Wilson).
         win_high: Upper end of that interval.
         difference: Mean over tasks of the difference in the metric of each, with a 95 % interval over tasks, so about
-            other tasks of this kind; None for a single task.
+            other tasks of this kind; None for a single test set.
+        test_sets: Number of distinct test sets; tasks of one are resampled together.
     """
 
     model: str
@@ -73,3 +74,4 @@ class HeadToHeadRow(Record):
     win_low: float
     win_high: float
     difference: Interval | None = optional()
+    test_sets: int = 0

@@ -111,6 +111,9 @@ class TaskScores(Record):
         metric: The metric that the task is evaluated on.
         metrics: All metrics of the task.
         errors: Further measures, in the unit of the target; lower is better.
+        test_units: Number of groups of test items that are resampled as one, such as documents; None for single items.
+        group_name: What such a group is; None for single items.
+        test_set: Identity of the test items; rows with the same one are not independent.
         collapsed: Number of seeds whose model gives nearly all test items the same answer.
         seconds: Mean duration of one fine-tuning, in seconds.
         summaries: Each metric and the calibration errors, over seeds; each is a key of the row in the JSON.
@@ -128,6 +131,9 @@ class TaskScores(Record):
     seeds: list[int] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     test_items: int = 0
+    test_units: int | None = optional()
+    group_name: str | None = optional()
+    test_set: str | None = optional()
     train_size: int | None = None
     precisions: list[str] = field(default_factory=list)
     collapsed: int = 0
@@ -294,6 +300,7 @@ class WinCount(Record):
 
     Attributes:
         tasks: Tasks with a comparison.
+        test_sets: Number of distinct test sets of these; results on one test set are not independent.
         unanswered: Tasks without a verdict.
         win: Tasks whose interval lies above zero.
         tie: Tasks whose interval includes zero.
@@ -305,6 +312,7 @@ class WinCount(Record):
     model: str
     method: str
     tasks: int
+    test_sets: int = 0
     unanswered: int = 0
     win: int
     tie: int
@@ -319,6 +327,7 @@ class MeanRow(Record):
 
     Attributes:
         tasks: Number of tasks.
+        test_sets: Number of distinct test sets; the items of one are resampled together for all tasks that have it.
         score: Mean over tasks, over the seeds that all tasks have.
         difference: Mean over tasks of the difference to the baseline; None for the baseline itself.
         rank: Mean over tasks of the rank of the mean score among the methods with such a row; 1 is the best, and equal
@@ -331,6 +340,7 @@ class MeanRow(Record):
     model: str
     method: str
     tasks: int
+    test_sets: int = 0
     score: MetricSummary
     difference: Interval | None = optional()
     rank: float | None = optional()

@@ -11,7 +11,7 @@ import pytest
 
 from acclimate.errors import UserError
 from acclimate.evaluation import benchmarks, language_model_loss
-from acclimate.evaluation.benchmarks import _read_metrics, inspect_benchmarks
+from acclimate.evaluation.benchmarks import ItemValues, _read_metrics, inspect_benchmarks
 from acclimate.evaluation.likelihood import classify_by_likelihood
 from acclimate.evaluation.statistics import paired_difference
 from tests.tiny import TEXTS, save_tiny
@@ -25,7 +25,8 @@ def sample(number, correct, likelihood, size):
 def test_metrics_of_each_item():
     found = _read_metrics([sample(0, True, -8.0, 4), sample(1, 0.5, -2.0, 2)])
     assert found.keys() == {"acc", "bits_per_byte"}
-    names, values, weights = found["bits_per_byte"]
+    names, values, weights, groups, _ = found["bits_per_byte"]
+    assert groups is None
     assert names == ["0/h", "1/h"] and weights.tolist() == [4, 2]
     np.testing.assert_allclose(values, np.array([2, 1]) / np.log(2))
     assert found["acc"][1].tolist() == [1, 0.5] and found["acc"][2].tolist() == [1, 1]
@@ -35,17 +36,35 @@ def test_models_are_compared_item_by_item(monkeypatch, tmp_path):
     names, weights = ["0/h", "1/h", "2/h"], np.array([1.0, 1.0, 2.0])
     values = {"after": np.array([1.0, 0.0, 1.0]), "base": np.array([0.0, 0.0, 1.0])}
     monkeypatch.setattr(
-        benchmarks, "measure_items", lambda model, options: {("quiz", "acc"): (names, values[model], weights)}
+        benchmarks,
+        "measure_items",
+        lambda model, options: {("quiz", "acc"): ItemValues(names, values[model], weights)},
     )
     report = inspect_benchmarks("after", "quiz", "base", tmp_path / "out.json")
     (row,) = report["rows"]
     assert (row["after"], row["before"], row["items"]) == (0.75, 0.5, 3)
     assert row["difference"] == paired_difference(values["after"], values["base"], weights).as_dict()
     assert json.loads((tmp_path / "out.json").read_text()) == report
-    answers = iter([(names, values["after"], weights), (names[::-1], values["base"], weights)])
+    answers = iter([ItemValues(names, values["after"], weights), ItemValues(names[::-1], values["base"], weights)])
     monkeypatch.setattr(benchmarks, "measure_items", lambda model, options: {("quiz", "acc"): next(answers)})
     with pytest.raises(UserError, match="gave the two models different items"):
         inspect_benchmarks("after", "quiz", "base")
+
+
+def test_items_about_one_passage_are_one_unit(monkeypatch, tmp_path):
+    docs = [{"question": f"q{number}", "passage": f"p{number // 5}", "document": number} for number in range(20)]
+    samples = [{**sample(number, number < 11, -1.0, 1), "doc": doc} for number, doc in enumerate(docs)]
+    found = _read_metrics(samples)["acc"]
+    assert (found.groups, found.group_name) == ([number // 5 for number in range(20)], "passage")
+    assert _read_metrics(samples[::5])["acc"].groups is None, "no two items share a passage"
+    base = found._replace(values=np.arange(20) % 2.0)
+    monkeypatch.setattr(
+        benchmarks, "measure_items", lambda model, _: {("quiz", "acc"): {"a": found, "b": base}[model]}
+    )
+    report = inspect_benchmarks("a", "quiz", "b")
+    assert report["rows"][0]["difference"] == paired_difference(
+        found.values, base.values, found.weights, groups=found.groups).as_dict()  # fmt: skip
+    assert "4 passages (20 items)" in str(report)
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch):

@@ -1,9 +1,11 @@
 """Items of one group, such as the sentences of a document, are one unit in every statistic."""
 
+import itertools
 import json
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from acclimate.evaluation.choice import ChoiceScoring
 from acclimate.evaluation.entities import EntityScoring
@@ -11,8 +13,18 @@ from acclimate.evaluation.qa import QAScoring
 from acclimate.evaluation.regression import RegressionScoring
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.evaluation.review import ReviewScoring
-from acclimate.evaluation.scoring import MultiLabel, SingleLabel, make_scoring
-from acclimate.evaluation.statistics import bootstrap_intervals, item_deviation, paired_bootstrap, permutation_test
+from acclimate.evaluation.scoring import MultiLabel, SingleLabel, is_above_chance, make_scoring
+from acclimate.evaluation.statistics import (
+    PairedPredictions,
+    bootstrap_intervals,
+    item_deviation,
+    mean_paired_bootstrap,
+    paired_bootstrap,
+    paired_difference,
+    permutation_test,
+    share_interval,
+)
+from acclimate.tournament.racing import item_scores
 from tests.cases import each
 
 ITEMS, RUNS = 40, 6
@@ -251,3 +263,165 @@ def test_a_group_is_one_unit_in_every_scoring(name):
     assert compute_figures(scoring, gold * 4, [run * 4 for run in runs], metric) == pytest.approx(once, abs=1e-9)
     if kind != ReviewScoring.kind:  # is not stored
         assert make_scoring(kind, json.loads(json.dumps(scoring.details()))) == scoring
+
+
+def clustered_error(values, groups, weights=None):
+    """The standard error of a weighted mean with independent groups (Liang and Zeger, 1986, with G / (G - 1))."""
+    weights = np.ones(len(values)) if weights is None else weights
+    residuals = weights * (values - np.average(values, weights=weights))
+    sums = np.bincount(groups, residuals)
+    return np.sqrt(len(sums) / (len(sums) - 1) * (sums**2).sum()) / weights.sum()
+
+
+def make_clusters(rng, groups=60):
+    """Values of items in groups of one to nine, which have a large effect, and weights that go with the values."""
+    sizes = rng.integers(1, 10, groups)
+    members = np.repeat(np.arange(groups), sizes)
+    values = rng.normal(0, 1, groups)[members] + rng.normal(0, 0.5, len(members))
+    return members, values, rng.integers(1, 9, len(members)) * np.where(values > 0, 3.0, 1.0)
+
+
+def test_errors_are_clustered_standard_errors():
+    """That of a weighted mean as well, which only dividing by the resampled weight gives."""
+    rng = np.random.default_rng(8)
+    members, values, weights = make_clusters(rng)
+    none = np.zeros(len(values))
+    for weight in (None, weights):
+        found = paired_difference(values, none, weight, n=20_000, groups=members.tolist())
+        expected = clustered_error(values, members, weight)
+        assert found.error == pytest.approx(expected, rel=0.03)
+        assert found.error > 1.5 * paired_difference(values, none, weight).error and found.freedom == 59
+        alone = paired_difference(values, none, weight, n=20_000)
+        single = clustered_error(values, np.arange(len(values)), weight)
+        assert alone.error == pytest.approx(single, rel=0.03)
+        width = 2 * stats.t.ppf(0.975, len(values) - 1) * single
+        assert alone.high - alone.low == pytest.approx(width, rel=0.03)
+    hits = (values > 0).astype(int)
+    scoring = SingleLabel(groups=tuple(members.tolist()))
+    found = paired_bootstrap([1] * len(hits), [hits], [hits * 0], "accuracy", 20_000, scoring=scoring)
+    assert found.error == pytest.approx(clustered_error(hits, members), rel=0.03) and found.freedom == 59
+    spread = item_deviation([1] * len(hits), [hits], "accuracy", scoring, 20_000)
+    assert spread == pytest.approx(clustered_error(hits, members) * np.sqrt(59), rel=0.03)
+    low, high = bootstrap_intervals(scoring, [1] * len(hits), hits.tolist(), ["accuracy"])["accuracy"]
+    assert high - low == pytest.approx(2 * 1.96 * clustered_error(hits, members), rel=0.06)
+
+
+@each("metric", ["accuracy", "macro_f1"])
+def test_the_permutation_test_swaps_whole_groups(metric):
+    rng = np.random.default_rng(3)
+    members = np.repeat(np.arange(10), rng.integers(1, 7, 10))
+    gold = rng.integers(3, size=len(members))
+    a, b = (np.where(rng.random((2, len(gold))) < 0.5 + share, gold, rng.integers(3, size=(2, len(gold))))
+            for share in (0.15, 0.0))  # fmt: skip
+    scoring = SingleLabel(groups=tuple(members.tolist()))
+
+    def difference(swapped):
+        ours, theirs = np.where(swapped[members], b, a), np.where(swapped[members], a, b)
+        scores = [[scoring.score(gold, row.tolist(), metric) for row in side] for side in (ours, theirs)]
+        return np.mean(scores[0]) - np.mean(scores[1])
+
+    every = [abs(difference(np.array(swap))) for swap in itertools.product([False, True], repeat=10)]
+    exact = np.mean(np.array(every) >= every[0] - 1e-12)
+    assert 0.01 < exact < 0.9
+    found = permutation_test(gold, a, b, metric, n=20_000, scoring=scoring)
+    assert found == pytest.approx(exact, abs=0.012)
+    alone = permutation_test(gold, a, b, metric, n=2000)
+    assert abs(alone - exact) > 0.02, "the groups do not matter in this example"
+
+
+def test_answers_that_only_follow_the_group_are_not_learned():
+    """Truth and answers depend on the document, but not on each other."""
+    rng = np.random.default_rng(0)
+    members = np.repeat(np.arange(20), 20)
+    learned = {False: 0, True: 0}
+    for _ in range(40):
+        gold, answers = (rng.integers(2, size=20)[members].tolist() for _ in range(2))
+        for known in learned:
+            scoring = SingleLabel(groups=tuple(members.tolist()) if known else None)
+            learned[known] += is_above_chance(gold, [answers], "accuracy", scoring)
+    assert learned[True] <= 4 and learned[False] >= 8, learned
+    gold = rng.integers(2, size=400).tolist()
+    right = [label if rng.random() < 0.65 else 1 - label for label in gold]
+    for groups in (None, tuple(range(400)), tuple(members.tolist())):
+        assert is_above_chance(gold, [right], "accuracy", SingleLabel(groups=groups))
+
+
+def test_chance_in_multiple_choice_knows_groups():
+    """20 of 40 questions right is better than chance, unless all of them are about 5 of 10 texts."""
+    gold, predicted = [0, 1, 2, 3] * 10, [0, 1, 2, 3] * 5 + [1, 0, 3, 2] * 5
+    texts = tuple(place // 4 for place in range(40))
+    assert ChoiceScoring((4,) * 40).find_collapse(gold, predicted) is None
+    assert ChoiceScoring((4,) * 40, groups=tuple(range(40))).find_collapse(gold, predicted) is None
+    assert "no better than chance" in ChoiceScoring((4,) * 40, groups=texts).find_collapse(gold, predicted).reason
+
+
+def test_the_interval_of_a_share():
+    hits = [1] * 12 + [0] * 28
+    oracle = stats.binomtest(12, 40).proportion_ci(method="wilson")
+    for groups in (None, list(range(40))):
+        assert share_interval(hits, groups) == pytest.approx((oracle.low, oracle.high))
+    # Four copies of each item are worth one, but for the degree of freedom that a variance costs.
+    low, high = share_interval(hits * 4, list(range(40)) * 4)
+    assert high - low == pytest.approx(oracle.high - oracle.low, rel=0.02)
+    assert share_interval([1, 1, 1, 1], [0, 0, 1, 1]) == share_interval([1, 1]), "no variance is estimated"
+
+
+def predictions_of(gold, share, seeds, rng):
+    """Predictions that are right for this share of the items."""
+    return [[label if rng.random() < share else 1 - label for label in gold] for _ in range(seeds)]
+
+
+def test_tasks_on_one_test_set_see_the_same_resample():
+    rng = np.random.default_rng(4)
+    gold = rng.integers(2, size=80).tolist()
+    a, b = (predictions_of(gold, share, 1, rng) for share in (0.7, 0.6))  # one seed: the error is that of the items
+    task = PairedPredictions(gold, a, b, "accuracy", SingleLabel())
+    one = mean_paired_bootstrap([task])
+    assert mean_paired_bootstrap([task] * 5).error == pytest.approx(one.error), "five levels of one task"
+    apart = mean_paired_bootstrap([task._replace(names=f"texts {number}") for number in range(5)])
+    assert apart.error < 0.9 * one.error, "five test sets"
+    other = PairedPredictions([1 - label for label in gold], a, b, "accuracy", SingleLabel(), "the texts")
+    same = mean_paired_bootstrap([task._replace(names="the texts"), other])
+    assert same.error < 1e-9, "what the other labels of the same texts lose"
+    # Two periods that share half of their authors.
+    first = PairedPredictions(gold, a, b, "accuracy", SingleLabel(), [f"author {number}" for number in range(80)])
+    rolled = [np.roll(values, -40, -1).tolist() for values in (gold, a, b)]  # author 40 comes first
+    half = PairedPredictions(*rolled, "accuracy", SingleLabel(), [f"author {number}" for number in range(40, 120)])
+    errors = [mean_paired_bootstrap([first, second]).error for second in (first, half, first._replace(names="other"))]
+    assert errors[0] > 1.1 * errors[1] > 1.2 * errors[2], errors
+    scores = item_scores([task, task._replace(a=b)])
+    assert scores.shape == (1, 80), "the race counts each item once"
+    assert item_scores([task, task._replace(names="other")]).shape == (1, 160)
+
+
+@pytest.mark.slow
+@each(("groups", "size"), [(100, 5), (50, 10), (20, 20)])
+def test_false_claims_with_groups(groups, size):
+    """No true difference, three seeds, 2,000 worlds: methods differ by an effect of the passage, of mean zero."""
+    members = np.repeat(np.arange(groups), size)
+    scoring, gold = SingleLabel(groups=tuple(members.tolist())), np.ones(len(members), int)
+    for effect in (0.0, 0.5, 1.0):
+        rng, false = np.random.default_rng(int(10 * effect)), 0
+        for _ in range(2000):
+            ease = rng.normal(0.5, 1, len(members))
+            sides = [ease + rng.normal(0, effect, groups)[members] + rng.normal(0, 0.1, (3, 1)) for _ in range(2)]
+            a, b = ((rng.random((3, len(members))) < 1 / (1 + np.exp(-logits))).astype(int) for logits in sides)
+            found = paired_bootstrap(gold, a, b, "accuracy", 400, int(rng.integers(1 << 30)), scoring=scoring)
+            false += found.verdict != "tie"
+        assert false <= 0.065 * 2000, effect
+
+
+@pytest.mark.slow
+def test_the_mean_over_levels_of_one_task_claims_no_difference():
+    """Five numbers of labels, no true difference between two methods, three seeds, one test set."""
+    rng, false = np.random.default_rng(1), 0
+    gold = np.ones(200, int)
+    for _ in range(2000):
+        ease, own = rng.normal(0.5, 1, 200), rng.normal(0, 1, (2, 200))
+        tasks = []
+        for level in range(5):
+            sides = [ease + 0.2 * level + side + rng.normal(0, 0.1, (3, 1)) for side in own]
+            a, b = ((rng.random((3, 200)) < 1 / (1 + np.exp(-logits))).astype(int) for logits in sides)
+            tasks.append(PairedPredictions(gold, a, b, "accuracy", SingleLabel()))
+        false += mean_paired_bootstrap(tasks, 400, int(rng.integers(1 << 30))).verdict != "tie"
+    assert false <= 0.065 * 2000

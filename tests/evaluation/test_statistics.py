@@ -145,7 +145,7 @@ def test_seeds_of_one_group_count_once():
     gold, a, b = null_study(np.random.default_rng(6), seeds=2, seed_effect=0.4)
     twice_a, twice_b = [*a, *a], [*b, *b]
     once = paired_bootstrap(gold, a, b)
-    grouped = paired_bootstrap(gold, twice_a, twice_b, groups=["x", "y", "x", "y"])
+    grouped = paired_bootstrap(gold, twice_a, twice_b, seed_groups=["x", "y", "x", "y"])
     naive = paired_bootstrap(gold, twice_a, twice_b)
     assert (grouped.low, grouped.high) == pytest.approx((once.low, once.high))
     assert naive.high - naive.low < grouped.high - grouped.low
@@ -155,7 +155,7 @@ def grouped_interval(means, groups):
     """Return the interval of scores with variance between groups only."""
     runs = [[mean, mean] for mean in means]
     zeros = [[0, 0]] * len(means)
-    return paired_bootstrap([0, 0], runs, zeros, "mean", n=2, groups=groups, scoring=MeanPrediction())
+    return paired_bootstrap([0, 0], runs, zeros, "mean", n=2, seed_groups=groups, scoring=MeanPrediction())
 
 
 def test_unequal_groups_have_the_same_weights_in_the_estimate_and_its_variance():
@@ -202,7 +202,7 @@ def test_variance_components_of_unequal_groups_against_a_direct_implementation()
     interaction = (sum(weights[name] ** 2 * single[name] for name in weights) - squares * joint) / (1 - squares)
     seeds = np.var(list(group_means(whole).values()), ddof=1) * squares
     variance = max(joint - max(interaction, 0), joint - seeds, 0) + seeds
-    found = paired_bootstrap(gold, a, b, n=n, groups=groups)
+    found = paired_bootstrap(gold, a, b, n=n, seed_groups=groups)
     freedom = variance**2 / ((variance - seeds) ** 2 / 79 + seeds**2)
     assert found.difference == pytest.approx(np.mean(whole))
     assert interaction > 0
@@ -361,7 +361,8 @@ def test_a_perfect_score_has_a_degenerate_interval():
 def test_the_mean_over_equal_tasks_has_a_narrower_interval():
     gold, a, b = null_study(np.random.default_rng(11), seeds=4, items=400, seed_effect=0.0)
     task = PairedPredictions(gold, a, b, "accuracy", SingleLabel())
-    one, four = mean_paired_bootstrap([task]), mean_paired_bootstrap([task] * 4)
+    one = mean_paired_bootstrap([task])
+    four = mean_paired_bootstrap([task._replace(names=f"texts {number}") for number in range(4)])
     assert one == paired_bootstrap(gold, a, b, "accuracy") and four.difference == pytest.approx(one.difference)
     assert 0.4 < (four.high - four.low) / (one.high - one.low) < 0.9  # the items of each task are independent
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from acclimate.errors import UserError
+from acclimate.evaluation.benchmarks import ItemValues
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.report import markdown, render
 from acclimate.report.capabilities import capability_tables
@@ -101,7 +102,7 @@ def measurements(model, **settings):
     count = settings.get("limit", 60)
     values = (np.arange(count) < count / (2 if base else 3)).astype(float)
     names = [f"{number}/h" for number in range(count)]
-    return {"acc": (names, values, np.ones(count)), "exact": (names, 1 - values, np.ones(count))}
+    return {"acc": ItemValues(names, values, np.ones(count)), "exact": ItemValues(names, 1 - values, np.ones(count))}
 
 
 def test_decoders_have_benchmarks_and_instructions(decoders, tmp_path, no_report):

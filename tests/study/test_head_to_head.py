@@ -138,12 +138,16 @@ def test_the_counts_have_intervals_over_tasks():
 
     differences = [0.1, 0.2, -0.05, 0.0, 0.02]
     verdicts = ["win", "win", "loss", "tie", "withheld"]
-    row = count_head_to_head(
-        "m", "lm", False, "prompts", [entry(*pair) for pair in zip(differences, verdicts, strict=True)]
-    )
+    entries = [entry(*pair) for pair in zip(differences, verdicts, strict=True)]
+    row = count_head_to_head("m", "lm", False, "prompts", list(zip(entries, "abcde", strict=True)))
     assert (row.tasks, row.unanswered, row.win, row.tie, row.loss) == (5, 1, 2, 1, 1)
     z = stats.norm.ppf(0.975)  # Wilson, 1927
     middle, margin = (0.5 + z**2 / 8) / (1 + z**2 / 4), z / (1 + z**2 / 4) * np.sqrt(0.25 / 4 + z**2 / 64)
     assert (row.win_low, row.win_high) == pytest.approx((middle - margin, middle + margin))
     oracle = stats.ttest_1samp(differences, 0).confidence_interval()
     assert (row.difference.low, row.difference.high) == pytest.approx(tuple(oracle), abs=0.01)
+    twice = count_head_to_head("m", "lm", False, "prompts", list(zip(entries * 2, "abcde" * 2, strict=True)))
+    assert (twice.tasks, twice.test_sets, twice.win) == (10, 5, 4)
+    ends = twice.difference.low, twice.difference.high
+    assert ends == pytest.approx((row.difference.low, row.difference.high)), "two tasks on one test set are one"
+    assert twice.win_high - twice.win_low > 0.9 * (row.win_high - row.win_low)

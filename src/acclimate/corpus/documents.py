@@ -347,6 +347,12 @@ class Corpus:
         return UserError(f"The corpus has no usable document. Checked {found}: {counts}")
 
 
+def count_units(items: int, units: int | None, name: str | None) -> str:
+    """Return "246 items", or "50 passages (246 items)" where these are what statistics resample."""
+    shown = format_count(items, "item")
+    return shown if units is None else f"{format_count(units, name or 'group')} ({shown})"
+
+
 def format_count(number: int, noun: str) -> str:
     """Return a number with its noun, such as ``"1 text"`` or ``"1,200 texts"``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

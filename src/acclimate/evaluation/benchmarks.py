@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from acclimate.corpus.documents import count_units
 from acclimate.device import to_device
 from acclimate.errors import UserError
-from acclimate.evaluation.statistics import paired_difference
+from acclimate.evaluation.statistics import number_groups, paired_difference
 from acclimate.files import check_report_file, write_json
 from acclimate.models import load_language_model, load_tokenizer
 from acclimate.models.loading import read_kind
@@ -24,8 +25,30 @@ from acclimate.options.inspection import InspectBenchmarksOptions
 from acclimate.results import Measurements
 from acclimate.version import __version__
 
-Items = dict[tuple[str, str], tuple[list[str], np.ndarray, np.ndarray]]
-"""Identity, value and weight of each item, by name of the task and of the metric."""
+GROUP_FIELDS = ("document", "article", "passage", "context", "paragraph", "story")
+"""Fields in which items of ``lm-eval`` hold a text that several of them are about, the longest kind of text first."""
+
+
+class ItemValues(NamedTuple):
+    """The values of a metric.
+
+    Attributes:
+        names: Identity of each item.
+        values: Value of each item (items,).
+        weights: Weight of each item in the mean (items,).
+        groups: Number of the text that an item is about (items,); None if no two items share one.
+        group_name: What such a text is.
+    """
+
+    names: list[str]
+    values: np.ndarray
+    weights: np.ndarray
+    groups: list[int] | None = None
+    group_name: str = "item"
+
+
+Items = dict[tuple[str, str], ItemValues]
+"""The values of the items, by name of the task and of the metric."""
 
 
 def check_model(model: str | Path, chat_template: bool) -> None:
@@ -82,22 +105,32 @@ def measure_items(model: str | Path, options: InspectBenchmarksOptions) -> Items
     }
 
 
-def _read_metrics(samples: Sequence[dict[str, Any]]) -> dict[str, tuple[list[str], np.ndarray, np.ndarray]]:
-    """Return identity, value and weight of each item by metric; a metric without a value per item is left out.
+def _find_groups(samples: Sequence[dict[str, Any]]) -> tuple[list[int] | None, str]:
+    """Return the number of the text that each item is about, and what it is; None if no two items share one."""
+    for field in GROUP_FIELDS:
+        texts = [sample["doc"].get(field) if isinstance(sample.get("doc"), dict) else None for sample in samples]
+        if all(isinstance(text, str) and text for text in texts) and len(set(texts)) < len(texts):
+            return number_groups(texts), field
+    return None, "item"
+
+
+def _read_metrics(samples: Sequence[dict[str, Any]]) -> dict[str, ItemValues]:
+    """Return the values of the items by metric; a metric without a value per item is left out.
 
     The value of a perplexity is a pair of a log-likelihood and its number of words or bytes. Of these only bits per
     byte are means over items. For tokenizers that put a begin token before a text, ``lm-eval`` predicts that token as
     well, so they are higher than those of :func:`acclimate.evaluation.language_model_loss`.
     """
     found = {}
+    groups = _find_groups(samples)
     names = [f"{sample['doc_id']}/{sample['doc_hash']}" for sample in samples]
     for metric in samples[0]["metrics"]:
         values = [sample[metric] for sample in samples]
         if all(isinstance(value, bool | int | float) for value in values):
-            found[metric] = (names, np.array(values, dtype=float), np.ones(len(values)))
+            found[metric] = ItemValues(names, np.array(values, dtype=float), np.ones(len(values)), *groups)
         elif metric == "bits_per_byte":
             likelihood, size = np.array(values, dtype=float).T
-            found[metric] = (names, -likelihood / np.maximum(size, 1) / math.log(2), size)
+            found[metric] = ItemValues(names, -likelihood / np.maximum(size, 1) / math.log(2), size, *groups)
     return found
 
 
@@ -107,7 +140,7 @@ def _inspect_benchmarks(options: InspectBenchmarksOptions) -> Measurements:
     Returns:
         ``rows``: for each task and metric with a value per item ``task``, ``metric``, ``items``, ``after``, and with a
         base model ``before`` and ``difference`` with its paired 95 % interval. The interval is about these two models
-        and other items.
+        and other items. Items about the same passage or document are resampled together; ``groups`` counts these.
 
     Raises:
         UserError: If ``lm-eval`` is not installed, or a task or a model cannot be used.
@@ -116,19 +149,21 @@ def _inspect_benchmarks(options: InspectBenchmarksOptions) -> Measurements:
     after = measure_items(options.model, options)
     before = None if options.base is None else measure_items(options.base, options)
     rows: list[dict[str, Any]] = []
-    for (task, metric), (names, values, weights) in after.items():
+    for (task, metric), (names, values, weights, groups, group_name) in after.items():
         row = {
             "task": task,
             "metric": metric,
             "items": len(names),
+            "groups": groups and max(groups) + 1,
+            "group": group_name,
             "after": float(np.average(values, weights=weights)),
         }
         if before is not None:
-            others, old, _ = before[task, metric]
+            others, old, *_ = before[task, metric]
             if others != names:
                 raise UserError(f"The task '{task}' gave the two models different items, so they cannot be compared.")
             row["before"] = float(np.average(old, weights=weights))
-            row["difference"] = paired_difference(values, old, weights).as_dict()
+            row["difference"] = paired_difference(values, old, weights, groups=groups).as_dict()
         rows.append(row)
     report = {"acclimate": __version__, "model": str(options.model), "rows": rows}
     if options.base is not None:
@@ -136,7 +171,11 @@ def _inspect_benchmarks(options: InspectBenchmarksOptions) -> Measurements:
     if options.out is not None:
         write_json(options.out, report)
     flat = [{**row, **row.get("difference", {})} for row in rows]  # "difference" becomes a number
-    lines = [f"{row['task']}, {row['metric']}: {row['after']:.4f} on {row['items']:,} items" for row in rows]
+    lines = [
+        f"{row['task']}, {row['metric']}: {row['after']:.4f} on "
+        + count_units(row["items"], row["groups"], row["group"])
+        for row in rows
+    ]
     return Measurements(report, lines, "Benchmarks", flat)
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from acclimate.evaluation.scoring import MIN_ITEMS, SCORINGS, Collapse, MeanScoring, find_collapse
+from acclimate.evaluation.scoring import MIN_ITEMS, SCORINGS, Collapse, MeanScoring, find_collapse, pool_rows
 from acclimate.evaluation.statistics import paired_difference
 
 QUANTILE = 1.645
@@ -35,12 +35,17 @@ class ChoiceScoring(MeanScoring):
         """Return the most frequent position of a model that is no better than chance, or chooses nothing else.
 
         The number of correct answers by chance is a sum of independent draws with the probability ``1 / choices``; it
-        is compared by the normal approximation with continuity correction.
+        is compared by the normal approximation with continuity correction. Answers within a group are not independent:
+        the variance is at least that of the sums over groups.
         """
         if (same := find_collapse(gold, predicted)) is not None or len(gold) < MIN_ITEMS or not self.choices:
             return same
         chance = 1 / np.asarray(self.choices, dtype=float)
-        hits, spread = sum(self.item_scores(gold, predicted, "accuracy")), math.sqrt((chance * (1 - chance)).sum())
+        right = np.asarray(self.item_scores(gold, predicted, "accuracy"))
+        hits, variance = right.sum(), (chance * (1 - chance)).sum()
+        if self.groups is not None and max(self.groups) + 1 < len(gold):
+            variance = max(variance, (pool_rows(right - chance, self.groups) ** 2).sum())
+        spread = math.sqrt(variance)
         if hits - 0.5 - chance.sum() >= QUANTILE * spread:
             return None
         positions, counts = np.unique(np.asarray(predicted), return_counts=True)
@@ -52,7 +57,10 @@ SCORINGS[ChoiceScoring.kind] = ChoiceScoring
 
 
 def compare_choices(
-    gold: Sequence[int], predicted: Sequence[int], others: Mapping[str, Sequence[float]]
+    gold: Sequence[int],
+    predicted: Sequence[int],
+    others: Mapping[str, Sequence[float]],
+    groups: Sequence[int] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Return the accuracy of other ways to answer, with the interval of ours minus theirs over items.
 
@@ -60,12 +68,16 @@ def compare_choices(
         gold: The correct positions (items,).
         predicted: The predicted positions (items,).
         others: By name, the probability with which each item is answered correctly (items,).
+        groups: Number of the group of each item (items,); None: each item is independent.
 
     Returns:
         By name ``accuracy``, and ``difference`` with its interval.
     """
     hits = [float(truth == shown) for truth, shown in zip(gold, predicted, strict=True)]
     return {
-        name: {"accuracy": float(np.mean(theirs)), "difference": paired_difference(hits, theirs).as_dict()}
+        name: {
+            "accuracy": float(np.mean(theirs)),
+            "difference": paired_difference(hits, theirs, groups=groups).as_dict(),
+        }
         for name, theirs in others.items()
     }

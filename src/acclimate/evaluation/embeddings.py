@@ -20,7 +20,7 @@ from acclimate.corpus.sentences import split_sentences
 from acclimate.device import default_device
 from acclimate.errors import UserError, first_line
 from acclimate.evaluation.regression import RegressionScoring
-from acclimate.evaluation.statistics import Interval, paired_bootstrap, paired_difference
+from acclimate.evaluation.statistics import Interval, number_groups, paired_bootstrap, paired_difference
 from acclimate.models.checkpoints import trusts_remote_code
 from acclimate.models.saving import find_file
 from acclimate.objectives.base import PoolingHead
@@ -110,12 +110,14 @@ class SentencePairs:
         first: The first texts.
         second: The second texts.
         scores: Similarity of each pair, in any unit; None if the texts of each pair belong together.
+        groups: Number of the document of each pair; None: pairs are independent.
     """
 
     name: str
     first: Sequence[str]
     second: Sequence[str]
     scores: Sequence[float] | None = None
+    groups: tuple[int, ...] | None = None
 
     def fingerprint(self) -> str:
         """Return a hash of texts and scores."""
@@ -158,8 +160,9 @@ class SentencePairs:
             after: Measured values of each adapted model.
         """
         if self.scores is None:
-            return paired_difference(1 / np.asarray(after, dtype=float), 1 / np.asarray(before, dtype=float))
-        scoring = RegressionScoring()
+            ours, theirs = (1 / np.asarray(ranks, dtype=float) for ranks in (after, before))
+            return paired_difference(ours, theirs, groups=self.groups)
+        scoring = RegressionScoring(groups=self.groups)
         return paired_bootstrap(self.scores, after, [before] * len(after), "spearman", scoring=scoring)
 
 
@@ -177,23 +180,24 @@ def neighbor_pairs(name: str, texts: Iterable[str], limit: int = MAX_PAIRS, seed
     Returns:
         The pairs; None if there are fewer than :data:`MIN_PAIRS`.
     """
-    rng, pairs, seen = random.Random(f"{seed}/neighbors"), [], set[str]()
+    rng, pairs, seen, sources = random.Random(f"{seed}/neighbors"), [], set[str](), list[int]()
     documents = [[s for s in split_sentences(text) if len(s.split()) >= MIN_WORDS] for text in texts]
     documents = [sentences for sentences in documents if len(sentences) > 1]
     rng.shuffle(documents)
-    for sentences in documents:
+    for source, sentences in enumerate(documents):
         starts = list(range(0, len(sentences) - 1, 2))
         for start in rng.sample(starts, min(PAIRS_PER_DOCUMENT, len(starts))):
             pair = sentences[start : start + 2]
             if len({*pair} - seen) == 2:
                 seen.update(pair)
                 pairs.append(pair)
+                sources.append(source)
         if len(pairs) >= limit:
             break
     if len(pairs) < MIN_PAIRS:
         return None
     first, second = ([pair[side] for pair in pairs[:limit]] for side in (0, 1))
-    return SentencePairs(name, first, second)
+    return SentencePairs(name, first, second, groups=tuple(number_groups(sources[:limit])))
 
 
 @dataclass(kw_only=True, eq=False)

@@ -78,10 +78,16 @@ def retrieval_metrics(gold: Sequence[Mapping[str, float]], predicted: Sequence[S
 
 
 def compare_rankings(
-    gold: Sequence[Mapping[str, float]], predicted: Sequence[Sequence[str]], other: Sequence[Sequence[str]]
+    gold: Sequence[Mapping[str, float]],
+    predicted: Sequence[Sequence[str]],
+    other: Sequence[Sequence[str]],
+    scoring: RetrievalScoring | None = None,
 ) -> dict[str, Any]:
-    """Return the metrics of other rankings, and ``difference``: the interval of nDCG@10 minus theirs over queries."""
-    interval = paired_bootstrap(gold, [predicted], [other], "ndcg@10", scoring=RetrievalScoring())
+    """Return the metrics of other rankings, and ``difference``: the interval of nDCG@10 minus theirs over queries.
+
+    A ``scoring`` has the groups of the queries.
+    """
+    interval = paired_bootstrap(gold, [predicted], [other], "ndcg@10", scoring=scoring or RetrievalScoring())
     return {**retrieval_metrics(gold, other), "difference": interval.as_dict()}
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from acclimate.evaluation.scoring import Scoring
-from acclimate.evaluation.statistics import block_sizes
+from acclimate.evaluation.statistics import block_sizes, bootstrap_weights
 
 FOUND = "found at "
 """Start of the name of the share of positive texts that a budget of reviews finds; the budget follows."""
@@ -23,11 +23,13 @@ class RankedItems:
         scores: Score of the label, such as its probability (items,).
         is_positive: Whether the label is true (items,).
         is_shown: Whether the model predicts it (items,).
+        groups: Number of the group of each item (items,); None: items are independent.
     """
 
     scores: np.ndarray
     is_positive: np.ndarray
     is_shown: np.ndarray
+    groups: Sequence[int] | None = None
 
 
 def review_measures(budgets: Sequence[float]) -> list[str]:
@@ -122,8 +124,18 @@ class ReviewScoring(Scoring):
         return float(self.item_measure(gold, predicted, metric)(np.ones(len(gold))))
 
 
-def resample_classes(is_positive: np.ndarray, n: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield blocks of bootstrap weights (resamples, items), drawn within each class, so that none is ever empty."""
+def resample_classes(
+    is_positive: np.ndarray, n: int, seed: int, groups: Sequence[int] | None = None
+) -> Iterator[np.ndarray]:
+    """Yield blocks of bootstrap weights (resamples, items), drawn within each class, so that none is ever empty.
+
+    Groups are drawn as a whole, over both classes; resamples without one of the classes are left out.
+    """
+    if groups is not None:
+        for drawn in bootstrap_weights(max(groups) + 1, n, seed):
+            weights = drawn[:, np.asarray(groups)]
+            yield weights[(weights[:, is_positive].sum(1) > 0) & (weights[:, ~is_positive].sum(1) > 0)]
+        return
     rng = np.random.default_rng(seed)
     sides = [np.flatnonzero(is_positive), np.flatnonzero(~is_positive)]
     for rows in block_sizes(n, len(is_positive)):

@@ -105,12 +105,7 @@ class Scoring(ABC):
 
     def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
         """Return the counts of each unit (units, k): the sums over its items."""
-        rows, units = self.item_counts(gold, predicted, metric), self.unit_of(metric)
-        if units is None:
-            return rows
-        pooled = np.zeros((max(units) + 1, rows.shape[1]))
-        np.add.at(pooled, np.asarray(units), rows)
-        return pooled
+        return pool_rows(self.item_counts(gold, predicted, metric), self.unit_of(metric))
 
     def resampler(
         self, gold: Sequence[Any], predicted: Sequence[Any], metric: str
@@ -156,6 +151,15 @@ class Scoring(ABC):
     def details(self) -> dict[str, Any]:
         """Return the fields as plain values, from which :func:`make_scoring` makes an equal scoring."""
         return asdict(self)
+
+
+def pool_rows(rows: np.ndarray, groups: Sequence[int] | None) -> np.ndarray:
+    """Return the sums of the rows of each group (groups, ...); without groups the rows (items, ...) themselves."""
+    if groups is None:
+        return rows
+    pooled = np.zeros((max(groups) + 1, *rows.shape[1:]))
+    np.add.at(pooled, np.asarray(groups), rows)
+    return pooled
 
 
 @dataclass(frozen=True)
@@ -462,7 +466,8 @@ def is_above_chance(gold: Sequence[Any], runs: Sequence[Sequence[Any]], metric: 
 
     A model that gives the most frequent answer to all items has not, nor one whose answers do not depend on the item.
     So a score must be above that of the most frequent answer, and the mean score above that of the same answers in
-    random order, which is a permutation test at the 5 % level.
+    random order, which is a permutation test at the 5 % level. Answers to the items of a group are as little
+    independent as the items, so they stay together: groups are put in a random order, which starts at a random item.
 
     Args:
         gold: The true answer to each item.
@@ -475,12 +480,18 @@ def is_above_chance(gold: Sequence[Any], runs: Sequence[Sequence[Any]], metric: 
     if max(scores) <= scoring.score(gold, [json.loads(common)] * len(gold), metric):
         return False
     rng = np.random.default_rng(0)
+    groups = np.arange(len(gold)) if scoring.groups is None else np.asarray(scoring.groups)
+    members = np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))[:-1])
+    order = np.concatenate(members)
 
     def shuffled_score(predicted: Sequence[Any]) -> float:
-        return scoring.score(gold, [predicted[place] for place in rng.permutation(len(gold))], metric)
+        drawn = np.concatenate([members[group] for group in rng.permutation(len(members))])
+        if len(members) < len(gold):
+            drawn = np.roll(drawn, rng.integers(len(drawn)))
+        return scoring.score([gold[place] for place in order], [predicted[place] for place in drawn], metric)
 
     # Five standard errors of a share, so that one random order is enough for most models.
-    margin = 2.5 / len(gold) ** 0.5
+    margin = 2.5 / len(members) ** 0.5
     if any(score - shuffled_score(run) > margin for score, run in zip(scores, runs, strict=True)):
         return True
     means = (np.mean([shuffled_score(predicted) for predicted in runs]) for _ in range(SHUFFLES))

@@ -25,8 +25,9 @@ def _inspect_review(options: InspectReviewOptions) -> Measurements:
     Test splits are often curated to have many texts of a rare label. Precision, F1 and average precision on them are
     then far above those in use (Tonneau et al., 2024). Here they are corrected for the prevalence in use, and recall
     is given for budgets of human review. Intervals are bootstrap percentiles over the test items, drawn within each
-    class and the same for all results; differences to the first result are paired by item. They are about these
-    trained models and do not contain the variance between seeds.
+    class and the same for all results, or over groups of items such as documents, if the task has any; differences to
+    the first result are paired by item. They are about these trained models and do not contain the variance between
+    seeds.
 
     Returns:
         ``rows``: one per result and measure (:func:`acclimate.evaluation.review.measure_review`), with ``value`` and
@@ -43,7 +44,7 @@ def _inspect_review(options: InspectReviewOptions) -> Measurements:
     truth, first = _shared_items(read, options.positive)
     names = review_measures(options.budgets)
     drawn: dict[tuple[str, str], list[np.ndarray]] = {}
-    for weights in resample_classes(truth, options.resamples, options.seed):
+    for weights in resample_classes(truth, options.resamples, options.seed, read[first].groups):
         for name, items in read.items():
             for measure in names:
                 found = measure_review(items, options.prevalence, measure, weights)
@@ -133,4 +134,5 @@ def read_predictions(folder: str | Path, positive: str) -> RankedItems:
         np.array([positive in (value if isinstance(value, list) else [value]) for value in side])
         for side in ([item.get("gold") for item in found], [item.get("predicted") for item in found])
     )
-    return RankedItems(scores[:, labels.index(positive)], truth, shown)
+    groups = [item["group"] for item in found] if "group" in found[0] else None
+    return RankedItems(scores[:, labels.index(positive)], truth, shown, groups)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from acclimate.corpus.dates import Period
 from acclimate.corpus.documents import format_count
-from acclimate.evaluation.statistics import Interval, bootstrap_weights, student_interval
+from acclimate.evaluation.statistics import Interval, resample_together, student_interval
 from acclimate.results import Measurements, StudyResults, table_results
 
 RESAMPLES = 1000
@@ -24,12 +24,14 @@ class Column:
     """What all models score on the items of one period.
 
     Attributes:
-        items: Number of items.
+        items: Number of items, or of groups of items that are not independent.
         scores: For each model, and for each of its seeds, the function from weights of the items to scores.
+        names: Names of the items or groups; None: it has none in common with other periods.
     """
 
     items: int
     scores: Sequence[Sequence[Resampler]]
+    names: Sequence[Hashable] | None = None
 
     def at(self, weights: np.ndarray) -> np.ndarray:
         """Return the scores (resamples, models, seeds)."""
@@ -40,7 +42,8 @@ class ScoreMatrix:
     """The score R[i, j] of the model of period i on the items of period j, for each seed, with intervals.
 
     All models and seeds are scored on the same items, and entry ``s`` of all models has the same seed, so differences
-    are paired. The items of two periods are resampled independently.
+    are paired. The items of two periods are resampled independently, unless they are of the same groups, such as the
+    texts of one author: a group is resampled in all periods together.
     """
 
     def __init__(self, periods: Sequence[Period], columns: Sequence[Column], *, is_error: bool = False, seed: int = 0):
@@ -55,12 +58,11 @@ class ScoreMatrix:
         self.periods, self.is_error = list(periods), is_error
         self._items = [column.items for column in columns]
         self._observed = np.stack([column.at(np.ones((1, column.items)))[0] for column in columns], 1)
-        self._resampled = [
-            np.concatenate(
-                [column.at(weights) for weights in bootstrap_weights(column.items, RESAMPLES, seed + place)]
-            )
+        names = [
+            [(place, item) for item in range(column.items)] if column.names is None else column.names
             for place, column in enumerate(columns)
         ]
+        self._resampled = resample_together(names, [column.at for column in columns], RESAMPLES, seed)
 
     @property
     def means(self) -> np.ndarray:

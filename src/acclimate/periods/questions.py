@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
-from scipy import stats
 
 from acclimate.errors import UserError
-from acclimate.evaluation.statistics import paired_difference
+from acclimate.evaluation.statistics import paired_difference, share_interval
 from acclimate.options import verb
 from acclimate.options.periods import PeriodsQuestionsOptions
 from acclimate.periods.decay import TemporalReport
@@ -45,6 +44,7 @@ def _temporal_questions(options: PeriodsQuestionsOptions) -> TemporalReport:
     task = placed.part(placed.task.train[:1], [placed.task.test[place] for place in used])
     own = np.array([periods.index(placed.periods[place]) for place in used])
     chance = np.array([1 / len(item.choices) for item in task.test])
+    groups = task.scoring().groups
     hits: dict[str, np.ndarray] = {}
     for name, model in models.items():
         result = finetune(model, task, epochs=0, max_length=options.max_length, progress=options.progress)
@@ -53,15 +53,16 @@ def _temporal_questions(options: PeriodsQuestionsOptions) -> TemporalReport:
     for place, period in [*enumerate(period.name for period in periods), (-1, "all")]:
         mine = own == place if place >= 0 else own >= 0
         for name, right in hits.items():
-            interval = stats.binomtest(int(right[mine].sum()), int(mine.sum())).proportion_ci(method="wilson")
+            units = groups and np.unique(np.asarray(groups)[mine], return_inverse=True)[1].tolist()
+            least, most = share_interval(right[mine], units)
             row: dict[str, Any] = {
                 "period": period,
                 "model": name,
                 "questions": int(mine.sum()),
                 "accuracy": float(right[mine].mean()),
             }
-            row |= {"low": float(interval.low), "high": float(interval.high), "chance": float(chance[mine].mean())}
-            change = None if name == first else paired_difference(right[mine], hits[first][mine])
+            row |= {"low": least, "high": most, "chance": float(chance[mine].mean())}
+            change = None if name == first else paired_difference(right[mine], hits[first][mine], groups=units)
             row["difference"] = change and change.difference
             row |= {f"difference_{end}": change and getattr(change, end) for end in ("low", "high")}
             rows.append(row)

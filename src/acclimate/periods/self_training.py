@@ -63,7 +63,7 @@ def _temporal_self_training(options: PeriodsSelfTrainOptions) -> TemporalReport:
         part = dated.places(period)
         gold = chains[0]["gold"][part]
         after, before = ([chain["predicted"][one][part] for chain in chains] for one in (stage, 0))
-        pairs.append(PairedPredictions(gold, after, before, metric, scored))
+        pairs.append(PairedPredictions(gold, after, before, metric, scored, dated.unit_names(period)))
         found = paired_bootstrap(gold, after, before, metric, scoring=scored)
         score = float(np.mean([scored.score(gold, one, metric) for one in before]))
         rows.append({"period": period.name, "before": score, "after": score + found.difference, **found.as_dict()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,13 @@ class DatedTask:
         made = [
             [scoring.resampler(run["gold"][own], run["predicted"][own], metric) for run in seeds] for seeds in runs
         ]
-        return Column(made[0][0][0], [[score for _, score in seeds] for seeds in made])
+        return Column(made[0][0][0], [[score for _, score in seeds] for seeds in made], self.unit_names(period))
+
+    def unit_names(self, period: Period) -> list[Hashable] | None:
+        """Return the names of the groups of a period, which other periods may share; None if no row has a group."""
+        groups = [getattr(one, "group", None) for one in self.test[period]]
+        named = [group or (period, place) for place, group in enumerate(groups)]
+        return list(dict.fromkeys(named)) if any(groups) else None
 
 
 def place_rows(options: Any) -> PlacedRows:

@@ -109,7 +109,7 @@ class Backend:
         likelihood: Same signature as :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
         instructions: Same signature as :func:`acclimate.evaluation.instructions.measure_instructions`.
         benchmark: Takes a model, a task of lm-eval, and options of :func:`acclimate.inspect_benchmarks`; returns the
-            identities, values and weights of its items by metric.
+            :class:`acclimate.evaluation.benchmarks.ItemValues` by metric.
         drift: Same signature as :func:`acclimate.inspect.drift.measure_drift`.
         similarity: Takes a model and :class:`acclimate.evaluation.embeddings.SentencePairs`; returns what their
             ``measure`` returns.

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scipy import stats
-
 from acclimate.comparison_rows import HeadToHeadRow
-from acclimate.evaluation.statistics import paired_difference
+from acclimate.evaluation.statistics import number_groups, paired_difference, share_interval
 from acclimate.rows import Comparison, Interval
 from acclimate.study.graph import Choice
 from acclimate.study.jobs.base import JobResult, Planner, StudyView
-from acclimate.study.summary import TaskRuns, compare_runs, pair_by_seed
+from acclimate.study.summary import TaskRuns, compare_runs, pair_by_seed, test_of
 
 BORROWED = "settings of another row"
 """Role of a fine-tuning of the baseline with the settings that were chosen for another row."""
@@ -58,13 +56,14 @@ def compare_settings(view: StudyView, runs: Mapping[Any, TaskRuns], result_type:
     for group in view.group(result_type, lambda job: job.place.role == BORROWED).values():
         one = group[0].job.place
         borrowed[str(one.model), str(one.domain), str(one.task), str(one.method)] = group
-    found: dict[tuple[str, str, bool], list[Comparison]] = {}
+    found: dict[tuple[str, str, bool], list[tuple[Comparison, str]]] = {}
     for place, theirs in borrowed.items():
         base = runs.get((*place[:3], view.inputs.config.baseline), ())
         metric = view.inputs.tasks[place[1], place[2]].metric
         for biased, reference in ((False, base), (True, theirs)):
             if compared := compare_runs(runs.get(place, ()), reference, metrics=[metric]):
-                found.setdefault((place[0], place[3], biased), []).append(compared.metrics[metric])
+                tested = compared.metrics[metric], test_of(runs[place])
+                found.setdefault((place[0], place[3], biased), []).append(tested)
     return [count_head_to_head(*place, SETTINGS, entries) for place, entries in found.items()]
 
 
@@ -76,7 +75,7 @@ def compare_prompts(runs: Mapping[Any, Sequence[JobResult[Any]]], metric: str) -
             with all prompts.
         metric: The metric.
     """
-    found: dict[tuple[str, str, bool], list[Comparison]] = {}
+    found: dict[tuple[str, str, bool], list[tuple[Comparison, str]]] = {}
     for (model, domain, task, method), ours in runs.items():
         base = runs.get((model, domain, task, None), ())
         if method is None or not base:
@@ -85,28 +84,33 @@ def compare_prompts(runs: Mapping[Any, Sequence[JobResult[Any]]], metric: str) -
         theirs = [JobResult(other.job, other.result.with_prompt(run.result.chosen)) for run, other in pairs]
         for biased, reference in ((False, base), (True, theirs)):
             if compared := compare_runs(ours, reference, metrics=[metric]):
-                found.setdefault((model, str(method), biased), []).append(compared.metrics[metric])
+                found.setdefault((model, str(method), biased), []).append((compared.metrics[metric], test_of(ours)))
     return [count_head_to_head(*place, PROMPTS, entries) for place, entries in found.items()]
 
 
 def count_head_to_head(
-    model: str, method: str, biased: bool, searched: str, entries: Sequence[Comparison]
+    model: str, method: str, biased: bool, searched: str, compared: Sequence[tuple[Comparison, str]]
 ) -> HeadToHeadRow:
-    """Return wins, ties and losses over tasks, with intervals over tasks.
+    """Return wins, ties and losses over tasks, with intervals over tasks; those of one test set are one unit.
 
     Args:
         model: Name of the base model.
         method: Row label.
         biased: Whether the base model has the settings of the adapted one.
         searched: What was searched.
-        entries: The comparison on each task.
+        compared: The comparison on each task, with the identity of its test set.
     """
+    entries = [entry for entry, _ in compared]
     verdicts = [entry.verdict for entry in entries]
     counts = {verdict: verdicts.count(verdict) for verdict in ("win", "tie", "loss")}
     answered = sum(counts.values())
-    share = stats.binomtest(counts["win"], answered).proportion_ci(method="wilson") if answered else None
-    differences = [entry.difference for entry in entries]
-    mean = paired_difference(differences, [0.0] * len(differences)).as_dict() if len(differences) > 1 else None
+    wins = [(entry.verdict == "win", test) for entry, test in compared if entry.is_answered]
+    low, high = (
+        share_interval([win for win, _ in wins], number_groups([test for _, test in wins])) if wins else (0.0, 1.0)
+    )
+    differences, sets = [entry.difference for entry in entries], number_groups([test for _, test in compared])
+    several = len(set(sets)) > 1
+    mean = paired_difference(differences, [0.0] * len(sets), groups=sets).as_dict() if several else None
     return HeadToHeadRow(
         model=model,
         method=method,
@@ -114,8 +118,9 @@ def count_head_to_head(
         biased=biased,
         tasks=len(entries),
         unanswered=len(entries) - answered,
-        win_low=float(share.low) if share else 0.0,
-        win_high=float(share.high) if share else 1.0,
+        win_low=low,
+        win_high=high,
+        test_sets=len(set(sets)),
         difference=None if mean is None else Interval.from_dict(mean),
         **counts,
     )

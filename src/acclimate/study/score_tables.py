@@ -172,7 +172,9 @@ def _review_cells(
         return [100 * mean, None, None, None, None]
     jobs = [(run.job, other.job) for run, other in pairs]
     ours, theirs = (ranked(side) for side in zip(*pairs, strict=True))
-    made = paired_bootstrap(gold, ours, theirs, measure, RESAMPLES, groups=replicate_groups(jobs), scoring=scoring)
+    made = paired_bootstrap(
+        gold, ours, theirs, measure, RESAMPLES, seed_groups=replicate_groups(jobs), scoring=scoring
+    )
     entry: Interval = Interval.from_dict(made.as_dict())
     verdict = entry.verdict if is_replicated(jobs) else WITHHELD
     return [100 * value for value in (mean, entry.difference, entry.low, entry.high)] + [VERDICTS[verdict]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -26,7 +26,7 @@ from acclimate.evaluation.statistics import (
     paired_t_test,
     permutation_test,
 )
-from acclimate.records import Record, optional
+from acclimate.records import Record, fingerprint, optional
 from acclimate.results import Failure, JobCounts, MethodRow, Sample, StudyResults
 from acclimate.rows import (
     NOT_LEARNED,
@@ -46,6 +46,7 @@ from acclimate.study.contamination import Contamination
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import HEAD, Job, JobGraph, JobResult, Outcome, StudyView, kinds
 from acclimate.study.selection import selection_results
+from acclimate.training.task_kinds import find_task_kind
 
 PACKAGES = ("acclimate", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn", "numpy")
 STATES = ("done", "reused", "failed", "blocked", "missing")
@@ -274,6 +275,9 @@ def summarize_scores(runs: TaskRuns, metric: str, kind: type[Any], **values: Any
         seeds=[run.job.place.seed for run in runs],
         labels=list(first.labels),
         test_items=len(first.gold),
+        test_units=None if scoring.groups is None else max(scoring.groups) + 1,
+        group_name=None if scoring.groups is None else scoring.group_name,
+        test_set=test_of(runs),
         train_size=first.train_size,
         precisions=sorted({result.precision for result in results if result.precision}),
         collapsed=sum(
@@ -294,6 +298,15 @@ def pool_confidence(runs: TaskRuns) -> list[ConfidenceBin] | None:
 def scoring_of(result: TaskResult) -> Scoring:
     """Return how the predictions of a result are scored."""
     return make_scoring(result.kind, result.scoring)
+
+
+def test_of(runs: Sequence[JobResult[TaskResult]]) -> str:
+    """Return the identity of the test set of runs: that of its texts, where they are known, and of its groups."""
+    job, first = runs[0].job, runs[0].result
+    task: Any = getattr(job, "task", None)
+    known = hasattr(task, "test")
+    texts = list(map(find_task_kind(task).item_text, task.test)) if known else first.gold
+    return fingerprint([texts, scoring_of(first).groups])
 
 
 def compare_runs(
@@ -324,7 +337,7 @@ def compare_runs(
         if equivalent in compared.metrics:
             compared.metrics[metric] = Comparison(**vars(compared.metrics[equivalent]))
             continue
-        interval = paired_bootstrap(gold, predicted, reference, metric, n=n, groups=groups, scoring=scoring)
+        interval = paired_bootstrap(gold, predicted, reference, metric, n=n, seed_groups=groups, scoring=scoring)
         scores = [[float(result.metrics[metric]) for result in side] for side in (ours, theirs)]
         entry = Comparison(
             **interval.as_dict(),
@@ -400,9 +413,11 @@ def correct_for_multiple_comparisons(rows: Sequence[TaskScores]) -> None:
 def count_wins(scores: Sequence[ScoreRow]) -> list[WinCount]:
     """Count wins, ties and losses of each model and method over its tasks, by the 95 % intervals."""
     found: dict[tuple[str, str], list[Comparison]] = {}
+    sets: dict[tuple[str, str], set[Hashable]] = {}
     for row in scores:
         if row.comparison:
             found.setdefault((row.model, row.method), []).append(row.comparison)
+            sets.setdefault((row.model, row.method), set()).add(row.test_set or (row.domain, row.task))
     counts = []
     for (model, method), entries in found.items():
         verdicts = [entry.verdict for entry in entries]
@@ -412,6 +427,7 @@ def count_wins(scores: Sequence[ScoreRow]) -> list[WinCount]:
                 model=model,
                 method=method,
                 tasks=len(entries),
+                test_sets=len(sets[model, method]),
                 unanswered=sum(not entry.is_answered for entry in entries),
                 **{verdict: verdicts.count(verdict) for verdict in ("win", "tie", "loss")},
                 **{f"{verdict}_holm": corrected.count(verdict) for verdict in ("win", "loss")},

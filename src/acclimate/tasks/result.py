@@ -321,5 +321,7 @@ def _write_result(
         {"gold": readable(gold), "predicted": readable(predicted), "probabilities": probabilities}
         for gold, predicted, probabilities in zip(result.gold, result.predicted, result.probabilities, strict=True)
     ]
+    if groups := result.scoring.get("groups"):
+        items = [{**item, "group": group} for item, group in zip(items, groups, strict=True)]
     write_text(folder / "predictions.jsonl", "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items))
     write_text(folder / LOG_FILE, "".join(json.dumps(line) + "\n" for line in lines))

@@ -135,7 +135,7 @@ def make_claim(
     if any(task.metric in task.scoring.errors for task in tasks):
         raise ValueError("A claim needs metrics of which higher is better.")
     level = LEVEL / reads
-    found = mean_paired_bootstrap(tasks, n, groups=groups)
+    found = mean_paired_bootstrap(tasks, n, seed_groups=groups)
     forgotten = None
     if general is not None:
         forgotten = _bound(paired_difference(general.winner, general.base, general.tokens, n), 1 - level)

@@ -6,6 +6,7 @@ never the validity of the claim, which has its own data and seeds (:mod:`acclima
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -78,7 +79,8 @@ def item_scores(tasks: Sequence[PairedPredictions]) -> np.ndarray:
     ``score + (n - 1) * (mean of the leave-one-out scores - score without the item)``: the pseudo-values of the
     jackknife (Tukey, 1958), moved so that their mean is the score itself. Their variance divided by the number of
     items is the jackknife variance of the score. The items of several tasks are joined and scaled such that mean and
-    variance are those of the mean of the tasks' scores.
+    variance are those of the mean of the tasks' scores; items that tasks have in common are joined to one. Where items
+    are grouped, such as the sentences of documents, "items" are the groups throughout the race.
 
     Args:
         tasks: The predictions on each task; ``b`` is not read.
@@ -94,13 +96,14 @@ def item_scores(tasks: Sequence[PairedPredictions]) -> np.ndarray:
         raise ValueError("item_scores needs at least one task, and the same seeds for all.")
     if len(found) == 1:
         return found[0]
-    total = sum(scores.shape[1] for scores in found)
+    names = [task.unit_names(scores.shape[1]) for task, scores in zip(tasks, found, strict=True)]
+    place = {name: number for number, name in enumerate(dict.fromkeys(itertools.chain(*names)))}
     mean = np.mean([scores.mean(1) for scores in found], axis=0)[:, None]
-    weights = [total / (len(found) * scores.shape[1]) for scores in found]
-    scaled = [
-        mean + weight * (scores - scores.mean(1, keepdims=True)) for weight, scores in zip(weights, found, strict=True)
-    ]
-    return np.concatenate(scaled, axis=1)
+    joined = np.repeat(mean, len(place), axis=1)
+    for scores, own in zip(found, names, strict=True):
+        weight = len(place) / (len(found) * scores.shape[1])
+        joined[:, [place[name] for name in own]] += weight * (scores - scores.mean(1, keepdims=True))
+    return joined
 
 
 def _influences(task: PairedPredictions, predicted: Any) -> np.ndarray:

@@ -35,7 +35,7 @@ from acclimate.study.summary import has_single_origin
 
 NOTE = (
     "Tasks of lm-eval without fine-tuning, means over seeds of adaptation. Difference: to the base model, paired by "
-    "item, with a 95 % interval over items and adaptations."
+    "item, with a 95 % interval over items, or the passages that these share, and adaptations."
 )
 
 
@@ -83,11 +83,13 @@ class BenchmarkItems(Record):
         names: Identity of each item by metric.
         scores: Values by metric, each (items,).
         weights: Weights of the items in the mean by metric.
+        groups: Number of the text that each item is about by metric, where items share one.
     """
 
     names: dict[str, list[str]] = field(default_factory=dict)
     scores: dict[str, list[float]] = field(default_factory=dict)
     weights: dict[str, list[float]] = field(default_factory=dict)
+    groups: dict[str, list[int]] = field(default_factory=dict)
 
 
 @register("benchmark", summary="tasks of lm-eval, compared item by item")
@@ -110,9 +112,10 @@ class BenchmarkJob(Job):
         """Run the task."""
         found = context.backend.benchmark(context.path(self.model), **self.settings)
         return BenchmarkItems(
-            names={metric: list(names) for metric, (names, _, _) in found.items()},
-            scores={metric: np.asarray(values).tolist() for metric, (_, values, _) in found.items()},
-            weights={metric: np.asarray(weights).tolist() for metric, (_, _, weights) in found.items()},
+            names={metric: list(made.names) for metric, made in found.items()},
+            scores={metric: np.asarray(made.values).tolist() for metric, made in found.items()},
+            weights={metric: np.asarray(made.weights).tolist() for metric, made in found.items()},
+            groups={metric: made.groups for metric, made in found.items() if made.groups},
         )
 
     @classmethod
@@ -179,12 +182,15 @@ def _mean(result: BenchmarkItems, metric: str) -> float:
 def _compare(
     runs: Sequence[JobResult[BenchmarkItems]], base: Sequence[JobResult[BenchmarkItems]], metric: str
 ) -> Interval | None:
-    """Return the difference to the base model; None for a single item, or if the items differ."""
+    """Return the difference to the base model; None for a single item or passage, or if the items differ."""
     before = base[0].result
     names = before.names.get(metric, [])
     if len(names) < 2 or any(run.result.names.get(metric) != names for run in runs):
         return None
     after = [run.result.scores[metric] for run in runs]
-    found = paired_difference(after, before.scores[metric], before.weights[metric])
+    groups = before.groups.get(metric)
+    if groups and max(groups) < 1:
+        return None
+    found = paired_difference(after, before.scores[metric], before.weights[metric], groups=groups)
     interval: Interval = Interval.from_dict(found.as_dict())
     return interval.without_verdict(WITHHELD) if has_single_origin([run.job for run in runs]) else interval

@@ -48,6 +48,7 @@ from acclimate.study.summary import (
     replicate_groups,
     scoring_of,
     summarize_scores,
+    test_of,
 )
 
 PILOT_ROWS = (16, 64)
@@ -300,6 +301,7 @@ def average_over_tasks(
         model=str(place.model),
         method=str(place.method),
         tasks=len(runs),
+        test_sets=len(set(map(test_of, runs))),
         score=MetricSummary(mean=float(by_seed.mean()), sd=spread, by_seed=by_seed.tolist()),
         difference=difference,
         standardized=standardized,
@@ -321,14 +323,15 @@ def _mean_differences(
     for task, metric in zip(pairs, metrics, strict=True):
         ours, theirs = ([run.result.predicted for run in side] for side in zip(*task, strict=True))
         first = task[0][0].result
-        tasks.append(PairedPredictions(first.gold, ours, theirs, metric, scoring_of(first)))
-        scales.append(item_deviation(first.gold, theirs, metric, scoring_of(first), n))
+        own = scoring_of(first)
+        tasks.append(PairedPredictions(first.gold, ours, theirs, metric, own, test_of([run for run, _ in task])))
+        scales.append(item_deviation(first.gold, theirs, metric, own, n))
         names.append(str(task[0][0].job.place.task))
     jobs = [tuple(run.job for pair in seed for run in pair) for seed in zip(*pairs, strict=True)]
 
     def compare(places: Sequence[int], divisors: Sequence[float] | None) -> Interval:
         chosen = [tasks[place] for place in places]
-        made = mean_paired_bootstrap(chosen, n, groups=replicate_groups(jobs), scales=divisors)
+        made = mean_paired_bootstrap(chosen, n, seed_groups=replicate_groups(jobs), scales=divisors)
         interval: Interval = Interval.from_dict(made.as_dict())
         return interval if is_replicated(jobs) else interval.without_verdict(WITHHELD)
 

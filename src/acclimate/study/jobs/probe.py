@@ -205,10 +205,10 @@ def _row(entries: Sequence[JobResult[ProbeResult]], probe: str, labels: int | No
         short=result.short.get(str(labels), {}),
     )
     predicted, first = [run.result.predicted for run in runs], runs[0].result
-    if len(first.gold) > 1:
+    if (row.test_units or row.test_items) > 1:
         task = PairedPredictions(first.gold, predicted, None, metric, scoring_of(first))
         row.interval = Interval.from_dict(
-            mean_paired_bootstrap([task], groups=replicate_groups([(run.job,) for run in runs])).as_dict()
+            mean_paired_bootstrap([task], seed_groups=replicate_groups([(run.job,) for run in runs])).as_dict()
         )
     return row
 

@@ -393,10 +393,11 @@ class ChoiceLearner(Learner):
         gold, predicted = [item.answer for item in items], [int(found.argmax()) for found in scores]
         exponents = [np.exp(found - found.max()) for found in scores]
         probabilities = [(found / found.sum()).tolist() for found in exponents]
-        accuracy = self.task.scoring(split).score(gold, predicted, "accuracy")
+        scoring = self.task.scoring(split)
+        accuracy = scoring.score(gold, predicted, "accuracy")
         metrics: dict[str, Any] = {"accuracy": accuracy, **calibration_metrics(probabilities, gold)}
         if split == "test":
-            metrics["references"] = compare_choices(gold, predicted, self._references(items, scores))
+            metrics["references"] = compare_choices(gold, predicted, self._references(items, scores), scoring.groups)
         return EvaluationResult(metrics, gold, predicted, probabilities)
 
     def _references(self, items: Sequence[Item], scores: Sequence[np.ndarray]) -> dict[str, list[float]]:

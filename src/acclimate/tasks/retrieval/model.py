@@ -137,9 +137,10 @@ class RetrievalLearner(Learner):
             if self._bm25 is None:
                 own = self.task.own_documents(queries)
                 self._bm25 = rank_with_bm25(dict(self.task.documents), [query.text for query in queries], own=own)
-            metrics["references"] = {"bm25": compare_rankings(gold, predicted, self._bm25)}
+            scoring = self.task.scoring(split)
+            metrics["references"] = {"bm25": compare_rankings(gold, predicted, self._bm25, scoring)}
             if self.initial is not None:
-                metrics["references"]["before training"] = compare_rankings(gold, predicted, self.initial)
+                metrics["references"]["before training"] = compare_rankings(gold, predicted, self.initial, scoring)
             if self.general is not None:
                 after = self.general.measure(self.head.model)
                 change = describe_change(self.general, after if self._before is None else self._before, after)
