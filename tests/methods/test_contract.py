@@ -24,6 +24,7 @@ from acclimate.tasks import Task
 from acclimate.training import adapt, get, names
 from acclimate.training.method import Method, lookup
 from tests.kills import counted, killed
+from tests.methods.first_step import checked_steps
 from tests.tiny import DECODERS, ENCODERS, TEXTS, save_tiny, tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,8 +106,10 @@ def load(folder, method):
     [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in sorted(PAIRS)],
 )
 def test_trains_saves_and_loads_without_acclimate(models, method, kind, tmp_path):
-    result = run(models[kind], method, tmp_path / "out")
+    with checked_steps() as checked:
+        result = run(models[kind], method, tmp_path / "out")
     trains = lookup(method).trains
+    assert bool(checked) == trains
     assert result.steps == (3 * max(1, len(get(method).stages())) if trains else 0)
     assert bool(result.tokens) == trains
     model = load(tmp_path / "out", method)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,19 +20,19 @@ from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.lm_loss import Memory as Mixture
 from acclimate.evaluation.lm_loss import mix_logits
 from acclimate.merging.memory import MemoryProcessor
-from acclimate.methods.memory import Datastore, _divergence
+from acclimate.methods.memory import Datastore, _divergence, find_places
 from acclimate.models import load_language_model
 from acclimate.training import adapt, get
+from tests.objectives.layouts import cut, packed, padded
 from tests.tiny import TEXTS, decoder_tokenizer, save_tiny
 
 OPTIONS = {"steps": 12, "batch_size": 8, "max_length": 24, "precision": "fp32", "progress": False}
 
 
-def brute_force(keys, tokens, query, neighbors, temperature, vocabulary):
-    """Return the distribution of the nearest entries, sorted one by one; an entry at the query does not count."""
-    distances = sorted((float(((key - query) ** 2).sum()), number) for number, key in enumerate(keys))
-    if distances[0][0] <= 1e-6:
-        distances = distances[1:]
+def brute_force(keys, tokens, places, query, place, neighbors, temperature, vocabulary):
+    """Return the distribution of the nearest entries of other places, sorted one by one."""
+    others = [number for number in range(len(keys)) if places[number] != place]
+    distances = sorted((float(((keys[number] - query) ** 2).sum()), number) for number in others)
     weights = np.zeros(vocabulary)
     for distance, number in distances[:neighbors]:
         weights[tokens[number]] += math.exp(-distance / temperature)
@@ -45,11 +46,16 @@ def brute_force(keys, tokens, query, neighbors, temperature, vocabulary):
 def test_the_distribution_equals_that_of_brute_force(entries, neighbors, temperature, seed):
     rng = np.random.default_rng(seed)
     keys, tokens = rng.normal(size=(entries, 3)), rng.integers(0, 7, entries)
-    queries = np.concatenate([rng.normal(size=(4, 3)), keys[:2]])  # the last two are entries themselves
-    store = Datastore(torch.tensor(keys, dtype=torch.float32), torch.tensor(tokens), neighbors, temperature)
-    found, chances = store.find(torch.tensor(queries, dtype=torch.float32))
+    places = np.arange(entries)
+    # One of another place; the state of an entry at another place; the places of entries, near their states.
+    queries = np.concatenate([rng.normal(size=(1, 3)), keys[:1], keys[:2] + 0.1 * rng.normal(size=(2, 3))])
+    asked = np.array([-1, -2, 0, 1])
+    values = (torch.tensor(keys, dtype=torch.float32), torch.tensor(tokens), torch.tensor(places))
+    store = Datastore(*values, neighbors, temperature)
+    found, chances = store.find(torch.tensor(queries, dtype=torch.float32), torch.tensor(asked))
     made = torch.zeros(len(queries), 7).scatter_add_(1, found, chances)
-    expected = [brute_force(keys, tokens, query, neighbors, temperature, 7) for query in queries]
+    pairs = zip(queries, asked, strict=True)
+    expected = [brute_force(keys, tokens, places, *one, neighbors, temperature, 7) for one in pairs]
     np.testing.assert_allclose(made, np.array(expected), atol=1e-4)
     logits = torch.tensor(rng.normal(size=(len(queries), 7)), dtype=torch.float32)
     slow = [
@@ -57,6 +63,23 @@ def test_the_distribution_equals_that_of_brute_force(entries, neighbors, tempera
         for row, own in zip(made.tolist(), logits.log_softmax(-1), strict=True)
     ]
     np.testing.assert_allclose(_divergence(logits, found, chances), slow, atol=1e-4)
+
+
+def test_entries_of_the_same_place_alone_predict_nothing():
+    store = Datastore(torch.ones(2, 3), torch.tensor([1, 2]), torch.tensor([5, 5]), 4, 1.0)
+    assert not store.find(torch.ones(1, 3), torch.tensor([5]))[1].any()
+
+
+def test_places_depend_on_text_and_position_alone():
+    """Not on masks, packing or micro-batches."""
+    whole, again = padded(rate=0.5), padded(rate=0.5, seed=1)
+    full = [replace(batch, labels=torch.where(batch.text >= 0, batch.original, -100)) for batch in (whole, again)]
+    places = find_places(full[0])
+    assert len(places.unique()) == full[0].tokens and torch.equal(places, find_places(full[1]))
+    assert torch.equal(places, find_places(packed(full[0], 3)))
+    assert torch.equal(places, torch.cat([find_places(piece) for piece in cut(full[0], 2)]))
+    chosen = full[0].original.where(whole.labels >= 0, -100)[whole.text >= 0] >= 0
+    assert torch.equal(places[chosen], find_places(whole))
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,9 @@ def cut(batch: Batch, size: int) -> list[Batch]:
             number = torch.where(number[some] >= 0, number[some] - first, -1)
             known = None if known is None else known[some]
             rewritten[how] = ViewInput(ids[some, :columns], number[:, :columns], known)
-        pieces.append(Batch(*parts, moved, len(text), rewritten))
+        each = {name: getattr(batch, name) for name in ("source", "seeds")}
+        each = {name: None if value is None else value[some] for name, value in each.items()}
+        pieces.append(Batch(*parts, moved, len(text), rewritten, **each))
     return pieces
 
 
@@ -59,9 +61,8 @@ def packed(batch: Batch, per_row: int = 2) -> Batch:
         how: ViewInput(pack(ids, 0), text) if how.full and known is None else ViewInput(ids, number, known)
         for how, (ids, number, known) in batch.rewritten.items()
     }
-    return Batch(
-        pack(batch.original, 0), pack(batch.masked, 0), pack(batch.labels, -100), text, batch.texts, rewritten
-    )
+    parts = [pack(batch.original, 0), pack(batch.masked, 0), pack(batch.labels, -100), text, batch.texts, rewritten]
+    return Batch(*parts, batch.source, batch.seeds)
 
 
 def spread(states: list[torch.Tensor], batch: Batch, text: torch.Tensor | None = None) -> torch.Tensor:

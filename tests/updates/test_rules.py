@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -10,10 +11,11 @@ import torch
 from acclimate.corpus import Corpus
 from acclimate.methods.lm import MLM
 from acclimate.models import attach
+from acclimate.modules.new_rows import TrainNewRows
 from acclimate.objectives import LanguageModelling
 from acclimate.training import adapt
 from acclimate.training.engine import Engine
-from acclimate.updates import FreezeOtherRows, UpdateRule
+from acclimate.updates import CombinedRules, FreezeOtherRows, PullToStart, StaticSparsity, UpdateRule
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tiny import tiny_model
 from tests.training.helpers import micro_batches
@@ -34,6 +36,36 @@ def test_frozen_rows_do_not_count_towards_the_clipping_norm(precision):
     rule.after_backward()
     assert (table.grad[rule.others] == 0).all()
     assert torch.equal(table.grad[[7, 9]], free)
+
+
+def test_gradients_are_removed_after_all_that_is_added_whatever_the_order_of_rules():
+    """So that clipping leaves out what does not move; every rule that changes gradients is here."""
+    model = tiny_model("bert")
+    table = model.get_input_embeddings().weight
+    sparse = StaticSparsity(model, 0.5, "magnitude")
+    pull = PullToStart(model, 3.0)
+    rules = [sparse, FreezeOtherRows(table, [7]), pull, TrainNewRows([table], [7])]
+    own = {kind for kind in _subclasses(UpdateRule) if "after_backward" in vars(kind)}
+    assert {kind for kind in own if kind.__module__.startswith("acclimate.")} == {
+        *map(type, rules),
+        CombinedRules,
+        UpdateRule,
+    }
+    for parameter in model.parameters():
+        parameter.data += 0.01
+    found = []
+    for order in itertools.permutations(rules):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        CombinedRules([order[0], CombinedRules(order[1:])]).after_backward()
+        assert not any((weight.grad * ~kept).any() for weight, kept in sparse.kept)
+        assert not table.grad[8:].any() and table.grad[7].all()
+        found.append([parameter.grad for parameter in model.parameters()])
+    assert all(torch.equal(a, b) for each in found for a, b in zip(each, found[0], strict=True))
+
+
+def _subclasses(kind):
+    return {kind}.union(*(_subclasses(each) for each in kind.__subclasses__()))
 
 
 def test_after_backward_runs_before_clipping(tiny_bert, tmp_path):

@@ -107,7 +107,8 @@ class DocumentReader(nn.Module):
             real: Whether there is a sentence (documents, sentences).
         """
         places = self.places(torch.arange(vectors.shape[1], device=vectors.device))
-        states = self.layers(vectors + places, src_key_padding_mask=~real)
+        # The vectors are means in float32; the weights may be copies in the precision of the run.
+        states = self.layers(vectors.to(places.dtype) + places, src_key_padding_mask=~real)
         mean = (states * real[..., None]).sum(1) / real.sum(1, keepdim=True)
         return self.sentence(states), self.document(mean)
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from acclimate.device import autocast
 from acclimate.errors import UserError, check_positive
+from acclimate.masking.rewriting import positions_by_text
 from acclimate.methods import Method, register
-from acclimate.models import encode
+from acclimate.models import encode, step_context
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective, Outputs, View
 from acclimate.training.method import AdaptContext
 
-SAME = 1e-4
-"""Squared distance, relative to that of the query from zero, below which the nearest entry is the query itself."""
 TOKENS_PER_ENTRY = 8
 """Tokens of text per entry, of which a masked model predicts about one in seven."""
 DISTANCES = 1 << 25
@@ -27,46 +29,57 @@ DISTANCES = 1 << 25
 class Datastore:
     """States of a model at tokens to predict, and the tokens (Khandelwal et al., ICLR 2020)."""
 
-    def __init__(self, keys: Tensor, tokens: Tensor, neighbors: int, temperature: float) -> None:
+    def __init__(self, keys: Tensor, tokens: Tensor, places: Tensor, neighbors: int, temperature: float) -> None:
         """Set the entries.
 
         Args:
             keys: States (entries, width).
             tokens: The token that follows, or that is masked, at each (entries,).
+            places: The text and position of each, from :func:`find_places` (entries,).
             neighbors: Number of nearest entries of a distribution.
             temperature: Divides the squared distances.
         """
-        self.keys, self.tokens, self._squares = keys, tokens, keys.square().sum(-1)
+        self.keys, self.tokens, self.places, self._squares = keys, tokens, places, keys.square().sum(-1)
         self.neighbors, self.temperature = neighbors, temperature
 
-    def find(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+    def find(self, queries: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens of the nearest entries and their probabilities, softmax(-distance^2 / temperature).
 
-        Where the nearest entry is the query itself, it does not count.
+        An entry of the same text and position does not count, since its token is the answer. It is found by its place
+        and not by its distance, which depends on rounding and on what is masked.
 
         Args:
             queries: States (positions, width).
+            places: The text and position of each (positions,).
 
         Returns:
-            Tokens and probabilities (positions, neighbors + 1), of which at least one has no probability if there are
-            more entries than neighbors.
+            Tokens and probabilities (positions, neighbors), all 0 where no entry is of another place.
         """
         step = max(1, DISTANCES // len(self.keys))
         with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
-            found = [self._find(part.float()) for part in queries.split(step)]
+            parts = zip(queries.split(step), places.split(step), strict=True)
+            found = [self._find(part.float(), own) for part, own in parts]
         tokens, chances = zip(*found, strict=True)
         return torch.cat(tokens), torch.cat(chances)
 
-    def _find(self, queries: Tensor) -> tuple[Tensor, Tensor]:
-        own = queries.square().sum(-1, keepdim=True)
-        squares = (own + self._squares - 2 * queries @ self.keys.T).clamp_min(0)
-        nearest, places = squares.topk(min(self.neighbors + 1, len(self.keys)), largest=False, sorted=True)
-        scores = -nearest / self.temperature
-        is_query = nearest[:, 0] <= SAME * own[:, 0]
-        scores[:, 0].masked_fill_(is_query, -torch.inf)
-        if len(self.keys) > self.neighbors:
-            scores[:, -1].masked_fill_(~is_query, -torch.inf)
-        return self.tokens[places], scores.softmax(-1)
+    def _find(self, queries: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        squares = queries.square().sum(-1, keepdim=True) + self._squares - 2 * queries @ self.keys.T
+        squares = squares.clamp_min(0).masked_fill(own[:, None] == self.places, torch.inf)
+        nearest, entries = squares.topk(min(self.neighbors, len(self.keys)), largest=False)
+        return self.tokens[entries], (-nearest / self.temperature).softmax(-1).nan_to_num(0)
+
+
+def find_places(batch: Batch) -> Tensor:
+    """Return a number for the text and position of each labelled token: int64 (positions,), on the batch's device.
+
+    Equal texts have equal numbers. Different ones have different numbers, but for collisions of 56 bits.
+    """
+    host = batch.host
+    ids, found = host.original.numpy().ravel(), np.zeros(host.text.numel(), dtype=np.int64)
+    for positions in positions_by_text(host.text.numpy()):
+        digest = hashlib.blake2b(ids[positions].tobytes(), digest_size=7).digest()
+        found[positions] = int.from_bytes(digest, "big") + np.arange(len(positions))
+    return batch.on_device(torch.from_numpy(found)[host.labels.flatten() >= 0])
 
 
 class NeighborDistillation(Objective):
@@ -89,7 +102,8 @@ class NeighborDistillation(Objective):
         assert self.datastore is not None, "the method has been prepared"
         batch = outputs.batch
         queries = outputs.hidden(self.reader).flatten(0, 1)[batch.chosen[: batch.labelled]]
-        return outputs.map_logits(_divergence, (self.student,), *self.datastore.find(queries)).sum()
+        nearest = self.datastore.find(queries, find_places(batch))
+        return outputs.map_logits(_divergence, (self.student,), *nearest).sum()
 
 
 def _divergence(logits: Tensor, tokens: Tensor, chances: Tensor) -> Tensor:
@@ -111,14 +125,15 @@ class Memory(Method):
 
     p_neighbors is the distribution of the tokens at the ``neighbors`` most similar contexts of the domain text,
     without the token itself. Contexts are compared by the last hidden states of a frozen model of the same tokenizer,
-    where the paper takes the input of the last feed-forward block. The result is a memory, which ``acclimate merge
+    where the paper takes the input of the last feed-forward block. These have another scale, so that the paper's
+    temperature makes p_neighbors sharper or flatter than it was there. The result is a memory, which ``acclimate merge
     --method memory`` and :class:`acclimate.merging.memory.MemoryProcessor` mix with any model of the same tokenizer.
 
     Attributes:
         expert: The model that compares contexts, best one that was adapted to the domain; by default the base model.
         weight: Share of the divergence in the loss (paper: 0.5).
         neighbors: Number of contexts (paper: 1,024).
-        temperature: Divides the squared distances (paper: 16).
+        temperature: Divides the squared distances (paper: 16, for states of another scale).
         entries: Maximum contexts that are kept, from a random part of the text. Memory and time grow with them.
     """
 
@@ -147,29 +162,30 @@ class Memory(Method):
             raise UserError("The method 'memory' runs in one process; start it without torchrun or accelerate.")
         self._expert = run.load_reader(self.expert, "similarities") if self.expert else None
         which = model_fingerprint(self.expert) if self.expert else None
-        found = run.cached("memory", {"expert": which, "entries": self.entries}, lambda: self._read(run))
+        found = run.cached("memory", {"expert": which, "contexts": self.entries}, lambda: self._read(run))
         if len(found["tokens"]) < 2:
             raise UserError("The method 'memory' needs at least two tokens to predict; give more text.")
-        self._datastore = Datastore(found["keys"], found["tokens"], self.neighbors, self.temperature)
+        entries = (found["keys"], found["tokens"], found["places"])
+        self._datastore = Datastore(*entries, self.neighbors, self.temperature)
         run.say(f"Memory: {len(found['tokens']):,} contexts")
 
     def _read(self, run: AdaptContext) -> dict[str, Tensor]:
-        """Return the states and the tokens of the contexts."""
+        """Return the states, the tokens and the places of the contexts; states in the precision of the training."""
         model = run.model if self._expert is None else self._expert
         training = model.training
         model.eval()
-        keys, tokens, count = [], [], 0
-        with torch.no_grad():
+        parts, count = list[tuple[Tensor, Tensor, Tensor]](), 0
+        with torch.no_grad(), step_context(run.model, run.precision)(), autocast(run.precision, run.device):
             for batch in run.sample(self.entries * TOKENS_PER_ENTRY):
                 there = batch.to(run.device)
                 states = encode(model, there.masked, there.text).flatten(0, 1)[there.chosen[: there.labelled]]
-                keys.append(states.float())
-                tokens.append(there.targets)
+                parts.append((states.float(), there.targets, find_places(there)))
                 count += there.labelled
                 if count >= self.entries:
                     break
         model.train(training)
-        return {"keys": torch.cat(keys)[: self.entries], "tokens": torch.cat(tokens)[: self.entries]}
+        joined = (torch.cat(each)[: self.entries] for each in zip(*parts, strict=True))
+        return dict(zip(("keys", "tokens", "places"), joined, strict=True))
 
     def readers(self) -> dict[str, PreTrainedModel]:
         """Return the expert."""

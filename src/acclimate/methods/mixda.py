@@ -48,9 +48,10 @@ class MixDA(Method):
 
     In some layers, the output of the feed-forward block becomes FFN(x) + sum_k g_k(x) A_k(x). A_k is the adapter of
     domain k, which reads the intermediate activations x, and g is the softmax of a gate over the block and all
-    adapters. Adapters start at zero, so the model starts as the base model. Everything that it had before is frozen. A
-    model with adapters gets one more, beside which the others stay as they are. h are last hidden states, and h_0
-    those of the base model; general text is that of ``replay`` or of a mix.
+    adapters. Adapters start at zero, so the model starts as the base model, whose weights are frozen. A model with
+    adapters gets one more; its other adapters are frozen, and its gate trains on. h are last hidden states, and h_0
+    those of the model before this adaptation, with the adapters that it had; general text is that of ``replay`` or of
+    a mix.
 
     With ``adapters``, those of several results are put side by side, and only the gate trains, on text of all domains.
     An adapter that is chosen by a gate cannot be folded into linear layers, so plain ``transformers`` cannot run the
@@ -105,7 +106,9 @@ class MixDA(Method):
         if before is not None and self.adapters:
             raise UserError("'adapters' are added to the base model, but this model has domain adapters already.")
         if self.retention and len(run.sources) > 1:
-            base = copy.deepcopy(run.model) if run.sharded else share_weights(run.model)
+            # The gate of a model that has adapters trains, so it must not be shared with what is retained.
+            copied = run.sharded or before is not None
+            base = copy.deepcopy(run.model) if copied else share_weights(run.model)
             self._terms.append(StateRetention(base.eval().requires_grad_(False), self.retention))
         elif self.retention:
             run.say("There is no general text, so nothing is retained by it; add some with --replay.")

@@ -38,11 +38,12 @@ def parse_teachers(given: Any) -> Any:
 )
 @dataclass
 class Teachers(Method):
-    """L = alpha L_LM + (1 - alpha) x mean over predicted tokens of T^2 KL(teacher || model).
+    """L = mean over predicted tokens of alpha CE(token) + (1 - alpha) T^2 KL(teacher || model).
 
     The teacher is that of the source of the text: the domain text (``domain``), a source of a mix by its name, or
-    replayed text by the name of its file. Texts of a source without a teacher are learned by the LM loss alone. The
-    paper gives no weights.
+    replayed text by the name of its file. Tokens of a source without a teacher have CE(token) alone, with the weight
+    1. So both losses of a token have the same weights whatever share of the text is taught. The paper gives no
+    weights.
 
     Attributes:
         teachers: Models by source, as ``domain=experts/law,general=base``, or as a mapping in Python and study files.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,8 @@ def _mean(table: Tensor, parts: Sequence[Sequence[int]]) -> Tensor:
 
 class TrainNewRows(UpdateRule):
     """Train the new rows of some tables; the other rows keep their exact values."""
+
+    removes_gradients: ClassVar[bool] = True
 
     def __init__(self, tables: Sequence[nn.Parameter], rows: Sequence[int]) -> None:
         """Store the values of the other rows."""

@@ -84,6 +84,8 @@ class Batch:
         texts: Number of texts.
         rewritten: The texts rewritten in the other ways that views ask for.
         source: Index of the source of each text (texts,), if the texts are of several sources; else None.
+        seeds: A random number of each text, int64 (texts,), for terms that draw; None for zeros. Like masks, they
+            depend on the seed of the run and the number of the step alone.
     """
 
     original: Tensor
@@ -93,6 +95,7 @@ class Batch:
     texts: int
     rewritten: dict[Rewriting, ViewInput] = field(default_factory=dict)
     source: Tensor | None = None
+    seeds: Tensor | None = None
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on ``device``."""
@@ -130,8 +133,9 @@ class Batch:
             how: ViewInput(*(None if part is None else function(part) for part in found))  # type: ignore[arg-type]
             for how, found in self.rewritten.items()
         }
-        source = None if self.source is None else function(self.source)
-        return replace(self, **tensors, rewritten=rewritten, source=source)
+        each = {"source": self.source, "seeds": self.seeds}
+        tensors |= {name: None if part is None else function(part) for name, part in each.items()}
+        return replace(self, **tensors, rewritten=rewritten)
 
     def on_device(self, tensor: Tensor) -> Tensor:
         """Return a tensor that was computed on the CPU on the device of the batch."""

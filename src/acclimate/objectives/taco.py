@@ -11,8 +11,11 @@ from acclimate.device import copy_to
 from acclimate.objectives.base import BatchObjective, Outputs, View, mark_text_starts
 from acclimate.objectives.contrast import similarities
 
+SEEDS = 2**24
+"""Seeds of texts are less than this, so that float32 holds them exactly."""
 
-def draw_positives(lengths: Tensor, window: int) -> Tensor:
+
+def draw_positives(lengths: Tensor, window: int, generator: torch.Generator | None = None) -> Tensor:
     """Draw another token for each token, uniformly from those at most ``window // 2`` away.
 
     A draw outside of the text is replaced by any other token of the text.
@@ -20,6 +23,7 @@ def draw_positives(lengths: Tensor, window: int) -> Tensor:
     Args:
         lengths: Tokens of each text (texts,). Tokens are indexed through the concatenation of all texts.
         window: Width of the window centred on the token.
+        generator: Where random numbers come from; None for the global generator of torch.
 
     Returns:
         Indices of the drawn tokens (all tokens,); the token itself if its text has no other.
@@ -27,25 +31,26 @@ def draw_positives(lengths: Tensor, window: int) -> Tensor:
     half = window // 2
     text, place = _token_positions(lengths)
     length = lengths[text]
-    step = torch.randint(2 * half, place.shape, device=place.device) - half
+    step = torch.randint(2 * half, place.shape, generator=generator) - half
     near = place + torch.where(step < 0, step, step + 1)
-    elsewhere = (torch.rand(place.shape, device=place.device) * (length - 1)).long()
+    elsewhere = (torch.rand(place.shape, generator=generator) * (length - 1)).long()
     far = (place + 1 + elsewhere) % length
     return _text_offsets(lengths)[text] + torch.where((near >= 0) & (near < length), near, far)
 
 
-def draw_negatives(lengths: Tensor, count: int) -> Tensor:
+def draw_negatives(lengths: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
     """Draw tokens of other texts for each text, uniformly and independently.
 
     Args:
         lengths: Tokens of each of at least two texts (texts,).
         count: How many tokens to draw.
+        generator: As for :func:`draw_positives`.
 
     Returns:
         Indices of the drawn tokens (texts, count).
     """
     others = (lengths.sum() - lengths)[:, None]
-    drawn = (torch.rand(len(lengths), count, device=lengths.device, dtype=torch.float64) * others).long()
+    drawn = (torch.rand(len(lengths), count, generator=generator, dtype=torch.float64) * others).long()
     return torch.where(drawn >= _text_offsets(lengths)[:, None], drawn + lengths[:, None], drawn)
 
 
@@ -131,18 +136,28 @@ class ContextContrast(BatchObjective):
         self.views = (self.view,)
 
     def represent(self, outputs: Outputs) -> Tensor:
-        """Return the context of each real token, after a 1 if it starts a text, else 0: (tokens, 1 + width)."""
-        batch = outputs.batch
-        text, real = batch.host.text, batch.positions()
+        """Return the context of each real token, after 1 + the text's seed if it starts one, else 0.
+
+        The shape is (tokens, 1 + width).
+        """
+        batch, host = outputs.batch, outputs.batch.host
+        text, real = host.text, batch.positions()
         states = (outputs.hidden(self.view), outputs.embedded(self.view))
         last, first = (part.flatten(0, 1).index_select(0, real).float() for part in states)
-        starts = batch.on_device(mark_text_starts(text)[text >= 0].to(last.dtype))
-        return torch.cat([starts[:, None], last - first], dim=1)
+        starts = mark_text_starts(text)
+        seeds = torch.zeros(batch.texts, dtype=torch.long) if host.seeds is None else host.seeds % (SEEDS - 1)
+        marks = torch.where(starts, 1 + seeds[text.clamp(min=0)], 0)[text >= 0]
+        return torch.cat([batch.on_device(marks.to(last.dtype))[:, None], last - first], dim=1)
 
     def loss(self, representations: Tensor) -> Tensor:
         """Draw positives and negatives among all tokens and return the loss."""
-        first, context = representations[:, 0], representations[:, 1:]
-        lengths = torch.bincount(first.detach().cpu().long().cumsum(0) - 1)
-        positive = draw_positives(lengths, self.window)
-        negative = draw_negatives(lengths, self.negatives) if len(lengths) > 1 else None
+        marks, context = representations[:, 0].detach().cpu().long(), representations[:, 1:]
+        # In the order of their seeds, texts draw the same tokens however the step is split.
+        seeds, text = marks[marks > 0], (marks > 0).cumsum(0) - 1
+        order = seeds[text].argsort(stable=True)
+        lengths = torch.bincount(text)[seeds.argsort(stable=True)]
+        generator = torch.Generator().manual_seed(int(seeds.sum()))
+        positive = draw_positives(lengths, self.window, generator)
+        negative = draw_negatives(lengths, self.negatives, generator) if len(lengths) > 1 else None
+        context = context.index_select(0, copy_to(order, context.device))
         return context_contrastive_loss(context, lengths, positive, negative, self.temperature)

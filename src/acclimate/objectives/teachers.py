@@ -10,13 +10,15 @@ from transformers import PreTrainedModel
 
 from acclimate.models import encode, language_head
 from acclimate.objectives.base import Batch, Objective, Outputs, View
+from acclimate.objectives.vocabulary import cross_entropy
 
 
 class TeacherDistillation(Objective):
     """Mean over labelled tokens of T^2 KL(q || p), with q the prediction of the teacher of the text's source.
 
     p is the student's prediction. Both read the tokens of the LM loss, and each text is read by its own teacher only.
-    Texts of a source without a teacher do not count.
+    For texts of a source without a teacher, q is the labelled token itself, without T, so that their cross-entropy
+    has the same weight in all as the two losses of a taught token.
     """
 
     name = "teachers"
@@ -36,8 +38,8 @@ class TeacherDistillation(Objective):
         self.views = (self.view,)
 
     def count(self, batch: Batch) -> int:
-        """Return the number of labelled positions whose text has a teacher."""
-        return sum(len(places) for places in self._places(batch).values())
+        """Return the number of labelled positions, so that a taught token counts as much as in the LM loss."""
+        return batch.labelled
 
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed divergences."""
@@ -53,7 +55,13 @@ class TeacherDistillation(Objective):
                 states = encode(self.teachers[source], batch.masked[rows], batch.text[rows]).flatten(0, 1)
             chosen, head = batch.on_device(places), self.heads[source]
             parts.append(outputs.map_beside(self._divergence, self.view, chosen, head, states[here]).sum())
-        return torch.stack(parts or [0 * outputs.labelled_states(self.view).sum()]).sum()
+        untaught = torch.ones(batch.labelled, dtype=torch.bool)
+        for places in self._places(batch).values():
+            untaught[places] = False
+        others = batch.on_device(untaught.nonzero()[:, 0])
+        own = outputs.labelled_states(self.view).index_select(0, others)
+        parts.append(outputs.map_states(cross_entropy, own, batch.targets[others]).sum())
+        return torch.stack(parts).sum()
 
     def _divergence(self, student: Tensor, teacher: Tensor) -> Tensor:
         """Return the divergence at each position; one model may have more rows of padding in its vocabulary."""

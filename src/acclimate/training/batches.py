@@ -265,7 +265,8 @@ class Collator:
             new = how(ids, text, allowed, self.vocabulary, here)
             rewritten[how] = ViewInput(*map(torch.from_numpy, new))
         tensors = [torch.from_numpy(array) for array in (ids, hidden, wanted, text)]
-        return Batch(tensors[0], tensors[1], tensors[2], tensors[3], sum(map(len, rows)), rewritten)
+        seeds = torch.tensor(here)
+        return Batch(tensors[0], tensors[1], tensors[2], tensors[3], sum(map(len, rows)), rewritten, seeds=seeds)
 
 
 def _text_spans(rows: list[list[int]], texts: Mapping[int, np.ndarray]) -> Iterator[tuple[int, slice, int]]:

@@ -268,14 +268,15 @@ class Engine:
         outputs, represented = read
         parts, ledger = [], self._recorded
         for term in self.additive:
-            with nullcontext() if term.weight else torch.no_grad():  # it is reported only
-                losses = term.token_losses(outputs) if ledger else None
-                if ledger and losses is not None:
-                    ledger.add(outputs.batch, losses)
-                    ledger = None  # a second language-model loss is that of another view
-                value = (term.total(outputs) if losses is None else losses.sum()) / counts[term.name]
+            losses = term.token_losses(outputs) if ledger else None
+            if ledger and losses is not None:
+                ledger.add(outputs.batch, losses)
+                ledger = None  # a second language-model loss is that of another view
+            value = (term.total(outputs) if losses is None else losses.sum()) / counts[term.name]
             terms[term.name] = terms.get(term.name, 0) + value.detach()
-            parts.append(term.weight * value)
+            # A term of weight 0 is reported only. It still has a graph, since later terms share what it computed.
+            if term.weight:
+                parts.append(term.weight * value)
         # By the chain rule this product has the gradient of the loss, though not its value.
         parts += [(represented[name] * gradient).sum() for name, gradient in gradients.items()]
         return torch.stack(parts).sum()

@@ -25,6 +25,8 @@ class UpdateRule:
 
     needs_whole_weights: ClassVar[bool] = True
     """Whether the weights must not be sharded among processes."""
+    removes_gradients: ClassVar[bool] = False
+    """Whether :meth:`after_backward` sets gradients to zero, for which it comes after all that add to them."""
     steps_taken: int = 0
     """Number of optimizer steps before this one; the trainer sets it."""
     progress: float = 0.0
@@ -66,8 +68,8 @@ class CombinedRules(UpdateRule):
     """Several rules at once; each wraps those after it, so that the last one is the nearest to the optimizer."""
 
     def __init__(self, rules: Sequence[UpdateRule]) -> None:
-        """Store the rules."""
-        self.rules = rules
+        """Store the rules; the parts of combined ones stand by themselves."""
+        self.rules = [part for one in rules for part in (one.rules if isinstance(one, CombinedRules) else [one])]
 
     @property
     def needs_whole_weights(self) -> bool:  # type: ignore[override]
@@ -83,8 +85,11 @@ class CombinedRules(UpdateRule):
         return found
 
     def after_backward(self) -> None:
-        """Run that of every rule."""
-        for rule in self.rules:
+        """Run that of every rule, first of those that add to gradients and then of those that remove some.
+
+        So clipping leaves out what does not move.
+        """
+        for rule in sorted(self.rules, key=lambda rule: rule.removes_gradients):
             rule.after_backward()
 
     def step(self, optimizer: torch.optim.Optimizer, take: Callable[[], Any]) -> None:
@@ -255,6 +260,8 @@ def _local_factors(weight: Tensor, factor: Tensor) -> Tensor:
 
 class FreezeOtherRows(UpdateRule):
     """Train some rows of a weight; the others keep their exact values, under weight decay too."""
+
+    removes_gradients: ClassVar[bool] = True
 
     def __init__(self, weight: nn.Parameter, rows: Sequence[int]) -> None:
         """Store the values of the other rows.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ class StaticSparsity(UpdateRule):
     The layers are those of the repeated blocks: attention and feed-forward. Gradients of these weights are zero, so
     that clipping and the moments of the optimizer leave them out.
     """
+
+    removes_gradients: ClassVar[bool] = True
 
     def __init__(
         self, model: PreTrainedModel, share: float, choice: Literal["magnitude", "random"], seed: int = 0
