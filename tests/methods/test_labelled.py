@@ -6,13 +6,16 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
+from acclimate.masking import Drawing
 from acclimate.tasks import Task
 from acclimate.training import adapt, get
+from acclimate.training.engine import Engine
 from tests.methods.test_contract import SHORT, TASK
-from tests.tiny import save_tiny
+from tests.tiny import save_tiny, tiny_tokenizer
 
 FOOD, MODEL = "the food was {} and the {} was on the table", "the model is {} and the {} is in the paper"
 WORDS = ["pasta", "soup", "wine", "menu", "price", "waiter"], ["loss", "layer", "token", "data", "text", "score"]
@@ -140,3 +143,52 @@ def test_similarities_of_a_teacher_are_kept(tiny_bert, tmp_path):
         found.append(run(tiny_bert, tmp_path / str(weight), "similarity-kd", **given, options=options).losses)
     assert found[1]["similarity"] < 0.7 * found[0]["similarity"]
     assert set(found[1]) == {"classification", "similarity", "loss"}
+
+
+PAIRS = [{"text": a, "text_pair": b, "label": mark} for (a, mark), b in zip(SOURCE, TARGET, strict=True)]
+
+
+class Stop(Exception):
+    """Ends a training at its first step."""
+
+
+@pytest.mark.parametrize(("kind", "segments"), [("bert", True), ("roberta", False)])
+def test_pairs_have_the_segments_of_fine_tuning(kind, segments, tmp_path, monkeypatch):
+    """In every method that draws pairs; models without segments read the same tokens without them."""
+    found, model = [], []
+
+    def stop(engine, batches, **_):
+        view = next(view for view in engine.views if isinstance(view.tokens, Drawing))
+        engine.model.eval()
+        with torch.no_grad():
+            for batch in batches:
+                states = engine.read(batch, engine.views, all_tokens=True).hidden(view)
+                found.append((batch.view_input(view.tokens), states))
+        model.append(engine.model)
+        raise Stop
+
+    monkeypatch.setattr(Engine, "step", stop)
+    start, tokenizer = save_tiny(kind, tmp_path / kind, type_vocab_size=1 + segments), tiny_tokenizer()
+    task = Task.of("pairs", PAIRS, PAIRS[:4], PAIRS[:4])
+    texts = {text for row in PAIRS for text in (row["text"], row["text_pair"])}
+    (tmp_path / "codes.jsonl").write_text(
+        "\n".join(json.dumps({"text": text, "code": f"{n % 2}{n % 3}"}) for n, text in enumerate(sorted(texts)))
+    )
+    relations = {"taxonomy": str(tmp_path / "codes.jsonl"), "level": 1}
+    for method, settings in (("dann", {}), ("muppet", {}), ("similarity-kd", {}), ("relations", relations)):
+        found.clear()
+        with pytest.raises(Stop):
+            run(start, tmp_path / method, method, task, **settings, options={"steps": 1, "max_length": 60})
+        for read, states in found:
+            assert (read.segments is not None) == segments
+            for row, text in enumerate(read.text):
+                ids = read.ids[row][text >= 0]
+                end = (ids == tokenizer.sep_token_id).nonzero()[0, 0] + 1
+                kinds = (torch.arange(len(ids)) >= end).long()
+                assert kinds.any(), f"{method} draws a text that is no pair"
+                if segments:
+                    assert torch.equal(read.segments[row][text >= 0], kinds)
+                given = {"input_ids": ids[None]} | ({"token_type_ids": kinds[None]} if segments else {})
+                with torch.no_grad():
+                    expected = model[-1].base_model(**given).last_hidden_state[0]
+                torch.testing.assert_close(states[row][text >= 0], expected, atol=1e-5, rtol=1e-4)

@@ -36,11 +36,12 @@ def cut(batch: Batch, size: int) -> list[Batch]:
         moved = torch.where(text >= 0, text - first, -1)[:, :width]
         parts = [getattr(batch, name)[some, :width] for name in ("original", "masked", "labels")]
         rewritten = {}
-        for how, (ids, number, known) in batch.rewritten.items():
+        for how, (ids, number, known, segments) in batch.rewritten.items():
             columns = width if how.full and known is None else ids.shape[1]
             number = torch.where(number[some] >= 0, number[some] - first, -1)
             known = None if known is None else known[some]
-            rewritten[how] = ViewInput(ids[some, :columns], number[:, :columns], known)
+            segments = None if segments is None else segments[some, :columns]
+            rewritten[how] = ViewInput(ids[some, :columns], number[:, :columns], known, segments)
         each = {name: getattr(batch, name) for name in ("source", "seeds")}
         each = {name: None if value is None else value[some] for name, value in each.items()}
         pieces.append(Batch(*parts, moved, len(text), rewritten, **each))
@@ -58,8 +59,8 @@ def packed(batch: Batch, per_row: int = 2) -> Batch:
     groups = [range(first, min(first + per_row, batch.texts)) for first in range(0, batch.texts, per_row)]
     text = pack(batch.text, -1)
     rewritten = {
-        how: ViewInput(pack(ids, 0), text) if how.full and known is None else ViewInput(ids, number, known)
-        for how, (ids, number, known) in batch.rewritten.items()
+        how: ViewInput(pack(ids, 0), text) if how.full and known is None else ViewInput(ids, number, known, segments)
+        for how, (ids, number, known, segments) in batch.rewritten.items()
     }
     parts = [pack(batch.original, 0), pack(batch.masked, 0), pack(batch.labels, -100), text, batch.texts, rewritten]
     return Batch(*parts, batch.source, batch.seeds)

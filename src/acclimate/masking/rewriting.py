@@ -15,6 +15,9 @@ import numpy as np
 from acclimate.masking.base import Vocabulary
 from acclimate.masking.words import Words
 
+SECOND_SEGMENT = 1 << 32
+"""Added to the ids of a drawn text that are in the second segment of a pair, for models that distinguish the two."""
+
 
 class Rewriting(ABC):
     """A version of the texts of a batch that a view can read, besides the original and the corrupted one.
@@ -43,7 +46,8 @@ class Rewriting(ABC):
 
         Returns:
             Ids and text numbers of the rewritten texts, with any number of rows and tokens. No text is left out. A
-            third array holds what is known of each rewritten text, if anything is: (texts, numbers).
+            third array holds what is known of each rewritten text, if anything is: (texts, numbers). A fourth one
+            holds the segment of each token, if there are pairs: as the ids.
         """
 
 
@@ -206,14 +210,19 @@ class Drawing(Rewriting):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, Sequence[int]]:
-        """Return the token ids of a text (tokens,), and the numbers that are known of it."""
+        """Return the token ids of a text (tokens,), and the numbers that are known of it.
+
+        The ids of a second segment have :data:`SECOND_SEGMENT` added.
+        """
 
     def __call__(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
     ) -> tuple[np.ndarray, ...]:
-        """Return a drawn text in place of each text, and what is known of it."""
+        """Return a drawn text in place of each text, what is known of it, and its segments if it has two."""
         drawn = [self.draw(np.random.default_rng(seed)) for seed in seeds]
-        return (*_make_rows([row for row, _ in drawn], ids, text), np.array([known for _, known in drawn]))
+        marked, number = _make_rows([row for row, _ in drawn], ids, text)
+        segments, rows = np.divmod(marked, SECOND_SEGMENT)
+        return rows, number, np.array([known for _, known in drawn]), *([segments] if segments.any() else [])
 
 
 class DrawExamples(Drawing):
@@ -245,7 +254,10 @@ class DrawRelations(Drawing):
     """
 
     def __init__(
-        self, entries: Sequence[tuple[str, str, str]], encode: Callable[[str, str], Sequence[int]], width: int
+        self,
+        entries: Sequence[tuple[str, str, str]],
+        encode: Callable[[str, str], Sequence[int]],
+        width: int,
     ) -> None:
         """Set up the pairs.
 

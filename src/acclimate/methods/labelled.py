@@ -12,12 +12,27 @@ from torch import nn
 from acclimate.errors import UserError
 from acclimate.files import find_file
 from acclimate.masking import DrawExamples
+from acclimate.masking.rewriting import SECOND_SEGMENT
+from acclimate.models.families import reads_segments
 from acclimate.objectives import BatchObjective, ClassificationHeads, LanguageModelling, Objective
 from acclimate.tasks.readers import read_rows
 from acclimate.training.method import AdaptContext, Method
 
 HEADS_NAME = "acclimate_heads"
 """Name of the heads' submodule of the model during training, so that checkpoints include it."""
+
+
+def encode_pairs(
+    run: AdaptContext, texts: Sequence[str], seconds: Sequence[str] | None, length: int
+) -> list[np.ndarray]:
+    """Return the token ids of texts or pairs, at most ``length``, with the segments that fine-tuning gives them.
+
+    Ids of a second segment have :data:`acclimate.masking.rewriting.SECOND_SEGMENT` added if the model has segments.
+    """
+    read = run.tokenizer(texts, seconds, truncation=True, max_length=length, return_token_type_ids=True)
+    offset = SECOND_SEGMENT if reads_segments(run.model) else 0
+    parts = zip(read["input_ids"], read["token_type_ids"], strict=True)
+    return [np.array(ids, dtype=np.int64) + offset * np.array(kinds, dtype=np.int64) for ids, kinds in parts]
 
 
 def check_single_label(method: str, tasks: Sequence[Any]) -> None:
@@ -120,8 +135,8 @@ class LabelledMethod(Method):
         texts = [example.text for example in task.train]
         pairs = [example.text_pair for example in task.train] if task.is_pair else None
         rows = run.tokenizer(texts, pairs)["input_ids"]
-        cut = run.tokenizer(texts, pairs, truncation=True, max_length=length)["input_ids"]
-        found = [(np.array(row), example.label) for row, example in zip(cut, task.train, strict=True) if row]
+        cut = encode_pairs(run, texts, pairs, length)
+        found = [(row, example.label) for row, example in zip(cut, task.train, strict=True) if len(row)]
         if not found:
             raise UserError(f"The tokenizer finds no token in the examples of the task '{task.name}'.")
         shortened = sum(len(row) > length for row in rows)

@@ -7,7 +7,7 @@ from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.masking import DrawRelations
 from acclimate.masking.rewriting import RELATIONS
 from acclimate.methods import register
-from acclimate.methods.labelled import LabelledMethod
+from acclimate.methods.labelled import LabelledMethod, encode_pairs
 from acclimate.objectives import BatchObjective, ClassificationHeads, DrawnClassification, LanguageModelling, Objective
 from acclimate.training.method import AdaptContext
 
@@ -57,7 +57,7 @@ class TaxonomyRelations(LabelledMethod):
         entries = [(self._group(code), code, text) for text, code in codes.items()]
 
         def encode(first: str, second: str) -> list[int]:
-            ids: list[int] = run.tokenizer(first, second, truncation=True, max_length=run.max_length)["input_ids"]
+            ids: list[int] = encode_pairs(run, [first], [second], run.max_length)[0].tolist()
             return ids
 
         longest = max(map(len, run.tokenizer([text for _, _, text in entries])["input_ids"]))

@@ -21,7 +21,14 @@ from acclimate.errors import UserError
 from acclimate.kernels import Unpadded, cut_last_layer
 from acclimate.models.attention import uses_gated_attention
 from acclimate.models.extensions import ORIGINAL
-from acclimate.models.families import first_position, is_compiled, kernels_of, last_layer_ends, probe_of
+from acclimate.models.families import (
+    first_position,
+    is_compiled,
+    kernels_of,
+    last_layer_ends,
+    probe_of,
+    reads_segments,
+)
 from acclimate.models.gates import use_gates
 
 
@@ -30,6 +37,7 @@ def encode(
     ids: Tensor,
     text: Tensor,
     gates: Mapping[str, Tensor] | None = None,
+    segments: Tensor | None = None,
 ) -> Tensor:
     """Return the last hidden states of the encoder.
 
@@ -41,11 +49,12 @@ def encode(
         text: Index of the text of each token (rows, tokens); -1 at padding.
         gates: Gates (layers, rows, units) by part (see :data:`acclimate.models.PARTS`), or None for ones. Parts other
             than the heads need :func:`acclimate.models.gate_units` first.
+        segments: 0 or 1 for each token (rows, tokens), for pairs of texts; ignored by models without segments.
 
     Returns:
         (rows, tokens, width). States at padding are undefined.
     """
-    return _forward_padded(model, ids, text, gates).last_hidden_state
+    return _forward_padded(model, ids, text, gates, segments).last_hidden_state
 
 
 def encode_positions(model: PreTrainedModel, ids: Tensor, text: Tensor, places: Tensor) -> Tensor:
@@ -69,13 +78,14 @@ def encode_with_embeddings(
     ids: Tensor,
     text: Tensor,
     gates: Mapping[str, Tensor] | None = None,
+    segments: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the last hidden states and the input of the first layer, both (rows, tokens, width).
 
     The latter is the output of the embedding layer after its normalization and dropout, projected to the width of the
     layers where the embeddings are narrower (ELECTRA, ALBERT).
     """
-    output = _forward_padded(model, ids, text, gates, output_hidden_states=True)
+    output = _forward_padded(model, ids, text, gates, segments, output_hidden_states=True)
     return output.last_hidden_state, output.hidden_states[0]
 
 
@@ -85,7 +95,7 @@ def encode_layers(model: PreTrainedModel, ids: Tensor, text: Tensor) -> list[Ten
     The first is the input of the first layer, the last what :func:`encode` returns, after a final normalization if the
     model has one.
     """
-    output = _forward_padded(model, ids, text, None, output_hidden_states=True)
+    output = _forward_padded(model, ids, text, output_hidden_states=True)
     return [*output.hidden_states[:-1], output.last_hidden_state]
 
 
@@ -116,13 +126,15 @@ def _forward_padded(
     model: PreTrainedModel,
     ids: Tensor,
     text: Tensor,
-    gates: Mapping[str, Tensor] | None,
+    gates: Mapping[str, Tensor] | None = None,
+    segments: Tensor | None = None,
     **outputs: bool,
 ) -> Any:
     """Run the encoder and return its output with states (rows, tokens, width), padded again if need be."""
     host = host_copy(text)
     unpadded = _unpadding(model, host, gates)
-    output = _forward(model, ids, text, gates, unpadded, host, **outputs)
+    kinds = segments if reads_segments(model) else None
+    output = _forward(model, ids, text, gates, unpadded, host, kinds, **outputs)
     if unpadded is not None:
         if output.hidden_states is not None:
             output.hidden_states = tuple(map(unpadded.add_padding, output.hidden_states))
@@ -176,24 +188,26 @@ def _forward(
     gates: Mapping[str, Tensor] | None,
     unpadded: Unpadded | None,
     host: Tensor,
+    segments: Tensor | None = None,
     **outputs: bool,
 ) -> Any:
     """Run the encoder; ``outputs`` are flags such as ``output_hidden_states``. Padding is not added again."""
     probe, full = probe_of(model), bool((host >= 0).all())
     if probe is not None and not probe.pads and not full:
-        return _forward_unpadded_rows(model, ids, text, host, **outputs)
+        return _forward_unpadded_rows(model, ids, text, host, segments, **outputs)
     packed = bool(((host[:, 1:] != host[:, :-1]) & (host[:, 1:] >= 0)).any())
     needs_block_mask = packed and (unpadded is None or not unpadded.varlen)
     options: dict[str, Any] = {}
+    inputs = {"input_ids": ids} if segments is None else {"input_ids": ids, "token_type_ids": segments}
     if needs_block_mask:
         options["block_mask"] = (text[:, :, None] == text[:, None, :]).unsqueeze(1)
     if unpadded is not None:
-        options |= unpadded_inputs(model, text, unpadded, input_ids=ids)
+        options |= unpadded_inputs(model, text, unpadded, **inputs)
     else:
         # The block mask alone separates padding from texts, and lets padding attend to itself. With both masks, a
         # query at padding would attend to nothing, and some accelerator kernels then return NaN, also for the
         # gradients of its row.
-        options |= {"input_ids": ids, "attention_mask": torch.ones_like(ids) if packed else (text >= 0).long()}
+        options |= {**inputs, "attention_mask": torch.ones_like(ids) if packed else (text >= 0).long()}
         if full and not packed and kernels_of(model).varlen_attention:
             options["attention_mask"] = None  # a model would look into a mask of ones
         if packed:
@@ -210,7 +224,9 @@ def _without_cache(model: PreTrainedModel) -> dict[str, bool]:
     return {"use_cache": False} if "use_cache" in inspect.signature(model.base_model.forward).parameters else {}
 
 
-def _forward_unpadded_rows(model: PreTrainedModel, ids: Tensor, text: Tensor, host: Tensor, **outputs: bool) -> Any:
+def _forward_unpadded_rows(
+    model: PreTrainedModel, ids: Tensor, text: Tensor, host: Tensor, segments: Tensor | None, **outputs: bool
+) -> Any:
     """Run the base model once per length of the rows, for a model whose outputs depend on padding."""
     lengths = (host >= 0).sum(1)
     order, parts = [], []
@@ -218,9 +234,9 @@ def _forward_unpadded_rows(model: PreTrainedModel, ids: Tensor, text: Tensor, ho
         rows = (lengths == length).nonzero()[:, 0]
         order.append(rows)
         here = copy_to(rows, ids.device)
-        parts.append(
-            _forward(model, ids[here, :length], text[here, :length], None, None, host[rows, :length], **outputs)
-        )
+        kinds = None if segments is None else segments[here, :length]
+        shorter, own = ids[here, :length], text[here, :length]
+        parts.append(_forward(model, shorter, own, None, None, host[rows, :length], kinds, **outputs))
     back = copy_to(torch.cat(order).argsort(), ids.device)
 
     def joined(states: Iterable[Tensor]) -> Tensor:

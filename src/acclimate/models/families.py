@@ -267,6 +267,15 @@ def use_kernels(model: PreTrainedModel, device: torch.device, sharded: bool = Fa
     return kernels
 
 
+def reads_segments(model: PreTrainedModel) -> bool:
+    """Return whether a model distinguishes two segments.
+
+    This is read from its configuration, since a tokenizer may return segment ids for a model without segments, or, if
+    it was saved without its class, none for a model that was trained with them.
+    """
+    return getattr(model.config, "type_vocab_size", 0) > 1
+
+
 def step_context(
     model: PreTrainedModel, precision: Precision, reuse_grad_buffer: bool = False
 ) -> Callable[[], AbstractContextManager[None]]:

@@ -35,7 +35,7 @@ from acclimate.models.checkpoints import (
     local_folder,
     trusts_remote_code,
 )
-from acclimate.models.families import Family, family_of, first_position, language_head
+from acclimate.models.families import Family, family_of, first_position, language_head, reads_segments
 from acclimate.progress import silence_transformers
 
 CAPITALS = re.compile("[A-ZΑ-ΩА-Я]\\w|\\w[A-ZΑ-ΩА-Я]")
@@ -93,15 +93,6 @@ def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, pa
     inputs = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
     inputs += ["token_type_ids"] * reads_segments(model)
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = inputs
-
-
-def reads_segments(model: PreTrainedModel) -> bool:
-    """Return whether a model distinguishes two segments.
-
-    This is read from its configuration, since a tokenizer may return segment ids for a model without segments, or, if
-    it was saved without its class, none for a model that was trained with them.
-    """
-    return getattr(model.config, "type_vocab_size", 0) > 1
 
 
 def is_encoder(model: PreTrainedModel) -> bool:

@@ -65,11 +65,13 @@ class ViewInput(NamedTuple):
         ids: Token ids (rows, tokens).
         text: Index of the text of each token, -1 at padding (rows, tokens).
         known: What a :class:`acclimate.masking.Drawing` knows of each text, such as its label (texts, numbers).
+        segments: 0 or 1 for each token (rows, tokens), for pairs of texts that the model distinguishes; else None.
     """
 
     ids: Tensor
     text: Tensor
     known: Tensor | None = None
+    segments: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -231,13 +231,13 @@ class NoiseConsistency(Objective):
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed divergences."""
         batch = outputs.batch
-        ids, text, known = batch.view_input(self.view.tokens)
+        ids, text, _, segments = batch.view_input(self.view.tokens)
         host = batch.host.view_input(self.view.tokens)
-        assert known is not None and host.known is not None, "examples have labels"
+        assert host.known is not None, "examples have labels"
         embeddings = self.model.get_input_embeddings()
         hook = embeddings.register_forward_hook(lambda *call: call[-1] + self.deviation * torch.randn_like(call[-1]))
         try:
-            noisy = mean_pool(encode(self.model, ids, text), host.text, batch.texts)
+            noisy = mean_pool(encode(self.model, ids, text, segments=segments), host.text, batch.texts)
         finally:
             hook.remove()
         clean, losses = outputs.pooled(self.view), [0 * noisy.sum()]

@@ -18,7 +18,7 @@ from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX
 from acclimate.models.batching import micro_batch_tokens, padding_multiple, round_up
 from acclimate.models.encoding import skip_unread_tokens
-from acclimate.models.loading import reads_segments
+from acclimate.models.families import reads_segments
 from acclimate.models.saving import save_model
 from acclimate.objectives.distillation import soft_target_loss
 

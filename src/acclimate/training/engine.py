@@ -122,19 +122,23 @@ class Engine:
             groups.setdefault((view.reader, view.full, batch.view_input(view.tokens).ids.shape), []).append(view)
         for (name, _, (rows, _)), mine in groups.items():
             inputs = [batch.view_input(view.tokens) for view in mine]
-            ids, text, _ = inputs[0]
+            ids, text, _, segments = inputs[0]
             if len(inputs) > 1:
                 ids, text = torch.cat([part.ids for part in inputs]), concatenate([part.text for part in inputs])
+                kinds = [part.segments for part in inputs]
+                if any(kind is not None for kind in kinds):
+                    filled = zip(inputs, kinds, strict=True)
+                    segments = torch.cat([torch.zeros_like(one.ids) if kind is None else kind for one, kind in filled])
             with nullcontext() if name == "student" else torch.no_grad():
                 if len(mine) == 1 and mine[0] in self.chosen_only and not all_tokens:
                     chosen[mine[0]] = encode_positions(self.readers[name], ids, text, batch.chosen)
                     continue
                 gates = _stack_gates(mine, rows)
                 if self.embeddings:
-                    states, first = encode_with_embeddings(self.readers[name], ids, text, gates)
+                    states, first = encode_with_embeddings(self.readers[name], ids, text, gates, segments)
                     embedded.update(zip(mine, first.chunk(len(mine)), strict=True))
                 else:
-                    states = encode(self.readers[name], ids, text, gates)
+                    states = encode(self.readers[name], ids, text, gates, segments)
             hidden.update(zip(mine, states.chunk(len(mine)), strict=True))
         for found in (hidden, embedded, chosen):
             found.update({view: found[same] for view, same in self.duplicates.items() if same in found})

@@ -69,7 +69,8 @@ class CombinedRules(UpdateRule):
 
     def __init__(self, rules: Sequence[UpdateRule]) -> None:
         """Store the rules; the parts of combined ones stand by themselves."""
-        self.rules = [part for one in rules for part in (one.rules if isinstance(one, CombinedRules) else [one])]
+        parts = [one.rules if isinstance(one, CombinedRules) else [one] for one in rules]
+        self.rules: list[UpdateRule] = [part for found in parts for part in found]
 
     @property
     def needs_whole_weights(self) -> bool:  # type: ignore[override]
