@@ -185,7 +185,7 @@ def test_pairs_have_the_segments_of_fine_tuning(kind, segments, tmp_path, monkey
                 ids = read.ids[row][text >= 0]
                 end = (ids == tokenizer.sep_token_id).nonzero()[0, 0] + 1
                 kinds = (torch.arange(len(ids)) >= end).long()
-                assert kinds.any(), f"{method} draws a text that is no pair"
+                assert kinds.any(), f"{method} reads no pair"
                 if segments:
                     assert torch.equal(read.segments[row][text >= 0], kinds)
                 given = {"input_ids": ids[None]} | ({"token_type_ids": kinds[None]} if segments else {})
