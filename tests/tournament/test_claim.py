@@ -11,7 +11,7 @@ from scipy import stats
 from acclimate.evaluation.regression import RegressionScoring
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.evaluation.statistics import PairedPredictions
-from acclimate.tournament.claim import LEVEL, Bound, ClaimResult, GeneralLosses, make_claim
+from acclimate.tournament.claim import LEVEL, Bound, ClaimResult, GeneralLosses, make_claim, spend_level
 from acclimate.tournament.stages import _general_losses
 from tests.cases import each
 
@@ -39,19 +39,25 @@ def test_bound_is_that_of_the_one_sided_t_test_where_seeds_do_not_vary():
     claim = make_claim("lm", [task(winner.repeat(3, 0), base.repeat(3, 0))], n=20_000, **FRESH)
     expected = stats.ttest_rel(winner[0], base[0], alternative="greater")
     assert claim.gain.estimate == pytest.approx((winner - base).mean())
-    assert claim.gain.bound == pytest.approx(expected.confidence_interval(0.95).low, abs=1e-3)
-    assert claim.helps is claim.holds is bool(expected.pvalue < LEVEL)
-    assert (claim.seeds, claim.item_count, claim.reads, claim.confidence) == (3, 400, 1, 0.95)
+    assert claim.gain.bound == pytest.approx(expected.confidence_interval(0.96).low, abs=1e-3)
+    assert claim.helps is claim.holds is bool(expected.pvalue < spend_level(1))
+    assert (claim.seeds, claim.item_count, claim.reads, claim.confidence) == (3, 400, 1, 0.96)
     assert ClaimResult.from_dict(claim.to_dict()) == claim
 
 
-def test_repeated_reads_lower_the_bound_by_bonferroni():
+def test_all_reads_of_the_same_items_together_spend_five_percent():
+    levels = [spend_level(reads) for reads in range(1, 2000)]
+    assert levels[:4] == pytest.approx([0.04, 0.005, 0.01 / 6, 0.01 / 12])
+    assert 0.0499 < sum(levels) < LEVEL and min(levels) > 0
+
+
+def test_repeated_reads_lower_the_bound():
     winner, base = hits(np.random.default_rng(0), 0.3, seeds=1, items=400)
     for reads in (1, 2, 5):
         claim = make_claim("lm", [task(winner.repeat(3, 0), base.repeat(3, 0))], reads=reads, n=20_000, **FRESH)
-        expected = stats.ttest_rel(winner[0], base[0], alternative="greater").confidence_interval(1 - 0.05 / reads).low
-        assert claim.gain.bound == pytest.approx(expected, abs=1.5e-3)
-        assert claim.confidence == 1 - 0.05 / reads
+        test = stats.ttest_rel(winner[0], base[0], alternative="greater")
+        assert claim.gain.bound == pytest.approx(test.confidence_interval(1 - spend_level(reads)).low, abs=2e-3)
+        assert claim.confidence == 1 - spend_level(reads)
 
 
 def test_the_limit_is_kept_only_if_the_upper_bound_is_below_it():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -18,6 +19,13 @@ from tests.cases import each
 def task(path=None, first=0, items=30):
     test = [Example(f"text {number}", None, number % 2) for number in range(first, first + items)]
     return Task("toy", test, test, ["a", "b"], path=path)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Give each test a cache of its own, which remembers the items of all tasks."""
+    monkeypatch.setattr(confirming, "cache_folder", lambda: tmp_path / "cache")
+    return tmp_path / "cache"
 
 
 def test_reads_of_the_same_items_count_across_runs(tmp_path):
@@ -37,7 +45,6 @@ def test_the_record_is_beside_a_file(tmp_path):
 
 
 def test_tasks_without_a_folder_are_counted_in_the_cache(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(confirming, "cache_folder", lambda: tmp_path / "cache")
     assert [count_reads(task(), run) for run in ("one", "two")] == [1, 2]
 
     write = confirming.write_json
@@ -49,8 +56,20 @@ def test_tasks_without_a_folder_are_counted_in_the_cache(tmp_path, monkeypatch, 
 
     monkeypatch.setattr(confirming, "write_json", refuse)
     assert count_reads(task(tmp_path), "three") == 3
-    assert "counted in the cache" in caplog.text
+    assert "counted elsewhere only" in caplog.text
     assert not list(tmp_path.glob(".*lock"))
+
+
+def test_a_copy_of_the_items_is_recognized_and_so_is_a_shared_folder_on_another_machine(tmp_path, cache):
+    for name in ("one", "copy"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data.csv").write_text("text,label\n")
+    assert count_reads(task(tmp_path / "one" / "data.csv"), "one") == 1
+    assert count_reads(task(tmp_path / "copy" / "data.csv"), "two") == 2
+    shutil.rmtree(cache)  # another machine
+    assert count_reads(task(tmp_path / "copy" / "data.csv"), "two") == 2
+    assert count_reads(task(tmp_path / "copy" / "data.csv"), "three") == 2
+    assert count_reads(task(tmp_path / "one" / "data.csv"), "four") == 4  # by now the cache has the reads of the copy
 
 
 def test_several_runs_at_once_have_different_numbers(tmp_path):
@@ -59,7 +78,8 @@ def test_several_runs_at_once_have_different_numbers(tmp_path):
     assert sorted(found) == [1, 2, 3, 4]
 
 
-@each("content", ["", "[]", "{", '{"reads": 1}', '{"reads": [{"run": "a"}]}', '{"reads": ["a"]}', '"a"', "\x00"])
+@each("content", ["", "[]", "{", '{"reads": 1}', '{"reads": [{"run": "a"}]}', '{"reads": ["a"]}', '"a"', "\x00",
+    '{"reads": [{"run": "a", "number": 1, "items": [[1]]}]}', '{"reads": [{"run": "a", "number": 0, "items": []}]}'])  # fmt: skip
 def test_a_damaged_record_is_an_error(content, tmp_path):
     (tmp_path / LEDGER).write_text(content)
     with pytest.raises(UserError, match="delete it to count from one again"):

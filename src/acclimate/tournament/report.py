@@ -121,7 +121,7 @@ class AutoResult(Reported, Record):
         claim, gain = self.claim, self.claim.gain
         what = (
             f"{100 * gain.estimate:+.1f} points ({_metric(self.metrics)}), at least {100 * gain.bound:+.1f} with "
-            f"{100 * claim.confidence:.3g} % confidence"
+            f"{100 * claim.confidence:.4g} % confidence"
         )
         if claim.holds:
             return f"{claim.winner} is handed back: {what}."
@@ -152,7 +152,8 @@ class AutoResult(Reported, Record):
             )
             if claim.reads > 1:
                 lines.append(
-                    f"The confirming items have been read {claim.reads} times, so the level is 5 % / {claim.reads}"
+                    f"The confirming items have been read {claim.reads} times, so the level is "
+                    f"{100 * (1 - claim.confidence):.2g} %"
                 )
             if claim.forgotten is not None:
                 limit = "no limit" if claim.limit is None else f"limit {claim.limit:g}"
@@ -220,7 +221,7 @@ class AutoResult(Reported, Record):
             rows.append(["limit of that loss", claim.limit, None])
         note = (
             f"{claim.winner} against the base model, both trained with {claim.seeds} fresh seeds and compared once on "
-            f"{claim.item_count:,} items. Bounds have {100 * claim.confidence:.3g} % confidence, each on one "
+            f"{claim.item_count:,} items. Bounds have {100 * claim.confidence:.4g} % confidence, each on one "
             f"side. The confirming items have been read {claim.reads} times, this one included."
         )
         return ReportTable(title="The claim", note=note, columns=["", "estimate", "bound"], rows=rows)
