@@ -26,10 +26,11 @@ from scipy.special import ndtri
 from scipy.stats import binomtest, norm
 
 from acclimate.evaluation.scoring import SingleLabel
-from acclimate.evaluation.statistics import PairedPredictions
+from acclimate.evaluation.statistics import PairedPredictions, paired_difference
 from acclimate.files import write_json
 from acclimate.records import fingerprint
 from acclimate.results import ReportTable, StudyResults
+from acclimate.rows import LossRow
 from acclimate.tournament.claim import ClaimResult, make_claim
 from acclimate.tournament.plan import (
     BASE,
@@ -60,7 +61,10 @@ DIP_SHARE, DIP = 0.2, 0.03
 """Share of the entrants whose scores are in a dip after the first rung, and how much they lose there."""
 SOON = 0.05
 """Share of the longest adaptation after which gains become logarithmic in the tokens, for an average entrant."""
-TEXTS, TEXT_SD = 64, 0.08
+TEXTS, TEXT_SD = {"tune": 64, "confirm": 200}, 0.08
+"""General texts that the race and the claim measure on, and how much an adaptation differs between them."""
+COLLAPSE = 0.1
+"""How much accuracy an adaptation loses that collapses."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Scenario:
         finetuning: The same over seeds of fine-tuning.
         forgotten: True increase of the loss on general text; None for no general text.
         limit: Highest increase that is accepted.
+        collapsing: Share of the adaptations that collapse; the others gain as much as leaves the mean as it is.
         worlds: Number of worlds on the page.
         copies: Whether the last entrant is the first one that may be dropped, under another name.
     """
@@ -84,6 +89,7 @@ class Scenario:
     finetuning: float = 0.006
     forgotten: float | None = None
     limit: float | None = None
+    collapsing: float = 0.0
     copies: bool = False
     worlds: int = 200
 
@@ -105,7 +111,7 @@ SCENARIOS = (
     Scenario("some help, some harm", "some"),
     Scenario("some help, seeds vary more", "some", adaptation=0.015, finetuning=0.008),
     Scenario("some help, two are copies", "some", copies=True),
-    Scenario("all help, and forget as much as is accepted", "all", forgotten=0.05, limit=0.05),
+    Scenario("all help, and forget as much as is accepted", "all", forgotten=0.05, limit=0.05, worlds=400),
 )
 
 
@@ -194,7 +200,11 @@ class World:
             EASE**2 + share**2 * (SHARED**2 + OWN**2 + adaptation**2) + finetuning**2 + NOISE**2
         )  # over items and seeds
         items = DEV_ITEMS // 2
-        latent = ndtri(ACCURACY + self.gain(label, tokens)) * np.sqrt(variance)
+        accuracy = ACCURACY + self.gain(label, tokens)
+        if label != BASE and (rate := self.scenario.collapsing):
+            falls = self._rng("collapse", trained, tokens, seed).random() < rate
+            accuracy += share * COLLAPSE * (-1.0 if falls else rate / (1 - rate))
+        latent = ndtri(accuracy) * np.sqrt(variance)
         latent = latent + EASE * self._normal("ease", part, size=items)
         latent += share * SHARED * self._normal("shared", part, size=items)
         method = self.copies[0] if trained in self.copies else trained
@@ -210,8 +220,7 @@ class World:
         part = str(stage.evaluate_on)
         gold = self._rng("gold", part).integers(CLASSES, size=DEV_ITEMS // 2)
         made = StageResult({}, scoring=self.plan.prices.scoring * self.pace, measuring=self.plan.prices.measuring)
-        prices, texts = self.plan.prices, self._normal("texts", size=TEXTS)
-        trained = set()
+        prices, trained = self.plan.prices, set()
         for entrant in stage.entrants:
             label = entrant.label
             predicted = []
@@ -227,34 +236,48 @@ class World:
                 trained.add(entrant.trained)
                 self.seconds += len(stage.seeds) * seconds
             dip = label != BASE and self.is_in_dip(label, stage.tokens)
+            general = self._general(label, stage.seeds, part)
             made.entrants[label] = Scored(
                 predictions=[PairedPredictions(gold, predicted, None, "macro_f1", SingleLabel())],
                 seconds=seconds if entrant.merge is None else None,
                 curves=[] if label == BASE else [[3.0, 3.4] if dip else [3.0, 2.8]],
-                general=self._general(label, stage.seeds, texts),
+                losses={} if general is None or label == BASE else {"general": _loss_row(label, *general)},
+                general=None if general is None else (general[0], general[2]),
             )
         return made
 
-    def _general(self, label: str, seeds: Sequence[int], texts: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    def _general(
+        self, label: str, seeds: Sequence[int], part: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Return the loss on each general text after and before adaptation, and the tokens of each text."""
         if self.scenario.forgotten is None:
             return None
-        losses = np.tile(3.0 + 0.5 * texts, (len(seeds), 1))
+        count = TEXTS[part]
+        before = np.tile(3.0 + 0.5 * self._normal("texts", part, size=count), (len(seeds), 1))
+        after = before
         if label != BASE:
             share = share_of_base(label)
-            own = self._normal("forgotten", label, size=TEXTS) * TEXT_SD
+            own = self._normal("forgotten", label, part, size=count) * TEXT_SD
             shifts = [float(self._normal("forgotten", label, seed)) * 0.01 for seed in seeds]
-            losses += share * (self.scenario.forgotten / share + own + np.asarray(shifts)[:, None])
-        return losses, np.full(TEXTS, 100.0)
+            after = before + share * (self.scenario.forgotten / share + own + np.asarray(shifts)[:, None])
+        return after, before[0], np.full(count, 100.0)
 
     def tournament(self, plan: Plan) -> Outcome:
         """Run race and claim in this world."""
         self.seconds = 0.0
-        race = run_race(plan, self.run, spent=lambda: self.seconds)
+        race = run_race(plan, self.run, limit=self.scenario.limit, spent=lambda: self.seconds)
         if race.winner is None:
             return Outcome(race, None, 0.0, self.seconds)
         stage = claim_stage(plan, race.winner, race.tokens, race.prices, seed=0, test=False, spent=self.seconds)
         found = self.run(stage)
-        claim = claim_of(stage, found, used_seeds=race_seeds(0), reads=1, limit=self.scenario.limit)
+        claim = claim_of(
+            stage,
+            found,
+            used_seeds=race_seeds(0),
+            reads=1,
+            limit=self.scenario.limit,
+            collapses=race.collapses.get(race.winner.label),
+        )
         return Outcome(race, claim, self.gain(race.winner.label, race.tokens), self.seconds)
 
     def copies_differ(self, race: Race) -> bool:
@@ -271,6 +294,12 @@ class World:
         ours, theirs = ([right.astype(int) for right in hits[label]] for label in self.copies)
         pair = PairedPredictions(gold, ours, theirs, "accuracy", SingleLabel())
         return make_claim(one, [pair], seeds=(7, 8, 9), used_seeds=()).holds
+
+
+def _loss_row(label: str, after: np.ndarray, before: np.ndarray, tokens: np.ndarray) -> LossRow:
+    """Return the row of the loss that the race reads."""
+    found = paired_difference(after, before, tokens)
+    return LossRow(model="", domain="", text="general", method=label, nats=float(after.mean()), difference=found)
 
 
 def share_of_base(label: str) -> float:

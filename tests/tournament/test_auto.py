@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from acclimate.cli import app
@@ -18,6 +20,8 @@ from acclimate.errors import UserError
 from acclimate.locks import output_lock
 from acclimate.study.config import StudyConfig
 from acclimate.tournament import confirming, race
+from acclimate.tournament.auto import _State
+from tests.cases import each
 from tests.tournament.worlds import World, options, run, tournament_files
 from tests.tournament.worlds import helped as helping
 
@@ -236,3 +240,55 @@ def test_the_command_line_shows_the_plan(folder, tmp_path, monkeypatch):
     assert result.exit_code == 0
     assert "entrants:" in result.output and "Race, at most" in result.output
     assert not (tmp_path / "out" / "rung-1.yaml").exists()
+
+
+def test_the_claim_measures_forgetting_on_other_general_texts_than_the_race(helped):
+    _, world = helped
+    raced, claimed = (world.measured[tokens] for tokens in ("race", "claim"))
+    assert raced and claimed and not raced & claimed
+
+
+@each("change", ["labels", "text", "general", "model"])
+def test_data_that_change_between_two_calls_are_noticed(change, tmp_path):
+    folder = tournament_files(tmp_path / "data", dev=420)
+    run(folder, tmp_path / "out", World(), dry_run=True)
+    run(folder, tmp_path / "out", World(), dry_run=True)  # as it was
+    files = {
+        "labels": "task/dev.jsonl",
+        "text": "cs.txt",
+        "general": "general.txt",
+        "model": "model/model.safetensors",
+    }
+    path = folder / files[change]
+    if change == "labels":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows[0]["label"] = next(row["label"] for row in rows if row["label"] != rows[0]["label"])
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        path.write_bytes(path.read_bytes() + b"\nmore of it\n")
+    with pytest.raises(UserError, match="holds a tournament of other data"):
+        run(folder, tmp_path / "out", World(), dry_run=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_a_state_of_another_form_is_an_error_that_names_the_file(helped, data):
+    state = json.loads((helped[0].folder / "tournament.json").read_text())
+    places = [(state, key) for key in ("plan", "stages", "ends", "running", "name")]
+    places += [(state["plan"], key) for key in state["plan"]] + [(state["stages"], key) for key in state["stages"]]
+    holder, key = data.draw(st.sampled_from(places))
+    value = data.draw(st.sampled_from([5, "abc", [5], {"a": 5}, None, True, ...]))
+    if value is ...:
+        del holder[key]
+    else:
+        holder[key] = value
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tournament.json"
+        path.write_text(json.dumps(state))
+        try:
+            _State.open(path, state["options"], state["data"], 1)
+        except UserError as error:
+            assert "tournament.json" in str(error) and "\n" not in str(error)
+        path.write_text(path.read_text()[:-9])
+        with pytest.raises(UserError, match="is damaged"):
+            _State.open(path, state["options"], state["data"], 1)

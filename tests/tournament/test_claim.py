@@ -11,7 +11,8 @@ from scipy import stats
 from acclimate.evaluation.regression import RegressionScoring
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.evaluation.statistics import PairedPredictions
-from acclimate.tournament.claim import LEVEL, Bound, ClaimResult, GeneralLosses, make_claim, spend_level
+from acclimate.tournament.claim import LEVEL, Bound, ClaimResult, Collapses, GeneralLosses, make_claim, spend_level
+from acclimate.tournament.race import _count_collapses
 from acclimate.tournament.stages import _general_losses
 from tests.cases import each
 
@@ -149,3 +150,22 @@ def test_models_of_one_seed_for_several_tasks_count_as_one():
     ]
     assert losses == pytest.approx(np.array(expected))
     assert _general_losses([]) is None
+
+
+def test_trainings_that_collapsed_in_the_race_count_for_the_claim():
+    winner, base = hits(np.random.default_rng(0), 0.6, items=400)
+    plain = make_claim("lm", [task(winner, base)], **FRESH)
+    found = make_claim("lm", [task(winner, base)], collapses=Collapses(6, 1, 0.3), **FRESH)
+    # Of nine trainings one lost 30 points: the mean over all of them.
+    assert found.gain.estimate == pytest.approx((8 * plain.gain.estimate - 0.3) / 9)
+    assert found.gain.bound == pytest.approx((8 * plain.gain.bound - 0.3) / 9)
+    assert (plain.collapsed, found.collapsed) == (0, 1)
+
+
+def test_only_scores_far_below_the_base_model_are_collapses():
+    rng = np.random.default_rng(0)
+    gains = rng.choice([-1.0, 0.0, 1.0], p=[0.1, 0.8, 0.1], size=(3, 400))
+    assert _count_collapses(gains, None).collapsed == 0
+    gains[1] -= 0.2
+    found = _count_collapses(gains, Collapses(4, 1, 0.1))
+    assert (found.trainings, found.collapsed) == (7, 2) and found.lost == pytest.approx(0.1 - gains[1].mean())

@@ -78,8 +78,10 @@ def test_several_runs_at_once_have_different_numbers(tmp_path):
     assert sorted(found) == [1, 2, 3, 4]
 
 
-@each("content", ["", "[]", "{", '{"reads": 1}', '{"reads": [{"run": "a"}]}', '{"reads": ["a"]}', '"a"', "\x00",
-    '{"reads": [{"run": "a", "number": 1, "items": [[1]]}]}', '{"reads": [{"run": "a", "number": 0, "items": []}]}'])  # fmt: skip
+@each("content", [
+    "", "[]", "{", '{"reads": 1}', '{"reads": [{"run": "a"}]}', '{"reads": ["a"]}', '"a"', "\x00",
+    '{"reads": [{"run": "a", "number": 1, "items": [[1]]}]}', '{"reads": [{"run": "a", "number": 0, "items": []}]}',
+])  # fmt: skip
 def test_a_damaged_record_is_an_error(content, tmp_path):
     (tmp_path / LEDGER).write_text(content)
     with pytest.raises(UserError, match="delete it to count from one again"):

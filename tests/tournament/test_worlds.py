@@ -60,7 +60,7 @@ def test_a_race_that_was_killed_in_any_rung_decides_as_if_it_had_not_been(killed
     plan = plan_tournament()
 
     def race(path, killed_in=None):
-        world, state, finished = World(NOTHING, 3, plan), _State.open(path, "the same", 1), set()
+        world, state, finished = World(NOTHING, 3, plan), _State.open(path, "the same", "data", 1), set()
         world.pace = pace
 
         def train(stage):
@@ -81,7 +81,7 @@ def test_a_race_that_was_killed_in_any_rung_decides_as_if_it_had_not_been(killed
             with pytest.raises(KeyboardInterrupt):
                 run()
             killed_in, clock.now = None, clock.now + 10_000
-            state = _State.open(path, "the same", 1)
+            state = _State.open(path, "the same", "data", 1)
         return run()
 
     whole = race(tmp_path / "whole.json")
@@ -110,16 +110,16 @@ def test_the_time_of_finished_jobs_counts_after_a_kill_within_a_stage(tmp_path, 
         return run
 
     for number in range(2):
-        state = _State.open(path, "the same", 2)
+        state = _State.open(path, "the same", "data", 2)
         state.start()
         with pytest.raises(KeyboardInterrupt):
             state.run(stage, work(100, f"job{number}", kill=True))
         clock.now += 10_000
-    state = _State.open(path, "the same", 2)
+    state = _State.open(path, "the same", "data", 2)
     state.start()
     state.run(stage, work(50))
     assert state.spent() == 2 * (100 + 100 + 50)
-    again = _State.open(path, "the same", 2)
+    again = _State.open(path, "the same", "data", 2)
     again.start()
     again.run(stage, work(0))
     assert again.spent() == state.spent()

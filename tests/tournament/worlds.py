@@ -17,6 +17,7 @@ import numpy as np
 
 import acclimate
 from acclimate.study import Backend
+from acclimate.tournament.plan import RACE_SEEDS
 from tests.study.fakes import files, write_task
 
 
@@ -45,6 +46,7 @@ class World:
         die_after: Number of calls after which the process is interrupted; None for never.
         dies_hard: Whether it is killed instead.
         read: Labelled texts that fine-tunings were scored on or could choose by, by seed.
+        measured: General texts that the losses of adapted models were measured on, by ``"race"`` and ``"claim"``.
     """
 
     def __init__(self, gains=None, forgets=None, spread: float = 0.01):
@@ -55,6 +57,7 @@ class World:
         self.dies_hard = False
         self.tokens = 400_000
         self.read: defaultdict[int, set[str]] = defaultdict(set)
+        self.measured: defaultdict[str, set[str]] = defaultdict(set)
 
     def _called(self, kind: str) -> None:
         if self.die_after is not None and self.calls.total() >= self.die_after:
@@ -114,6 +117,8 @@ class World:
     def lm_loss(self, model, texts, *, max_length):
         self._called("lm_loss")
         config = self._config(model)
+        if config["method"] != "none" and texts[0].startswith("general"):
+            self.measured["race" if config["seed"] < RACE_SEEDS else "claim"] |= set(texts)
         shift = self.forgets.get(config["method"], 0.0) if texts[0].startswith("general") else -0.3
         noise = np.random.default_rng([config["seed"], *config["method"].encode()]).normal(0, 0.01, len(texts))
         losses = (3.0 + (shift + noise) * (config["method"] != "none")) * np.full(len(texts), 10.0)

@@ -64,13 +64,19 @@ class Texts:
     fingerprint: str
 
     @classmethod
-    def sample(cls, corpus: Any, count: int) -> Texts:
+    def sample(cls, corpus: Any, count: int, half: str | None = None) -> Texts:
         """Sample at most ``count`` documents of a corpus; the sample does not depend on the order of the corpus.
+
+        Samples of different halves, ``"tune"`` and ``"confirm"``, have no document in common, whatever their sizes.
 
         Raises:
             UserError: If the corpus is empty.
         """
-        texts = subsample_documents(corpus, count)
+        if half is None:
+            texts = subsample_documents(corpus, count)
+        else:  # every second of the sampled documents, whose order is that of their hashes
+            found = list(dict.fromkeys(subsample_documents(corpus, 2 * count)))
+            texts = found[half == "confirm" :: 2] or found
         if not texts:
             raise UserError("There is no held-out document to measure on. Give more text, or a separate 'heldout'.")
         return cls(texts, texts_fingerprint(texts))
@@ -281,7 +287,7 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
     if text is not None:
         if headless:  # a head must not be evaluated on its training text
             head_corpus, text = text.split(WARM_UP_SPLIT, SPLIT_SEED)
-        general = Texts.sample(text, config.evaluate.documents)
+        general = Texts.sample(text, config.evaluate.documents, config.evaluate.general_half)
         unmeasured = _unmeasured(text, general)
     replaying = _find_replaying(config, unmeasured)
     corpora, selected = select_texts(config, corpora, heldout, tasks, methods, unmeasured)

@@ -361,6 +361,7 @@ class EvaluateSettings(Strict):
     Attributes:
         advice: Whether to measure first how far each domain is from general text.
         documents: Number of documents for the language-model loss.
+        general_half: Half of the general text to measure on; the halves are disjoint, like those of ``evaluate_on``.
         max_length: Maximum tokens per document that masked models read, or per window of causal models.
         instructions: Whether to measure how many instructions a causal model with a chat template follows.
         drift: Whether to measure representation drift on the general text.
@@ -369,6 +370,7 @@ class EvaluateSettings(Strict):
 
     advice: bool = False
     documents: Count = 200
+    general_half: Literal["tune", "confirm"] | None = None
     max_length: Count = 128
     instructions: bool = False
     drift: bool = False

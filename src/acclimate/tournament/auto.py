@@ -40,6 +40,7 @@ class _State:
     Attributes:
         path: The file.
         options: What identifies the options.
+        data: What identifies the content of model, texts and tasks.
         plan: The plan; None until it is made.
         stages: Stages that were decided, by name.
         ends: Seconds that had been spent when a stage ended, by name.
@@ -50,6 +51,7 @@ class _State:
 
     path: Path
     options: str
+    data: str
     plan: Plan | None = None
     stages: dict[str, Stage] = field(default_factory=dict)
     ends: dict[str, float] = field(default_factory=dict)
@@ -60,23 +62,36 @@ class _State:
     _since: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def open(cls, path: Path, options: str, parallel: int) -> _State:
+    def open(cls, path: Path, options: str, data: str, parallel: int) -> _State:
         """Read the file, if there is one.
 
         Raises:
-            UserError: If it is of a tournament with other options.
+            UserError: If it is of a tournament with other options or data, or damaged.
         """
-        state, found = cls(path, options, parallel=parallel), read_json_object(path)
-        if path.exists() and (found is None or found.get("options") != options):
+        state = cls(path, options, data, parallel=parallel)
+        if not path.exists():
+            return state
+        other = "give another output directory, or delete it."
+        damaged = UserError(f"'{path}' is damaged, so this tournament cannot be continued; {other}")
+        if (found := read_json_object(path)) is None:
+            raise damaged
+        if found.get("options") != options:
+            raise UserError(f"'{path.parent}' holds a tournament with other options; {other}")
+        if found.get("data") != data:
             raise UserError(
-                f"'{path.parent}' holds a tournament with other options; give another output directory, or delete it."
+                f"'{path.parent}' holds a tournament of other data: the model, a text or a task has changed since it "
+                f"began, and it decided by the old ones; {other}"
             )
-        if found:
-            state.plan = Plan.from_dict(found["plan"]) if found.get("plan") else None
+        try:
+            state.plan = Plan.from_dict(found["plan"]) if found["plan"] else None
             state.stages = {name: Stage.from_dict(one) for name, one in found["stages"].items()}
-            state.ends = dict(found.get("ends", {}))
-            state.running = tuple(found["running"]) if found.get("running") else None
-            state.name = found.get("name", options)
+            state.ends = {name: float(seconds) for name, seconds in found["ends"].items()}
+            if found["running"] is not None:
+                stage, spent, began = found["running"]
+                state.running = str(stage), float(spent), float(began)
+            state.name = str(found["name"])
+        except (LookupError, TypeError, ValueError, AttributeError, UserError) as error:
+            raise damaged from error
         return state
 
     def spent(self) -> float:
@@ -127,8 +142,8 @@ class _State:
         """Write the file."""
         plan = None if self.plan is None else self.plan.to_dict()
         stages = {name: stage.to_dict() for name, stage in self.stages.items()}
-        found = {"options": self.options, "name": self.name, "plan": plan, "stages": stages, "ends": self.ends}
-        write_json(self.path, {**found, "running": self.running})
+        identity = {"options": self.options, "data": self.data, "name": self.name}
+        write_json(self.path, {**identity, "plan": plan, "stages": stages, "ends": self.ends, "running": self.running})
 
 
 @with_output_lock
@@ -202,7 +217,14 @@ def _auto(options: AutoOptions) -> AutoResult:
         reads = stages.count_reads(stage, state.name)
         found = state.run(stage, stages.run)
         used = race_seeds(options.seed) if plan.races else []
-        result.claim = claim_of(stage, found, used_seeds=used, reads=reads, limit=options.forget_at_most)
+        result.claim = claim_of(
+            stage,
+            found,
+            used_seeds=used,
+            reads=reads,
+            limit=options.forget_at_most,
+            collapses=race.collapses.get(race.winner.label),
+        )
         result.claim_seeds = list(stage.seeds)
         scored = found.entrants[race.winner.label]
         stages.write_report(found)
@@ -260,7 +282,9 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
     parallel = max(1, min(gpus, gpus if options.workers == "auto" else int(options.workers or 1)))
     unrecorded = ("out", "progress", "backend", "dry_run", "workers", "per_gpu", *names)
     others = {name: str(getattr(options, name)) for name in option_fields(AutoOptions) if name not in unrecorded}
-    return Stages(base, call, context), _State.open(out / STATE, fingerprint([base, others]), parallel)
+    stages = Stages(base, call, context)
+    data = stages.fingerprint(None if options.instruct is None else str(options.instruct))
+    return stages, _State.open(out / STATE, fingerprint([base, others]), data, parallel)
 
 
 def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:

@@ -9,7 +9,7 @@ import numpy as np
 
 from acclimate.errors import UserError
 from acclimate.options.numbers import MAX_SEED
-from acclimate.tournament.claim import ClaimResult, GeneralLosses, make_claim
+from acclimate.tournament.claim import ClaimResult, Collapses, GeneralLosses, make_claim
 from acclimate.tournament.plan import (
     BASE,
     CHEAPEST,
@@ -41,6 +41,8 @@ REASONS = {
     "budget": "dropped: no time for it",
     "forgetful": "dropped: loses more general text than the limit",
 }
+COLLAPSE, CERTAIN = 0.05, 3.0
+"""A training has collapsed if its score is by so much below the base model's, and by so many standard errors."""
 AT_THE_END = {"leader": "leads", "worse": "worse than the leader", "forgetful": "loses more than the limit"}
 """The same in the last rung, which drops no one."""
 
@@ -57,6 +59,7 @@ class Race:
         tokens: Tokens of the last rung that was run.
         prices: Prices, corrected by what the rungs took.
         entrants: Number of entrants with a score, besides the base model.
+        collapses: Trainings of each entrant in all rungs, and those that collapsed.
         notes: What happened, in sentences.
     """
 
@@ -67,6 +70,7 @@ class Race:
     tokens: int
     prices: Prices
     entrants: int
+    collapses: dict[str, Collapses] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -121,6 +125,9 @@ def run_race(
         found, race.tokens = run(stage), rung.tokens
         known |= {one.label: one for one in stage.entrants}
         scores = {label: item_scores(scored.predictions) for label, scored in found.entrants.items()}
+        for label, own in scores.items():
+            if label != BASE:
+                race.collapses[label] = _count_collapses(own - scores[BASE].mean(0), race.collapses.get(label))
         gains |= {label: own - scores[BASE] for label, own in scores.items() if label != BASE}
         race.prices = _corrected(race.prices, found, rung.tokens)
         alive = [one for one in alive if one.label in found.entrants]
@@ -155,6 +162,20 @@ def run_race(
     race.entrants = len(gains)
     _crown(race, gains, known, found, limit)
     return race
+
+
+def _count_collapses(gains: np.ndarray, before: Collapses | None) -> Collapses:
+    """Count the trainings of a rung that collapsed, with those of the rungs before.
+
+    Args:
+        gains: Item scores minus the mean ones of the base model, shape (seeds, items).
+        before: The count of the rungs before; None for none.
+    """
+    known = before or Collapses()
+    errors = gains.std(1, ddof=1) / np.sqrt(gains.shape[1]) if gains.shape[1] > 1 else np.inf
+    losses = -gains.mean(1)
+    fallen = losses[(losses > COLLAPSE) & (losses > CERTAIN * errors)]
+    return Collapses(known.trainings + len(gains), known.collapsed + len(fallen), known.lost + float(fallen.sum()))
 
 
 def _is_above(scored: Scored, limit: float | None) -> bool:
@@ -274,7 +295,13 @@ def claim_stage(
 
 
 def claim_of(
-    stage: Stage, found: StageResult, *, used_seeds: Sequence[int], reads: int, limit: float | None
+    stage: Stage,
+    found: StageResult,
+    *,
+    used_seeds: Sequence[int],
+    reads: int,
+    limit: float | None,
+    collapses: Collapses | None = None,
 ) -> ClaimResult:
     """Return the claim about the winner from its stage.
 
@@ -289,4 +316,12 @@ def claim_of(
     general = None
     if ours.general is not None and theirs.general is not None:
         general = GeneralLosses(ours.general[0], theirs.general[0][0], theirs.general[1], limit)
-    return make_claim(winner, pairs, seeds=stage.seeds, used_seeds=used_seeds, reads=reads, general=general)
+    return make_claim(
+        winner,
+        pairs,
+        seeds=stage.seeds,
+        used_seeds=used_seeds,
+        reads=reads,
+        general=general,
+        collapses=collapses or Collapses(),
+    )

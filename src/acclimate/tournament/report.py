@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from acclimate.corpus.documents import format_count
 from acclimate.display import Reported, data_frame
 from acclimate.records import Record, internal, optional
 from acclimate.report.score_figures import RACE
@@ -150,6 +151,11 @@ class AutoResult(Reported, Record):
                 f"Claim: {claim.seeds} fresh seeds ({', '.join(map(str, self.claim_seeds))}) of both models, "
                 f"{claim.item_count:,} items"
             )
+            if claim.collapsed:
+                lines.append(
+                    f"{format_count(claim.collapsed, 'training')} of {claim.winner} collapsed in the race; the "
+                    "claimed gain counts them"
+                )
             if claim.reads > 1:
                 lines.append(
                     f"The confirming items have been read {claim.reads} times, so the level is "
