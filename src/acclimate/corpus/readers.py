@@ -304,7 +304,9 @@ def _read_json_array(path: Path, parse: Callable[[str], object], encoding: str |
     value = read_json(path, parse, encoding)
     if not isinstance(value, dict):
         return value if isinstance(value, list) else [value]
-    data, names = value.get("data"), value.get("columns")
+    data, names, marked = value.get("data"), value.get("columns"), value.get("annotations")
+    if isinstance(marked, list) and set(value) <= {"annotations", "classes"}:  # an export of NER Annotator
+        return [row for row in marked if row is not None]
     if isinstance(data, list) and isinstance(names, list):
         return [dict(zip(names, row, strict=False)) if isinstance(row, list) else row for row in data]
     if isinstance(data, list) and all(isinstance(row, dict) for row in data):

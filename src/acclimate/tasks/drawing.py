@@ -46,7 +46,11 @@ def draw_splits(
     shares = {"test": TEST_SHARE} | ({} if splits.get("dev") else {"dev": DEV_SHARE})
     drawn = draw_rows(groups, labels, shares, seed)
     if not drawn["test"]:
-        shortage = shortage or f"too few train {items} ({len(train)}) to draw one from"
+        few = f"too few train {items} ({len(train)}) to draw one from"
+        if (count := len(set(groups))) < len(train):
+            groups_of = f"its {len(train):,} train {items} form {count:,} group{'s' * (count > 1)} ({rule})"
+            few = f"{groups_of}, too few or too large to draw one from"
+        shortage = shortage or few
         raise UserError(f"The task '{name}' has no test split, and {shortage}; add a test split.")
     moved = {place for places in drawn.values() for place in places}
     splits["train"] = [item for place, item in enumerate(train) if place not in moved]

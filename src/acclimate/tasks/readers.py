@@ -231,9 +231,21 @@ def _read_json(path: Path, encoding: str | None) -> Iterator[Row]:
         if isinstance(row, Exception):
             advised = _advise(path, str(row))
             raise UserError(f"{where}: {advised if advised != str(row) else f'{row}; fix or remove the line'}.")
-        if not isinstance(row, dict):
+        if not isinstance(row := as_row(row), dict):
             raise UserError(f'{where}: a row must be a JSON object such as {{"text": ..., "label": ...}}.')
         yield where, _strip_names(where, row)
+
+
+def as_row(value: Any) -> Any:
+    """Return a pair of a text and its annotations, as spaCy has it, as a row; any other value as it is."""
+    if (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], dict)
+    ):
+        return {**value[1], "text": value[0]}
+    return value
 
 
 def _parse_json(text: str) -> object:

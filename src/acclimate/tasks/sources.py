@@ -23,6 +23,7 @@ from acclimate.tasks.readers import (
     FORMATS,
     SPLITS,
     Row,
+    as_row,
     class_names,
     find_saved_files,
     find_split_files,
@@ -338,7 +339,7 @@ def _table_of(value: Any, where: str) -> Table:
     features = getattr(value, "features", None) or {}
     numbered: list[Row] = []
     for number, row in enumerate(_rows_of(value, where), 1):
-        if not isinstance(row, Mapping):
+        if not isinstance(row := as_row(row), Mapping):
             raise UserError(f"{where}: row {number} is a {type(row).__name__}; a row is a dictionary of columns.")
         numbered.append((f"{where}: row {number}", {str(name).strip(): cell for name, cell in row.items()}))
     classes = _feature_names(features)

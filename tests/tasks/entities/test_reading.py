@@ -61,6 +61,9 @@ FORMS = {
     "doccano": [{"id": 1, "text": TEXT, "label": [list(span) for span in SPANS]}],
     "doccano, new": span_rows("entities", ("start_offset", "end_offset", "label")),
     "label studio": [EXPORT],
+    "spacy": [[TEXT, {"entities": [list(span) for span in SPANS]}]],
+    "kaggle": [{"Sentence #": "" if n else "Sentence: 1", "Word": word, "POS": "NN", "Tag": tag}
+               for n, (word, tag) in enumerate(zip(WORDS, IOB2, strict=True))],
     "label studio, short": [{"text": TEXT, "label": [{"start": start, "end": end, "labels": [name]}
                                                      for start, end, name in SPANS]}],
 }  # fmt: skip
@@ -77,11 +80,19 @@ def test_every_form_gives_the_same_entities(tmp_path):
             assert entities_of(task) == entities_of(task, "test") == [SPANS], name
             assert task_text(task) == [TEXT] and item_texts(task)["test"] == [TEXT]
             assert task.scheme == (
-                "IOB2" if ("tokens" in rows[0] and name != "prodigy") or "words" in rows[0] else "spans"
+                "IOB2"
+                if ("tokens" in rows[0] and name != "prodigy") or "words" in rows[0] or "Tag" in rows[0]
+                else "spans"
             )
     assert find_task_kind(task).answer(task.train[0], task) == "ROLE: waiter; PLACE: pasta house"
+    annotator = {
+        "classes": ["ROLE", "PLACE"],
+        "annotations": [*([f"{TEXT} {n}", FORMS["spacy"][0][1]] for n in range(30)), None],
+    }
+    (tmp_path / "annotator.json").write_text(json.dumps(annotator))
+    assert entities_of(load_task(tmp_path / "annotator.json"))[0] == SPANS
     (tmp_path / "export.json").write_text(json.dumps([EXPORT] * 3))
-    with pytest.raises(UserError, match="too few train sentences"):
+    with pytest.raises(UserError, match=r"its 3 train sentences form 1 group \(every type .* equal texts"):
         load_task(tmp_path / "export.json")
 
 
@@ -122,9 +133,103 @@ def test_files_of_columns(name, lines, scheme, tmp_path):
     assert entities_of(task)[0][:2] == SPANS
     documents = ["1", "2"] if "DOCSTART" in lines else [None] * expected
     assert [sentence.document for sentence in task.test] == documents
-    assert (task.scoring().documents is not None) == ("DOCSTART" in lines)
-    with pytest.raises(UserError, match="too few train sentences"):
+    assert (task.scoring().groups is not None) == ("DOCSTART" in lines)
+    with pytest.raises(UserError, match="too few"):
         load_task(tmp_path / name)  # a file by itself is recognized, too
+
+
+def test_one_mark_at_the_start_of_a_file_is_no_document(tmp_path):
+    body = "\n\n".join("\n".join(f"{word}{n} {tag}" for word, tag in zip(WORDS, IOB2, strict=True)) for n in range(60))
+    for start in ("", "-DOCSTART- -X- O O\n\n"):
+        (tmp_path / "all.conll").write_text(start + body)
+        task = load_task(tmp_path / "all.conll")
+        assert (len(task.train), len(task.dev), len(task.test)) == (42, 6, 12)
+        assert {sentence.document for sentence in task.train} == {None}
+
+
+def test_sentences_of_a_table_with_a_word_per_row(tmp_path):
+    lines = ["Sentence #,Word,POS,Tag"]
+    for number in range(40):
+        first = [f"Sentence: {number}", *[""] * (len(WORDS) - 1)]
+        lines += [f"{one},{word}{number},NN,{tag}" for one, word, tag in zip(first, WORDS, IOB2, strict=True)]
+    (tmp_path / "bio.csv").write_text("\n".join(lines))
+    rows = [
+        {"sent_id": n, "token": f"{word}{n}", "label": tag}
+        for n in range(40)
+        for word, tag in zip(WORDS, IOB2, strict=True)
+    ]
+    for task in (load_task(tmp_path / "bio.csv"), load_task(rows)):
+        assert (task.task_kind, len(task.train), len(task.dev), len(task.test)) == ("entities", 28, 4, 8)
+        assert all(len(sentence.words) == 7 and len(sentence.entities) == 2 for sentence in task.train)
+    with pytest.raises(UserError, match="row 8: 'label' is None, which is no tag"):
+        load_task([*rows[:7], {**rows[7], "label": None}, *rows[8:]], text_column="token", task_kind="entities")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    parts=st.lists(
+        st.tuples(st.integers(1, 3), st.integers(0, 2), st.sampled_from(["PER", "a_b"])), min_size=2, max_size=6
+    ),
+    mark=st.sampled_from("_.:/"),
+    scheme=st.sampled_from(["IOB2", "BIOES"]),
+    at_end=st.booleans(),
+)
+def test_tags_with_another_separator_are_the_usual_ones(parts, mark, scheme, at_end):
+    """Tags that are not certain to have a separator are refused, and names that look like it stay names."""
+    spans, place = [(0, 2, "PER")], 2
+    for width, gap, name in parts:
+        spans.append((place + gap, place + gap + width, name))
+        place += gap + width
+    tags = to_scheme(spans, place + 1, scheme)
+    other = [tag if tag == "O" else mark.join(reversed(tag.split("-")) if at_end else tag.split("-")) for tag in tags]
+    words = [f"w{number}" for number in range(len(tags))]
+    tasks = [
+        load_task({split: [{"tokens": words, "tags": form}] for split in ("train", "test")}) for form in (tags, other)
+    ]
+    assert tasks[0].train == tasks[1].train and tasks[0].labels == tasks[1].labels
+
+
+def test_names_that_look_like_prefixes(caplog):
+    def load(*tags):
+        return load_task({split: [{"tokens": ["w"] * len(tags), "tags": tags}] for split in ("train", "test")})
+
+    with pytest.raises(UserError, match=r"the tag 'LOC' has no prefix, but others have one, such as 'B_PER'; write"):
+        load("B_PER", "I_PER", "O", "LOC")
+    with pytest.raises(UserError, match="'B_cell' has no '-' after its prefix, or no prefix"):
+        load("B_cell", "O", "I_band")
+    assert load("B_cell", "O", "T_cell").labels == ["B_cell", "T_cell"]
+    assert load("E_coli", "O", "S_aureus", "DNA").labels == ["DNA", "E_coli", "S_aureus"]
+    assert load("B_PER", "I_PER", "O").labels == ["PER"] and "'B-PER' where the file has 'B_PER'" in caplog.text
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    texts=st.lists(st.lists(st.sampled_from(["😀", "Ünal", "a", "fire", "𝒳", "men", "."]), min_size=1, max_size=8),
+                   min_size=3, max_size=6),
+    unit=st.sampled_from(["utf-32-le", "utf-16-le", "utf-8"]),
+    shows=st.booleans(),
+)  # fmt: skip
+def test_offsets_count_characters_utf16_units_or_bytes(texts, unit, shows):
+    size = {"utf-32-le": 4, "utf-16-le": 2, "utf-8": 1}[unit]
+    rows, expected = [], []
+    for words in [*texts, ["😀Ü", "driver", "x", "firemen"]]:
+        text, spans = " ".join(words), []
+        for place, word in enumerate(words):
+            if word.isalpha() and len(word) > 2:
+                start = len(" ".join([*words[:place], ""]))
+                spans.append((start, start + len(word), "X"))
+        expected.append(spans)
+        marks = [
+            {
+                "start": len(text[:start].encode(unit)) // size,
+                "end": len(text[:end].encode(unit)) // size,
+                "label": name,
+            }
+            | ({"text": text[start:end]} if shows else {})
+            for start, end, name in spans
+        ]
+        rows.append({"text": text, "spans": marks})
+    assert entities_of(load_task({"train": rows, "test": rows})) == expected
 
 
 def test_other_text_files_are_no_entities(tmp_path):
@@ -227,9 +332,8 @@ def test_odd_rows_are_read_or_refused(rows, good_first):
             assert all(one.end <= two.start for one, two in pairwise(sentence.entities))
 
 
-word = st.text(st.characters(blacklist_categories=["Z", "C"]), min_size=1, max_size=4) | st.sampled_from(
-    ["#", "O", "B-A"]
-)
+any_character = st.characters(blacklist_categories=["Cs"], blacklist_characters="\t\n ")
+word = st.text(any_character, min_size=1, max_size=4) | st.sampled_from(["#", "O", "B-A"])
 tagged_words = st.lists(st.tuples(word, st.sampled_from(["O", "B-A", "I-A", "B-B", "I-B"])), min_size=1, max_size=5)
 
 
@@ -247,7 +351,13 @@ def test_columns_give_what_tokens_and_tags_give(sentences, separator, end):
     with tempfile.TemporaryDirectory() as folder:
         for split in ("train", "test"):
             (Path(folder) / f"{split}.conll").write_text(text, encoding="utf-8", newline="")
-        assert load_task(folder).train == load_task({"train": rows, "test": rows}).train
+        results = []
+        for source in (folder, {"train": rows, "test": rows}):
+            try:
+                results.append(load_task(source).train)
+            except UserError as error:  # an entity of blanks alone
+                results.append(str(error).rpartition(":")[2])
+        assert results[0] == results[1]
 
 
 @each(("rows", "words"), [

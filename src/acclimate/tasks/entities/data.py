@@ -7,7 +7,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -17,7 +17,15 @@ import regex
 from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.entities import EntityScoring
 from acclimate.tasks.drawing import draw_splits
-from acclimate.tasks.entities.schemes import TAG, Reading, find_scheme, read_entities, split_tag
+from acclimate.tasks.entities.schemes import (
+    OUTSIDE,
+    TAG,
+    Reading,
+    find_scheme,
+    read_entities,
+    split_tag,
+    standard_tags,
+)
 from acclimate.tasks.readers import SPLITS, Splits, check_characters, fold_text
 
 WORD = regex.compile(
@@ -150,6 +158,8 @@ class RawSentence:
     tags: Sequence[str] = ()
     text: str | None = None
     spans: Sequence[Entity] = ()
+    shown: Sequence[str | None] = ()
+    """The text of each span in the file, if it is there."""
     document: str | None = None
 
 
@@ -176,6 +186,7 @@ def build_task(
             raise UserError(f"The task '{name}' has no {split} sentences.")
     scheme, prefixed = "spans", True
     if kept["train"][0].text is None:
+        kept = _with_standard_tags(name, kept)
         found, prefixed = _read_scheme(name, [row for rows in kept.values() for row in rows])
         scheme = found.scheme
     sentences = {split: [_read_sentence(row, prefixed) for row in rows] for split, rows in kept.items()}
@@ -195,6 +206,29 @@ def build_task(
         log.warning("Types of the task '%s' that train does not have cannot be learned: %s.", name, ", ".join(later))
     labels = [*sorted(types["train"]), *later]
     return EntityTask(name, sentences["train"], sentences["test"], labels, sentences["dev"], path, drawn, scheme)
+
+
+def _with_standard_tags(name: str, rows: dict[str, list[RawSentence]]) -> dict[str, list[RawSentence]]:
+    """Return sentences with tags such as ``B-PER``, where a file has ``B_PER`` or ``PER-B``.
+
+    Raises:
+        UserError: If that is not certain.
+    """
+    tags = {tag.strip(): row for part in rows.values() for row in part for tag in row.tags}
+    try:
+        usual = standard_tags([tag for tag in tags if tag.upper() not in ("", OUTSIDE)])
+    except ValueError as error:
+        tag = str(error).split("'")[1]
+        where = next((row.where for found, row in tags.items() if found.startswith(tag)), name)
+        raise UserError(f"{where}: the tag {error}; write tags such as B-PER, I-PER and O.") from error
+    if not usual:
+        return rows
+    first = next(iter(usual))
+    warn_once(f"The tags of the task '{name}' are read as '{usual[first]}' where the file has '{first}'.")
+    return {
+        split: [replace(row, tags=[usual.get(tag.strip(), tag) for tag in row.tags]) for row in part]
+        for split, part in rows.items()
+    }
 
 
 def _read_scheme(name: str, rows: Sequence[RawSentence]) -> tuple[Reading, bool]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,27 @@ from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.classification.data import document_of
 from acclimate.tasks.classification.labels import plain_value
 from acclimate.tasks.entities.data import Entity, RawSentence
-from acclimate.tasks.entities.schemes import OUTSIDE, TAG
+from acclimate.tasks.entities.offsets import convert_offsets
+from acclimate.tasks.entities.schemes import OUTSIDE, is_tag
 from acclimate.tasks.readers import SPLITS, Row, name_of_class
 from acclimate.tasks.sources import Table, match_splits
 
 TOKEN_NAMES = ("tokens", "words", "token", "word", "sentence")
-TAG_NAMES = ("tags", "ner_tags", "ner", "labels", "label", "iob_tags", "bio_tags", "token_labels", "entities")
+SENTENCE_NAMES = ("sentence #", "sentence_id", "sentence_idx", "sentence_number", "sent_id", "sentence")
+"""Usual names of the column that numbers the sentences of a table with a word per row."""
+TAG_NAMES = (
+    "tags",
+    "ner_tags",
+    "ner",
+    "labels",
+    "label",
+    "iob_tags",
+    "bio_tags",
+    "token_labels",
+    "entities",
+    "tag",
+    "ner_tag",
+)
 SPAN_NAMES = ("spans", "entities", "label", "labels", "annotations", "ner")
 """Usual names of columns, in lower case; the first that holds such values is used."""
 STARTS, ENDS = ("start", "start_offset", "begin"), ("end", "end_offset", "stop")
@@ -48,14 +64,16 @@ class Columns:
     """Where a table has its entities.
 
     Attributes:
-        form: ``"tags"``, ``"spans"`` or ``"export"``.
-        text: Column of the tokens or of the text.
+        form: ``"tags"``, ``"spans"``, ``"export"``, or ``"words"`` for a word per row.
+        text: Column of the tokens, of the text, or of the words.
         marks: Column of the tags or of the spans.
+        sentence: Column of the number of the sentence, where a row has a word.
     """
 
     form: str
     text: str
     marks: str
+    sentence: str = ""
 
 
 def find_columns(rows: Sequence[Row], options: ReadingOptions) -> Columns | None:
@@ -75,15 +93,23 @@ def find_columns(rows: Sequence[Row], options: ReadingOptions) -> Columns | None
             return [given]
         return sorted((n for n in names if n.lower() in usual), key=lambda n: usual.index(n.lower()))
 
-    for tokens in candidates(options.text_column, TOKEN_NAMES):
-        for tags in candidates(options.label_column, TAG_NAMES):
-            if tags != tokens and any(_are_tags(row.get(tokens), row.get(tags)) for row in head):
-                return Columns("tags", tokens, tags)
-    for text in candidates(options.text_column, TEXT_NAMES):
-        for spans in candidates(options.label_column, SPAN_NAMES):
-            if text != spans and any(isinstance(row.get(text), str) and _are_spans(row.get(spans)) for row in head):
-                return Columns("spans", text, spans)
+    tags, texts = candidates(options.label_column, TAG_NAMES), candidates(options.text_column, TEXT_NAMES)
+    for words, marks in product(candidates(options.text_column, TOKEN_NAMES), tags):
+        if marks != words and any(_are_tags(row.get(words), row.get(marks)) for row in head):
+            return Columns("tags", words, marks)
+    for text, spans in product(texts, candidates(options.label_column, SPAN_NAMES)):
+        if text != spans and any(isinstance(row.get(text), str) and _are_spans(row.get(spans)) for row in head):
+            return Columns("spans", text, spans)
+    several = product(candidates(None, SENTENCE_NAMES), candidates(options.text_column, TOKEN_NAMES), tags)
+    for sentence, words, marks in several:
+        if len({sentence, words, marks}) == 3 and _are_single_tags([row.get(marks) for row in head]):
+            return Columns("words", words, marks, sentence)
     return None
+
+
+def _are_single_tags(values: Sequence[Any]) -> bool:
+    given = [value for value in values if value not in (None, "")]
+    return bool(given) and all(isinstance(value, str) and is_tag(value.strip()) for value in given)
 
 
 def _list(value: Any) -> list[Any]:
@@ -144,11 +170,15 @@ def read_table(tables: Mapping[str, Table], name: str, options: ReadingOptions) 
             "--label-column."
         )
     if (columns.text, columns.marks) not in (("tokens", "tags"), ("text", "spans"), EXPORT):
-        what = "words and tags" if columns.form == "tags" else "text and entities"
-        warn_once(f"The task '{name}' has its {what} in '{columns.text}' and '{columns.marks}'.")
+        what = "words and tags" if columns.form in ("tags", "words") else "text and entities"
+        per_row = f", a word per row, and sentences in '{columns.sentence}'" if columns.sentence else ""
+        warn_once(f"The task '{name}' has its {what} in '{columns.text}' and '{columns.marks}'{per_row}.")
     skipped: Counter[str] = Counter()
     read: dict[str, list[RawSentence]] = {}
     for split, table in tables.items():
+        if columns.form == "words":
+            read[split] = _join_words(table.rows, columns)
+            continue
         classes = table.class_names(columns.marks)
         read[split] = [
             sentence
@@ -157,7 +187,30 @@ def read_table(tables: Mapping[str, Table], name: str, options: ReadingOptions) 
         ]
     for why, count in skipped.items():
         log.warning("Rows of the task '%s' that are not used, since %s: %d.", name, why, count)
-    return read
+    return convert_offsets(name, read)
+
+
+def _join_words(rows: Sequence[Row], columns: Columns) -> list[RawSentence]:
+    """Return the sentences of rows with a word each; a row without a number continues the sentence before it.
+
+    Raises:
+        UserError: If a row has no tag.
+    """
+    number, numbered = 0, []
+    last = None
+    for where, row in rows:
+        found = row.get(columns.sentence)
+        if found not in (None, "", last) and found == found:  # NaN is missing, too
+            number, last = number + 1, found
+        if not isinstance(tag := row.get(columns.marks), str) or not is_tag(tag.strip()):
+            raise UserError(f"{where}: '{columns.marks}' is {tag!r:.40}, which is no tag such as B-PER; correct it.")
+        word = row.get(columns.text)
+        numbered.append((number, where, "" if word is None else str(word), tag, document_of(row)))
+    sentences = []
+    for _, group in groupby(numbered, key=lambda entry: entry[0]):
+        _, wheres, words, tags, documents = zip(*group, strict=True)
+        sentences.append(RawSentence(wheres[0], words, tags, document=documents[0]))
+    return sentences
 
 
 def _read_row(
@@ -193,7 +246,7 @@ def _read_row(
 def _read_spans(where: str, text: Any, value: Any, document: str | None) -> RawSentence:
     if not isinstance(text, str):
         raise UserError(f"{where}: the text must be a string, not {text!r:.40}.")
-    spans = []
+    spans, texts = [], []
     for entry in _list(value):
         found = _span_of(entry)
         label = found[2] if found else None
@@ -202,13 +255,9 @@ def _read_spans(where: str, text: Any, value: Any, document: str | None) -> RawS
         if found is None or not _one_type(found[:2], (int,)) or not isinstance(label, str) or not label.strip():
             raise UserError(f"{where}: {entry!r:.80} is no entity; it needs a start, an end and one label.")
         start, end, _, shown = found
-        if isinstance(shown, str) and text[start:end].strip() != shown.strip():
-            raise UserError(
-                f"{where}: the entity '{shown:.40}' is not at {start} to {end}, where the text is "
-                f"'{text[start:end]:.40}'. Offsets count characters from 0, and the end is exclusive."
-            )
         spans.append(Entity(start, end, label.strip()))
-    return RawSentence(where, text=text, spans=spans, document=document)
+        texts.append(shown if isinstance(shown, str) else None)
+    return RawSentence(where, text=text, spans=spans, shown=texts, document=document)
 
 
 def _read_export(where: str, row: Mapping[str, Any], skipped: Counter[str]) -> RawSentence | None:
@@ -273,7 +322,7 @@ def holds_columns(path: Path, *, quick: bool = False) -> bool:
                 break
             if not fields:
                 continue
-            if len(fields) < 2 or not TAG.fullmatch(fields[-1]):
+            if len(fields) < 2 or not is_tag(fields[-1]):
                 return False
             outside += fields[-1].upper() == OUTSIDE
             prefixed += fields[-1][:1].upper() in ("B", "I", "S", "U") and len(fields[-1]) != 1
@@ -285,8 +334,8 @@ def holds_columns(path: Path, *, quick: bool = False) -> bool:
 def read_columns(path: Path, encoding: str | None = None) -> list[RawSentence]:
     """Read a file with a word per line: the first column is the word, the last its tag; others are not used.
 
-    A blank line ends a sentence, and ``-DOCSTART-`` begins a document. Columns are separated by tabs if a line has
-    any, else by blanks. Lines that start with ``#`` and have no tag are comments.
+    A blank line ends a sentence, and ``-DOCSTART-`` begins a document; a single one separates nothing. Columns are
+    separated by tabs if a line has any, else by blanks. Lines that start with ``#`` and have no tag are comments.
 
     Raises:
         UserError: If a line has fewer than two columns, or the file cannot be read.
@@ -317,6 +366,8 @@ def read_columns(path: Path, encoding: str | None = None) -> list[RawSentence]:
         words.append(fields[0])
         tags.append(fields[-1])
     finish()
+    if documents == 1:  # every exporter writes one mark, at the start
+        return [replace(sentence, document=None) for sentence in sentences]
     return sentences
 
 
@@ -331,11 +382,12 @@ def _lines(path: Path, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
             text, problem = decode_line(line)
             if problem:
                 raise UserError(f"{path}:{number}: {problem}; fix the line, or give the encoding of the file.")
-            text = text.rstrip("\r\n")
-            fields = [part.strip() for part in text.split("\t")] if "\t" in text else text.split()
-            is_tagged = len(fields) > 1 and (TAG.fullmatch(fields[-1]) or text[1:2].strip())
+            # Other blanks, such as U+00A0 and U+3000, are characters of words.
+            fields = [part.strip(" ") for part in text.split("\t")] if "\t" in text else text.split(" ")
+            fields = fields if "\t" in text else [part for part in fields if part]
+            is_tagged = len(fields) > 1 and (is_tag(fields[-1]) or text[1:2].strip())
             is_comment = text.startswith("#") and not is_tagged
             if not is_comment:
-                yield number, fields if text.strip() else []
+                yield number, fields if text.strip(" \t") else []
     except DamagedFileError as damage:
         raise UserError(f"'{path}' cannot be read: line {damage.line}: {damage.reason}.") from damage

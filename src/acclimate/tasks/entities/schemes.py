@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -11,10 +11,54 @@ from typing import NamedTuple
 OUTSIDE = "O"
 TAG = re.compile(r"(?:O|[BIESLUM](?:-(?:.*\S)?)?)", re.IGNORECASE)
 """Pattern of a tag with a prefix."""
+OTHER_TAGS = (
+    re.compile(r"(?P<prefix>[BIESLUM])(?P<mark>[_.:/])(?P<type>.*\S)"),
+    re.compile(r"(?P<type>\S.*)(?P<mark>[-_.:/])(?P<prefix>[BIESLUM])"),
+)
+"""Patterns of tags with another separator (``B_PER``), or with the prefix at the end (``PER-B``)."""
 UNTYPED = "entity"
 """Type of entities whose tags are only B and I."""
 BEGINS, ENDS = frozenset("BSU"), frozenset("ESLU")
 """Prefixes of tags with which an entity begins, and after which it cannot continue."""
+
+
+def is_tag(text: str) -> bool:
+    """Return whether a text can be a tag with a prefix, with any separator."""
+    return bool(TAG.fullmatch(text) or OTHER_TAGS[0].fullmatch(text))
+
+
+def standard_tags(tags: Collection[str]) -> dict[str, str]:
+    """Return tags that have another separator, or the prefix at the end, in the usual form (``B-PER``).
+
+    Args:
+        tags: All tags of a task but O.
+
+    Returns:
+        The usual form by tag; empty if the tags have it, or have no prefixes.
+
+    Raises:
+        ValueError: If only some tags have such a form, or it is not certain; the message is a tag and what is wrong.
+    """
+    if not tags or any(TAG.fullmatch(tag) for tag in tags):
+        return {}
+    for pattern in OTHER_TAGS:
+        found = {tag: match for tag in tags if (match := pattern.fullmatch(tag))}
+        for mark in {match["mark"] for match in found.values()}:
+            parts = {tag: (m["prefix"], m["type"]) for tag, m in found.items() if m["mark"] == mark}
+            prefixes = {prefix for prefix, _ in parts.values()}
+            first, later = (
+                {name for prefix, name in parts.values() if (prefix in BEGINS) == is_first}
+                for is_first in (True, False)
+            )
+            certain, whole = bool(first & later), len(parts) == len(tags)
+            if certain and not whole:
+                odd = next(tag for tag in tags if tag not in parts)
+                raise ValueError(f"'{odd:.40}' has no prefix, but others have one, such as '{next(iter(parts)):.40}'")
+            if whole and prefixes == {"B", "I"} and not certain:
+                raise ValueError(f"'{next(iter(parts)):.40}' has no '-' after its prefix, or no prefix")
+            if whole and (certain or (len(parts) > 1 and len(prefixes & {"B", "I", "S"}) == len(prefixes) == 1)):
+                return {tag: f"{prefix}-{name}" for tag, (prefix, name) in parts.items()}
+    return {}
 
 
 class Marked(NamedTuple):
