@@ -22,7 +22,7 @@ def test_pages_between_live_blocks_are_returned():
     kept = blocks[::500]
     full = resident()
     del blocks
-    device.trim_memory()
+    device.malloc_trim()
     assert resident() < full - 60_000_000
     assert all(len(block) == 2_000 for block in kept)
 
@@ -32,7 +32,7 @@ def test_nothing_happens_without_glibc(monkeypatch):
         raise OSError("no such library")
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
-    device.trim_memory()
+    device.malloc_trim()
 
 
 class Library:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import os
@@ -71,6 +72,7 @@ def main() -> None:
         typer.echo(f"Error: {line}", err=True)
         sys.exit(2)
     finally:
+        gc.freeze()  # the interpreter would visit all objects of imported modules before it ends, for two seconds
         logging.getLogger("acclimate").removeHandler(warnings)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import SCORINGS, MeanScoring
 from acclimate.evaluation.statistics import paired_bootstrap
+from acclimate.ranking import content_ranks, top_positions
 
 NAMES = ("ndcg@10", "mrr@10", "recall@100")
 DEPTH = 100
@@ -115,9 +116,10 @@ def rank_with_bm25(
     quiet, ids = {"show_progress": False}, list(documents)
     index = bm25s.BM25()
     index.index(bm25s.tokenize(list(documents.values()), **quiet), **quiet)
-    taken = min(depth + any(own), len(ids))
-    places, scores = index.retrieve(bm25s.tokenize(list(queries), **quiet), k=taken, **quiet)
-    return [
-        [ids[place] for place, score in zip(row, found, strict=True) if score > 0 and ids[place] != itself][:depth]
-        for row, found, itself in zip(places.tolist(), scores.tolist(), own or [None] * len(queries), strict=True)
-    ]
+    ranks, ranked = content_ranks(documents.values()), list[list[str]]()
+    words = bm25s.tokenize(list(queries), return_ids=False, **quiet)
+    for asked, itself in zip(words, own or [None] * len(queries), strict=True):
+        scores = index.get_scores(asked) if asked else np.zeros(len(ids))
+        (places,) = top_positions(scores[None], ranks, depth + (itself is not None))
+        ranked.append([ids[place] for place in places.tolist() if scores[place] > 0 and ids[place] != itself][:depth])
+    return ranked

@@ -21,6 +21,7 @@ from acclimate.models import attach, longest_text
 from acclimate.options import verb
 from acclimate.options.effects import InspectTaskWordsOptions
 from acclimate.progress import Progress
+from acclimate.ranking import best_first
 from acclimate.results import Measurements
 from acclimate.tasks.kinds import evaluation_texts, find_task_kind, open_task
 from acclimate.version import __version__
@@ -154,7 +155,7 @@ def choose_words(
     weights = np.abs(fitted).max(0)
     documents = np.asarray(table.sum(0)).ravel()
     words = counter.get_feature_names_out()
-    order = np.argsort(-weights, kind="stable")
+    order = best_first(weights, np.arange(len(words)))
     half = len(order) // 2
     chosen, partners = order[: min(count, half)], order[half:]
     if len(chosen) < FEWEST:

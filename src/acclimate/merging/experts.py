@@ -15,6 +15,7 @@ from acclimate.corpus.select.nearest import load_embedding
 from acclimate.merging.measuring import open_data
 from acclimate.options import MergeOptions
 from acclimate.options.merging import TOP
+from acclimate.ranking import best_first
 from acclimate.records import fingerprint
 from acclimate.training.selection import make_context
 
@@ -56,7 +57,7 @@ class Experts:
             scores, measure = compare_domains(texts, self._target.texts(), None), "similarity"
         else:
             scores, measure = {model: self._target.score(model) for model in models}, self._target.measure
-        order = sorted(models, key=lambda model: -scores[model])
+        order = [models[place] for place in best_first([scores[model] for model in models], range(len(models)))]
         best = order[: self._options.top or TOP]
         shown = ", ".join(f"'{model}' ({scores[model]:.4f})" for model in order)
         return best, f"Merged the best {len(best)} of {len(models)} models, by {measure}: {shown}."

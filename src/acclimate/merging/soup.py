@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from acclimate.merging.measuring import Measured
 from acclimate.merging.rules import Rule, linear
+from acclimate.ranking import best_first, settle
 
 
 class Soup(NamedTuple):
@@ -39,10 +40,10 @@ def greedy_soup(scores: Sequence[float], score: Callable[[list[int]], float]) ->
         scores: Score of each model; higher is better. Of equal ones, the first comes first.
         score: Function that returns the score of the mean of the models with these indices.
     """
-    order = sorted(range(len(scores)), key=lambda number: -scores[number])
+    order = best_first(scores, range(len(scores))).tolist()
     kept, best = order[:1], scores[order[0]]
     for number in order[1:]:
-        if (found := score([*kept, number])) >= best:
+        if settle(found := score([*kept, number])) >= settle(best):
             kept, best = [*kept, number], found
     return Soup(list(scores), kept, best)
 

@@ -17,6 +17,7 @@ from acclimate.masking.base import Strategy, Vocabulary
 from acclimate.masking.words import SubwordTable, Words
 from acclimate.methods import Method, register
 from acclimate.methods.labelled import check_single_label
+from acclimate.ranking import best_first
 from acclimate.training.method import AdaptContext
 
 PIVOTS_FILE = "pivots.json"
@@ -120,7 +121,7 @@ class Pivots(Method):
                 f"No word occurs in {self.least} texts of the task '{run.task.name}' and of the corpus; lower 'least'."
             )
         scores, tables = score_words(candidates, source, labels, len(run.task.labels), self.score)
-        order = np.lexsort((np.arange(len(candidates)), -scores))[: self.count].tolist()
+        order = best_first(scores, np.arange(len(candidates)))[: self.count].tolist()
         likely = (tables / np.bincount(labels, minlength=tables.shape[1]).clip(min=1)).argmax(1)
         chosen = {
             candidates[place]: {

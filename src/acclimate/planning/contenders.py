@@ -26,7 +26,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from acclimate.device import TF32_CAPABILITY, Precision, default_device, has_capability, trim_memory
+from acclimate.device import TF32_CAPABILITY, Precision, default_device, has_capability, malloc_trim
 from acclimate.options.training import MASK_RATE
 from acclimate.planning.shapes import MAX_LENGTH, TEXTS_FILE, read_texts
 from acclimate.progress import silence_transformers
@@ -271,7 +271,7 @@ def _train_with_trainer(
 
 
 def _forget_peak() -> None:
-    trim_memory()
+    malloc_trim()
     if _on_gpu():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from acclimate.device import trim_memory
+from acclimate.device import imports_frozen, malloc_trim
 from acclimate.errors import UserError, check_stop
 from acclimate.files import MANIFEST_FILE, RECORD_FILE, is_intact, read_json, write_json
 from acclimate.locks import Claim, Owner
@@ -167,7 +167,8 @@ class Executor:
             NothingToClaimError: If this is a worker, and no job is left for it.
         """
         keys = [] if self.report_only else self.share.select(graph.jobs) if self.share else list(graph.jobs)
-        found = _Run(self).run({key: graph.jobs[key] for key in with_needs(keys, graph.jobs)})
+        with imports_frozen():
+            found = _Run(self).run({key: graph.jobs[key] for key in with_needs(keys, graph.jobs)})
         # A job that an earlier graph computed is "reused" in a later one; keep the first outcome.
         self.computed |= {key: one for key, one in found.items() if one.state != "reused" or key not in self.computed}
         return {key: self.computed.get(key) or self.store.outcome(job) for key, job in graph.jobs.items()}
@@ -287,7 +288,7 @@ class _Run:
         if job.shows_progress:
             self._bar.pause()
         outcome = self._run_job(job)
-        trim_memory()
+        malloc_trim()
         return outcome
 
     def _run_job(self, job: Job) -> Outcome:

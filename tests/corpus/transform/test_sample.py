@@ -15,6 +15,7 @@ from acclimate.corpus.operations import find_accounts
 from acclimate.corpus.transform.sample import SHARES, Sampler
 from acclimate.errors import UserError
 from acclimate.evaluation.lm_loss import language_model_loss
+from acclimate.ranking import content_ranks
 from tests.cases import each
 from tests.corpus.transform.test_pseudo_labels import save_classifier
 from tests.tiny import TEXTS
@@ -39,7 +40,7 @@ def test_the_best_are_kept_and_the_curve_is_that_of_the_samples(settings, keep):
     scores = np.array([share_of_letters(text) for text in texts])
     made = transform(TEXTS, {"sample": {**settings, "share": 0.3, "keep": keep, "threshold": 0.4}})
     count = round(0.3 * len(texts))
-    ranked = np.argsort(scores if keep == "lowest" else -scores, kind="stable")
+    ranked = np.lexsort((content_ranks(texts), scores if keep == "lowest" else -scores))
     assert list(made) == [texts[place] for place in sorted(ranked[:count])]
     rows = [json.loads(line) for line in made.sources[0].path.read_text().splitlines()]
     assert [row["score"] for row in rows] == [round(share_of_letters(row["text"]), 6) for row in rows]

@@ -14,11 +14,12 @@ from acclimate.corpus.contamination import normalize_words
 from acclimate.corpus.operations import Context, register
 from acclimate.corpus.pool import Documents
 from acclimate.corpus.select.nearest import MAX_FEATURES
-from acclimate.corpus.select.random import Budget, draw_order, fill_tokens
+from acclimate.corpus.select.random import Budget, fill_tokens
 from acclimate.corpus.transform.generate import CachedFunction, Function, Key, read_score
 from acclimate.errors import UserError
 from acclimate.files import atomic_file, cache_folder
 from acclimate.progress import Progress
+from acclimate.ranking import content_order, settle
 from acclimate.records import fingerprint, texts_fingerprint
 
 Score = Callable[[Sequence[str]], Sequence[float | None]]
@@ -194,8 +195,8 @@ class Best(Budget):
         known = np.isfinite(scores)
         if not known.any():
             raise UserError(f"Selection '{self.describe()}': no document has a score, so none is the best.")
-        order = draw_order(documents, self.seed)
-        order = order[np.argsort(-scores[order], kind="stable")]
+        order = content_order(documents, self.seed)
+        order = order[np.argsort(-settle(scores[order]), kind="stable")]
         if self.least is not None:
             order = order[scores[order] >= self.least]
         if self.tokens is None and self.share is None:
@@ -273,7 +274,9 @@ class Best(Budget):
             if self.against == "general":
                 others: Any = context.general
             else:
-                others = [documents[int(place)] for place in draw_order(documents, self.seed)[:CLASSIFIER_DOCUMENTS]]
+                others = [
+                    documents[int(place)] for place in content_order(documents, self.seed)[:CLASSIFIER_DOCUMENTS]
+                ]
             return train_classifier(target[:CLASSIFIER_DOCUMENTS], list(others)[:CLASSIFIER_DOCUMENTS])
         if self.rater is not None:
             rate = CachedFunction(self.rater, self.key, read_rating, "rater")

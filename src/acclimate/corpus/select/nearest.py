@@ -12,9 +12,10 @@ import numpy as np
 from acclimate.corpus.contamination import normalize_words
 from acclimate.corpus.operations import Context, Operation, register
 from acclimate.corpus.pool import Documents
-from acclimate.corpus.select.random import Budget, draw_order
+from acclimate.corpus.select.random import Budget
 from acclimate.errors import UserError
 from acclimate.progress import Progress
+from acclimate.ranking import content_order, content_ranks, settle, top_positions
 
 MAX_FEATURES, DIMENSIONS = 30_000, 128
 """Words of the TF-IDF vectors, as in the released code, and the maximum dimensions that they are reduced to."""
@@ -28,8 +29,8 @@ Embed = Callable[[Sequence[str]], np.ndarray]
 
 
 def normalize_rows(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors (n, dimensions) of length one in fp32; zeros remain zeros."""
-    vectors = np.asarray(vectors, dtype=np.float32)
+    """Return vectors (n, dimensions) of length one in fp64; zeros remain zeros."""
+    vectors = np.asarray(vectors, dtype=np.float64)
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
@@ -55,16 +56,16 @@ def load_embedding(model: str | None, documents: Documents, target: Sequence[str
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.preprocessing import normalize
 
-    sample = [documents[int(place)] for place in np.sort(draw_order(documents, 0)[:FITTED_DOCUMENTS])]
-    words = TfidfVectorizer(analyzer=normalize_words, sublinear_tf=True, max_features=MAX_FEATURES, dtype=np.float32)
+    sample = [documents[int(place)] for place in np.sort(content_order(documents, 0)[:FITTED_DOCUMENTS])]
+    words = TfidfVectorizer(analyzer=normalize_words, sublinear_tf=True, max_features=MAX_FEATURES)
     try:
         fitted = words.fit_transform([*sample, *target])
     except ValueError as error:
         raise UserError("The documents and the target contain no words, so they cannot be compared.") from error
-    dimensions = min(DIMENSIONS, *(size - 1 for size in fitted.shape))
-    if dimensions < 1:
+    if min(fitted.shape) <= 2 * DIMENSIONS:  # an SVD gains little, and where it cuts between equal singular values
+        # rounding decides which directions are left.
         return lambda texts: normalize(words.transform(texts)).toarray()
-    svd = TruncatedSVD(dimensions, n_iter=3, random_state=0).fit(fitted)
+    svd = TruncatedSVD(DIMENSIONS, n_iter=3, random_state=0).fit(fitted)
 
     def project(texts: Sequence[str]) -> np.ndarray:
         vectors = svd.transform(words.transform(texts))
@@ -80,7 +81,8 @@ class Neighbors:
     Attributes:
         positions: Positions of the nearest, the nearest first; -1 for none (targets, k). int64, since fp32 cannot
             hold the numbers of more than 16.7 million documents.
-        similarity: Their cosine similarity; -inf for none (targets, k).
+        similarity: Their cosine similarity, settled (:func:`acclimate.ranking.settle`); -inf for none (targets, k).
+        ranks: Their ranks among equally near documents (targets, k).
     """
 
     def __init__(self, targets: np.ndarray, k: int) -> None:
@@ -91,23 +93,26 @@ class Neighbors:
             k: Number of neighbors of each.
         """
         self._targets = targets
+        self.ranks = np.zeros((len(targets), k), dtype=np.int64)
         self.positions = np.full((len(targets), k), -1, dtype=np.int64)
-        self.similarity = np.full((len(targets), k), -np.inf, dtype=np.float32)
+        self.similarity = np.full((len(targets), k), -np.inf)
 
-    def add(self, vectors: np.ndarray, first: int) -> None:
+    def add(self, vectors: np.ndarray, first: int, ranks: np.ndarray) -> None:
         """Take further vectors into account.
 
         Args:
             vectors: Vectors of length one (n, dimensions).
             first: Position of the first of them.
+            ranks: Rank of each among equally near ones, such as :func:`acclimate.ranking.content_ranks` (n,).
         """
         found = self._targets @ vectors.T
         k = self.similarity.shape[1]
-        best = np.argpartition(-found, k - 1, axis=1)[:, :k] if found.shape[1] > k else np.arange(found.shape[1])[None]
-        best = np.sort(np.broadcast_to(best, (len(found), best.shape[1])), axis=1)  # so that the first of equals wins
-        similarity = np.concatenate([self.similarity, np.take_along_axis(found, best, axis=1)], axis=1)
+        best = top_positions(found, ranks, k)
+        similarity = np.concatenate([self.similarity, settle(np.take_along_axis(found, best, axis=1))], axis=1)
         positions = np.concatenate([self.positions, best + first], axis=1)
-        order = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+        known = np.concatenate([self.ranks, ranks[best]], axis=1)
+        order = np.lexsort((known, -similarity))[:, :k]
+        self.ranks = np.take_along_axis(known, order, axis=1)
         self.similarity = np.take_along_axis(similarity, order, axis=1)
         self.positions = np.take_along_axis(positions, order, axis=1)
 
@@ -138,11 +143,11 @@ def search_neighbors(
         progress: Whether to show a progress bar.
         left_out: Whether a document is similar to no text (documents,); None leaves out none.
     """
-    found = Neighbors(embed(target), min(k, len(documents)))
+    found, ranks = Neighbors(embed(target), min(k, len(documents))), content_ranks(documents)
     first, size = 0, max(1, min(4096, CHUNK_NUMBERS // max(1, len(target))))
     for chunk in embed_chunks(documents, embed, size, "Searching neighbors", progress):
         usable = chunk if left_out is None else np.where(left_out[first : first + len(chunk), None], 0.0, chunk)
-        found.add(usable.astype(np.float32), first)
+        found.add(usable, first, ranks[first : first + len(chunk)])
         first += len(chunk)
     return found
 
@@ -225,7 +230,7 @@ class Nearest(Budget):
         accepted = self._accepted(found, own)
         ranks = np.broadcast_to(np.arange(accepted.shape[1]), accepted.shape)[accepted]
         positions, similarity = found.positions[accepted], found.similarity[accepted]
-        order = np.lexsort((positions, -similarity, ranks))
+        order = np.lexsort((found.ranks[accepted], -similarity, ranks))
         positions, ranks, similarity = positions[order], ranks[order], similarity[order]
         _, once = np.unique(positions, return_index=True)
         once = np.sort(once)  # the first place of each position, in the order by rank

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from acclimate.adaptation_rows import OperationAccount
 from acclimate.corpus.operations import Context, Operation, register
 from acclimate.corpus.pool import Documents
 from acclimate.errors import UserError
+from acclimate.ranking import content_order
 
 SAME = "same"
 """The number of tokens of a control: that of the selection it is compared with."""
@@ -70,13 +70,6 @@ def fill_tokens(order: np.ndarray, tokens: np.ndarray, limit: float) -> np.ndarr
     return order[:count]
 
 
-def draw_order(documents: Documents, seed: int) -> np.ndarray:
-    """Return the positions in a random order that depends on the texts and the seed, not on their order."""
-    key = f"{seed}".encode()
-    digests = (blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=key).digest() for text in documents)
-    return np.argsort(np.fromiter((int.from_bytes(d, "big") for d in digests), np.uint64), kind="stable")
-
-
 @register("random", summary="documents at random: the control, with as many tokens as the selection it replaces")
 @dataclass(frozen=True)
 class Random(Budget):
@@ -120,7 +113,7 @@ class Random(Budget):
                 "Selection 'random' has no size here: give it tokens, documents or share, or use it as the control of "
                 "another selection."
             )
-        return documents.take(np.sort(self.fill(draw_order(documents, self.seed), documents.tokens)))
+        return documents.take(np.sort(self.fill(content_order(documents, self.seed), documents.tokens)))
 
 
 def match_control(

@@ -13,8 +13,9 @@ from scipy.special import logsumexp
 from acclimate.corpus.operations import Context, register
 from acclimate.corpus.pool import Documents
 from acclimate.corpus.select.nearest import embed_chunks, load_embedding
-from acclimate.corpus.select.random import Budget, draw_order
+from acclimate.corpus.select.random import Budget
 from acclimate.errors import UserError
+from acclimate.ranking import best_first, content_order, content_ranks, settle
 
 CHUNK = 1024
 """Documents whose potentials are computed at once."""
@@ -23,8 +24,12 @@ MAX_ITERATIONS, PRECISION = 2_000, 1e-6
 
 
 def transport_costs(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the squared Euclidean distances between vectors (n, dimensions) and (m, dimensions) of length one."""
-    return np.maximum(2 - 2 * np.asarray(one, np.float64) @ np.asarray(other, np.float64).T, 0)
+    """Return the squared Euclidean distances between vectors (n, dimensions) and (m, dimensions) of length one.
+
+    They are settled (:func:`acclimate.ranking.settle`), since exact transport between equally distant points has
+    several solutions.
+    """
+    return settle(np.maximum(2 - 2 * np.asarray(one, np.float64) @ np.asarray(other, np.float64).T, 0))
 
 
 def solve_transport(costs: np.ndarray, regularization: float) -> tuple[np.ndarray, float]:
@@ -130,7 +135,7 @@ class Transport(Budget):
         if self.base == "general":
             base = _sample(list(context.general or ()), self.sample)
         else:
-            base = [documents[int(place)] for place in np.sort(draw_order(documents, 0)[: self.sample])]
+            base = [documents[int(place)] for place in np.sort(content_order(documents, 0)[: self.sample])]
         embed = load_embedding(self.encoder, documents, [*target, *base], context)
         vectors = embed(target)
         costs = transport_costs(embed(base), vectors)
@@ -140,7 +145,7 @@ class Transport(Budget):
             for chunk in embed_chunks(documents, embed, CHUNK, "Ranking documents", context.progress)
         ]
         gradients = calibrate(np.concatenate(found))
-        kept = self.fill(np.argsort(gradients, kind="stable"), documents.tokens)
+        kept = self.fill(best_first(-gradients, content_ranks(documents)), documents.tokens)
         chosen = embed(_sample([documents[int(place)] for place in kept[: self.sample]], self.sample))
         context.notes.update(
             base_documents=len(base),

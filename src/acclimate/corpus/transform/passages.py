@@ -22,6 +22,7 @@ from acclimate.corpus.transform.sample import Sampler
 from acclimate.errors import UserError
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.progress import Progress
+from acclimate.ranking import DECIMALS
 from acclimate.records import fingerprint
 
 PHRASE_WORDS = 3
@@ -170,9 +171,12 @@ class Passages(Transform):
         # What is generated need not be in the corpus, but a phrase of a single text may be no name.
         candidates = [one for one in candidates if found[one] or (self.generates and counts[one] > 1)]
         scores = {
-            one: (1 + math.log(counts[one]))
-            * math.log((1 + len(documents)) / (1 + found[one]))
-            * math.log2(1 + len(one.split()))
+            one: round(
+                (1 + math.log(counts[one]))
+                * math.log((1 + len(documents)) / (1 + found[one]))
+                * math.log2(1 + len(one.split())),
+                DECIMALS,
+            )
             for one in candidates
         }
         return sorted(scores, key=lambda one: (-scores[one], one))[: self.entities]

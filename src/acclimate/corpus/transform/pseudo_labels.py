@@ -21,6 +21,7 @@ from acclimate.models import longest_text
 from acclimate.models.checkpoints import UNREADABLE, from_pretrained, load_config, load_error, model_fingerprint
 from acclimate.models.loading import check_encoder_weights, fit_tokenizer, load_tokenizer
 from acclimate.progress import Progress, silence_transformers
+from acclimate.ranking import best_first, content_ranks
 from acclimate.records import fingerprint, texts_fingerprint
 
 BLOCK, BATCH = 256, 16
@@ -203,7 +204,7 @@ class PseudoLabels(Transform):
         else:
             chosen = np.eye(len(labeler.labels), dtype=bool)[probabilities.argmax(axis=1)]
             confidence = probabilities.max(axis=1)
-        kept = self._keep(chosen, confidence)
+        kept = self._keep(chosen, confidence, content_ranks(documents))
         counts = zip(labeler.labels, chosen.sum(axis=0).tolist(), chosen[kept].sum(axis=0).tolist(), strict=True)
         context.notes.update(
             confidence=_quantiles(confidence),
@@ -245,14 +246,15 @@ class PseudoLabels(Transform):
             dropped=dropped,
         )
 
-    def _keep(self, chosen: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+    def _keep(self, chosen: np.ndarray, confidence: np.ndarray, ranks: np.ndarray) -> np.ndarray:
         """Return the positions of the documents to keep (n,), in their order.
 
         Args:
             chosen: Whether each document has each label (documents, classes).
             confidence: Confidence of each document (documents,).
+            ranks: Rank of each document among equally confident ones (documents,).
         """
-        order = np.argsort(-confidence, kind="stable")
+        order = best_first(confidence, ranks)
         order = order[confidence[order] >= self.confidence]
         if self.most is not None:
             counts, kept = dict[bytes, int](), list[int]()

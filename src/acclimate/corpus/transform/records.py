@@ -13,8 +13,8 @@ import numpy as np
 from acclimate.corpus.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.corpus.pool import Document, Documents
 from acclimate.corpus.select.nearest import CHUNK_NUMBERS, Neighbors, embed_chunks, load_embedding
-from acclimate.corpus.select.random import draw_order
 from acclimate.errors import UserError
+from acclimate.ranking import content_order, content_ranks
 
 NEIGHBORS = 16
 """Nearest records from which the next of a document is taken."""
@@ -181,7 +181,7 @@ class Records(Transform):
         elif related == "nearest":
             yield chain_neighbors(self._find_neighbors(records, context))
         else:
-            order = draw_order(records, self.seed) if related == "random" else np.arange(len(records))
+            order = content_order(records, self.seed) if related == "random" else np.arange(len(records))
             yield order.tolist()
 
     def _find_neighbors(self, records: Documents, context: Context) -> np.ndarray:
@@ -189,10 +189,10 @@ class Records(Transform):
         embed = load_embedding(self.encoder, records, (), context)
         size = max(1, min(4096, CHUNK_NUMBERS // len(records)))
         chunks = list(embed_chunks(records, embed, 4096, "Embedding records", context.progress))
-        vectors = np.concatenate(chunks).astype(np.float32)
-        found = Neighbors(vectors, min(NEIGHBORS + 1, len(records)))
+        vectors = np.concatenate(chunks)
+        found, ranks = Neighbors(vectors, min(NEIGHBORS + 1, len(records))), content_ranks(records)
         for first in range(0, len(vectors), size):
-            found.add(vectors[first : first + size], first)
+            found.add(vectors[first : first + size], first, ranks[first : first + size])
         return found.positions
 
     def _fill(self, group: Sequence[int], tokens: np.ndarray) -> Iterator[list[int]]:

@@ -13,7 +13,6 @@ import torch
 
 from acclimate.corpus.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.corpus.pool import Document, Documents
-from acclimate.corpus.select.random import draw_order
 from acclimate.corpus.transform.generate import CachedFunction, Function, Key, read_score
 from acclimate.corpus.transform.pseudo_labels import Labeler
 from acclimate.device import preserve_rng_state, to_device
@@ -22,6 +21,7 @@ from acclimate.files import atomic_file, cache_folder
 from acclimate.models import load_language_model, longest_text
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.progress import Progress
+from acclimate.ranking import best_first, content_order, content_ranks
 from acclimate.records import fingerprint, texts_fingerprint
 
 BATCH = 32
@@ -182,7 +182,7 @@ class Sample(Transform):
         score = self._scorer()
         texts, counts = self._sample(documents, context)
         scores, losses = self._measure(texts, score, context)
-        order = np.argsort(scores if self.keep == "lowest" else -scores, kind="stable")
+        order = best_first(-scores if self.keep == "lowest" else scores, content_ranks(texts))
         kept = np.sort(order[: max(1, round(self.share * len(order)))]) if len(order) else order
         context.notes.update(
             **counts,
@@ -250,7 +250,7 @@ class Sample(Transform):
         """Return the samples."""
         sampler = Sampler(self.model)
         if self.prompt_tokens:
-            order = draw_order(documents, self.seed).tolist()
+            order = content_order(documents, self.seed).tolist()
             starts = (sampler.prompt(documents[place], self.prompt_tokens) for place in order)
             prompts = [ids for ids in starts if ids is not None]
             if not prompts:

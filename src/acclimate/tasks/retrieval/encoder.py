@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from torch import Tensor
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -28,6 +29,7 @@ from acclimate.models.lora import LowRankAdapter
 from acclimate.models.saving import find_non_finite
 from acclimate.options.memory import LowRankName
 from acclimate.progress import Progress, print_message, silence_transformers
+from acclimate.ranking import content_ranks, settle, top_positions
 from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.tasks.trainer import ADAM_EPSILON, BestWeightsCallback, Score, TrainingResult
 from acclimate.training.adapters import check_adapter
@@ -35,6 +37,8 @@ from acclimate.training.callbacks import find_newest_checkpoint, mark_complete, 
 from acclimate.training.distributed import ProcessGroup
 
 LOGGED_LINES = 50
+BLOCK_NUMBERS = 1 << 23
+"""Similarities that are held in memory at a time."""
 
 
 @dataclass
@@ -84,14 +88,20 @@ class BiEncoder:
         asked = self.model.encode_query(list(queries), **quiet)
         if not (bool(texts.isfinite().all()) and bool(asked.isfinite().all())):
             raise UserError("The fine-tuned model returns NaN or infinite embeddings; lower the learning rate.")
-        search = import_sentence_transformers().util.semantic_search
-        found = search(asked, texts, top_k=DEPTH + any(own), score_function=self.model.similarity)
-        found = [
-            [hit for hit in hits if ids[hit["corpus_id"]] != itself][:DEPTH]
-            for hits, itself in zip(found, own or [None] * len(found), strict=True)
+        ranks, found = content_ranks(documents.values()), list[list[tuple[str, float]]]()
+        for block in asked.split(max(1, BLOCK_NUMBERS // len(ids))):
+            similarity = self.model.similarity(block, texts).cpu().numpy()
+            places = top_positions(similarity, ranks, DEPTH + any(own))
+            settled = settle(np.take_along_axis(similarity, places, axis=1))
+            found += [
+                [(ids[place], score) for place, score in zip(row, scores, strict=True)]
+                for row, scores in zip(places.tolist(), settled.tolist(), strict=True)
+            ]
+        hits = [
+            [hit for hit in row if hit[0] != itself][:DEPTH]
+            for row, itself in zip(found, own or [None] * len(found), strict=True)
         ]
-        ranked = [[ids[hit["corpus_id"]] for hit in hits] for hits in found]
-        return ranked, [[round(float(hit["score"]), 6) for hit in hits] for hits in found]
+        return [[key for key, _ in row] for row in hits], [[score for _, score in row] for row in hits]
 
 
 def load_bi_encoder(path: str | Path, max_length: int) -> BiEncoder:
