@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
+from acclimate.masking.lexicon import LexiconFirst
 from acclimate.options import DistillOptions, build
 from acclimate.registry import preset_names, preset_values, published
 from acclimate.study.config import MethodSpec, StudyConfig
@@ -26,7 +28,28 @@ from tests.methods.test_contract import SHORT
 from tests.test_cli import call
 from tests.tiny import TEXTS
 
-WITH_PRESETS = [name for name in names() if published(lookup(name))]
+WITH_PRESETS = [name for name in names() if hasattr(lookup(name), "preset")]
+VALUES = {
+    "dann": {"lm_weight": {"paper": 0.0}},
+    "der++": {"top": {"paper": 0}},
+    "infoword": {
+        "span": {"released-code": "masked"},
+        "similarity": {"paper": "dot"},
+        "pooling": {"paper": "first"},
+    },
+    "kd": {"divergence": {"released-code": "reverse"}},
+    "mixda": {"weighs": {"released-code": "all"}},
+    "muppet": {"lm_weight": {"paper": 0.0}, "r3f": {"paper": 1.0}},
+    "prompt": {"start": {"released-code": "uniform"}},
+    "self-distill": {"pooling": {"released-code": "cls"}},
+    "tacl": {"similarity": {"released-code": "dot"}, "positions": {"released-code": "unmasked"}},
+    "taco": {"tokens": {"released-code": "original"}},
+    "tsdae": {"pooling": {"paper": "cls"}},
+}
+"""Published values that are not the defaults; those of papers with presets for many are tested on their own."""
+WORD = re.compile(r"``\"?(\w+)\"?``[^`();]*\((?:paper|(?:released )?code)\b")
+NUMBER = re.compile(r"\((?:paper|(?:released )?code)[^:()]*: ([\d.,]*\d)(?=\)|, | million)")
+"""A value with ``(paper)`` or ``(released code)`` after it; and ``(paper: 0.5)``."""
 TEACHER = {"teacher": "a", "student": "b", "task": "c"}
 
 
@@ -63,6 +86,28 @@ def test_an_unknown_preset_is_refused_on_every_way_in(name):
     for make in (get, lambda name, **given: lookup(name)(**given)):
         with pytest.raises(UserError, match="Did you mean 'paper'"):
             make(name, preset="papr")
+
+
+def test_published_values_that_are_not_defaults_are_declared():
+    """Those of the table, and every value that a docstring calls that of the paper or the released code."""
+    found = {name: {key: dict(mark.values) for key, mark in published(lookup(name)).items()} for name in names()}
+    assert {name: found[name] for name in VALUES} == VALUES
+    assert published(LexiconFirst)["order"].values == {"released-code": "text"}
+    mentioned, missing = 0, []
+    for name in names():
+        fields = {field.name: field.default for field in dataclasses.fields(lookup(name))}
+        parts = re.split(r"\n {8}(\w+): ", "\n" + (lookup(name).__doc__ or "").partition("Attributes:\n")[2])
+        for key, text in zip(parts[1::2], parts[2::2], strict=True):
+            text = " ".join(text.split())
+            values = [*WORD.findall(text), *(float(number.replace(",", "")) for number in NUMBER.findall(text))]
+            for value in values if key in fields else []:
+                mentioned += 1
+                known = [fields[key], *found[name].get(key, {}).values()]
+                known = [float(one) if isinstance(value, float) else str(one) for one in known]
+                scale = 1e6 if "million" in text else 1
+                if (value * scale if scale > 1 else value) not in known:
+                    missing.append((name, key, value))
+    assert not missing and mentioned >= 20
 
 
 @each("name", [*WITH_PRESETS, "distill"])

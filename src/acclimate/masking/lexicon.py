@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from acclimate.errors import UserError
 from acclimate.masking.base import Strategy, Vocabulary, register
 from acclimate.masking.whole_word import sample_words
 from acclimate.masking.words import Words
-from acclimate.registry import parse_number
+from acclimate.registry import Published, parse_number
 
 
 def read_entries(path: str | Path) -> dict[str, float]:
@@ -157,7 +157,10 @@ class LexiconFirst(Strategy):
     files: ClassVar[tuple[str, ...]] = ("lexicon",)
 
     lexicon: str = ""
-    order: Literal["random", "text"] = "random"
+    order: Annotated[
+        Literal["random", "text"],
+        Published({"released-code": "text"}, "The end of a text with many terms is masked as well."),
+    ] = "random"
     share: float = 1.0
     case: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from acclimate.models.batching import logit_rows
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective, Outputs, View
 from acclimate.objectives.supervised import known_numbers
 from acclimate.objectives.vocabulary import cross_entropy
+from acclimate.registry import Published, with_presets
 from acclimate.training.carried import share_memory
 from acclimate.training.method import AdaptContext
 
@@ -121,6 +122,7 @@ def _squared_difference(found: Tensor, entries: Tensor, kept: Tensor) -> Tensor:
     paper="Buzzega et al., NeurIPS 2020",
     summary="language modelling, plus texts of earlier domains with their labels and with the logits that they had",
 )
+@with_presets
 @dataclass
 class DarkExperience(Method):
     """L = L_LM + alpha x mean (z - z')^2 + beta x L_LM(kept texts).
@@ -128,9 +130,11 @@ class DarkExperience(Method):
     z are the logits of the model at the predicted tokens of kept texts of earlier domains, z' those of the model at
     the end of their domain; a step draws a kept text for each of its texts. The texts (as token ids), their masks and
     z' are stored beside the model, and the next adaptation of the model with ``der++`` replays them. The first domain
-    is plain language modelling. The paper keeps examples throughout the training, each with the logits of that moment.
+    is plain language modelling. The paper keeps examples throughout the training, each with the logits of that moment,
+    and draws anew for each of the two terms; here both read the same texts.
 
     Attributes:
+        preset: ``"paper"`` to keep all logits. None for the defaults.
         alpha: Weight of the squared difference of logits (paper: 0.1 to 1).
         beta: Weight of the language-model loss of kept texts (paper: 0.5 to 1); 0 gives DER.
         memory: Number of texts of all domains together, divided equally among them.
@@ -140,10 +144,17 @@ class DarkExperience(Method):
     purpose: ClassVar[str] = "Forget less"
     cost: ClassVar[float] = 2.2
 
+    preset: Literal["paper"] | None = None
     alpha: float = 0.5
     beta: float = 0.5
     memory: int = 500
-    top: int = 64
+    top: Annotated[
+        int,
+        Published(
+            {"paper": 0},
+            "A vocabulary has tens of thousands of logits per token, nearly all of them far from the prediction.",
+        ),
+    ] = 64
 
     def __post_init__(self) -> None:
         """Validate the numbers."""

@@ -1,12 +1,13 @@
 """MLM+InfoWord: contrast between a text and its own masked-out n-gram (baseline of Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.masking import NGramSampler
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, LanguageModelling, Objective, SpanContrast
+from acclimate.registry import Published
 
 
 @register(
@@ -42,9 +43,27 @@ class MLMWithInfoWord(Method):
 
     weight: float = 1.0
     temperature: float = 0.05
-    span: Literal["ngram", "masked"] = "ngram"
-    pooling: Literal["mean", "first"] = "mean"
-    similarity: Literal["cosine", "dot"] = "cosine"
+    span: Annotated[
+        Literal["ngram", "masked"],
+        Published(
+            {"released-code": "masked"},
+            "The definition of the paper.",
+        ),
+    ] = "ngram"
+    pooling: Annotated[
+        Literal["mean", "first"],
+        Published(
+            {"paper": "first"},
+            "As in the paper on DGA, whose baseline this is.",
+        ),
+    ] = "mean"
+    similarity: Annotated[
+        Literal["cosine", "dot"],
+        Published(
+            {"paper": "dot"},
+            "As the other contrastive losses, with their temperature.",
+        ),
+    ] = "cosine"
     ngram_mean: float = 5.0
     ngram_deviation: float = 1.0
     ngram_longest: int = 10

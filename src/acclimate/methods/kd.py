@@ -1,11 +1,12 @@
 """Language modelling regularized by distillation from the base model (MLM+KD of Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, Distillation, LanguageModelling, Objective
+from acclimate.registry import Published
 
 
 @register(
@@ -34,7 +35,13 @@ class LMWithDistillation(Method):
     weight: float = 1.0
     temperature: float = 1.0
     tokens: Literal["original", "masked"] = "original"
-    divergence: Literal["forward", "reverse"] = "forward"
+    divergence: Annotated[
+        Literal["forward", "reverse"],
+        Published(
+            {"released-code": "reverse"},
+            "The direction of distillation in the paper.",
+        ),
+    ] = "forward"
 
     def __post_init__(self) -> None:
         """Validate the weight and the temperature."""

@@ -23,6 +23,7 @@ from acclimate.models.adapters import share_weights
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.gates import feed_forward_units, linear_sizes
 from acclimate.objectives import BatchObjective, DomainLanguageModelling, Objective, StateRetention
+from acclimate.registry import Published
 from acclimate.training.method import AdaptContext
 from acclimate.updates import UpdateRule
 
@@ -85,7 +86,13 @@ class MixDA(Method):
     gate: Literal["text", "token"] | None = None
     gate_size: int = 768
     gate_rate: float = 2.0
-    weighs: Literal["adapters", "all"] = "adapters"
+    weighs: Annotated[
+        Literal["adapters", "all"],
+        Published(
+            {"released-code": "all"},
+            "The model starts as the base model, as in the paper.",
+        ),
+    ] = "adapters"
     retention: float = 1.0
     lm_weight: float = 0.5
 

@@ -38,12 +38,12 @@ class MultiTask(LabelledMethod):
     With a single task this is intermediate-task training (Phang et al., 2018).
 
     Attributes:
-        preset: ``"paper"`` for no language modelling. None for the defaults.
+        preset: ``"paper"`` for no language modelling, and R3F. None for the defaults.
         tasks: A folder that holds the tasks, each a file or a folder as for ``--task``; only their train splits are
             read. By default the task of the run.
         lm_weight: Weight of the LM loss; 0 leaves it out.
         r3f: Weight of R3F (Aghajanyan et al., ICLR 2021), which keeps predictions alike under noise in the embeddings;
-            it reads each example twice. The paper uses it; its weight is not known to us.
+            it reads each example twice. The paper uses it, without its weight, which is 1 in the code of R3F.
         noise: Standard deviation of that noise.
     """
 
@@ -56,7 +56,7 @@ class MultiTask(LabelledMethod):
     lm_weight: Annotated[
         float, Published({"paper": 0.0}, "Keeps the language model, and learns the domain from its text.")
     ] = 1.0
-    r3f: float = 0.0
+    r3f: Annotated[float, Published({"paper": 1.0}, "Reads each example twice.")] = 0.0
     noise: float = 1e-5
 
     def __post_init__(self) -> None:

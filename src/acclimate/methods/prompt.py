@@ -1,11 +1,12 @@
 """MLM with a soft prompt: learned vectors after each text, with a frozen model (Lester et al., EMNLP 2021)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from acclimate.errors import check_positive
 from acclimate.methods import Method, register
 from acclimate.modules import virtual_ids
+from acclimate.registry import Published
 from acclimate.training.method import AdaptContext
 from acclimate.updates import FreezeOtherRows
 
@@ -37,7 +38,13 @@ class MLMPrompt(Method):
     kinds_reason: ClassVar[str] = "puts its vectors after the text, where a causal model cannot read them"
 
     length: int = 100
-    start: Literal["vocabulary", "uniform"] = "vocabulary"
+    start: Annotated[
+        Literal["vocabulary", "uniform"],
+        Published(
+            {"released-code": "uniform"},
+            "What the paper found best among starts that need no labels.",
+        ),
+    ] = "vocabulary"
 
     def __post_init__(self) -> None:
         """Validate the length."""

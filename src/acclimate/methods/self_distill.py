@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from transformers import PreTrainedModel
 
@@ -13,6 +13,7 @@ from acclimate.methods import Method, register
 from acclimate.methods.lm import LM
 from acclimate.models import kind_of
 from acclimate.objectives import BatchObjective, LanguageModelling, Objective, StateDistillation
+from acclimate.registry import Published
 from acclimate.training.method import AdaptContext, Stage
 
 
@@ -41,7 +42,13 @@ class SelfDistillation(Method):
     files: ClassVar[tuple[str, ...]] = ("teacher",)
 
     weight: float = 1.0
-    pooling: Literal["mean", "cls"] = "mean"
+    pooling: Annotated[
+        Literal["mean", "cls"],
+        Published(
+            {"released-code": "cls"},
+            "The code is for images; the mean works for causal models as well.",
+        ),
+    ] = "mean"
     teacher: str | None = None
 
     def __post_init__(self) -> None:

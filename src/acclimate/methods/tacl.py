@@ -1,11 +1,12 @@
 """MLM+TaCL: token-level contrast between the model and the frozen base model (baseline of Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TokenAwareContrast
+from acclimate.registry import Published
 
 
 @register(
@@ -35,8 +36,12 @@ class MLMWithTaCL(Method):
 
     weight: float = 1.0
     temperature: float = 0.01
-    similarity: Literal["cosine", "dot"] = "cosine"
-    positions: Literal["masked", "unmasked"] = "masked"
+    similarity: Annotated[
+        Literal["cosine", "dot"], Published({"released-code": "dot"}, "As in the paper on TaCL.")
+    ] = "cosine"
+    positions: Annotated[
+        Literal["masked", "unmasked"], Published({"released-code": "unmasked"}, "As in the paper on TaCL.")
+    ] = "masked"
 
     def __post_init__(self) -> None:
         """Validate the weight and the temperature."""

@@ -1,11 +1,12 @@
 """Language modelling plus a contrast between the contexts of neighbouring tokens (TACO, Fu et al., ACL 2022)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, ContextContrast, LanguageModelling, Objective
+from acclimate.registry import Published
 
 
 @register(
@@ -37,7 +38,9 @@ class LMWithTACO(Method):
     temperature: float = 0.07
     window: int = 5
     negatives: int = 50
-    tokens: Literal["masked", "original"] = "masked"
+    tokens: Annotated[
+        Literal["masked", "original"], Published({"released-code": "original"}, "As in the paper on TACO.")
+    ] = "masked"
 
     def __post_init__(self) -> None:
         """Validate the window and the numbers."""

@@ -26,7 +26,8 @@ class TokenWeighting(Method):
     Attributes:
         favors: Tokens that count more: ``"likely"`` (TALR) or ``"unlikely"`` (tilted risk, Li et al., ICLR 2021).
         tau: In nats, or ``"batch"`` for the median over the texts of a step of the mean cross-entropy of a text, as in
-            the paper. A large number gives all tokens the same weight, which is ``lm``.
+            the paper (the lower median of an even number). A large number gives all tokens the same weight, which is
+            ``lm``.
         normalized: Whether the weights of a step have mean 1. Otherwise they are p_t^(1 / tau), and the step is
             smaller while the model finds the text unlikely; only with ``favors=likely``.
         floor: Minimum of a weight, so that no token is ignored.

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from acclimate.errors import UserError
 from acclimate.evaluation.embeddings import is_sentence_encoder, load_pooling_head, pool_first_token
 from acclimate.methods import Method, register
 from acclimate.modules import TiedDecoder
 from acclimate.objectives import BatchObjective, Objective, SentenceReconstruction
+from acclimate.registry import Published, with_presets
 from acclimate.training.method import AdaptContext
 
 DECODER_NAME = "acclimate_decoder"
@@ -20,6 +21,7 @@ DECODER_NAME = "acclimate_decoder"
     paper="Wang et al., Findings of EMNLP 2021",
     summary="texts are reconstructed from the vectors of damaged texts; the result is a sentence encoder",
 )
+@with_presets
 @dataclass
 class TSDAE(Method):
     """L = mean over tokens t of -log p(x_t | x_<t, v), where v is the vector of the text without most of its words.
@@ -36,6 +38,7 @@ class TSDAE(Method):
     splits words with NLTK; here the words are those of whole-word masking.
 
     Attributes:
+        preset: ``"paper"`` for its pooling, for models that are no sentence encoders. None for the defaults.
         deletion: Probability that a word is deleted (paper: 0.6).
         pooling: ``"own"`` for that of the sentence encoder, or the mean over tokens if the model is not one;
             ``"mean"``, or ``"cls"`` for the first token (paper), only for such other models.
@@ -49,8 +52,15 @@ class TSDAE(Method):
     paper_options: ClassVar[Mapping[str, Any]] = {"batch_size": 8, "steps": 100_000, "learning_rate": 3e-5}
     without_adapter: ClassVar[str] = "it trains a cross-attention that only the decoder has"
 
+    preset: Literal["paper"] | None = None
     deletion: float = 0.6
-    pooling: Literal["own", "mean", "cls"] = "own"
+    pooling: Annotated[
+        Literal["own", "mean", "cls"],
+        Published(
+            {"paper": "cls"},
+            "Keeps the pooling of a sentence encoder; the mean suits other models.",
+        ),
+    ] = "own"
 
     def __post_init__(self) -> None:
         """Validate the probability."""
