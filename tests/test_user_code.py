@@ -1,6 +1,7 @@
 """User code is part of the identity of results: after a change to it, they are computed again."""
 
 import importlib
+import json
 import sys
 
 import pytest
@@ -113,6 +114,8 @@ def test_a_method_in_a_file_is_used_by_name(plugin, tiny_bert, tmp_path, monkeyp
         ("notes.txt", "x = 1", "give the .py file that registers the method or function"),
         ("broken.py", "x = 1 +", "cannot be imported: SyntaxError"),
         ("fails.py", "raise ValueError('no file')", "cannot be imported: ValueError: no file."),
+        ("exits.py", "import sys; sys.exit(0)", "cannot be imported: SystemExit: 0."),
+        ("closes.py", "raise GeneratorExit", "cannot be imported: GeneratorExit: GeneratorExit."),
         ("my-method.py", "x = 1", "have the same name; rename one of them"),
     ],
 )
@@ -124,3 +127,48 @@ def test_a_file_that_is_no_plugin_is_one_line(plugin, tmp_path, monkeypatch, cap
     flags = ["--plugin", plugin, "--plugin", other / name]
     code, _, err = call(monkeypatch, capsys, "methods", *flags)
     assert code == 2 and message in err and len(err.splitlines()) == 1
+
+
+EXITS = """
+import sys
+from dataclasses import dataclass
+from acclimate.methods import Method, register
+
+@register("exiting", summary="for this test")
+@dataclass
+class Exiting(Method):
+    def objectives(self):
+        sys.exit(0)
+
+def write(text):
+    sys.exit(0)
+
+def close(text):
+    raise GeneratorExit
+"""
+
+
+@each(
+    "words",
+    [
+        ("adapt", "--model", "MODEL", "--method", "exiting", "--max-length", 24),
+        ("transform", "--by", "generate by=write"),
+        ("transform", "--by", "generate by=close"),
+        ("select", "--by", "best by=rater rater=write documents=2"),
+        ("generate-queries", "--generator", "FILE:write"),
+    ],
+)
+def test_code_of_the_user_that_exits_is_an_error(words, tiny_bert, tmp_path, monkeypatch, capsys):
+    file, corpus = tmp_path / "exits.py", tmp_path / "text.jsonl"
+    file.write_text(EXITS)
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    words = [str(word).replace("MODEL", str(tiny_bert)).replace("FILE", str(file)) for word in words]
+    words += ["--corpus", corpus, "--out", tmp_path / "out.jsonl"]
+    try:
+        plugins = [] if words[0] == "generate-queries" else ["--plugin", file]
+        code, _, err = call(monkeypatch, capsys, *words, *plugins)
+    finally:
+        sys.modules.pop(f"{PLUGIN}exits", None)
+        REGISTRY.entries.pop("exiting", None)
+    assert code == 2 and ("SystemExit: 0" in err or "GeneratorExit" in err), err
+    assert "Traceback" not in err and err.splitlines()[-1].startswith("Error: ")

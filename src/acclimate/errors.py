@@ -128,7 +128,7 @@ def environment_integer(name: str, default: int = 0) -> int:
     return int(text or default)
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first non-empty line of an error message, or the name of the exception class if there is none.
 
     A line that ends with a colon is followed by the next one.
@@ -211,6 +211,10 @@ def _may_read(path: Path) -> bool:
         return os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
     found = next((parent for parent in path.absolute().parents if os.path.exists(parent)), None)
     return found is None or os.access(found, os.X_OK)
+
+
+USER_CODE_ERRORS = (Exception, SystemExit, GeneratorExit)
+"""What code of the user may raise and is then reported. ``sys.exit`` in it must not end a run as if it were done."""
 
 
 class Stopped(BaseException):

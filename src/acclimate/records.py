@@ -5,12 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
+from numbers import Integral, Real
+from pathlib import Path
 from types import UnionType
-from typing import Any, Self, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, first_line, shorten
+from acclimate.files import read_json
+
+LARGEST_INTEGER = 2**64
+Count = Annotated[int, 0]
+"""A whole number that is not negative."""
 
 
 def optional() -> Any:
@@ -62,41 +70,69 @@ class Record(Mapping[str, Any]):
         return {key: _plain(self[key]) for key in self}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, Any], place: str = "") -> Self:
         """Make a record from what :meth:`to_dict` returned, also after a round trip through JSON.
 
         Unknown keys are ignored.
 
+        Args:
+            values: The values.
+            place: Where they are, for messages, such as ``"scores[2]"``.
+
         Raises:
-            UserError: If a required key is missing.
+            UserError: If a required key is missing, or a value has another type; the message names the key.
         """
         if isinstance(values, cls):
             return values
+        if not isinstance(values, Mapping):
+            raise UserError(_wrong(place, "an object", values))
         hints, given = _hints(cls), dict(values)
         made: dict[str, Any] = {}
         flat = None
         for entry in fields(cls):
+            key = f"{place}.{entry.name}" if place else entry.name
             if entry.metadata.get("flat"):
                 flat = entry
             elif "internal" in entry.metadata:
                 continue
             elif entry.name in given:
-                made[entry.name] = _build(hints[entry.name], given.pop(entry.name))
+                made[entry.name] = build_value(hints[entry.name], given.pop(entry.name), key)
             elif entry.default is MISSING and entry.default_factory is MISSING:
-                raise UserError(
-                    f"The results have no '{entry.name}' where a {cls.__name__} is expected; run the study again."
-                )
+                raise UserError(f"{key} is missing")
         if flat is not None:
             kind = get_args(hints[flat.name])[1]
             made[flat.name] = {
-                key: _build(kind, value) for key, value in given.items() if kind is Any or isinstance(value, Mapping)
+                key: build_value(kind, value, f"{place}.{key}" if place else key)
+                for key, value in given.items()
+                if kind is Any or isinstance(value, Mapping)
             }
         return cls(**made)
 
 
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+def read_record(path: str | Path, kind: type[RecordT], remedy: str) -> RecordT:
+    """Read a JSON file that acclimate wrote, and check its form.
+
+    Args:
+        path: The file.
+        kind: The class of its content.
+        remedy: What to do about a damaged file, for the error.
+
+    Raises:
+        OSError: If the file cannot be read.
+        UserError: If it has another form; the message names the file and the key.
+    """
+    try:
+        return kind.from_dict(read_json(path))
+    except (ValueError, UserError) as error:
+        raise UserError(f"'{path}' is damaged ({first_line(error).removesuffix('.')}); {remedy}.") from error
+
+
 @cache
 def _hints(cls: type[Record]) -> dict[str, Any]:
-    return get_type_hints(cls)
+    return get_type_hints(cls, include_extras=True)
 
 
 def _is_omitted(entry: Field[Any], value: Any) -> bool:
@@ -111,19 +147,78 @@ def _plain(value: Any) -> Any:
     return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _build(hint: Any, value: Any) -> Any:
-    """Turn plain values into the records that a type hint names."""
+def _wrong(place: str, expected: str, value: Any) -> str:
+    return f"{place or 'its content'} must be {expected}, not {shorten(value)}"
+
+
+SCALARS: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a text"),
+}
+"""Types of plain values, and what they are called."""
+
+
+def build_value(hint: Any, value: Any, place: str) -> Any:
+    """Turn plain values into the records that a type hint names.
+
+    Args:
+        hint: The type, such as ``list[dict[str, float]]`` or a class of records.
+        value: The values, such as those of a JSON file.
+        place: Where they are, for messages, such as ``"scores[2]"``.
+
+    Raises:
+        UserError: If a value has another type; the message names its key.
+    """
     origin, arguments = get_origin(hint), get_args(hint)
-    if value is None:
-        return None
+    if hint is Any:
+        return value
     if origin in (Union, UnionType):
-        return _build(next(one for one in arguments if one is not type(None)), value)
-    if origin is list:
-        return [_build(arguments[0], entry) for entry in value]
-    if origin is dict:
-        return {key: _build(arguments[1], entry) for key, entry in value.items()}
+        *others, last = (one for one in arguments if one is not type(None))
+        for other in others:
+            with suppress(UserError):
+                return build_value(other, value, place)
+        return None if value is None else build_value(last, value, place)
+    if origin is Annotated:
+        if (made := build_value(arguments[0], value, place)) < arguments[1]:
+            raise UserError(_wrong(place, f"at least {arguments[1]}", value))
+        return made
     if isinstance(hint, type) and issubclass(hint, Record):
-        return hint.from_dict(value)
+        return hint.from_dict(value, place)
+    if origin is list:
+        return [build_value(arguments[0], entry, f"{place}[{key}]") for key, entry in enumerate(_list(value, place))]
+    if origin is dict or is_typeddict(hint):
+        return _build_dict(hint, value, place)
+    return _check_scalar(hint, value, place)
+
+
+def _list(value: Any, place: str) -> Iterable[Any]:
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        raise UserError(_wrong(place, "a list", value))
+    return value
+
+
+def _build_dict(hint: Any, value: Any, place: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UserError(_wrong(place, "an object", value))
+    hints = get_type_hints(hint) if is_typeddict(hint) else {}
+    required: frozenset[str] = getattr(hint, "__required_keys__", frozenset())
+    if missing := required - value.keys():
+        raise UserError(f"{place}.{min(missing)} is missing")
+    other = Any if hints else get_args(hint)[1]
+    return {key: build_value(hints.get(key, other), entry, f"{place}.{key}") for key, entry in value.items()}
+
+
+def _check_scalar(hint: Any, value: Any, place: str) -> Any:
+    if get_origin(hint) is Literal:
+        kind, words = type(value) if value in get_args(hint) else (), f"one of {list(get_args(hint))}"
+    else:
+        kind, words = SCALARS[hint]
+    if not isinstance(value, kind) or (isinstance(value, bool) and hint is not bool):
+        raise UserError(_wrong(place, words, value))
+    if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+        raise UserError(_wrong(place, f"{words} of at most 64 bits", value))
     return value
 
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-from acclimate.errors import UserError, first_line, shorten, unknown_name_error
+from acclimate.errors import USER_CODE_ERRORS, UserError, first_line, shorten, unknown_name_error
 from acclimate.files import hash_file
 
 T = TypeVar("T")
@@ -187,7 +187,7 @@ def import_plugin(path: str | Path) -> None:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except USER_CODE_ERRORS as error:
         del sys.modules[name]
         raise UserError(f"'{path}' cannot be imported: {type(error).__name__}: {first_line(error)}.") from error
 

@@ -8,6 +8,7 @@ import pytest
 
 from acclimate.errors import UserError
 from acclimate.models.checkpoints import local_folder, model_fingerprint
+from tests.cases import each
 from tests.tiny import save_tiny
 
 
@@ -31,3 +32,46 @@ def test_a_path_is_not_a_hub_name(tmp_path, monkeypatch):
     for path in ("./org/other", "runs/org/other", "/nowhere"):
         with pytest.raises(UserError, match="There is no model folder"):
             model_fingerprint(path)
+
+
+def _write(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+FILES = {
+    "config.json": "{}",
+    "tokenizer.json": "{}",
+    "spiece.model": "a",
+    "bpe.codes": "a",
+    "chat_template.jinja": "a",
+    "additional_chat_templates/tools.jinja": "a",
+    "model.safetensors.index.json": json.dumps({"weight_map": {"x": "w/1.safetensors", "y": "2.safetensors"}}),
+    "w/1.safetensors": "a",
+    "2.safetensors": "a",
+    "pytorch_model.bin.index.json": json.dumps({"weight_map": {"x": "old/1.bin"}}),
+    "old/1.bin": "a",
+    "modules.json": json.dumps([{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense"}]),
+    "1_Pooling/config.json": "{}",
+    "2_Dense/model.safetensors": "a",
+}
+CODE = {"modeling_own.py": "a", "parts/layers.py": "a"}
+
+
+@each("name", sorted(FILES | CODE))
+def test_a_byte_changed_in_any_file_that_is_read_changes_the_fingerprint(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("ACCLIMATE_TRUST_REMOTE_CODE", "1")
+    _write(tmp_path, FILES | CODE)
+    before = model_fingerprint(str(tmp_path))
+    _write(tmp_path, {name: (FILES | CODE)[name] + " "})
+    assert model_fingerprint(str(tmp_path)) != before
+
+
+@each("name", [*sorted(CODE), "README.md", "log.jsonl", "step-000002/model.safetensors", "notes/a.txt"])
+def test_files_that_are_not_read_do_not_change_the_fingerprint(tmp_path, monkeypatch, name):
+    monkeypatch.delenv("ACCLIMATE_TRUST_REMOTE_CODE", raising=False)
+    _write(tmp_path, FILES)
+    before = model_fingerprint(str(tmp_path))
+    _write(tmp_path, {name: "b"})
+    assert model_fingerprint(str(tmp_path)) == before

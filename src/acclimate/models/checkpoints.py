@@ -10,6 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig
 
 from acclimate.errors import UserError, first_line
-from acclimate.files import check_regular_file, hash_file, read_json, read_json_object
+from acclimate.files import check_regular_file, hash_file, read_json, read_json_object, safe_join
 from acclimate.model_kinds import class_names, find_kind
 from acclimate.models.extensions import (
     ADAPTER_SIZE_KEY,
@@ -36,7 +37,10 @@ from acclimate.models.extensions import (
 from acclimate.models.probe import attach
 
 # Files that decide what a model computes. Cards, logs and acclimate's own records do not, and they contain times.
-_SUFFIXES = {".json", ".txt", ".model", ".safetensors", ".bin", ".jinja"}
+_SUFFIXES = {
+    *(".json", ".txt", ".model", ".safetensors", ".bin", ".jinja"),
+    *(".codes", ".bpe", ".vocab", ".tiktoken", ".spm"),  # of tokenizers
+}
 _IGNORED = {
     *("acclimate.json", "metrics.json", "importance.json", "selective.json", "fasttext.json", "run.json"),
     *("trainer_state.json", "training_args.bin", "README.txt"),
@@ -71,8 +75,30 @@ def check_folder(path: str | Path) -> None:
         raise UserError(
             f"The folder '{path}' has no config.json, so it is not a Hugging Face model.{_suggest(folder)}"
         )
-    for file in folder.iterdir():
+    for file in (*folder.iterdir(), *model_files(folder)):
         check_regular_file(file)
+
+
+def model_files(folder: Path) -> list[Path]:
+    """Return the files of a model folder that decide what the model computes, sorted; some may not exist.
+
+    Next to the files of the folder itself, these are weights that an index names, modules of a sentence encoder, chat
+    templates, and the code of a model that may run it.
+
+    Raises:
+        UserError: If an index names a file outside the folder.
+    """
+    files = {file for file in folder.iterdir() if file.suffix in _SUFFIXES and file.name not in _IGNORED}
+    for index in folder.glob("*.index.json"):
+        shards = (read_json_object(index) or {}).get("weight_map")
+        files.update(safe_join(folder, str(name)) for name in (shards.values() if isinstance(shards, dict) else ()))
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        names = [module.get("path") for module in read_json(folder / "modules.json")]
+        files.update(file for name in names if name for file in safe_join(folder, name).rglob("*"))
+    files.update((folder / "additional_chat_templates").glob("*.jinja"))
+    if trusts_remote_code():
+        files.update(folder.rglob("*.py"))
+    return sorted(file for file in files if not file.is_dir())
 
 
 def _suggest(folder: Path) -> str:
@@ -172,9 +198,9 @@ def model_fingerprint(path: str) -> str:
         return path
     check_folder(path)
     state = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
-        if file.is_file() and file.suffix in _SUFFIXES and file.name not in _IGNORED:
-            state.update(f"{file.name} {hash_file(file)}\n".encode())
+    for file in model_files(folder):
+        if file.is_file():
+            state.update(f"{file.relative_to(folder).as_posix()} {hash_file(file)}\n".encode())
     return state.hexdigest()[:16]
 
 
@@ -291,7 +317,8 @@ def _check_stored_types(path: str | Path) -> None:
         UserError: If a weight in a folder is not stored in a floating-point type of at least 16 bits.
     """
     folder = local_folder(path)
-    for file in sorted(folder.glob("*.safetensors")) if folder else []:
+    files = model_files(folder) if folder else []
+    for file in (one for one in files if one.suffix == ".safetensors" and one.name != "carried.safetensors"):
         with safe_open(file, "pt") as stored:
             for name in stored.keys():  # noqa: SIM118
                 kind = stored.get_slice(name).get_dtype()

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, cast, dataclass_transform,
 import pydantic
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
-from acclimate.errors import UserError, did_you_mean, shorten
+from acclimate.errors import UserError, did_you_mean, first_line, shorten
 from acclimate.progress import silence_libraries
 
 P = ParamSpec("P")
@@ -238,7 +238,13 @@ def verb(options: Callable[P, OptionsT], run: Callable[[OptionsT], R]) -> Callab
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         given = build(options, *args, **kwargs)
         with nullcontext() if getattr(given, "progress", True) else silence_libraries():
-            return run(given)
+            try:
+                return run(given)
+            except (SystemExit, GeneratorExit) as error:
+                raise UserError(
+                    f"Code that is not of acclimate ended the program ({type(error).__name__}: {first_line(error)}), "
+                    "such as sys.exit in a method or function of yours; let it raise an error or return instead."
+                ) from error
 
     call.__name__ = call.__qualname__ = run.__name__.lstrip("_")
     call.__module__ = run.__module__

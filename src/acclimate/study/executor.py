@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from acclimate.device import imports_frozen, malloc_trim
-from acclimate.errors import UserError, check_stop
+from acclimate.errors import USER_CODE_ERRORS, UserError, check_stop
 from acclimate.files import MANIFEST_FILE, RECORD_FILE, is_intact, read_json, write_json
 from acclimate.locks import Claim, Owner
 from acclimate.progress import Progress
@@ -30,6 +30,18 @@ LONGEST_ERROR = 500
 """Maximum characters of a stored error message."""
 
 
+@dataclass(kw_only=True, eq=False)
+class _Stored(Record):
+    """The form of the file of a job, as far as it is read; a file of another form counts as missing."""
+
+    kind: str
+    status: str
+    seconds: Annotated[float, 0]
+    place: dict[str, str | int]
+    error: str | None = None
+    result: dict[str, Any] | None = None
+
+
 class JobStore:
     """Results of jobs, one file ``out/jobs/KEY.json`` per job, written atomically."""
 
@@ -44,7 +56,7 @@ class JobStore:
             return None
         try:
             return job.result_type.from_dict(record["result"])
-        except (KeyError, TypeError, UserError):
+        except (KeyError, UserError):
             return None
 
     def seconds(self, job: Job) -> float:
@@ -111,9 +123,10 @@ class JobStore:
     def _read(path: Path) -> dict[str, Any] | None:
         try:
             record = read_json(path)
-        except (OSError, ValueError):
+            _Stored.from_dict(record)
+        except (OSError, ValueError, UserError):
             return None
-        return record if isinstance(record, dict) and record.get("format") == FORMAT else None
+        return record if record.get("format") == FORMAT else None
 
     def _write(self, job: Job, outcome: dict[str, Any]) -> None:
         head = {
@@ -297,7 +310,7 @@ class _Run:
             result = job.run(self._context)
         except UserError as error:
             return self._fail(job, str(error), time.perf_counter() - started)
-        except Exception as error:  # one failed job must not stop the others
+        except USER_CODE_ERRORS as error:  # one failed job must not stop the others
             log.debug("job %s failed", job.key, exc_info=True)
             return self._fail(job, f"{type(error).__name__}: {error}", time.perf_counter() - started)
         seconds = time.perf_counter() - started

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 
 from acclimate.corpus.mix.base import AdaptiveMix, History, Measure, register
-from acclimate.errors import UserError, first_line, shorten, unknown_name_error
+from acclimate.errors import USER_CODE_ERRORS, UserError, first_line, shorten, unknown_name_error
 from acclimate.registry import identify_function, load_function
 
 POLICY = "policy of the mix"
@@ -78,7 +78,7 @@ class Agent(AdaptiveMix):
         }
         try:
             action = load_function(self.policy, POLICY)(state)
-        except Exception as error:
+        except USER_CODE_ERRORS as error:
             raise UserError(
                 f"The agent of the mix failed at step {history.step:,}: {type(error).__name__}: {first_line(error)}."
             ) from error

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from acclimate.corpus.documents import hash_document
 from acclimate.corpus.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.corpus.pool import Document, Documents
-from acclimate.errors import UserError, first_line, shorten
+from acclimate.errors import USER_CODE_ERRORS, UserError, first_line, shorten
 from acclimate.files import cache_folder
 from acclimate.progress import Progress
 from acclimate.records import fingerprint
@@ -112,7 +112,7 @@ class CachedFunction:
             line = json.dumps({"of": digest, "values": values}).encode() + b"\n"
         except UserError:
             raise
-        except Exception as error:
+        except USER_CODE_ERRORS as error:
             raise UserError(
                 f"The {self._what} '{self.name}' failed for {shorten(text)}: {type(error).__name__}: "
                 f"{first_line(error).removesuffix('.')}. What it made before is in the cache, so the same command "

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.corpus.documents import subsample_documents
-from acclimate.errors import UserError, check_stop, first_line
+from acclimate.errors import USER_CODE_ERRORS, UserError, check_stop, first_line
 from acclimate.evaluation.retrieval import rank_with_bm25
 from acclimate.files import atomic_folder, check_replaceable, check_writable, follow_link, record_files, write_json
 from acclimate.locks import with_output_lock
@@ -170,7 +170,7 @@ def _call(function: Callable[..., Any], what: str, *texts: str) -> Any:
     """
     try:
         return function(*texts)
-    except Exception as error:
+    except USER_CODE_ERRORS as error:
         raise UserError(
             f"The {what} failed on {texts[0][:60]!r}: {type(error).__name__}: {first_line(error)}."
         ) from error
