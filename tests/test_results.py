@@ -78,7 +78,13 @@ def values_of(hint) -> st.SearchStrategy:
     if origin is Literal:
         return st.sampled_from(arguments)
     numbers = st.floats(allow_nan=False)
-    known = {type(None): st.none(), str: st.text(max_size=3), int: st.integers(), float: numbers, bool: st.booleans()}
+    known = {
+        type(None): st.none(),
+        str: st.text(max_size=3),
+        int: st.integers(-(2**63), 2**63),
+        float: numbers,
+        bool: st.booleans(),
+    }
     return known[hint] if hint in known else st.none() | st.text(max_size=3)
 
 
@@ -109,7 +115,7 @@ def test_files_that_hold_no_results(tmp_path):
         (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match="There are no results at"):
         StudyResults.load(tmp_path / "absent.json")
-    for name, message in (("a", "not JSON"), ("b", "no results"), ("c", "no results"), ("d", "no 'name'")):
+    for name, message in (("a", "damaged"), ("b", "must be an object"), ("c", "no results"), ("d", "name is missing")):
         with pytest.raises(UserError, match=message):
             StudyResults.load(tmp_path / name)
     path = write_json(tmp_path / "e", {"format": 2, "name": "small", "of a later version": 3})

@@ -11,6 +11,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
+from acclimate.errors import UserError
 from acclimate.model_kinds import loss_terms
 from acclimate.records import Record, optional
 
@@ -37,7 +38,7 @@ def read_log(log: Path) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict):
             yield entry
@@ -57,7 +58,7 @@ def read_curves(log: Path) -> dict[str, list[CurvePoint]]:
     for entry in read_log(log):
         kinds: list[str] = [name for name in ("heldout", "general") if name in entry]
         for kind in kinds or [""]:
-            with suppress(TypeError, ValueError):
+            with suppress(TypeError, ValueError, UserError):
                 point = CurvePoint.from_dict({**entry, **(entry[kind] if kind else {})})
                 found[f"{kind}_curve" if kind else "curve"].append(point)
     return {kind: _thinned(points) for kind, points in found.items()}

@@ -7,7 +7,6 @@ results and reports read them.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +17,9 @@ from acclimate.adaptation_rows import AdaptationRow, MaskedSample, SelectionRow
 from acclimate.comparison_rows import CapabilityRow, HeadToHeadRow
 from acclimate.display import Page, Reported, data_frame
 from acclimate.errors import UserError, unknown_name_error
-from acclimate.files import read_json
+from acclimate.files import read_json_object
 from acclimate.options.numbers import ALL
-from acclimate.records import Record, internal, optional
+from acclimate.records import Record, internal, optional, read_record
 from acclimate.rows import (
     VERDICTS,
     ContaminationRow,
@@ -269,15 +268,13 @@ class StudyResults(Reported, Record):
         Raises:
             UserError: If the file is missing or does not contain the results of a study.
         """
+        remedy = "give the results.json of a study, or run the study again"
+        if (found := read_json_object(path)) is not None and found.get("format") != FORMAT:
+            raise UserError(f"'{path}' holds no results of format {FORMAT}; {remedy}.")
         try:
-            values = read_json(path)
-        except OSError as error:
+            results = read_record(path, cls, remedy)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise UserError(f"There are no results at '{path}'. Give the results.json of a study.") from error
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"'{path}' is not JSON. Give the results.json of a study.") from error
-        if not isinstance(values, dict) or values.get("format") != FORMAT:
-            raise UserError(f"'{path}' holds no results of format {FORMAT}. Give the results.json of a study.")
-        results = cls.from_dict(values)
         results.folder = Path(path).parent
         return results
 

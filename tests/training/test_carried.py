@@ -12,15 +12,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.methods import Method
+from acclimate.options import AdaptOptions, build
 from acclimate.training import adapt
 from acclimate.training.carried import CARRIED_FILE, CARRIED_TENSORS, MEMORY_CHARACTERS, Carried, share_memory
 from tests.cases import each
+from tests.test_records import mutated, replaced
 from tests.tiny import TEXTS, save_tiny
 
 SHORT = {"steps": 2, "batch_size": 8, "max_length": 24, "precision": "fp32", "progress": False}
@@ -166,3 +168,68 @@ def test_a_memory_keeps_distinct_texts_of_their_domain_within_the_limit(sizes, m
     assert [part["seen"] for part in parts] == sizes
     if rule == "reservoir":
         assert len(texts) == min(most, sum(sizes))
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory):
+    """Models after a domain of each method that keeps state, and texts of the domain."""
+    folder = tmp_path_factory.mktemp("states")
+    start = save_tiny("bert", folder / "base")
+    for method in ("ewc", "das", "der++"):
+        adapt(start, FIRST, method, folder / method, replay_memory=4, **SHORT)
+    return folder
+
+
+@each("method", ["ewc", "das", "der++"])
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_a_state_of_any_form_is_read_or_refused_before_the_work(states, method, data, tmp_path_factory):
+    """What is accepted also has the form that the end of a run needs."""
+    folder = tmp_path_factory.getbasetemp() / "changed"
+    folder.mkdir(exist_ok=True)
+    valid = read_json(states / method / CARRIED_FILE)
+    shutil.copy(states / method / CARRIED_TENSORS, folder)
+    shutil.copy(states / method / "config.json", folder)
+    (folder / CARRIED_FILE).write_text(json.dumps(mutated(data, valid)))
+    try:
+        found = Carried.read(folder)
+    except UserError as error:
+        assert CARRIED_FILE in str(error) or CARRIED_TENSORS in str(error)
+        return
+    found.kept_texts()
+    options = build(AdaptOptions, states / "base", FIRST, "lm", folder / "out", replay_memory=2)
+    found.close(options, SECOND, "lm")
+    assert all(isinstance(text, str) for part in found.records["memory"] for text in part["texts"])
+
+
+@each(
+    ("method", "change", "words"),
+    [
+        ("ewc", lambda tensors: {name: -value for name, value in tensors.items()}, "negative or not finite"),
+        ("das", lambda tensors: {name: value * float("nan") for name, value in tensors.items()}, "negative or not"),
+        ("der++", lambda tensors: tensors | {"der++/places": tensors["der++/places"] + 99}, "damaged"),
+        ("der++", lambda tensors: tensors | {"der++/entries": tensors["der++/entries"] + 9999}, "damaged"),
+        ("der++", lambda tensors: tensors | {"der++/sizes": tensors["der++/sizes"] + 1}, "damaged"),
+        ("ewc", None, "is damaged"),
+        ("lm", None, "is damaged"),
+    ],
+)
+def test_tensors_that_no_run_wrote_are_refused_before_the_training(states, tmp_path, method, change, words):
+    folder = shutil.copytree(states / ("ewc" if method == "lm" else method), tmp_path / "state")
+    file = folder / CARRIED_TENSORS
+    if change is None:
+        file.write_bytes(file.read_bytes()[:50])
+    else:
+        save_file(change(load_file(file)), file)
+    with pytest.raises(UserError, match=words) as error:
+        adapt(folder, SECOND, method, tmp_path / "out", **SHORT)
+    assert "carried.safetensors" in str(error.value) or "der++" in str(error.value)
+
+
+@each(("name", "value"), [("ewc", 5), ("ewc", {"domains": -1}), ("das", 5), ("das", [1]), ("der++", {}), ("der++", 1)])
+def test_records_of_another_form_are_refused_before_the_training(states, tmp_path, name, value):
+    folder = shutil.copytree(states / name, tmp_path / "state")
+    state = read_json(folder / CARRIED_FILE)
+    (folder / CARRIED_FILE).write_text(json.dumps(replaced(state, ("records", name), value)))
+    with pytest.raises(UserError, match=rf"carried.json' is damaged \(records.{re.escape(name)}.* must be|is missing"):
+        adapt(folder, SECOND, name, tmp_path / "out", **SHORT)

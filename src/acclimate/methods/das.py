@@ -59,6 +59,7 @@ class DAS(DGA):
     def __post_init__(self) -> None:
         """Validate the parameters and their combination."""
         super().__post_init__()
+        self._past: list[dict[str, Any]] = []  # set by `prepare`
         if not self.softmask and not self.contrast_weight:
             raise UserError("softmask=no with contrast_weight=0 leaves plain language modelling; use the method lm.")
 
@@ -66,7 +67,8 @@ class DAS(DGA):
         """Read the importance for what was learned before, or measure that for general knowledge."""
         if run.sharded:
             raise UserError("Method 'das' measures importance after the training, on whole weights; remove fsdp.")
-        if carried := run.carried.select(PREFIX):
+        self._past = run.carried.record("das", list[dict[str, Any]], [])
+        if carried := run.carried.select(PREFIX, negative=False):
             self._continue(run, carried)
         elif self.general:
             super().prepare(run)
@@ -87,7 +89,7 @@ class DAS(DGA):
                 f"use parts={','.join(found)}, and the adapters wider and deeper only before the first domain."
             )
         importance = {part: carried[part].to(run.device) for part in units}
-        domains = len(run.carried.records["das"])
+        domains = len(self._past)
         run.say(f"Importance: carried from {format_count(domains, 'earlier domain')}.")
         self.protect_units(run, units, importance, importance, {"measured": "carried", "domains": domains})
 
@@ -100,7 +102,7 @@ class DAS(DGA):
 
     def finish(self, run: AdaptContext) -> None:
         """Measure the importance for this domain, and store its maximum with that for what was learned before."""
-        past: list[dict[str, Any]] = run.carried.records.get("das", [])
+        past = self._past
         raw, about = self.measure(run, run.units(self.parts), "loss", 1 + len(past))
         importance = self.normalize(raw)
         if self._importance is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from acclimate.models.batching import logit_rows
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective, Outputs, View
 from acclimate.objectives.supervised import known_numbers
 from acclimate.objectives.vocabulary import cross_entropy
+from acclimate.records import Count, Record
 from acclimate.registry import Published, with_presets
 from acclimate.training.carried import share_memory
 from acclimate.training.method import AdaptContext
@@ -117,6 +118,21 @@ def _squared_difference(found: Tensor, entries: Tensor, kept: Tensor) -> Tensor:
     return (found - kept).square().mean(1)
 
 
+@dataclass(kw_only=True, eq=False)
+class _Kept(Record):
+    """What is stored next to the tensors: the number of kept texts of each domain, and of logits per token."""
+
+    texts: list[Count]
+    top: int
+
+
+def _is_sound(one: Example, tokens: int) -> bool:
+    """Return whether the parts of an example fit each other, and a vocabulary of a number of tokens."""
+    limits = ((one.places, len(one.ids)), *((ids, tokens) for ids in (one.ids, one.targets, one.entries)))
+    inside = all(bool(((ids >= 0) & (ids < limit)).all()) for ids, limit in limits)
+    return inside and one.logits.shape == (len(one.targets), one.entries.shape[1] or one.logits.shape[1])
+
+
 @register(
     "der++",
     paper="Buzzega et al., NeurIPS 2020",
@@ -162,21 +178,31 @@ class DarkExperience(Method):
         check_positive(memory=self.memory)
         if not self.alpha and not self.beta:
             raise UserError("alpha and beta are both 0, so kept texts are not used; use the method lm.")
-        self._kept: DrawKept | None = None  # set by `prepare`
+        self._kept: DrawKept | None = None  # set by `prepare`, as is their number by domain
+        self._past: list[int] = []
 
     def prepare(self, run: AdaptContext) -> None:
         """Read the kept texts of earlier domains."""
         if run.group.size > 1:
             raise UserError("Method 'der++' runs in one process; start it without torchrun or accelerate.")
-        past = run.carried.records.get("der++", {"texts": [], "top": self.top})
-        if past["top"] != self.top:
-            raise UserError(f"The kept texts have {past['top'] or 'all'} logits per token; use top={past['top']}.")
-        if not past["texts"]:
+        past = run.carried.record("der++", _Kept)
+        if past is None:
             run.say("DER++: no earlier domain, so no text is replayed.")
             return
-        if examples := unpack(run.carried.select(PREFIX)):
+        if past.top != self.top:
+            raise UserError(f"The kept texts have {past.top or 'all'} logits per token; use top={past.top}.")
+        self._past = past.texts
+        try:
+            examples = unpack(run.carried.select(PREFIX))
+            table: Any = run.model.get_input_embeddings().weight
+            sound = len(examples) == sum(self._past) and all(_is_sound(one, len(table)) for one in examples)
+        except (LookupError, RuntimeError, TypeError, ValueError):
+            sound = False
+        if not sound:
+            raise UserError("The kept texts beside the model are damaged ('der++'); restore them, or start anew.")
+        if examples:
             self._kept = DrawKept(examples)
-        domains = format_count(len(past["texts"]), "earlier domain")
+        domains = format_count(len(self._past), "earlier domain")
         run.say(f"DER++: {format_count(len(examples), 'kept text')} of {domains}.")
 
     def objectives(self) -> list[Objective | BatchObjective]:
@@ -189,8 +215,7 @@ class DarkExperience(Method):
     def finish(self, run: AdaptContext) -> None:
         """Keep some texts of this domain with their logits, in place of some of earlier domains."""
         new = keep_examples(run, self.memory, self.top)
-        past = run.carried.records.get("der++", {"texts": []})["texts"]
-        places = np.cumsum([0, *past])
+        places = np.cumsum([0, *self._past])
         old = [] if self._kept is None else list(self._kept.examples)
         parts = [{"texts": old[first:last]} for first, last in pairwise(places)]
         shared = share_memory([*parts, {"texts": new}], self.memory, "equal", np.random.default_rng(run.seed))

@@ -12,6 +12,7 @@ from torch import Tensor
 from acclimate.corpus.documents import format_count
 from acclimate.errors import UserError, check_positive
 from acclimate.methods import Method, register
+from acclimate.records import Count
 from acclimate.training.method import AdaptContext
 from acclimate.training.rules import FISHER_TOKENS, measure_fisher
 from acclimate.updates import PullToStart
@@ -60,7 +61,8 @@ class ElasticWeights(Method):
         check_positive(strength=self.strength, tokens=self.tokens, decay=self.decay)
         if self.decay > 1:
             raise UserError(f"decay must be at most 1, not {self.decay:g}: it lets old domains go.")
-        self._pull: PullToStart | None = None  # set by `prepare`
+        self._pull: PullToStart | None = None  # set by `prepare`, as is the number of earlier domains
+        self._domains = 0
 
     def prepare(self, run: AdaptContext) -> None:
         """Read what earlier domains left."""
@@ -69,7 +71,8 @@ class ElasticWeights(Method):
                 "Method 'ewc' measures Fisher information after the training, on whole weights; remove fsdp."
             )
         weights = dict(run.model.named_parameters())
-        fisher = run.carried.select(FISHER, like=weights)
+        fisher = run.carried.select(FISHER, like=weights, negative=False)
+        self._domains = run.carried.record("ewc", dict[str, Count], {}).get("domains", 0)
         if not fisher:
             run.say("EWC: no earlier domain, so no weight is held.")
             return
@@ -79,7 +82,7 @@ class ElasticWeights(Method):
                 "The model carries no weights of earlier domains, since its rule was online; use rule=online."
             )
         self._pull = PullToStart(run.model, self.strength, fisher, anchors if self.rule == "summed" else None)
-        run.say(f"EWC: weights are held for {format_count(run.carried.records['ewc']['domains'], 'earlier domain')}.")
+        run.say(f"EWC: weights are held for {format_count(self._domains, 'earlier domain')}.")
 
     def update_rule(self) -> PullToStart | None:
         """Return the pull to the weights of earlier domains, if there are any."""
@@ -97,7 +100,7 @@ class ElasticWeights(Method):
         run.carried.tensors |= {
             prefix + name: value for prefix, part in stored.items() for name, value in part.items()
         }
-        domains = run.carried.records.get("ewc", {}).get("domains", 0) + 1
+        domains = self._domains + 1
         run.carried.records["ewc"] = {"domains": domains}
         size = sum(value.nbytes for part in stored.values() for value in part.values())
         run.say(

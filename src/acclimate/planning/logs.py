@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acclimate.errors import UserError, did_you_mean, shorten
+from acclimate.errors import UserError, did_you_mean, first_line, shorten
+from acclimate.files import check_regular_file, read_json
 from acclimate.options.replay import REPLAY_SHARE
 from acclimate.results import StudyResults
 
@@ -102,6 +103,7 @@ def _read_file(path: Path, kind: str, number: int) -> list[Row]:
         if inside is None:
             raise UserError(f"The folder '{path}' has no {' and no '.join(names)}; give a file of points.")
         path = inside
+    check_regular_file(path)
     if not path.is_file():
         raise UserError(f"'{path}' does not exist. Give a .csv or .jsonl file of points, or a folder with {RESULTS}.")
     try:
@@ -113,12 +115,14 @@ def _read_file(path: Path, kind: str, number: int) -> list[Row]:
         else:
             lines = path.read_text(encoding="utf-8").splitlines()
             rows = [json.loads(line) for line in lines if line.strip()]
-    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
-        raise UserError(f"'{path}' cannot be read: {error}. Give a .csv or .jsonl file of points.") from error
-    if not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"'{path}' holds lines that are not objects, such as {{\"tokens\": 1000}}.")
-    if kind == "curves":
-        rows = [{"run": f"{number + 1}", **row} for row in _flatten_log(rows)]
+        if not all(isinstance(row, dict) for row in rows):
+            raise UserError(f"'{path}' holds lines that are not objects, such as {{\"tokens\": 1000}}.")
+        if kind == "curves":
+            rows = [{"run": f"{number + 1}", **row} for row in _flatten_log(rows)]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError, csv.Error) as error:
+        lacks = isinstance(error, KeyError)
+        why = f"the key {error} is missing" if lacks else f"it has another form: {first_line(error)}"
+        raise UserError(f"'{path}' cannot be read, as {why}. Give a .csv or .jsonl file of points.") from error
     if not rows:
         raise UserError(f"'{path}' holds no points.")
     return rows
@@ -126,7 +130,7 @@ def _read_file(path: Path, kind: str, number: int) -> list[Row]:
 
 def _read_json(path: Path, kind: str) -> list[Row]:
     if kind == "curves":
-        state = json.loads(path.read_text(encoding="utf-8"))
+        state = read_json(path)
         if not isinstance(state, dict) or "log_history" not in state:
             raise UserError(f"'{path}' is not a {STATE} of transformers; give one, or a log with learning rates.")
         return list(state["log_history"])

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from acclimate.corpus import Corpus
 from acclimate.corpus.documents import subsample_documents
-from acclimate.errors import UserError, first_line
-from acclimate.files import check_regular_file, read_json, write_json
+from acclimate.errors import UserError, first_line, shorten
+from acclimate.files import check_regular_file, read_json_object, write_json
 from acclimate.models.checkpoints import local_folder
 from acclimate.options import AdaptOptions
+from acclimate.records import Count, Record, build_value, read_record
 
 CARRIED_FILE, CARRIED_TENSORS = "carried.json", "carried.safetensors"
 FORMAT = 1
@@ -30,6 +32,47 @@ MEMORY = "memory"
 """Entry of :attr:`Carried.records` with the texts of past domains."""
 MEMORY_CHARACTERS = 2_000
 """Maximum characters of a document that the memory keeps; of a longer one it keeps a random piece."""
+
+
+@dataclass(kw_only=True, eq=False)
+class _Domain(Record):
+    """An entry of :attr:`Carried.domains`."""
+
+    text: str
+    documents: Count
+    method: str
+
+
+@dataclass(kw_only=True, eq=False)
+class _KeptTexts(Record):
+    """The kept texts of a domain, and its number of documents."""
+
+    seen: Count
+    texts: list[str]
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        if self.seen < len(self.texts):
+            raise UserError(f"records.{MEMORY}: {len(self.texts)} texts are kept of seen = {self.seen}")
+
+
+@dataclass(kw_only=True, eq=False)
+class _State(Record):
+    """The content of :data:`CARRIED_FILE`."""
+
+    domains: list[_Domain]
+    records: dict[str, Any]
+    shape: dict[str, Any]
+    tensors: list[str] = field(default_factory=list)  # earlier versions did not record them
+
+
+@contextmanager
+def _blame(file: str | Path, remedy: str) -> Iterator[None]:
+    """Name the file in the error of an entry."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"'{file}' is damaged ({error}); {remedy}.") from error
 
 
 @dataclass
@@ -53,7 +96,6 @@ class Carried:
     records: dict[str, Any] = field(default_factory=dict)
     shape: dict[str, Any] = field(default_factory=dict)
     _folder: Path | None = field(default=None, repr=False)
-    _tensor_names: list[str] = field(default_factory=list, repr=False)
 
     def __bool__(self) -> bool:
         """Whether there is anything to write."""
@@ -72,21 +114,41 @@ class Carried:
         folder = None if callable(model) else local_folder(model)
         if folder is None or not (folder / CARRIED_FILE).is_file():
             return cls()
-        file = folder / CARRIED_FILE
+        file, stored = folder / CARRIED_FILE, folder / CARRIED_TENSORS
+        remedy = f"restore it, or delete it and {CARRIED_TENSORS} to adapt the model as one without earlier domains"
+        if (form := (read_json_object(file) or {}).get("format", FORMAT)) != FORMAT:
+            raise UserError(f"'{file}' has format {shorten(form)}, and this version reads {FORMAT}; update it.")
+        found = read_record(file, _State, remedy)
+        with _blame(file, remedy):
+            build_value(list[_KeptTexts], found.records.get(MEMORY, []), f"records.{MEMORY}")
+        check_regular_file(stored)
         try:
-            found = read_json(file)
-            if found["format"] != FORMAT:
-                raise UserError(
-                    f"'{file}' has format {found['format']!r}, and this version reads {FORMAT}; update it."
-                )
-            domains, records, shape = list(found["domains"]), dict(found["records"]), dict(found["shape"])
-            names = list(found.get("tensors", ()))  # earlier versions did not record them
-        except (OSError, ValueError, LookupError, TypeError) as error:
+            with safe_open(stored, "pt") if stored.is_file() else nullcontext() as tensors:
+                present = set(tensors.keys()) if tensors else set()
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"'{stored}' is damaged ({first_line(error)}); restore it, or delete both.") from error
+        if missing := sorted({*found.tensors} - present):
             raise UserError(
-                f"'{file}' is damaged ({first_line(error)}). Restore it, or delete it and {CARRIED_TENSORS} to adapt "
-                "the model as one without earlier domains."
-            ) from error
-        return cls(domains, {}, records, shape, folder, names)
+                f"'{stored}' is missing, or lacks '{missing[0]}', which {CARRIED_FILE} beside it names. Restore it, "
+                "or delete both to start anew."
+            )
+        return cls([one.to_dict() for one in found.domains], {}, found.records, found.shape, folder)
+
+    def record(self, name: str, form: Any, default: Any = None) -> Any:
+        """Return the value of a method or rule, after a check of its form.
+
+        Args:
+            name: The key in :attr:`records`.
+            form: Its type, see :func:`acclimate.records.build_value`.
+            default: What is returned where there is none.
+
+        Raises:
+            UserError: If it has another form.
+        """
+        if name not in self.records:
+            return default
+        with _blame(f"{self._folder}/{CARRIED_FILE}", f"restore it, or delete it and {CARRIED_TENSORS}"):
+            return build_value(form, self.records[name], f"records.{name}")
 
     def attach(self, model: PreTrainedModel) -> None:
         """Read the tensors, on the CPU, and check that they belong to a model.
@@ -98,7 +160,6 @@ class Carried:
         shape = {name: getattr(config, name, None) for name in SHAPE}
         file = None if self._folder is None else self._folder / CARRIED_TENSORS
         if file is not None and file.is_file():
-            check_regular_file(file)
             for name, value in shape.items():
                 if self.shape.get(name) != value:
                     raise UserError(
@@ -109,24 +170,28 @@ class Carried:
                 self.tensors = load_file(file) | self.tensors
             except (OSError, SafetensorError) as error:
                 raise UserError(f"'{file}' is damaged: {first_line(error)}.") from error
-        if missing := sorted({*self._tensor_names} - self.tensors.keys()):
-            raise UserError(
-                f"'{file}' is missing, or lacks '{missing[0]}', which {CARRIED_FILE} beside it names. Restore it, or "
-                "delete both to start anew."
-            )
         self.shape = shape
 
-    def select(self, prefix: str, like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    def select(
+        self, prefix: str, like: Mapping[str, Tensor] | None = None, *, negative: bool = True
+    ) -> dict[str, Tensor]:
         """Return the tensors whose names start with a prefix, by the rest of the name.
 
         Args:
             prefix: The prefix, such as ``"ewc/fisher/"``.
             like: Tensors that must have the same shapes, by the rest of the name; None checks nothing.
+            negative: Whether values may be negative or not finite; an importance is neither.
 
         Raises:
-            UserError: If a tensor has another shape, or there is none to compare with.
+            UserError: If a tensor has another shape, or there is none to compare with, or a value is negative.
         """
         found = {name.removeprefix(prefix): value for name, value in self.tensors.items() if name.startswith(prefix)}
+        wrong = (name for name, value in found.items() if not ((value >= 0) & value.isfinite()).all())
+        if not negative and (name := next(wrong, None)) is not None:
+            raise UserError(
+                f"'{self._folder}/{CARRIED_TENSORS}' is damaged: '{prefix}{name}' has values that are negative or not "
+                f"finite. Restore it, or delete it and {CARRIED_FILE} to start anew."
+            )
         if like is None:
             return found
         for name, value in found.items():

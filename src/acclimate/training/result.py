@@ -28,7 +28,7 @@ from acclimate.adaptation_rows import (
 )
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.display import Reported, data_frame
-from acclimate.errors import UserError
+from acclimate.errors import UserError, first_line
 from acclimate.evaluation.embeddings import SimilarityChange, similarity_warning
 from acclimate.files import (
     MANIFEST_FILE,
@@ -43,6 +43,7 @@ from acclimate.files import (
 from acclimate.masking.preview import find_importance_store, preview_tokens
 from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.progress import format_duration
+from acclimate.records import build_value
 from acclimate.results import MethodRow, ReportTable, StudyResults
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
@@ -247,12 +248,15 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
         preparation = {name: read_json(out / name) for name in files}
         steps, tokens, seconds = int(measured["steps"]), int(measured["tokens"]), float(measured["seconds"])
         losses = {name: float(value) for name, value in measured["losses"].items()}
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"'{out / MANIFEST_FILE}' is damaged; {_remedy(out)}.") from error
-    warning = str(measured.get("warning", ""))
+        warning, batch_size = str(measured.get("warning", "")), int(measured.get("batch_size", 0))
+        kept_step = build_value(int | None, measured.get("kept_step"), "kept_step")
+        mix = build_value(list[dict[str, Any]] | None, measured.get("mix"), "mix") or []
+        adapter = build_value(dict[str, Any] | None, measured.get("adapter"), "adapter")
+        similarity = [SimilarityChange.from_dict(entry) for entry in measured.get("similarity") or []]
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, UserError) as error:
+        raise UserError(f"'{out / MANIFEST_FILE}' is damaged ({first_line(error)}); {_remedy(out)}.") from error
     if warning:
         log.warning("%s", warning)
-    adapter, mix = measured.get("adapter"), measured.get("mix") or []
     return AdaptResult(
         out,
         card["method"],
@@ -265,9 +269,9 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
         mix=mix,
         warning=warning,
         adapter=adapter,
-        similarity=[SimilarityChange.from_dict(entry) for entry in measured.get("similarity") or []],
-        batch_size=int(measured.get("batch_size", 0)),
-        kept_step=measured.get("kept_step"),
+        similarity=similarity,
+        batch_size=batch_size,
+        kept_step=kept_step,
     )
 
 
