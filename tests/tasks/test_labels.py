@@ -190,7 +190,7 @@ def test_names_of_classes(labels, order):
         (["4.5", "1.25"], "row 1: the label must be .* not '4.5': numbers with a fraction are scores"),
         ([1.0, 0.5], "row 2: the label must be .* not 0.5: numbers with a fraction"),
         (["4,5", "1,25"], "row 1: .* write several labels as a list, and numbers without a comma"),
-        (["1", "nan"], "row 2: the label must be .*remove rows without a label"),
+        (["1", "nan"], "row 2: the label 'nan' is how libraries write a missing .*if it is a class, give it another"),
         (["1", "1.0", "beta"], "row 2: the label '1.0' is '1' in another row"),
         (["a", "b", "a|b"], r"The label 'a\|b' looks like several"),
         ([True, 1, 0, False], "Some labels are 0 or 1, others true or false"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import random
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,6 +154,59 @@ def test_pairs_and_triplets(caplog):
         load_task([*rows, {"question": "a", "answer": ""}])
     with pytest.raises(UserError, match="pairs need a column"):
         load_task([{"a": "b", "c": "d"}], task_kind="retrieval")
+
+
+def test_columns_are_passages_only_if_their_values_can_be(tmp_path):
+    """The hints of the message lead to a task."""
+    rows = [{"id": n, "text": f"the waiter of day {n}", "answer": ("yes", "no")[n % 2]} for n in range(60)]
+    with pytest.raises(UserError, match=r"'answer' has 2 values for 60 of 'text'. If it is a label, give --label"):
+        load_task(rows)
+    assert load_task(rows, label_column="answer").task_kind == "classification"
+    assert load_task([{**row, "answer": f"day {row['id'] // 3}"} for row in rows]).task_kind == "retrieval"
+    assert load_task({"train": rows, "test": rows}, task_kind="retrieval").task_kind == "retrieval"
+    words = [{"Word": f"w{n}", "POS": f"{n}"} for n in range(60)]
+    with pytest.raises(UserError, match="no column 'label'"):
+        load_task(words, text_column="Word")
+    assert load_task([{"anchor": row["Word"], "pos": row["POS"]} for row in words]).task_kind == "retrieval"
+
+
+ids = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(ids, min_size=2, max_size=4, unique=True), st.sampled_from(["beir", "trec", "trec, tabs"]))
+def test_any_id_is_the_same_in_all_files(keys, form):
+    if form != "beir":
+        keys = [key for key in keys if not {" ", "\t", "\n", "\r", "\ufeff"} & set(key)] or ["a"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "qrels").mkdir()
+        for file in ("corpus", "queries"):
+            rows = [{"_id": key, "text": f"{file} {number}"} for number, key in enumerate(keys)]
+            (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        answers = [(key, keys[number - 1], 1) for number, key in enumerate(keys)]
+        with (folder / "qrels" / "test.tsv").open("w", encoding="utf-8", newline="") as file:
+            if form == "beir":
+                csv.writer(file, delimiter="\t").writerows([("query-id", "corpus-id", "score"), *answers])
+            else:
+                mark = "\t" if "tabs" in form else " "
+                file.writelines(f"{query}{mark}0{mark}{document}{mark}{grade}\n" for query, document, grade in answers)
+        task = load_task(folder)
+    assert [(query.id, query.relevant[0].id, 1) for query in task.test] == answers
+
+
+def test_judgements_without_a_header_are_named(beir, tmp_path, caplog):
+    (tmp_path / "qrels").mkdir()
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (tmp_path / name).write_text((beir / name).read_text())
+    (tmp_path / "qrels" / "test.qrels").write_text("q1 0 p1 2\nq1 0 p2 0\n\nq3  0  p3  1\n")
+    assert [query.id for query in load_task(tmp_path).test] == ["q1", "q3"] and "form of TREC" in caplog.text
+    (tmp_path / "qrels" / "test.qrels").write_text("q1\tp1\t1\n")
+    with pytest.raises(UserError, match=r"test.qrels:1: 3 columns; judgements have a header \(query-id, corpus-id"):
+        load_task(tmp_path)
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "p1", "text": " "}\n')
+    with pytest.raises(UserError, match=r"corpus.jsonl': no row has a text in 'text' or 'title'"):
+        load_task(tmp_path)
 
 
 @each(("row", "kind"), [

@@ -153,7 +153,7 @@ def find_split_files(folder: Path, split: str, *, required: bool = True) -> list
     if not found and required and split != "dev":
         raise UserError(
             f"'{folder}' has no {split} file; it needs {split}{FORMATS[0]} (or {', '.join(FORMATS[1:6])}). "
-            f"Found: {_list_names(folder.iterdir())}."
+            f"Found: {_list_names(folder.iterdir())}.{advise_conversion(folder.iterdir())}"
         )
     files = next(iter(found.values()), [])
     if files and len(files) != expected:
@@ -178,6 +178,16 @@ def find_saved_files(folder: Path) -> list[Path]:
         if not (folder / name).is_file():
             raise UserError(f"The saved dataset '{folder}' lacks its file '{name}'; save it again.")
     return [folder / name for name in names]
+
+
+def advise_conversion(files: Iterable[Path]) -> str:
+    """Return how to convert files of spaCy, after a space; empty if there are none."""
+    if not any(file.name.endswith(".spacy") for file in files):
+        return ""
+    return (
+        ' A .spacy file is not read: write each text as a row {"text": ..., "spans": [{"start": ..., "end": ..., '
+        '"label": ...}]} of train.jsonl, with the lines in docs/entities.md.'
+    )
 
 
 def _list_names(files: Iterable[Path]) -> str:

@@ -23,6 +23,7 @@ from acclimate.tasks.readers import (
     FORMATS,
     SPLITS,
     Row,
+    advise_conversion,
     as_row,
     class_names,
     find_saved_files,
@@ -229,7 +230,9 @@ def _read_files(files: list[Path], options: ReadingOptions) -> Table:
     for file in files:
         if not file.name.lower().endswith(ENDINGS):
             formats = ", ".join(TABLES)
-            raise UserError(f"'{file}' is not a table; a task needs {formats}, or a folder of these.")
+            raise UserError(
+                f"'{file}' is not a table; a task needs {formats}, or a folder of these.{advise_conversion([file])}"
+            )
         if options.encoding and detect_format(file) not in ENCODED:
             raise UserError(f"'{file}' has the encoding of its format; remove the encoding '{options.encoding}'.")
     # The delimiter of a table is the one that separates these columns.

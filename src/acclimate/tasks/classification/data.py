@@ -23,6 +23,8 @@ SENTENCE_ID = re.compile(r"(.+)_s\d+")
 """Pattern of the ``id`` of the n-th sentence of a document, as in Hallmarks of Cancer: the document, ``_s`` and n."""
 MIN_CLASSES_TO_WARN = 20
 """With more classes than this, and fewer than two train rows per class, a warning says so."""
+WORD_TAG = re.compile(r"(?P<prefix>[BI])[-_.:/](?P<type>.+)")
+"""Pattern of the tag of a word within an entity."""
 YAML_WORDS = ("no", "yes", "on", "off", "n", "y")
 
 
@@ -63,6 +65,7 @@ def build_task(
     labels = _sort_labels({label for names in found["train"] for label in names})
     if multi_label and not labels:
         raise UserError(f"No train row of the task '{name}' has a label.")
+    _refuse_tags_of_words(name, rows["train"][0][0], labels)
     if len(labels) < 2 and not multi_label:
         raise UserError(
             f"All train rows of the task '{name}' have the label '{labels[0]}'; a task needs at least two."
@@ -94,6 +97,24 @@ def build_task(
         rule = "every class in proportion, equal texts in one split"
         drawn = draw_splits(examples, name, groups, classes, split_seed, items="rows", rule=rule)
     return Task(name, examples["train"], examples["test"], labels, examples["dev"], path, multi_label, drawn)
+
+
+def _refuse_tags_of_words(name: str, where: str, labels: Sequence[str]) -> None:
+    """Check that labels are not tags of words, in a table with a word per row.
+
+    Raises:
+        UserError: If they are O, and B and I with the same types.
+    """
+    types: dict[str, set[str]] = {"B": set(), "I": set()}
+    for match in map(WORD_TAG.fullmatch, labels):
+        if match:
+            types[match["prefix"]].add(match["type"])
+    if "O" in labels and types["B"] & types["I"]:
+        raise UserError(
+            f"{where}: the labels of the task '{name}' ({_preview_names(labels)}) are tags of words. Add a column "
+            "'sentence_id' with the number of the sentence of each word, or give lists of tokens and tags; then the "
+            "task marks entities."
+        )
 
 
 def _warn_about_labels(name: str, labels: Sequence[str], rows: int) -> None:

@@ -54,7 +54,10 @@ def label_name(where: str, value: Any) -> str:
     if not text:
         raise UserError(f"{where}: the label is empty; fix or remove the row.")
     if text.lower() in NOT_A_LABEL:
-        raise error("; remove rows without a label")
+        raise UserError(
+            f"{where}: the label {text!r} is how libraries write a missing or infinite number. Remove rows without a "
+            "label; if it is a class, give it another name."
+        )
     if isinstance(value, int) or not NUMBER.fullmatch(text) or text.lstrip("+-").isdigit():
         return text
     if "," in text:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from acclimate.errors import UserError, warn_once
+from acclimate.corpus.opening import decode_line, read_numbered_lines
+from acclimate.errors import DamagedFileError, UserError, warn_once
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.drawing import draw_splits
@@ -18,17 +20,36 @@ from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, fold_
 from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table
 
 QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")
+POSITIVE = "pos"
+"""Short for positive next to a column such as ``anchor`` or ``neg``; elsewhere it is the part of speech."""
 PASSAGE_NAMES = (
-    *("positive", "pos", "passage", "document", "answer", "text_pair", "sentence2", "text2", "sentence_b", "text_b"),
+    *(
+        "positive",
+        POSITIVE,
+        "passage",
+        "document",
+        "answer",
+        "text_pair",
+        "sentence2",
+        "text2",
+        "sentence_b",
+        "text_b",
+    ),
 )
 NEGATIVE_NAMES = ("negative", "neg", "hard_negative")
 """Usual names of the columns of pairs and triplets, in lower case."""
 MARGIN = "margin"
 """Column of triplets: how much more relevant the passage is than the negative, in any unit."""
+CLEAR_NAMES = ("positive", POSITIVE, "passage", "document")
+MIN_PASSAGES = 1 / 3
+"""Least distinct passages per query, where other names of columns leave open whether they are labels."""
 NOT_OF_PAIRS = (*LABEL_NAMES, *SCORE_NAMES, "context", "answers", "choices", "options", "tokens", "spans", "entities")
 """Columns that show that rows are of another kind."""
 CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
+JUDGEMENT_COLUMNS = ("query-id", "corpus-id")
 MAX_GRADE = 1_000_000
+FORMS = (".tsv", ".txt", ".qrels")
+"""Endings of files of judgements."""
 ENDINGS = ("", ".gz", ".zst", ".bz2", ".xz")
 
 
@@ -130,12 +151,15 @@ def read_beir(folder: Path, name: str) -> RetrievalTask:
     """
     documents = _read_texts(_find(folder, CORPUS))
     queries = _read_texts(_find(folder, QUERIES))
+    for listed, texts in ((CORPUS, documents), (QUERIES, queries)):
+        if not any(texts.values()):
+            raise UserError(f"'{folder / listed}': no row has a text in 'text' or 'title'; add the texts.")
     for kind, texts in (("documents", documents), ("queries", queries)):
         if empty := sum(not text for text in texts.values()):
             warn_once(f"'{folder}': {kind} without text, which are not used, nor judgements on them: {empty:,}.")
     splits: dict[str, list[Query]] = {}
     for split, names in SPLITS.items():
-        files = [file for one in names if (file := _find(folder / "qrels", f"{one}.tsv"))]
+        files = [file for one in names for form in FORMS if (file := _find(folder / "qrels", f"{one}{form}"))]
         if len(files) > 1:
             raise UserError(f"'{folder / 'qrels'}' has several {split} files; keep one.")
         splits[split] = _read_judgements(files[0], queries, documents) if files else []
@@ -179,6 +203,37 @@ def check_text(where: str, text: Any) -> str:
     return text
 
 
+def _judgement_rows(file: Path) -> Iterator[Row]:
+    """Yield the rows of judgements in the form of BEIR, or of TREC: query, iteration, document and grade, no header.
+
+    Raises:
+        UserError: If the first line is neither, or a line of TREC has another number of columns.
+    """
+    first = True
+    try:
+        for number, line in read_numbered_lines(file):
+            text, problem = decode_line(line)
+            if first and all(name in text for name in JUDGEMENT_COLUMNS):
+                yield from read_rows(file, (*JUDGEMENT_COLUMNS, "score"))
+                return
+            fields = [field for field in re.split("[ \t]+", text) if field]
+            if not fields and not problem:
+                continue
+            if problem or len(fields) != 4:
+                raise UserError(
+                    f"{file}:{number}: {problem or f'{len(fields)} columns'}; judgements have a header (query-id, "
+                    "corpus-id and score, separated by tabs, as in BEIR), or four columns without one (query, "
+                    "iteration, document and grade, as in TREC)."
+                )
+            if first:
+                warn_once(f"'{file}' has four columns and no header: these are judgements in the form of TREC.")
+            first = False
+            names = (JUDGEMENT_COLUMNS[0], "iteration", JUDGEMENT_COLUMNS[1], "score")
+            yield f"{file}:{number}", dict(zip(names, fields, strict=True))
+    except DamagedFileError as damage:
+        raise UserError(f"'{file}' cannot be read: line {damage.line}: {damage.reason}.") from damage
+
+
 def _read_judgements(file: Path, queries: Mapping[str, str], documents: Mapping[str, str]) -> list[Query]:
     """Return the queries of a split with their relevant documents, in the order of the file.
 
@@ -186,7 +241,7 @@ def _read_judgements(file: Path, queries: Mapping[str, str], documents: Mapping[
         UserError: If an id is unknown, a grade is no number, or a document has two grades for one query.
     """
     found: dict[str, dict[str, float]] = {}
-    for where, row in read_rows(file, ("query-id", "corpus-id", "score")):
+    for where, row in _judgement_rows(file):
         try:
             query, document, grade = str(row["query-id"]), str(row["corpus-id"]), float(row.get("score") or 1)
         except (KeyError, ValueError) as error:
@@ -222,9 +277,12 @@ def pair_columns(names: Collection[str], options: ReadingOptions) -> dict[str, s
     """
     usual = {"query": QUERY_NAMES, "passage": PASSAGE_NAMES, "negative": NEGATIVE_NAMES}
     given = {"query": options.text_column, "passage": options.pair_column, "negative": None}
+    with_pos = {"anchor", "query", *NEGATIVE_NAMES} & {name.lower() for name in names}
     found = {}
     for part, known in usual.items():
         columns = [name for name in names if name.lower() in known and name not in given.values()]
+        if not with_pos:
+            columns = [name for name in columns if name.lower() != POSITIVE]
         if given[part] is not None:
             columns = [str(given[part])]
         if len(columns) == 1:
@@ -259,6 +317,8 @@ def read_pairs(
             f"{first[0]}: pairs need a column of queries ({', '.join(QUERY_NAMES[:4])} ...) and one of passages "
             f"({', '.join(PASSAGE_NAMES[:4])} ...); name them with --text-column and --pair-column."
         )
+    if options.task_kind is None and options.pair_column is None:
+        _check_passages(columns, tables["train"].rows)
     if set(columns.values()) != {"query", "passage"}:
         warn_once(
             f"The task '{name}' is retrieval: "
@@ -293,6 +353,21 @@ def read_pairs(
         drawn = draw_splits(splits, name, groups, [[0]] * len(groups), seed, items="queries", rule=rule)
     documents = {key: text for text, key in texts.items()}
     return RetrievalTask(name, splits["train"], splits["test"], documents, splits["dev"], path, drawn)
+
+
+def _check_passages(columns: Mapping[str, str], rows: Sequence[Row]) -> None:
+    """Check that a column that is taken for passages by its name alone does not hold labels.
+
+    Raises:
+        UserError: If it has few values.
+    """
+    query, passage = columns["query"], columns["passage"]
+    queries, passages = ({str(row.get(column)) for _, row in rows} for column in (query, passage))
+    if passage.lower() not in CLEAR_NAMES and len(passages) < MIN_PASSAGES * len(queries):
+        raise UserError(
+            f"{rows[0][0]}: '{passage}' has {len(passages):,} values for {len(queries):,} of '{query}'. If it is a "
+            f"label, give --label-column {passage}; if it holds passages to find, give --task-kind retrieval."
+        )
 
 
 def _read_margin(where: str, value: Any) -> float:
