@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 
 import numpy as np
 import pytest
@@ -146,10 +147,30 @@ def test_tokens_near_the_threshold_are_counted():
         ("  ", []),
         ("我喜欢吃汤。汤很好喝！你呢？ 好……不好", ["我喜欢吃汤。", "汤很好喝！", "你呢？", "好……不好"]),
         ("「寒い。」と言った。Dr. Kを見た！？はい", ["「寒い。」", "と言った。", "Dr. Kを見た！？", "はい"]),
+        ("यह सूप ठंडा है। रोटी गरम है॥ ठीक?", ["यह सूप ठंडा है।", "रोटी गरम है॥", "ठीक?"]),
+        ("Ապուրը սառն էր։ Հացը տաք էր։", ["Ապուրը սառն էր։", "Հացը տաք էր։"]),
+        ("یہ سوپ ہے۔ کیا؟ ሾርባ ነው። ዳቦ።", ["یہ سوپ ہے۔", "کیا؟", "ሾርባ ነው።", "ዳቦ።"]),
+        ("See Fig. 3 and Sec. 2. We cooked No. 5.", ["See Fig. 3 and Sec. 2.", "We cooked No. 5."]),
+        (
+            "Brown et al. found approx. 3 (cf. p. 7). No. Not so.",
+            ["Brown et al. found approx. 3 (cf. p. 7).", "No.", "Not so."],
+        ),
+        (
+            "So say Brown et al. Others say no. He ate a pig. 5 cooks left.",
+            ["So say Brown et al.", "Others say no.", "He ate a pig.", "5 cooks left."],
+        ),
     ],
 )
 def test_split_sentences(text, parts):
     assert split_sentences(text) == parts
+
+
+def test_splitting_takes_linear_time():
+    """Anything that begins like an end of a sentence, or keeps one open."""
+    for piece in ("!", '."', "Dr. ", "。」", ". ", "no. ", "\n ", "…", "a.", "Fig. "):
+        start = time.process_time()
+        split_sentences(piece * (60_000 // len(piece)) + "x")
+        assert time.process_time() - start < 1, piece
 
 
 def test_each_sentence_is_a_unit_with_the_label_of_its_text():
