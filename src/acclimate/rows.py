@@ -402,6 +402,9 @@ class ContaminatedTexts(Record):
         exact: Texts that equal a document.
         near: Texts that nearly equal a document.
         contained: Texts that a document contains.
+        groups: Groups of the split, such as documents; None if they are not known, or other text was searched.
+        groups_in_train: Those of them that also have rows in the train split.
+        group_name: What a group is, in the singular.
     """
 
     task: str
@@ -412,6 +415,14 @@ class ContaminatedTexts(Record):
     exact: int
     near: int
     contained: int
+    groups: int | None = optional()
+    groups_in_train: int | None = optional()
+    group_name: str | None = optional()
+
+    @property
+    def shared_groups(self) -> str:
+        """The number of shared groups in words; empty if groups are not known."""
+        return f"{self.groups_in_train:,} of {self.groups:,} {self.group_name}s" if self.groups else ""
 
 
 @dataclass(kw_only=True, eq=False)

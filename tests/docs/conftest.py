@@ -115,6 +115,8 @@ def write_tasks(folder: Path) -> None:
     """Write labelled tasks: single files, folders of splits, and question answering."""
     pandas.DataFrame(rows("review", "sentiment")).to_csv(folder / "reviews.csv", index=False)
     pandas.DataFrame(rows("description", "queue")).assign(other="food").to_csv(folder / "tickets.csv", index=False)
+    notes = pandas.DataFrame(rows("text", "label"))
+    notes.assign(patient=notes.index // 4).to_csv(folder / "notes.csv", index=False)
     for name, codes in (("esco", ("2511", "2512", "3411")), ("manuals", ("a/b", "a/c", "d/e"))):
         entries = [{"text": f"{text}. {text}", "code": codes[n % 3]} for n, text in enumerate(lines(name, 24))]
         write_lines(folder / f"{name}.jsonl", entries)

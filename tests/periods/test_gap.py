@@ -155,6 +155,17 @@ def test_no_text_is_in_train_and_test(forgetful, tiny_bert):
     assert [len(dated.train[period]) + len(dated.test[period]) for period in dated.periods] == [80] * 3
 
 
+def test_no_group_is_learned_in_one_period_and_tested_in_another(tiny_bert):
+    rows = [row | {"patient": f"p{number % 30}"} for number, row in enumerate(dated_rows(each_year=60))]
+    options = acclimate.options.build(acclimate.options.periods.PeriodsGapOptions, tiny_bert, rows)
+    dated = acclimate.periods.tasks.read_dated_task(options)
+    trained, tested = (
+        {example.group for found in part.values() for example in found} for part in (dated.train, dated.test)
+    )
+    assert trained and tested and not trained & tested and dated.task.group_name == "patient"
+    assert all(0 < len(dated.test[period]) < len(dated.train[period]) for period in dated.periods)
+
+
 @pytest.mark.slow
 def test_the_command_trains_a_model_and_says_what_to_do_next(tiny_bert, tmp_path):
     table = tmp_path / "task.csv"

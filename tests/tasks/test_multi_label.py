@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification
 
 from acclimate.errors import UserError
-from acclimate.evaluation.scoring import MultiLabel, SingleLabel
+from acclimate.evaluation.scoring import MultiLabel
 from acclimate.tasks import Task, finetune, load_task, repartition
 from acclimate.tasks.classification.classifier import load_classifier
 from tests.cases import each
@@ -92,7 +92,7 @@ def test_documents_come_from_a_column_or_from_the_id():
     assert [example.document for example in Task.of("t", rows, rows).train] == ["12", "12"]
     assert Task.of("t", rows, rows).scoring() == MultiLabel(1, (0, 0))
     named = [{**row, "document": number} for number, row in enumerate(rows)]
-    assert Task.of("t", rows, named).scoring() == MultiLabel(1, (0, 1))
+    assert Task.of("t", rows, named).scoring() == MultiLabel(1, (0, 1), groups=(0, 1))
     partly = [rows[0], {**rows[1], "id": "12"}]
     assert Task.of("t", rows, partly).scoring() == MultiLabel(1)
     assert Task.of("t", rows, named).fingerprint() != Task.of("t", rows, rows).fingerprint()
@@ -195,6 +195,7 @@ def test_hallmarks_of_cancer_is_scored_by_document(shared):
 def test_the_negative_class_of_a_real_set(shared):
     task = load_task(shared / "data" / "ddi")
     scoring = task.scoring(negative=["DDI-false"])
-    assert scoring == SingleLabel((task.labels.index("DDI-false"),))
+    assert scoring.negative == (task.labels.index("DDI-false"),)
+    assert len(set(scoring.groups)) == 191 and scoring.group_name == "document"  # found in the ids
     gold = [example.label for example in task.test]
     assert scoring.score(gold, [task.labels.index("DDI-false")] * len(gold), "positive_micro_f1") == 0.0

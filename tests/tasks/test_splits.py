@@ -18,8 +18,10 @@ from acclimate.tasks.splits import cut_dev, limit_splits, replace_test_with_dev
 
 
 def rows(split: str, count: int, several: bool = False) -> list[dict]:
-    made = [{"text": f"{split} {i}", "label": "ab"[i % 10 == 0], "document": f"d{i // 3}"} for i in range(count)]
-    return [{**row, "label": [row["label"]]} for row in made] if several else made
+    made = [{"text": f"{split} {i}", "label": "ab"[i % 10 == 0]} for i in range(count)]
+    return (
+        [{**row, "label": [row["label"]], "document": f"d{i // 3}"} for i, row in enumerate(made)] if several else made
+    )
 
 
 def task(several: bool = False) -> Task:

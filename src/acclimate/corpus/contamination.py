@@ -266,15 +266,18 @@ class ContaminationReport:
         return asdict(self)
 
 
-def summarize_contamination(found: Mapping[str, Any], places: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def summarize_contamination(found: Mapping[str, Any], places: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Summarize a :class:`ContaminationReport`, given as plain values.
 
     Args:
         found: The report.
-        places: Task and split of each group, which replace its name.
+        places: Task and split of each group, which replace its name, and further columns of its counts.
     """
     examples = [
-        {**places[example["group"]], **{name: value for name, value in example.items() if name != "group"}}
+        {
+            **{key: places[example["group"]][key] for key in ("task", "split")},
+            **{name: value for name, value in example.items() if name != "group"},
+        }
         for example in found["examples"]
     ]
     return {

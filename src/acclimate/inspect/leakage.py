@@ -11,6 +11,7 @@ from acclimate.files import check_report_file, write_json
 from acclimate.options import verb
 from acclimate.options.inspection import InspectLeakageOptions
 from acclimate.results import Measurements
+from acclimate.tasks.groups import shared_groups
 from acclimate.tasks.kinds import evaluation_texts, item_texts
 from acclimate.training.inputs import as_corpus
 from acclimate.training.task_kinds import open_task
@@ -25,7 +26,8 @@ def _inspect_leakage(options: InspectLeakageOptions) -> Measurements:
         per task and split, with the counts of :class:`acclimate.corpus.contamination.ContaminationReport`;
         ``examples``; ``digests`` of the flagged documents, for :meth:`acclimate.corpus.Corpus.without`; ``train``:
         the same for the train split of each task, where the two texts of a pair are searched as one text and a
-        question is represented by its passage; and ``rules``. Without a corpus only ``train`` and ``rules`` are
+        question is represented by its passage, with the number of groups that also occur there; and
+        ``rules``. Without a corpus only ``train`` and ``rules`` are
         present.
 
     Raises:
@@ -60,6 +62,7 @@ def _inspect_leakage(options: InspectLeakageOptions) -> Measurements:
     lines = [
         f"{row['task']}, {row['split']}: {row['found']:,} of {row['texts']:,} texts are in the {row['searched']}"
         f"{' split' if row['searched'] == 'train' else ''}"
+        + (f", and {row['groups_in_train']:,} of {row['groups']:,} {row['group_name']}s" if "groups" in row else "")
         for row in rows
     ]
     return Measurements(report, lines, "Dev and test texts that were found", rows)
@@ -72,5 +75,5 @@ def _search_train_split(task: Any, rules: MatchRules, progress: bool) -> dict[st
     evaluated = item_texts(task)
     train = evaluated.pop("train", [])
     found = find_contamination(train, evaluated, rules, progress=progress)
-    labels = {split: {"task": task.name, "split": split} for split in evaluated}
+    labels = {split: {"task": task.name, "split": split, **shared_groups(task, split)} for split in evaluated}
     return summarize_contamination(found.as_dict(), labels)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from acclimate.options.declaration import DATA, Option, option_fields, options
 from acclimate.options.numbers import SeedNumber
@@ -27,6 +27,26 @@ LabelColumn = Annotated[
 ]
 
 
+def join_names(value: Any) -> Any:
+    """Return a list of names as a text, which a study file or a command can hold."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+GroupColumn = Annotated[
+    str | None,
+    BeforeValidator(join_names),
+    Option(
+        "Column of what rows share that are not independent, such as patient, author or document.",
+        DATA,
+        default="document, or another certain name; the passage of a question",
+        more="Of several names, separated by commas, the first is used that the rows have. Rows of a group stay in "
+        "one split and are resampled together.",
+        study=False,
+        recorded=False,
+    ),
+]
+
+
 @options
 class LabelOptions:
     """How a task is read by verbs whose ``text_column`` is that of a corpus."""
@@ -34,6 +54,7 @@ class LabelOptions:
     _: KW_ONLY
     pair_column: PairColumn = None
     label_column: LabelColumn = None
+    group_column: GroupColumn = None
     split_seed: Annotated[
         SeedNumber,
         Option(

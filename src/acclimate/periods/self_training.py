@@ -220,7 +220,7 @@ class _Chain:
         for document in made.apply(documents, Context(progress=self.options.progress)):
             names = document.fields["label"]
             label = tuple(map(labels.index, names)) if isinstance(names, list) else labels.index(names)
-            new.append(replace(template, text=document.text, label=label, document=None))
+            new.append(replace(template, text=document.text, label=label, document=None, group=None))
         true = {example.text: example.label for example in self.dated.train.get(period, ())}
         known = [example.label == true[example.text] for example in new if example.text in true]
         right = float(np.mean(known)) if known else None

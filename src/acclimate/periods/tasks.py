@@ -20,7 +20,7 @@ from acclimate.options.periods import TemporalTaskOptions
 from acclimate.options.reading import default_task_name
 from acclimate.periods.decay import Column, TemporalReport
 from acclimate.records import fingerprint
-from acclimate.tasks.drawing import draw_rows
+from acclimate.tasks.drawing import draw_places, draw_rows, link_rows
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds import resolve_options
 from acclimate.tasks.readers import fold_text
@@ -141,7 +141,8 @@ def place_rows(options: Any) -> PlacedRows:
     if not placed:
         report.keep(1, 1, "row")  # raises
     own = [row for row, _ in placed]
-    columns = {key: getattr(reading, key) for key in ("text_column", "pair_column", "label_column", "task_kind")}
+    names = ("text_column", "pair_column", "label_column", "group_column", "task_kind")
+    columns = {key: getattr(reading, key) for key in names}
     task = load_task({"train": own, "test": own}, name=name, **columns)
     if len(task.train) != len(own) or len(task.test) != len(own):
         raise UserError(
@@ -174,13 +175,17 @@ def read_dated_task(options: TemporalTaskOptions, needed: int = 2) -> DatedTask:
             continue
         members.setdefault(period, []).append(example)
     train, test = dict[Period, list[Any]](), dict[Period, list[Any]]()
-    for period in report.keep(options.least, needed, "row"):
-        examples = members[period]
-        groups = [getattr(one, "document", None) or fold_text(kind.item_text(one)) for one in examples]
-        labels = [getattr(one, "places", (0,)) for one in examples]
-        drawn = set(draw_rows(groups, labels, {"test": options.test_share}, options.split_seed)["test"])
-        train[period] = [one for place, one in enumerate(examples) if place not in drawn]
-        test[period] = [one for place, one in enumerate(examples) if place in drawn]
+    kept = report.keep(options.least, needed, "row")
+    # One draw for all periods, each of whose classes keeps its share: a patient of several periods is not tested on by
+    # a model that has learned from another period.
+    every = [(period, one) for period in kept for one in members[period]]
+    links = link_rows([one for _, one in every], [fold_text(kind.item_text(one)) for _, one in every])
+    labels = [[(period.name, label) for label in getattr(one, "places", (0,)) or ("none",)] for period, one in every]
+    drawn = set(draw_rows(links, labels, {"test": options.test_share}, options.split_seed)["test"])
+    for period in kept:
+        examples = [(place, one) for place, (own, one) in enumerate(every) if own == period]
+        train[period] = [one for place, one in examples if place not in drawn]
+        test[period] = [one for place, one in examples if place in drawn]
         if not test[period] or not train[period]:
             raise UserError(
                 f"The {len(examples)} rows of the period {period.name} cannot be divided into train and test; raise "
@@ -193,8 +198,8 @@ def read_dated_task(options: TemporalTaskOptions, needed: int = 2) -> DatedTask:
 
 
 def sample(examples: Sequence[Any], count: int, seed: str) -> list[Any]:
-    """Return ``count`` of the examples at random, or all if there are fewer, in their order."""
-    drawn = random.Random(seed).sample(range(len(examples)), min(count, len(examples)))
+    """Return ``count`` of the examples at random, or all if there are fewer, in their order, of many groups."""
+    drawn = draw_places(examples, range(len(examples)), count, random.Random(seed))
     return [examples[place] for place in sorted(drawn)]
 
 

@@ -91,10 +91,12 @@ def _found_texts(row: ContaminatedTexts) -> str:
 
 
 def _contaminated_train_splits(results: StudyResults) -> list[str]:
-    """Warn of train splits that contain dev or test texts."""
+    """Warn of train splits that contain dev or test texts, or rows of their groups."""
     parts = []
     for split in results.contamination:
         for row in split.texts if split.train_of is not None else []:
+            if row.groups_in_train:
+                parts.append(f"rows of {row.shared_groups} of the {row.split} split of {row.task}")
             if row.found:
                 where = "" if split.train_of == row.task else f" (in {split.train_of}, its first task)"
                 parts.append(f"{_found_texts(row)}{where}")

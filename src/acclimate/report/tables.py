@@ -321,19 +321,22 @@ def corpus_contamination(results: StudyResults) -> Table:
 
 def train_contamination(results: StudyResults) -> Table:
     """Return how many dev and test texts of each task occur in the train splits that its models learn from."""
-    names = ["task", "split", "train split of", "texts", "short", "in train", "%", *MATCHES]
+    names = ["task", "split", "train split of", "texts", "short", "in train", "%", *MATCHES, "groups in train"]
     note = (
         "Distinct dev and test texts, and how many of them occur in the train split of their task, or of a task "
         "trained on before it. The two texts of a pair count as one, and a question counts as its passage. Matching "
         "rules as for corpora. Models train on these texts with a label (with few_shot on those that are drawn), and "
         "methods that read the text of the task adapt to them, so scores on them do not measure generalization. They "
-        "are not removed: train splits are used unchanged. A short text of fewer than eight words may match by chance."
+        "are not removed: train splits are used unchanged. A short text of fewer than eight words may match by "
+        "chance. Groups in train: documents, patients or passages of the split that also have rows in train; if "
+        "their names are numbers that start again in each file, this means nothing."
     )
     minor = ["train split of", "short", *MATCHES]
-    table = Table("Test texts in train splits", note, names, [False] * 3 + [True] * 7, minor=minor)
+    table = Table("Test texts in train splits", note, names, [False] * 3 + [True] * 7 + [False], minor=minor)
     for split in results.contamination:
         for row in split.texts if split.train_of is not None else []:
-            table.rows.append([Entry(row.task), Entry(row.split), Entry(split.train_of or ""), *_match_cells(row)])
+            cells = [*_match_cells(row), Entry(row.shared_groups)]
+            table.rows.append([Entry(row.task), Entry(row.split), Entry(split.train_of or ""), *cells])
     return table
 
 

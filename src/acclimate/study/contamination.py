@@ -62,6 +62,11 @@ class Contamination:
                     f"! the train split of {row.train_of} holds {format_count(texts, 'dev or test text')} of "
                     f"{row.texts[0].task}, with labels"
                 )
+            found += [
+                f"! the train split of {row.train_of} has rows of {counts.shared_groups} of its {counts.split} split"
+                for counts in row.texts
+                if counts.groups_in_train
+            ]
         return found
 
 
@@ -167,7 +172,7 @@ def _search_train_splits(
 ) -> Iterator[tuple[str, ContaminationRow | None]]:
     """Yield the name of each task that is trained on, with the findings in its train split (None as above)."""
     rules, seen = asdict(MatchRules()), set[str]()
-    for (home, name), train_of, train, evaluated in _train_splits(inputs):
+    for (home, name), train_of, train, evaluated, groups in _train_splits(inputs):
         identity = {
             "version": VERSION,
             "train": texts_fingerprint(train),
@@ -183,7 +188,7 @@ def _search_train_splits(
         if found is None:
             yield train_of, None
         else:
-            places = {split: {"task": name, "split": split} for split in evaluated}
+            places = {split: {"task": name, "split": split, **groups.get(split, {})} for split in evaluated}
             values = {"domain": home, "train_of": train_of, "rules": rules, **summarize_contamination(found, places)}
             yield train_of, ContaminationRow.from_dict(values)
 
@@ -221,11 +226,15 @@ def _evaluation_texts(inputs: StudyInputs) -> list[tuple[dict[str, str], list[st
     return found
 
 
-def _train_splits(inputs: StudyInputs) -> Iterator[tuple[tuple[str, str], str, list[str], dict[str, list[str]]]]:
-    """Yield (domain, name) of a task, the name of the task trained on, its train texts, and the evaluation texts.
+def _train_splits(
+    inputs: StudyInputs,
+) -> Iterator[tuple[tuple[str, str], str, list[str], dict[str, list[str]], dict[str, dict[str, Any]]]]:
+    """Yield (domain, name) of a task, the task trained on, its train texts, the evaluation texts, and shared groups.
 
-    The task trained on is the task itself or its ``first`` task; each pair of equal content is yielded once.
+    The task trained on is the task itself or its ``first`` task, whose groups have names of their own; each pair of
+    equal content is yielded once.
     """
+    from acclimate.tasks.groups import shared_groups
     from acclimate.tasks.kinds import item_texts
 
     seen: set[tuple[str, str]] = set()
@@ -239,4 +248,5 @@ def _train_splits(inputs: StudyInputs) -> Iterator[tuple[tuple[str, str], str, l
             seen.add(pair)
             train = (own if trained_on is task else item_texts(trained_on)).get("train")
             if train and evaluated:
-                yield place, place[1] if trained_on is task else trained_on.name, train, evaluated
+                groups = {split: shared_groups(task, split) for split in evaluated if trained_on is task}
+                yield place, place[1] if trained_on is task else trained_on.name, train, evaluated, groups

@@ -244,6 +244,7 @@ if TYPE_CHECKING:
         text_column: str | None
         pair_column: str | None
         label_column: str | None
+        group_column: str | None
         split_seed: int | None
         encoding: str | None
         task_kind: str | None

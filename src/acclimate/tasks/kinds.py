@@ -60,6 +60,13 @@ class LabelledTask(Protocol):
     def labels(self) -> list[str]:
         """The classes; empty if the task has no fixed set of answers."""
 
+    @property
+    def group_name(self) -> str:
+        """What a group of rows that are not independent is, in the singular."""
+
+    def groups(self, split: str = "test") -> tuple[int, ...] | None:
+        """Return the number of the group of each scored item; None if no group is known."""
+
     def fingerprint(self) -> str:
         """Return a hash of everything that can change a result."""
 

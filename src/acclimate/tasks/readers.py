@@ -9,6 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,6 +32,8 @@ from acclimate.corpus.opening import (
 from acclimate.corpus.readers import BLANK, read_batches, read_excel_rows, read_json_rows
 from acclimate.errors import DamagedFileError, UserError, first_line
 from acclimate.files import check_regular_file
+from acclimate.tasks.drawing import draw_places
+from acclimate.tasks.groups import number_groups
 
 SPLITS = {"train": ("train", "training"), "dev": ("dev", "validation", "valid", "val"), "test": ("test", "testing")}
 """The splits of a task, and the possible names of each."""
@@ -50,18 +53,42 @@ Row = tuple[str, dict[str, Any]]
 """The location of a row for messages (``file:line``), and its values by column."""
 
 
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Splits(ABC):
-    """A task, which is shown by its name, kind and sizes and not by all its texts."""
+    """A task, which is shown by its name, kind and sizes and not by all its texts.
+
+    Its rows have a ``group``, the name of what they share, or None; see :mod:`acclimate.tasks.groups`.
+    """
 
     task_kind: ClassVar[str]
     least_examples: ClassVar[int] = 1
     """Fewest train examples that can be learned from."""
 
+    group_name: str = "document"
+    """What a group is, in the singular."""
+
+    def scored_rows(self, split: str) -> Sequence[Any]:
+        """Return a row of each item of a split that is scored, in order."""
+        rows: Sequence[Any] = getattr(self, split)
+        return rows
+
+    def groups(self, split: str = "test") -> tuple[int, ...] | None:
+        """Return the number of the group of each item of a split that is scored, counted from zero.
+
+        Items of one group are not independent. An item whose group is not known is a group of its own; None if no
+        group is known.
+        """
+        return number_groups(getattr(row, "group", None) for row in self.scored_rows(split))
+
+    def grouping(self, split: str) -> dict[str, Any]:
+        """Return the groups of a split and their name, as arguments of a scoring."""
+        return {"groups": self.groups(split), "group_name": self.group_name}
+
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything in the task that can change a result.
 
-        That is the splits with their texts, labels and order as they were loaded, but not the name, the file format or
-        unused columns. It does not change if the files change later.
+        That is the splits with their texts, labels, groups and order as they were loaded, but not the name, the file
+        format or unused columns. It does not change if the files change later.
         """
         return self._fingerprint
 
@@ -71,7 +98,9 @@ class Splits(ABC):
         for split in SPLITS:
             digest.update(f"\n{split}\n".encode())
             for example in getattr(self, split):
-                digest.update(json.dumps(self._describe(example)).encode() + b"\n")
+                group = getattr(example, "group", None)
+                described = [*self._describe(example), *([] if group is None else [{"group": group}])]
+                digest.update(json.dumps(described).encode() + b"\n")
         return digest.hexdigest()
 
     def _describe_task(self) -> bytes:
@@ -83,14 +112,17 @@ class Splits(ABC):
         """Return everything in an example that can change a result."""
 
     def few_shot(self, count: int, seed: int) -> list[Any]:
-        """Draw ``count`` train examples, or all if there are fewer, in the order of the file.
+        """Draw ``count`` train examples, or all if there are fewer, from as many groups as possible.
+
+        Returns:
+            The examples in the order of the file.
 
         Raises:
             UserError: If ``count`` is too small.
         """
         self._check_few_shot(count)
         train: list[Any] = self.train  # type: ignore[attr-defined]
-        drawn = random.Random(f"{seed}").sample(range(len(train)), min(count, len(train)))
+        drawn = draw_places(train, range(len(train)), count, random.Random(f"{seed}"))
         return [train[place] for place in sorted(drawn)]
 
     def _check_few_shot(self, count: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, Resolve
 from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.probing import NumberProbe, Probe
 from acclimate.tasks.readers import SPLITS, Row, Splits, fold_text
-from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, select_columns
+from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Selected, Table, select_columns
 
 STRATA, MIN_STRATUM = 10, 20
 """Splits are drawn from groups of rows with similar targets: at most this many, and about this many rows at least."""
@@ -44,6 +44,8 @@ class Example:
     text: str
     text_pair: str | None
     target: float
+    group: str | None = None
+    """Name of what the row shares with others that are not independent of it."""
 
     @property
     def item(self) -> str:
@@ -81,7 +83,7 @@ class RegressionTask(Splits):
         """
         if negative:
             raise UserError(f"'{self.name}' has numbers as labels, so 'negative' does not apply; remove it.")
-        return RegressionScoring()
+        return RegressionScoring(**self.grouping(split))
 
 
 def read_number(value: Any) -> float | None:
@@ -118,38 +120,42 @@ def holds_numbers(rows: Sequence[Row], options: ReadingOptions) -> bool:
     return 2 * len(found) >= len(numbers) and not all(number.is_integer() for number in found)
 
 
-def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None, split_seed: int) -> RegressionTask:
+def build_task(name: str, selected: Selected, path: Path | None, split_seed: int) -> RegressionTask:
     """Check the rows of all splits, and draw missing splits from train.
 
     Args:
         name: Name of the task.
-        rows: The rows of each split, with the columns ``text``, ``label`` and perhaps ``text_pair``.
+        selected: The rows of each split, with the columns ``text``, ``label`` and perhaps ``text_pair``, and their
+            groups.
         path: Where the task is, if it is a file or folder.
         split_seed: Random seed of splits that are drawn.
 
     Raises:
         UserError: If a row cannot be used, which the message names, or all targets of train are equal.
     """
-    pair = any(row.get("text_pair") not in (None, "") for _, row in rows["train"])
-    examples = {split: [_read_example(where, row, pair) for where, row in rows[split]] for split in SPLITS}
+    pair = any(row.get("text_pair") not in (None, "") for _, row in selected.rows["train"])
+    examples = {
+        split: [_read_example(where, row, pair, selected.groups[where]) for where, row in selected.rows[split]]
+        for split in SPLITS
+    }
     if len({example.target for example in examples["train"]}) < 2:
         raise UserError(f"All train rows of the task '{name}' have the same number, so there is nothing to learn.")
     drawn = ""
     if not examples["test"]:
-        rule = "low and high numbers in proportion, equal texts in one split"
-        groups, strata = [example.item for example in examples["train"]], _strata(examples["train"])
-        drawn = draw_splits(examples, name, groups, strata, split_seed, items="rows", rule=rule)
-    return RegressionTask(name, examples["train"], examples["test"], examples["dev"], path, drawn)
+        rule, strata, what = "low and high numbers in proportion", _strata(examples["train"]), selected.group_name
+        drawn = draw_splits(examples, name, strata, split_seed, items="rows", group_name=what, rule=rule)
+    parts = (examples["train"], examples["test"], examples["dev"])
+    return RegressionTask(name, *parts, path, drawn, group_name=selected.group_name)
 
 
-def _read_example(where: str, row: dict[str, Any], pair: bool) -> Example:
+def _read_example(where: str, row: dict[str, Any], pair: bool, group: str | None) -> Example:
     parsed, target = parse_row(where, row, pair), read_number(row["label"])
     if target is None:
         raise UserError(
             f"{where}: the label must be a number up to {LARGEST:g}, not {row['label']!r:.40}; fix or remove the row, "
             "or give --task-kind classification if the labels are classes."
         )
-    return Example(parsed.text, parsed.second, target)
+    return Example(parsed.text, parsed.second, target, group)
 
 
 def _strata(examples: Sequence[Example]) -> list[list[int]]:

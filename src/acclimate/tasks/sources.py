@@ -12,13 +12,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from acclimate.corpus.csv_reader import TEXT_NAMES
 from acclimate.corpus.documents import table_rows
 from acclimate.corpus.opening import COLUMNAR, ENCODED, EXCEL, TABLES, detect_format
 from acclimate.errors import UserError, unknown_name_error, warn_once
 from acclimate.options.reading import ReadingOptions
+from acclimate.tasks.groups import find_grouping
 from acclimate.tasks.readers import (
     FORMATS,
     SPLITS,
@@ -63,6 +64,14 @@ Tables = dict[str, Table]
 """A table per split that exists."""
 
 
+class Selected(NamedTuple):
+    """The rows of all splits with columns of standard names, their groups by location, and what a group is."""
+
+    rows: dict[str, list[Row]]
+    groups: dict[str, str | None]
+    group_name: str
+
+
 def read_tables(source: Any, name: str, options: ReadingOptions) -> Tables:
     """Return the rows of each split with their own columns.
 
@@ -89,8 +98,8 @@ def read_tables(source: Any, name: str, options: ReadingOptions) -> Tables:
 
 def select_columns(
     tables: Tables, name: str, options: ReadingOptions, labels: Collection[str] = LABEL_NAMES
-) -> dict[str, list[Row]]:
-    """Return the rows of all splits, with the columns ``text``, ``label`` and perhaps ``text_pair``.
+) -> Selected:
+    """Return the rows of all splits, with the columns ``text``, ``label`` and perhaps ``text_pair``, and their groups.
 
     Args:
         tables: The rows as they were read.
@@ -101,10 +110,16 @@ def select_columns(
     Raises:
         UserError: If the columns cannot be determined.
     """
+    read = {split: tables[split].rows if split in tables else [] for split in SPLITS}
     rows = tables["train"].rows
     names = dict.fromkeys(column for _, row in rows for column in row)
     chosen = choose_columns(names, options, name, rows[0][0], labels)
-    return {split: _rename(tables[split], chosen) if split in tables else [] for split in SPLITS}
+    grouping = find_grouping(name, read, options.group_column, chosen.values())
+    return Selected(
+        {split: _rename(tables[split], chosen) if split in tables else [] for split in SPLITS},
+        {where: grouping.of(row) for found in read.values() for where, row in found},
+        grouping.name,
+    )
 
 
 def _divide(table: Table, name: str) -> Tables:

@@ -13,19 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.tasks.classification.data import Example, Task
-from acclimate.tasks.drawing import draw_rows
-from acclimate.tasks.kinds import TaskKind, find_task_kind, load_task
+from acclimate.tasks.drawing import draw_rows, link_rows
+from acclimate.tasks.kinds import find_task_kind, load_task
 from acclimate.tasks.readers import SPLITS
 
 SUBSAMPLE_SEED = 0
 """Random seed of subsets: fixed, so that studies with the same limit have the same rows."""
+MIN_WHOLE_GROUPS = 5
+"""Groups of average size that a subset must have room for, if it is one of whole groups."""
 
 
 def replace_test_with_dev(task: Any) -> Any:
@@ -46,7 +44,7 @@ def cut_dev(task: Any, part: Literal["dev", "tune", "confirm"]) -> Any:
 
     The cut is drawn with a fixed seed and is the same for every run, whatever the order of the rows. Classes, types or
     low and high numbers keep their shares in both halves (:meth:`acclimate.tasks.kinds.TaskKind.strata`). Rows of the
-    same document, passage or text stay together. The other rows, those of the test split among them, become the dev
+    same group or text stay together. The other rows, those of the test split among them, become the dev
     split: nothing may select weights by it, but a search for contamination finds them.
 
     Args:
@@ -61,48 +59,27 @@ def cut_dev(task: Any, part: Literal["dev", "tune", "confirm"]) -> Any:
     if part == "dev":
         return replace(task, test=task.dev, dev=task.test)
     kind = find_task_kind(task)
-    drawn = draw_rows(_linked_rows(kind, task.dev), kind.strata(task.dev), {"confirm": 0.5}, SUBSAMPLE_SEED)
+    links = link_rows(task.dev, [kind.item_text(row) for row in task.dev])
+    drawn = draw_rows(links, kind.strata(task.dev), {"confirm": 0.5}, SUBSAMPLE_SEED)
     places = set(drawn["confirm"])
     halves = [[row for place, row in enumerate(task.dev) if (place in places) == wanted] for wanted in (False, True)]
     if not all(halves):
         raise UserError(
             f"The dev split of '{task.name}' cannot be cut into halves: its {len(task.dev)} rows are of one text or "
-            "document, or there are too few of each class; add more."
+            f"{task.group_name}, or there are too few of each class; add more."
         )
     chosen, others = reversed(halves) if part == "confirm" else halves
     return replace(task, test=chosen, dev=[*others, *task.test])
 
 
-def _linked_rows(kind: TaskKind, rows: Sequence[Any]) -> list[str]:
-    """Return what each row must stay together with: rows are linked by a document, an item or a text."""
-    texts = [kind.item_text(row) for row in rows]
-    keys: dict[tuple[str, Any], int] = {}
-    links = [
-        (place, keys.setdefault((name, value), len(rows) + len(keys)))
-        for place, row in enumerate(rows)
-        for name, value in (
-            ("text", texts[place]),
-            *((name, getattr(row, name, None)) for name in ("document", "item")),
-        )
-        if value is not None
-    ]
-    size = len(rows) + len(keys)
-    _, found = connected_components(
-        coo_array((np.ones(len(links)), np.transpose(links)), (size, size)), directed=False
-    )
-    # A group is named by its smallest text, so that its name does not depend on the order of the rows.
-    names: dict[int, str] = {}
-    for group, text in zip(found, texts, strict=False):
-        names[group] = min(names.get(group, text), text)
-    return [names[group] for group in found[: len(rows)]]
-
-
 def limit_splits(task: Any, *, train: int | None = None, dev: int | None = None, test: int | None = None) -> Any:
     """Return a task in which some splits are random subsets, drawn with a fixed seed, in the order of the file.
 
-    Classes are not balanced: a subset has about the class shares of the whole. Rows that are scored together (the
-    sentences of a document, the snippets of a BioASQ question) are drawn together, so a split can be slightly smaller
-    than its limit. The labels remain those of the whole task.
+    Classes are not balanced: a subset has about the class shares of the whole. Groups are drawn whole, and so are rows
+    that are scored together (the sentences of a document, the snippets of a BioASQ question), so a split can be
+    slightly smaller than its limit. Where fewer than five groups of average size fit, rows of all groups are drawn: a
+    few groups would say less about others than the same number of rows of many. The labels remain those of the whole
+    task.
 
     Args:
         task: A task of any kind.
@@ -123,11 +100,14 @@ def limit_splits(task: Any, *, train: int | None = None, dev: int | None = None,
 
 
 def _sample_rows(rows: Sequence[Any], count: int, split: str, name: str) -> list[Any]:
+    units: dict[Any, list[int]] = {}
     groups: dict[Any, list[int]] = {}
     for place, row in enumerate(rows):
-        whole = getattr(row, "document", None) or getattr(row, "item", None)
-        groups.setdefault(place if whole is None else whole, []).append(place)
-    order = list(groups.values())
+        unit = getattr(row, "document", None) or getattr(row, "item", None) or place
+        group = getattr(row, "group", None)
+        units.setdefault(unit, []).append(place)
+        groups.setdefault(("unit", unit) if group is None else group, []).append(place)
+    order = list((groups if count * len(groups) >= MIN_WHOLE_GROUPS * len(rows) else units).values())
     random.Random(f"{SUBSAMPLE_SEED}/limit/{split}").shuffle(order)
     kept: list[int] = []
     for group in order:
@@ -145,7 +125,8 @@ def repartition(task: Task | str | Path, ratio: float) -> Task:
     """Enlarge the test split of a task with its dev split and the first train rows of every class.
 
     From each class ``n = int(N_train * (1 - ratio) // n_classes)`` rows move from train to test, in the order of the
-    file; a class with at most ``n`` rows loses all, and a warning names it. The paper gives only the reason: the test
+    file; a class with at most ``n`` rows loses all, and a warning names it. Groups move as a whole, if all their rows
+    may move, so fewer rows can move from a task with groups. The paper gives only the reason: the test
     sets are too small to compare methods. The rule is that of its released data reader, and gives the sizes of the
     paper's Table 1 with a ratio of 0.9 for citation_intent, 0.7 for sciie and 0.5 for chemprot. Scores on such a split
     cannot be compared with scores on the original split.
@@ -169,15 +150,22 @@ def repartition(task: Task | str | Path, ratio: float) -> Task:
         raise UserError(f"The ratio of a re-partition must be above 0 and at most 1, not {ratio}.")
     # Floats as in the released code: exact fractions could differ by one row where the product is an integer.
     quota = int(len(task.train) * (1 - ratio) // len(task.labels))
-    seen: Counter[int | tuple[int, ...]] = Counter()
+    groups: dict[Any, Counter[Any]] = {}
+    for place, example in enumerate(task.train):
+        groups.setdefault(place if example.group is None else example.group, Counter())[example.label] += 1
+    left: Counter[Any] = Counter(dict.fromkeys(range(len(task.labels)), quota))
+    moving = set()
+    for group, labels in groups.items():
+        if all(count <= left[label] for label, count in labels.items()):
+            left.subtract(labels)
+            moving.add(group)
     kept: list[Example] = []
     moved: list[Example] = []
-    for example in task.train:
-        seen[example.label] += 1
-        (moved if seen[example.label] <= quota else kept).append(example)
-    left = {example.label for example in kept}
-    emptied = [label for number, label in enumerate(task.labels) if number not in left]
-    if len(left) < 2:
+    for place, example in enumerate(task.train):
+        (moved if (place if example.group is None else example.group) in moving else kept).append(example)
+    remaining = {example.label for example in kept}
+    emptied = [label for number, label in enumerate(task.labels) if number not in remaining]
+    if len(remaining) < 2:
         raise UserError(
             f"Re-partitioning '{task.name}' with {ratio} moves {quota} rows of each class and leaves fewer than two "
             "classes to learn; give a ratio closer to 1."

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from acclimate.corpus.sources import is_hub_name, load_hub, parse_hub_name
-from acclimate.errors import UserError
+from acclimate.errors import UserError, warn_once
 from acclimate.options.declaration import build
-from acclimate.options.reading import DEFAULT_READING, ReadingOptions, default_task_name, reading_names
+from acclimate.options.reading import DEFAULT_READING, ReadingOptions, default_task_name, join_names, reading_names
 from acclimate.registry import Registry
 
 
@@ -167,6 +167,7 @@ def load_task(
     text_column: str | None = None,
     pair_column: str | None = None,
     label_column: str | None = None,
+    group_column: str | Sequence[str] | None = None,
     split_seed: int = 0,
     encoding: str | None = None,
     task_kind: str | None = None,
@@ -181,6 +182,11 @@ def load_task(
 
     Columns that are not named are those called ``text``, ``text_pair`` and ``label``; else those with another usual
     name, such as ``review`` or ``sentiment``, which is reported.
+
+    Rows of one group, such as a document, a patient or an author, are not independent: they stay in one split that is
+    drawn, and are resampled together. The group is in ``group_column``; else in a column with a name that is certain,
+    such as ``document`` or ``patient_id``, or in ids of sentences. Else the group of a question is its article or
+    passage, of multiple choice the context, of a query the relevant passage. See :mod:`acclimate.tasks.groups`.
 
     A classification task: each split is a ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` (also compressed), ``.parquet`` or
     ``.arrow`` file with the columns ``text``, ``label`` and, for pairs, ``text_pair``; other columns are ignored. The
@@ -216,6 +222,7 @@ def load_task(
         text_column: Column of the text.
         pair_column: Column of the second text of a pair.
         label_column: Column of the label.
+        group_column: Column of the group, or several names of which the first is used that exists.
         split_seed: Random seed of splits that are drawn.
         encoding: Encoding of CSV and TSV files that are not UTF-8.
         task_kind: Name of the kind; by default the files and columns show it.
@@ -231,13 +238,27 @@ def load_task(
         text_column=text_column,
         pair_column=pair_column,
         label_column=label_column,
+        group_column=join_names(group_column),
         split_seed=split_seed,
         encoding=encoding,
         task_kind=task_kind,
     )
+    task = _read_task(source, name, options)
+    from acclimate.tasks.groups import describe_groups  # the kinds of tasks import this module
+
+    for line in describe_groups(task, find_task_kind(task).texts):
+        warn_once(line)
+    return task
+
+
+def _read_task(source: Any, name: str | None, options: ReadingOptions) -> Any:
     every = [TASK_KINDS.lookup(kind)() for kind in TASK_KINDS.names()]
     fallback = next(kind for kind in every if kind.fallback)
-    kinds = [TASK_KINDS.lookup(task_kind)()] if task_kind else [kind for kind in every if not kind.fallback]
+    kinds = (
+        [TASK_KINDS.lookup(options.task_kind)()]
+        if options.task_kind
+        else [kind for kind in every if not kind.fallback]
+    )
     if is_hub_name(source):
         name, column = name or default_task_name(source), parse_hub_name(source)[3]
         options = replace(options, text_column=column) if column else options
@@ -255,7 +276,9 @@ def load_task(
         has_options = replace(options, task_kind=None) != DEFAULT_READING
         return own.read_source(source, name, options) if has_options or not is_folder else own.read(source, name)
     tables = fallback.open_tables(source, name, options)
-    found = next((kind for kind in kinds if task_kind or kind.matches_table(tables["train"].rows, options)), fallback)
+    found = next(
+        (kind for kind in kinds if options.task_kind or kind.matches_table(tables["train"].rows, options)), fallback
+    )
     return found.read_tables(tables, name, options, path)
 
 

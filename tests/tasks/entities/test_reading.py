@@ -92,7 +92,7 @@ def test_every_form_gives_the_same_entities(tmp_path):
     (tmp_path / "annotator.json").write_text(json.dumps(annotator))
     assert entities_of(load_task(tmp_path / "annotator.json"))[0] == SPANS
     (tmp_path / "export.json").write_text(json.dumps([EXPORT] * 3))
-    with pytest.raises(UserError, match=r"its 3 train sentences form 1 group \(every type .* equal texts"):
+    with pytest.raises(UserError, match=r"its 3 train sentences form 1 group \(equal texts"):
         load_task(tmp_path / "export.json")
 
 
@@ -131,8 +131,8 @@ def test_files_of_columns(name, lines, scheme, tmp_path):
     expected = 1 if "gz" in name else 2  # without a blank line at its end, the two copies are one sentence
     assert (task.scheme, len(task.train), len(task.test)) == (scheme, expected, expected)
     assert entities_of(task)[0][:2] == SPANS
-    documents = ["1", "2"] if "DOCSTART" in lines else [None] * expected
-    assert [sentence.document for sentence in task.test] == documents
+    documents = ["test 1", "test 2"] if "DOCSTART" in lines else [None] * expected
+    assert [sentence.group for sentence in task.test] == documents
     assert (task.scoring().groups is not None) == ("DOCSTART" in lines)
     with pytest.raises(UserError, match="too few"):
         load_task(tmp_path / name)  # a file by itself is recognized, too
@@ -144,7 +144,7 @@ def test_one_mark_at_the_start_of_a_file_is_no_document(tmp_path):
         (tmp_path / "all.conll").write_text(start + body)
         task = load_task(tmp_path / "all.conll")
         assert (len(task.train), len(task.dev), len(task.test)) == (42, 6, 12)
-        assert {sentence.document for sentence in task.train} == {None}
+        assert {sentence.group for sentence in task.train} == {None}
 
 
 @each("places", [["train", "dev", "test"], ["."]])

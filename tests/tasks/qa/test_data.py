@@ -259,7 +259,10 @@ def test_splits_are_drawn_by_passage(count, passages, seed, has_dev):
     assert not any(read[one] & read[other] for one, other in pairs)
     assert len(task.train) + len(task.test) + (0 if has_dev else len(task.dev)) == count
     assert 0 < len(task.test) <= round(0.2 * count)
-    assert "all questions about a passage in one split" in task.drawn and f"seed {seed}" in task.drawn
+    assert (
+        "all questions of the same passage, and equal texts, in one split" in task.drawn
+        and f"seed {seed}" in task.drawn
+    )
 
 
 def test_snippets_of_a_question_are_drawn_together():

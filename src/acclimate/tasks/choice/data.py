@@ -15,6 +15,7 @@ from acclimate.evaluation.choice import ChoiceScoring
 from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.classification.labels import plain_value
 from acclimate.tasks.drawing import draw_splits
+from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.readers import LONE_SURROGATE, SPLITS, Row, Splits, fold_text
 from acclimate.tasks.sources import Table
 
@@ -58,6 +59,8 @@ class Item:
     """The passage that the question is about; may be empty."""
     continues: bool = False
     """Whether the choices continue the text of the question."""
+    group: str | None = None
+    """Name of what the item shares with others that are not independent of it: its context, or what that is in."""
 
     @property
     def text(self) -> str:
@@ -99,7 +102,7 @@ class ChoiceTask(Splits):
         """
         if negative:
             raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
-        return ChoiceScoring(tuple(len(item.choices) for item in getattr(self, split)))
+        return ChoiceScoring(tuple(len(item.choices) for item in getattr(self, split)), **self.grouping(split))
 
 
 class Columns(NamedTuple):
@@ -298,13 +301,17 @@ def read_choices(tables: Mapping[str, Table], name: str, options: ReadingOptions
     wrong: list[str] = []
     parsed = {split: _parse(found, columns, wrong) for split, found in rows.items()}
     answer, reading = _choose_answers(parsed, columns.answers)
+    taken = (columns.question, columns.context, answer, *columns.choices)
+    grouping = find_grouping(name, rows, options.group_column, taken)
+    if not grouping.column and columns.context:
+        grouping = Grouping(columns.context, "context")
     for split in ("dev", "test"):
         if parsed[split] and all(_value(row, answer).casefold() in HIDDEN for _, row, _ in parsed[split]):
             warn_once(f"The {split} split of '{name}' is not used: its answers are hidden.")
             parsed[split] = []
     continues = any(column.lower().startswith(ENDINGS) for column in columns.choices)
     splits = {
-        split: _make_items(found, columns, answer, READINGS[reading], continues, wrong)
+        split: _make_items(found, columns, answer, READINGS[reading], continues, wrong, grouping)
         for split, found in parsed.items()
     }
     if wrong:
@@ -319,10 +326,10 @@ def read_choices(tables: Mapping[str, Table], name: str, options: ReadingOptions
     _report(name, columns, answer, reading, names, parsed)
     drawn = ""
     if not splits["test"]:
-        groups, positions = [item.item for item in splits["train"]], [[item.answer] for item in splits["train"]]
-        rule = "correct positions in proportion, questions on the same passage in one split"
-        drawn = draw_splits(splits, name, groups, positions, options.split_seed, items="rows", rule=rule)
-    return ChoiceTask(name, splits["train"], splits["test"], splits["dev"], path, drawn)
+        positions, rule = [[item.answer] for item in splits["train"]], "correct positions in proportion"
+        seed, what = options.split_seed, grouping.name
+        drawn = draw_splits(splits, name, positions, seed, items="rows", group_name=what, rule=rule)
+    return ChoiceTask(name, splits["train"], splits["test"], splits["dev"], path, drawn, group_name=grouping.name)
 
 
 Parsed = tuple[str, Mapping[str, Any], Choices]
@@ -372,7 +379,13 @@ def _choose_answers(parsed: Mapping[str, Sequence[Parsed]], candidates: Sequence
 
 
 def _make_items(
-    parsed: Iterable[Parsed], columns: Columns, answer: str, read: Answer, continues: bool, wrong: list[str]
+    parsed: Iterable[Parsed],
+    columns: Columns,
+    answer: str,
+    read: Answer,
+    continues: bool,
+    wrong: list[str],
+    grouping: Grouping,
 ) -> list[Item]:
     """Return the items of a split; add rows without a usable answer to ``wrong``."""
     items = []
@@ -387,7 +400,8 @@ def _make_items(
         kept = [number for number, text in enumerate(choices.texts) if text]
         texts = tuple(choices.texts[number] for number in kept)
         context = _text(row.get(columns.context)) if columns.context else ""
-        items.append(Item(_text(row[columns.question]), texts, kept.index(place), context, continues))
+        group, question = grouping.of(row) or context or None, _text(row[columns.question])
+        items.append(Item(question, texts, kept.index(place), context, continues, group))
     return items
 
 

@@ -7,20 +7,19 @@ import logging
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
 from acclimate.tasks.classification.labels import label_name, leave_out_unlabelled, read_labels, similar_labels
-from acclimate.tasks.drawing import draw_splits
-from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, fold_text
-from acclimate.tasks.sources import COLUMNS
+from acclimate.tasks.drawing import Link, draw_places, draw_splits, link_rows
+from acclimate.tasks.groups import ID_PATTERNS, find_grouping, group_text
+from acclimate.tasks.readers import SPLITS, Splits, check_characters, fold_text
+from acclimate.tasks.sources import COLUMNS, Selected
 
 log = logging.getLogger(__name__)
-SENTENCE_ID = re.compile(r"(.+)_s\d+")
-"""Pattern of the ``id`` of the n-th sentence of a document, as in Hallmarks of Cancer: the document, ``_s`` and n."""
 MIN_CLASSES_TO_WARN = 20
 """With more classes than this, and fewer than two train rows per class, a warning says so."""
 WORD_TAG = re.compile(r"(?P<prefix>[BI])[-_.:/](?P<type>.+)")
@@ -38,14 +37,12 @@ class ParsedRow:
     document: str | None
 
 
-def build_task(
-    name: str, rows: Mapping[str, list[Row]], path: Path | None = None, split_seed: int | None = None
-) -> Task:
+def build_task(name: str, selected: Selected, path: Path | None = None, split_seed: int | None = None) -> Task:
     """Check the rows of all splits against each other and number the labels.
 
     Args:
         name: Name of the task.
-        rows: The rows of each split.
+        selected: The rows of each split, with their groups.
         path: Where the task is, if it is a file or folder.
         split_seed: Random seed with which a missing test split is drawn from train; if there is no dev split either,
             that is drawn as well. None makes a missing test split an error.
@@ -53,7 +50,7 @@ def build_task(
     Raises:
         UserError: If a row cannot be used, which the message names, or the labels cannot be learned.
     """
-    rows = leave_out_unlabelled(name, rows)
+    rows = leave_out_unlabelled(name, selected.rows)
     for split in ("train", "test") if split_seed is None else ("train",):
         if not rows[split]:
             raise UserError(f"The task '{name}' has no {split} rows.")
@@ -85,18 +82,33 @@ def build_task(
                     )
             places = tuple(sorted({numbers[label] for label in names}))
             document = row.document if has_documents else None
-            examples[split].append(Example(row.text, row.second, places if multi_label else places[0], document))
+            group = selected.groups[row.where]
+            examples[split].append(
+                Example(row.text, row.second, places if multi_label else places[0], document, group)
+            )
+    examples = _join_documents(examples)
     _warn_about_labels(name, labels, len(rows["train"]))
     drawn = ""
     if split_seed is not None and not examples["test"]:
-        train = examples["train"]
-        groups, classes = (
-            [example.document or example.item for example in train],
-            [example.places for example in train],
-        )
-        rule = "every class in proportion, equal texts in one split"
-        drawn = draw_splits(examples, name, groups, classes, split_seed, items="rows", rule=rule)
-    return Task(name, examples["train"], examples["test"], labels, examples["dev"], path, multi_label, drawn)
+        classes = [example.places for example in examples["train"]]
+        what, rule = selected.group_name, "every class in proportion"
+        drawn = draw_splits(examples, name, classes, split_seed, items="rows", group_name=what, rule=rule)
+    return Task(
+        *(name, examples["train"], examples["test"], labels, examples["dev"], path, multi_label, drawn),
+        group_name=selected.group_name,
+    )
+
+
+def _join_documents(examples: dict[str, list[Example]]) -> dict[str, list[Example]]:
+    """Return examples with the same group for all rows of a document, which are scored as one, if groups are known."""
+    every = [example for part in examples.values() for example in part]
+    if all(None in (example.document, example.group) or example.document == example.group for example in every):
+        return examples
+    names = link_rows([Link(example.group, example.document) for example in every])
+    known = (
+        None if example.group is example.document is None else name for example, name in zip(every, names, strict=True)
+    )
+    return {split: [replace(example, group=next(known)) for example in part] for split, part in examples.items()}
 
 
 def _refuse_tags_of_words(name: str, where: str, labels: Sequence[str]) -> None:
@@ -166,12 +178,14 @@ def parse_row(where: str, row: dict[str, Any], pair: bool) -> ParsedRow:
 
 
 def document_of(row: Mapping[str, Any]) -> str | None:
-    """Return the document of a row: its ``document``, else the one in its ``id`` (:data:`SENTENCE_ID`), else None."""
-    document = row.get("document")
-    if document not in (None, "") and document == document:  # NaN is missing, too
-        return str(document)
-    match = SENTENCE_ID.fullmatch(str(row.get("id", "")))
-    return match.group(1) if match else None
+    """Return the document of a row: its ``document``, else the one in its ``id``, else None."""
+    try:
+        if (document := group_text(row.get("document"))) is not None:
+            return document
+    except ValueError:
+        return None  # a list of something else
+    match = ID_PATTERNS[0].fullmatch(str(row.get("id", "")))
+    return match[1] if match else None
 
 
 def _sort_labels(labels: set[str]) -> list[str]:
@@ -195,7 +209,9 @@ class Example:
     label: int | tuple[int, ...]
     """Index of the label in :attr:`Task.labels`; in a multi-label task the indices of all, ascending."""
     document: str | None = None
-    """The document of the text, where a multi-label task is also scored per document."""
+    """The document of the text, where a multi-label task is also scored per document; it can be finer than a group."""
+    group: str | None = None
+    """Name of what the row shares with others that are not independent of it."""
 
     @property
     def item(self) -> str:
@@ -243,13 +259,13 @@ class Task(Splits):
             UserError: As :func:`acclimate.tasks.load_task`.
         """
         splits = {"train": train, "dev": dev, "test": test}
-        return build_task(
-            name,
-            {
-                split: [(f"{name}/{split}: row {number}", dict(row)) for number, row in enumerate(rows, 1)]
-                for split, rows in splits.items()
-            },
-        )
+        rows = {
+            split: [(f"{name}/{split}: row {number}", dict(row)) for number, row in enumerate(given, 1)]
+            for split, given in splits.items()
+        }
+        grouping = find_grouping(name, rows, taken=(*COLUMNS, "text_pair"))
+        groups = {where: grouping.of(row) for found in rows.values() for where, row in found}
+        return build_task(name, Selected(rows, groups, grouping.name))
 
     @property
     def is_pair(self) -> bool:
@@ -268,14 +284,15 @@ class Task(Splits):
                 empty list has that meaning.
         """
         if not self.multi_label:
-            return SingleLabel(self._numbers(negative or ()))
+            return SingleLabel(self._numbers(negative or ()), **self.grouping(split))
         if negative:
             raise UserError(f"'{self.name}' has lists of labels, so 'negative' does not apply; remove it.")
         documents = [example.document for example in getattr(self, split)]
         if None in documents:
-            return MultiLabel(len(self.labels))
+            return MultiLabel(len(self.labels), **self.grouping(split))
         order = {name: number for number, name in enumerate(dict.fromkeys(documents))}
-        return MultiLabel(len(self.labels), tuple(order[name] for name in documents))
+        numbers = tuple(order[name] for name in documents)
+        return MultiLabel(len(self.labels), numbers, **self.grouping(split))
 
     def _numbers(self, labels: Sequence[str]) -> tuple[int, ...]:
         numbers = set()
@@ -303,6 +320,8 @@ class Task(Splits):
     def few_shot(self, count: int, seed: int) -> list[Example]:
         """Draw ``count`` train examples of each class, or all of a class that has fewer, in the order of the file.
 
+        Those of a class are of as many groups as possible (:func:`acclimate.tasks.drawing.spread_groups`).
+
         In a multi-label task the examples without a label are a further class. An example that is drawn for several
         labels occurs once, so a label can have more than ``count`` examples.
 
@@ -317,5 +336,5 @@ class Task(Splits):
         kept: set[int] = set()
         for label, places in members.items():
             # Each class has its own generator, so that adding an example to one does not affect the draws of others.
-            kept.update(random.Random(f"{seed}/{label}").sample(places, min(count, len(places))))
+            kept.update(draw_places(self.train, places, count, random.Random(f"{seed}/{label}")))
         return [self.train[place] for place in sorted(kept)]

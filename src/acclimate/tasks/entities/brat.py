@@ -53,7 +53,7 @@ def read_brat(
                 parts += bool(match["between"])
                 spans.append(Entity(int(match["start"]), int(match["end"]), match["type"]))
                 shown.append(None if match["between"] else match["text"])
-            rows[split].append(RawSentence(str(file), text=text, spans=spans, shown=shown, document=str(file)))
+            rows[split].append(RawSentence(str(file), text=text, spans=spans, shown=shown, group=file.stem))
     if unused:
         warn_once(f"Lines of the task '{name}' that are not used, since they mark no entity: {unused:,}.")
     if parts:

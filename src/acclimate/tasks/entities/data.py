@@ -16,7 +16,7 @@ import regex
 
 from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.entities import EntityScoring
-from acclimate.tasks.drawing import draw_splits
+from acclimate.tasks.drawing import draw_splits, spread_groups
 from acclimate.tasks.entities.schemes import (
     OUTSIDE,
     TAG,
@@ -52,8 +52,8 @@ class Sentence:
     words: tuple[tuple[int, int], ...]
     """Start and end of each word in the text; a word without characters has equal ones."""
     entities: tuple[Entity, ...]
-    document: str | None = None
-    """The document of the sentence, where documents are known."""
+    group: str | None = None
+    """Name of what the sentence shares with others that are not independent of it, such as its document."""
 
     @property
     def item(self) -> str:
@@ -91,7 +91,7 @@ class EntityTask(Splits):
         return super()._describe_task() + json.dumps(self.labels).encode()
 
     def _describe(self, example: Sentence) -> list[Any]:
-        return [example.text, example.words, example.entities, example.document]
+        return [example.text, example.words, example.entities]
 
     @cached_property
     def known(self) -> frozenset[tuple[str, str]]:
@@ -110,20 +110,15 @@ class EntityTask(Splits):
         return [self.numbered(sentence, sentence.entities) for sentence in getattr(self, split)]
 
     def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> EntityScoring:
-        """Return how predictions for a split are scored: intervals are over its documents, if all are known.
+        """Return how predictions for a split are scored: intervals are over its groups, if any are known.
 
         Raises:
             UserError: If ``negative`` is given: words outside of entities are the negative class already.
         """
         if negative:
             raise UserError(f"'{self.name}' marks entities, so 'negative' does not apply; remove it.")
-        sentences: list[Sentence] = getattr(self, split)
         has_unseen = any(not entity[3] for found in self.gold(split) for entity in found)
-        names = [sentence.document for sentence in sentences]
-        if None in names or len(set(names)) < 2:
-            return EntityScoring(len(self.labels), has_unseen)
-        order = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        return EntityScoring(len(self.labels), has_unseen, groups=tuple(order[name] for name in names))
+        return EntityScoring(len(self.labels), has_unseen, **self.grouping(split))
 
     def few_shot(self, count: int, seed: int) -> list[Sentence]:
         """Draw train sentences until each type has ``count`` entities, or all of a type that has fewer.
@@ -137,6 +132,7 @@ class EntityTask(Splits):
         self._check_few_shot(count)
         order = list(range(len(self.train)))
         random.Random(f"{seed}").shuffle(order)
+        order = spread_groups(self.train, order)
         found: Counter[str] = Counter()
         kept = []
         frequency = Counter(entity.type for sentence in self.train for entity in sentence.entities)
@@ -160,11 +156,15 @@ class RawSentence:
     spans: Sequence[Entity] = ()
     shown: Sequence[str | None] = ()
     """The text of each span in the file, if it is there."""
-    document: str | None = None
+    group: str | None = None
 
 
 def build_task(
-    name: str, raw: Mapping[str, Sequence[RawSentence]], path: Path | None = None, split_seed: int = 0
+    name: str,
+    raw: Mapping[str, Sequence[RawSentence]],
+    path: Path | None = None,
+    split_seed: int = 0,
+    group_name: str = "document",
 ) -> EntityTask:
     """Check the sentences of all splits, find the scheme of their tags, and draw missing splits from train.
 
@@ -173,6 +173,7 @@ def build_task(
         raw: The sentences of each split that exists.
         path: Where the task is, if it is a file or folder.
         split_seed: Random seed of splits that are drawn.
+        group_name: What a group of sentences is.
 
     Raises:
         UserError: If a sentence cannot be used, which the message names, or train has no entities.
@@ -196,16 +197,15 @@ def build_task(
         raise UserError(f"No train sentence of the task '{name}' has an entity, so there is nothing to learn.")
     drawn = ""
     if "test" not in raw:
-        train = sentences["train"]
-        groups, has_documents = [row.document or row.item for row in train], train[0].document is not None
-        classes = [sorted({entity.type for entity in row.entities}) for row in train]
-        rule = f"every type in proportion, equal texts{', and documents,' * has_documents} in one split"
-        drawn = draw_splits(sentences, name, groups, classes, split_seed, items="sentences", rule=rule)
+        classes = [sorted({entity.type for entity in row.entities}) for row in sentences["train"]]
+        rule, what = "every type in proportion", group_name
+        drawn = draw_splits(sentences, name, classes, split_seed, items="sentences", group_name=what, rule=rule)
     later = sorted((types["dev"] | types["test"]) - types["train"])
     if later:
         log.warning("Types of the task '%s' that train does not have cannot be learned: %s.", name, ", ".join(later))
     labels = [*sorted(types["train"]), *later]
-    return EntityTask(name, sentences["train"], sentences["test"], labels, sentences["dev"], path, drawn, scheme)
+    parts = (sentences["train"], sentences["test"], labels, sentences["dev"])
+    return EntityTask(name, *parts, path, drawn, scheme, group_name=group_name)
 
 
 def _with_standard_tags(name: str, rows: dict[str, list[RawSentence]]) -> dict[str, list[RawSentence]]:
@@ -284,7 +284,7 @@ def _read_sentence(row: RawSentence, prefixed: bool) -> Sentence:
         if nothing := next((entity for entity in entities if not text[entity.start : entity.end].strip()), None):
             raise UserError(f"{row.where}: the words of an entity ('{nothing.type}') are empty; tag them O.")
     check_characters(row.where, text)
-    return Sentence(text, words, tuple(entities), row.document)
+    return Sentence(text, words, tuple(entities), row.group)
 
 
 def _trim(row: RawSentence, span: Entity) -> Entity:

@@ -19,11 +19,11 @@ from acclimate.corpus.csv_reader import TEXT_NAMES
 from acclimate.corpus.opening import COMPRESSIONS, decode_line, read_numbered_lines
 from acclimate.errors import DamagedFileError, UserError, warn_once
 from acclimate.options.reading import ReadingOptions
-from acclimate.tasks.classification.data import document_of
 from acclimate.tasks.classification.labels import plain_value
 from acclimate.tasks.entities.data import Entity, RawSentence
 from acclimate.tasks.entities.offsets import convert_offsets
 from acclimate.tasks.entities.schemes import OUTSIDE, is_tag
+from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.readers import SPLITS, Row, name_of_class
 from acclimate.tasks.sources import Table, match_splits
 
@@ -148,8 +148,10 @@ def _span_of(entry: Any) -> tuple[Any, Any, Any, Any] | None:
     return None
 
 
-def read_table(tables: Mapping[str, Table], name: str, options: ReadingOptions) -> dict[str, list[RawSentence]]:
-    """Read the sentences of tables.
+def read_table(
+    tables: Mapping[str, Table], name: str, options: ReadingOptions
+) -> tuple[dict[str, list[RawSentence]], str]:
+    """Read the sentences of tables; return them by split, and what their groups are.
 
     Args:
         tables: A table per split.
@@ -173,24 +175,34 @@ def read_table(tables: Mapping[str, Table], name: str, options: ReadingOptions) 
         what = "words and tags" if columns.form in ("tags", "words") else "text and entities"
         per_row = f", a word per row, and sentences in '{columns.sentence}'" if columns.sentence else ""
         warn_once(f"The task '{name}' has its {what} in '{columns.text}' and '{columns.marks}'{per_row}.")
+    is_export = columns.form == "export"  # whose columns are within the data
+    fields = {
+        split: [
+            (where, {**row, **row["data"]} if is_export and isinstance(row.get("data"), Mapping) else row)
+            for where, row in table.rows
+        ]
+        for split, table in tables.items()
+    }
+    taken = () if is_export else (columns.text, columns.marks)
+    grouping = find_grouping(name, fields, options.group_column, taken)
     skipped: Counter[str] = Counter()
     read: dict[str, list[RawSentence]] = {}
     for split, table in tables.items():
         if columns.form == "words":
-            read[split] = _join_words(table.rows, columns)
+            read[split] = _join_words(table.rows, columns, grouping)
             continue
         classes = table.class_names(columns.marks)
         read[split] = [
-            sentence
-            for where, row in table.rows
+            replace(sentence, group=grouping.of(own))
+            for (where, row), (_, own) in zip(table.rows, fields[split], strict=True)
             if (sentence := _read_row(where, row, columns, classes, skipped)) is not None
         ]
     for why, count in skipped.items():
         log.warning("Rows of the task '%s' that are not used, since %s: %d.", name, why, count)
-    return convert_offsets(name, read)
+    return convert_offsets(name, read), grouping.name
 
 
-def _join_words(rows: Sequence[Row], columns: Columns) -> list[RawSentence]:
+def _join_words(rows: Sequence[Row], columns: Columns, grouping: Grouping) -> list[RawSentence]:
     """Return the sentences of rows with a word each; a row without a number continues the sentence before it.
 
     Raises:
@@ -205,11 +217,11 @@ def _join_words(rows: Sequence[Row], columns: Columns) -> list[RawSentence]:
         if not isinstance(tag := row.get(columns.marks), str) or not is_tag(tag.strip()):
             raise UserError(f"{where}: '{columns.marks}' is {tag!r:.40}, which is no tag such as B-PER; correct it.")
         word = row.get(columns.text)
-        numbered.append((number, where, "" if word is None else str(word), tag, document_of(row)))
+        numbered.append((number, where, "" if word is None else str(word), tag, grouping.of(row)))
     sentences = []
     for _, group in groupby(numbered, key=lambda entry: entry[0]):
-        _, wheres, words, tags, documents = zip(*group, strict=True)
-        sentences.append(RawSentence(wheres[0], words, tags, document=documents[0]))
+        _, wheres, words, tags, groups = zip(*group, strict=True)
+        sentences.append(RawSentence(wheres[0], words, tags, group=groups[0]))
     return sentences
 
 
@@ -230,7 +242,7 @@ def _read_row(
         if column not in row:
             raise UserError(f"{where}: no column '{column}'. The columns are: {', '.join(map(str, row)) or 'none'}.")
     if columns.form == "spans":
-        return _read_spans(where, row[columns.text], row[columns.marks], document_of(row))
+        return _read_spans(where, row[columns.text], row[columns.marks])
     words, tags = _list(row[columns.text]), _list(row[columns.marks])
     if len(words) != len(tags):
         raise UserError(f"{where}: {len(words)} words have {len(tags)} tags; give each word one.")
@@ -240,10 +252,10 @@ def _read_row(
         if not isinstance(word, str) or not isinstance(tag, str):
             hint = "; give the tags names" if isinstance(tag, int) else ""
             raise UserError(f"{where}: the word {word!r:.40} with the tag {tag!r:.40}: both must be strings{hint}.")
-    return RawSentence(where, words, tags, document=document_of(row))
+    return RawSentence(where, words, tags)
 
 
-def _read_spans(where: str, text: Any, value: Any, document: str | None) -> RawSentence:
+def _read_spans(where: str, text: Any, value: Any) -> RawSentence:
     if not isinstance(text, str):
         raise UserError(f"{where}: the text must be a string, not {text!r:.40}.")
     spans, texts = [], []
@@ -257,7 +269,7 @@ def _read_spans(where: str, text: Any, value: Any, document: str | None) -> RawS
         start, end, _, shown = found
         spans.append(Entity(start, end, label.strip()))
         texts.append(shown if isinstance(shown, str) else None)
-    return RawSentence(where, text=text, spans=spans, shown=texts, document=document)
+    return RawSentence(where, text=text, spans=spans, shown=texts)
 
 
 def _read_export(where: str, row: Mapping[str, Any], skipped: Counter[str]) -> RawSentence | None:
@@ -281,7 +293,7 @@ def _read_export(where: str, row: Mapping[str, Any], skipped: Counter[str]) -> R
     if len(given) > 1:
         skipped["only the first annotation of a text is used (further ones)"] += len(given) - 1
     results = [entry for entry in _list(given[0].get("result")) if _span_of(entry) is not None]
-    return _read_spans(where, text, results, document_of(row))
+    return _read_spans(where, text, results)
 
 
 def find_column_files(folder: Path) -> dict[str, list[Path]]:
@@ -331,11 +343,16 @@ def holds_columns(path: Path, *, quick: bool = False) -> bool:
     return prefixed > 0 and outside > 0
 
 
-def read_columns(path: Path, encoding: str | None = None) -> list[RawSentence]:
+def read_columns(path: Path, encoding: str | None = None, prefix: str = "") -> list[RawSentence]:
     """Read a file with a word per line: the first column is the word, the last its tag; others are not used.
 
     A blank line ends a sentence, and ``-DOCSTART-`` begins a document; a single one separates nothing. Columns are
     separated by tabs if a line has any, else by blanks. Lines that start with ``#`` and have no tag are comments.
+
+    Args:
+        path: The file.
+        encoding: Its encoding; None for UTF-8.
+        prefix: Begin of the names of its documents, which are numbers in each file.
 
     Raises:
         UserError: If a line has fewer than two columns, or the file cannot be read.
@@ -347,8 +364,8 @@ def read_columns(path: Path, encoding: str | None = None) -> list[RawSentence]:
 
     def finish() -> None:
         if words:
-            document = str(documents) if documents else None
-            sentences.append(RawSentence(f"{path}:{first}", tuple(words), tuple(tags), document=document))
+            group = f"{prefix}{documents}" if documents else None
+            sentences.append(RawSentence(f"{path}:{first}", tuple(words), tuple(tags), group=group))
         words.clear()
         tags.clear()
 
@@ -367,7 +384,7 @@ def read_columns(path: Path, encoding: str | None = None) -> list[RawSentence]:
         tags.append(fields[-1])
     finish()
     if documents == 1:  # every exporter writes one mark, at the start
-        return [replace(sentence, document=None) for sentence in sentences]
+        return [replace(sentence, group=None) for sentence in sentences]
     return sentences
 
 

@@ -307,7 +307,7 @@ class Entities(TaskKind):
         Raises:
             UserError: If a column is named, since columns have no names here, or a file cannot be used.
         """
-        if options.text_column or options.pair_column or options.label_column:
+        if options.text_column or options.pair_column or options.label_column or options.group_column:
             return super().read_source(source, name, options)  # raises
         path = Path(source)
         if path.is_dir() and (found := find_brat_files(path)):
@@ -316,7 +316,7 @@ class Entities(TaskKind):
             )
         files = find_column_files(path) if path.is_dir() else {"train": [path]}
         raw = {
-            split: [row for file in found for row in read_columns(file, options.encoding)]
+            split: [row for file in found for row in read_columns(file, options.encoding, f"{split} ")]
             for split, found in files.items()
         }
         return build_task(name, raw, path, options.split_seed)
@@ -329,7 +329,8 @@ class Entities(TaskKind):
         self, tables: dict[str, Table], name: str, options: ReadingOptions, path: Path | None
     ) -> EntityTask:
         """Read the task."""
-        return build_task(name, read_table(tables, name, options), path, options.split_seed)
+        sentences, group_name = read_table(tables, name, options)
+        return build_task(name, sentences, path, options.split_seed, group_name)
 
     def is_model_of(self, path: str | Path, task: EntityTask) -> bool:
         """Return whether a checkpoint is a model of the tags of the task, in their order."""

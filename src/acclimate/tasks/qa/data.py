@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,8 +16,9 @@ from acclimate.corpus.readers import holds_rows, read_json
 from acclimate.errors import DamagedFileError, UserError
 from acclimate.evaluation.qa import QAScoring
 from acclimate.options.reading import DEFAULT_READING, default_task_name
-from acclimate.tasks.drawing import draw_splits
-from acclimate.tasks.readers import SPLITS, Splits, check_characters, find_split_files, read_rows
+from acclimate.tasks.drawing import Link, draw_splits, link_rows
+from acclimate.tasks.groups import Grouping, find_grouping, group_text
+from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, find_split_files, read_rows
 from acclimate.tasks.sources import ENDINGS, read_tables
 from acclimate.training.task_kinds import check_task_folder
 
@@ -45,6 +46,8 @@ class Question:
     text: str
     passage: str
     answers: tuple[Answer, ...]
+    group: str | None = None
+    """Name of what the question shares with others that are not independent of it: its passage, or what that is in."""
 
     @property
     def item(self) -> str:
@@ -80,8 +83,14 @@ class QATask(Splits):
         Raises:
             UserError: As :func:`load_qa`.
         """
-        made = {split: read_squad(value, f"{name}/{split}") for split, value in (("train", train), ("test", test))}
-        return cls(name, made["train"], made["test"], read_squad(dev, f"{name}/dev") if dev else [])
+        given = {"train": train, "test": test, **({"dev": dev} if dev else {})}
+        made, what = _read_splits(given, name, {split: f"{name}/{split}" for split in given})
+        return cls(name, made["train"], made["test"], made.get("dev", []), group_name=what)
+
+    def scored_rows(self, split: str) -> list[Question]:
+        """Return the first question of each item, in the order of :func:`group_by_item`."""
+        questions: list[Question] = getattr(self, split)
+        return [questions[places[0]] for places in group_by_item(questions).values()]
 
     def _describe_task(self) -> bytes:
         return b"questions"
@@ -98,7 +107,7 @@ class QATask(Splits):
         """
         if negative:
             raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
-        return QAScoring()
+        return QAScoring(**self.grouping(split))
 
 
 def group_by_item(questions: Iterable[Question]) -> dict[str, list[int]]:
@@ -117,13 +126,20 @@ def gold_answers(questions: Sequence[Question]) -> list[list[str]]:
     ]
 
 
-def load_qa(source: Any, *, name: str | None = None, split_seed: int = 0, encoding: str | None = None) -> QATask:
+def load_qa(
+    source: Any,
+    *,
+    name: str | None = None,
+    split_seed: int = 0,
+    encoding: str | None = None,
+    group_column: str | None = None,
+) -> QATask:
     """Read questions about passages: a folder with a file per split, one file, or an object.
 
     A split is a ``.json`` file (or ``.json.gz``) as in SQuAD v1.1, or a table, JSON lines, or rows in memory with the
     columns that ``datasets`` gives SQuAD: ``id``, ``context``, ``question`` and ``answers``. Without a test split,
     about 20% of the train questions are drawn for test, and without a dev split as well, 10% for dev; all questions
-    about a passage stay in one split, and so do the snippets of a BioASQ question.
+    about an article or a passage stay in one split, and so do the snippets of a BioASQ question.
 
     Whitespace around an answer is stripped. An answer that is not at its ``answer_start`` is located by its text if
     that occurs exactly once in the passage; a warning gives the number of such answers.
@@ -133,6 +149,8 @@ def load_qa(source: Any, *, name: str | None = None, split_seed: int = 0, encodi
         name: Name of the task; by default the name of the folder or file.
         split_seed: Random seed of splits that are drawn.
         encoding: Encoding of files that are not UTF-8.
+        group_column: Key of a question, a paragraph or an article that names what they share, such as its patient; by
+            default a certain name such as ``document_id``, else the title of the article, else the passage.
 
     Raises:
         UserError: If a file cannot be parsed, a question or an answer cannot be used, or there are too few passages to
@@ -140,40 +158,59 @@ def load_qa(source: Any, *, name: str | None = None, split_seed: int = 0, encodi
     """
     path = Path(source) if isinstance(source, str | Path) else None
     name = name or (default_task_name(path.resolve()) if path else "task")
-    read = {}
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
     if path is not None and not path.is_file():
         check_task_folder(path)
         files = {split: find_split_files(path, split, required=False) for split in SPLITS}
         if not files["train"]:
             find_split_files(path, "train")  # raises
-        read = {split: read_squad(_load(found, encoding), str(found[0])) for split, found in files.items() if found}
+        values = {split: _load(found, encoding) for split, found in files.items() if found}
+        places = {split: str(found[0]) for split, found in files.items() if found}
     elif path is not None:
-        read = {"train": read_squad(_load([path], encoding), str(path))}
+        values, places = {"train": _load([path], encoding)}, {"train": str(path)}
     else:
         for split, table in read_tables(source, name, DEFAULT_READING).items():
-            read[split] = read_squad(_as_squad([row for _, row in table.rows]), f"{name}/{split}")
+            values[split], places[split] = _as_squad([row for _, row in table.rows]), f"{name}/{split}"
+    read, what = _read_splits(values, name, places, group_column)
     drawn = ""
     if "test" not in read:
-        groups = _group_passages(read["train"])
-        shortage = f"its {len(set(groups))} passages are too few, or some have too many questions, to draw one"
-        rule, labels = "all questions about a passage in one split", [()] * len(groups)
-        drawn = draw_splits(read, name, groups, labels, split_seed, items="questions", rule=rule, shortage=shortage)
-    return QATask(name, read["train"], read["test"], read.get("dev", []), path, drawn)
+        labels = [()] * len(read["train"])
+        drawn = draw_splits(read, name, labels, split_seed, items="questions", group_name=what)
+    return QATask(name, read["train"], read["test"], read.get("dev", []), path, drawn, group_name=what)
 
 
-def _group_passages(questions: Sequence[Question]) -> list[str]:
-    """Return for each question the first passage of those that are connected by passages or items."""
-    parent: dict[str, str] = {}
+def _read_splits(
+    values: Mapping[str, Any], name: str, places: Mapping[str, str], group_column: str | None = None
+) -> tuple[dict[str, list[Question]], str]:
+    """Read splits in the structure of SQuAD; return questions with their groups, and what a group is.
 
-    def root(key: str) -> str:
-        while parent.setdefault(key, key) != key:
-            key = parent[key]
-        return key
+    The group is the one that the user named or that has a certain name, else the article if there are several, else
+    the passage. Groups that share a BioASQ question are one, since that is scored as one item.
 
-    for question in questions:
-        first, second = sorted((root(f"passage {question.passage}"), root(f"question {question.item}")))
-        parent[second] = first
-    return [root(f"passage {question.passage}") for question in questions]
+    Args:
+        values: The objects by split.
+        name: Name of the task.
+        places: The name of each object in messages.
+        group_column: Key of the group, if the user named one.
+    """
+    read = {split: _read_questions(value, places[split]) for split, value in values.items()}
+    rows = {split: own for split, (_, own) in read.items()}
+    grouping = find_grouping(name, rows, group_column, COLUMNS)
+    if not grouping.column:
+        titles = {group_text(row.get("title")) for _, row in rows["train"] if isinstance(row.get("title"), str)}
+        grouping = Grouping("title", "article") if len(titles) > 1 else Grouping(name="passage")
+    links = [
+        Link(grouping.of(row) or question.passage, f"{split} {question.item}")
+        for split, (questions, own) in read.items()
+        for question, (_, row) in zip(questions, own, strict=True)
+    ]
+    names = iter(link_rows(links))
+    grouped = {
+        split: [replace(question, group=group) for question, group in zip(questions, names, strict=False)]
+        for split, (questions, _) in read.items()
+    }
+    return grouped, grouping.name
 
 
 def holds_questions(source: Any) -> bool:
@@ -251,10 +288,16 @@ def read_squad(value: Any, where: str) -> list[Question]:
         UserError: If an entry cannot be used. The message names the paragraph (counted from one in the whole file) and
             the question.
     """
+    return _read_questions(value, where)[0]
+
+
+def _read_questions(value: Any, where: str) -> tuple[list[Question], list[Row]]:
+    """Return the questions, and for each the entries of its article, its paragraph and itself; see above."""
     questions: list[Question] = []
+    rows: list[Row] = []
     seen: set[str] = set()
     moved = 0
-    for number, paragraph in enumerate(_iter_paragraphs(value, where), 1):
+    for number, (article, paragraph) in enumerate(_iter_paragraphs(value, where), 1):
         passage = paragraph.get("context")
         if not isinstance(passage, str) or not passage.strip():
             raise UserError(f"{where}: paragraph {number}: 'context' must be a non-empty string.")
@@ -268,6 +311,7 @@ def read_squad(value: Any, where: str) -> list[Question]:
             seen.add(str(name))
             question, count = _parse_question(str(name), entry, passage, place)
             questions.append(question)
+            rows.append((place, {**article, **paragraph, **entry}))
             moved += count
     if not questions:
         raise UserError(f"'{where}' holds no questions.")
@@ -278,14 +322,16 @@ def read_squad(value: Any, where: str) -> list[Question]:
             moved,
             " was" if moved == 1 else "s were",
         )
-    return questions
+    return questions, rows
 
 
-def _iter_paragraphs(value: Any, where: str) -> Iterator[Mapping[str, Any]]:
+def _iter_paragraphs(value: Any, where: str) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield each paragraph with its article."""
     if not isinstance(value, Mapping):
         raise UserError(f"'{where}' is not in SQuAD format: it must be a JSON object with a list 'data'.")
     for article in _get_list(value, "data", where):
-        yield from _get_list(article, "paragraphs", where)
+        for paragraph in _get_list(article, "paragraphs", where):
+            yield article, paragraph
 
 
 def _get_list(holder: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:

@@ -220,7 +220,8 @@ class QuestionAnswering(TaskKind):
         """Read the task in any form; its columns have fixed names."""
         if options.text_column or options.pair_column or options.label_column:
             return super().read_source(source, name, options)  # raises
-        return load_qa(source, name=name, split_seed=options.split_seed, encoding=options.encoding)
+        seed, group = options.split_seed, options.group_column
+        return load_qa(source, name=name, split_seed=seed, encoding=options.encoding, group_column=group)
 
     def is_model_of(self, path: str | Path, task: QATask) -> bool:
         """Return whether a checkpoint has a trained head for questions."""

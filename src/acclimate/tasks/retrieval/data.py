@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from acclimate.errors import DamagedFileError, UserError, warn_once
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.drawing import draw_splits
+from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, fold_text, read_rows
 from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table
 
@@ -74,6 +75,8 @@ class Query:
     relevant: tuple[Passage, ...]
     negatives: tuple[str, ...] = ()
     margins: tuple[tuple[str, str, float], ...] = ()
+    group: str | None = None
+    """Name of what the query shares with others that are not independent of it: its source, or a relevant passage."""
 
     @property
     def item(self) -> str:
@@ -124,7 +127,7 @@ class RetrievalTask(Splits):
         """
         if negative:
             raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
-        return RetrievalScoring()
+        return RetrievalScoring(**self.grouping(split))
 
 
 def own_document(query: str, relevant: Collection[str], documents: Collection[str]) -> str | None:
@@ -141,16 +144,24 @@ def is_beir_folder(folder: Path) -> bool:
     return all(_find(folder, name) for name in (CORPUS, QUERIES)) and (folder / "qrels").is_dir()
 
 
-def read_beir(folder: Path, name: str) -> RetrievalTask:
+def read_beir(folder: Path, name: str, group_column: str | None = None) -> RetrievalTask:
     """Read a folder of ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/train.tsv``, ``dev.tsv`` and ``test.tsv``.
 
     Documents with grade 0 are not relevant. Train and dev may be missing; a model is then evaluated as it is.
 
+    The group of a query is in a column of its row or of the row of its relevant document. By default it is one with a
+    certain name; else the title, if documents are passages of articles; else the document itself.
+
+    Args:
+        folder: The folder.
+        name: Name of the task.
+        group_column: The column of the group, if the user named one.
+
     Raises:
         UserError: If a file is missing, a row cannot be used, or an id is duplicated or unknown.
     """
-    documents = _read_texts(_find(folder, CORPUS))
-    queries = _read_texts(_find(folder, QUERIES))
+    documents, sources = _read_texts(_find(folder, CORPUS))
+    queries, asked = _read_texts(_find(folder, QUERIES))
     for listed, texts in ((CORPUS, documents), (QUERIES, queries)):
         if not any(texts.values()):
             raise UserError(f"'{folder / listed}': no row has a text in 'text' or 'title'; add the texts.")
@@ -166,7 +177,24 @@ def read_beir(folder: Path, name: str) -> RetrievalTask:
     if not splits["test"]:
         raise UserError(f"'{folder / 'qrels'}' has no test.tsv with a relevant document; add the test split.")
     documents = {key: text for key, text in documents.items() if text}
-    task = RetrievalTask(name, splits["train"], splits["test"], documents, splits["dev"], folder)
+    titles = [row["title"] for _, row in sources.values() if row.get("title")]
+    columns = {
+        split: [(asked[query.id][0], {**sources[_source(query).id][1], **asked[query.id][1]}) for query in own]
+        for split, own in splits.items()
+    }
+    grouping = find_grouping(name, columns, group_column, ("_id", "id", "text", "title"))
+    if not grouping.column:
+        is_passage = 0 < 2 * len(set(titles)) <= len(titles)
+        grouping = Grouping("title", "article") if is_passage else Grouping(name="passage")
+    splits = {
+        split: [
+            replace(query, group=grouping.of(row) or _source(query).id)
+            for query, (_, row) in zip(own, columns[split], strict=True)
+        ]
+        for split, own in splits.items()
+    }
+    parts = (splits["train"], splits["test"], documents, splits["dev"])
+    task = RetrievalTask(name, *parts, folder, group_name=grouping.name)
     own = task.own_documents([*task.train, *task.dev, *task.test])
     if found := sum(key is not None for key in own):
         warn_once(
@@ -176,10 +204,16 @@ def read_beir(folder: Path, name: str) -> RetrievalTask:
     return task
 
 
-def _read_texts(file: Path | None) -> dict[str, str]:
-    """Return texts by id, each after its title if it has one; empty where there is neither."""
+def _source(query: Query) -> Passage:
+    """Return the most relevant document of a query; of equally relevant ones the first by text."""
+    return min(query.relevant, key=lambda passage: (-passage.grade, passage.text))
+
+
+def _read_texts(file: Path | None) -> tuple[dict[str, str], dict[str, Row]]:
+    """Return texts by id, each after its title if it has one and empty where there is neither, and their rows."""
     assert file is not None
     texts: dict[str, str] = {}
+    rows: dict[str, Row] = {}
     for where, row in read_rows(file):
         found, text, title = row.get("_id", row.get("id")), row.get("text"), row.get("title") or ""
         if found in (None, "") or not isinstance(text, str) or not isinstance(title, str):
@@ -188,7 +222,9 @@ def _read_texts(file: Path | None) -> dict[str, str]:
             raise UserError(f"{where}: the id '{found}' is duplicated; give each row its own.")
         check_characters(where, title, text)
         texts[str(found)] = f"{title}\n{text}".strip()
-    return texts
+        metadata = row["metadata"] if isinstance(row.get("metadata"), Mapping) else {}
+        rows[str(found)] = (where, {**metadata, **row})
+    return texts, rows
 
 
 def check_text(where: str, text: Any) -> str:
@@ -285,6 +321,8 @@ def pair_columns(names: Collection[str], options: ReadingOptions) -> dict[str, s
             columns = [name for name in columns if name.lower() != POSITIVE]
         if given[part] is not None:
             columns = [str(given[part])]
+        elif len(columns) == 2:  # the name of a document next to a passage
+            columns = [name for name in columns if name.lower() != "document"]
         if len(columns) == 1:
             found[part] = columns[0]
         elif part != "negative":
@@ -325,16 +363,20 @@ def read_pairs(
             + ", ".join(f"{part} in '{one}'" for part, one in columns.items())
             + "."
         )
+    read = {split: table.rows for split, table in tables.items()}
+    grouping = find_grouping(name, read, options.group_column, columns.values())
     texts: dict[str, str] = {}  # id by text
     splits = {}
     for split in SPLITS:
         found: dict[str, tuple[dict[str, Passage], list[str], list[tuple[str, str, float]]]] = {}
+        groups: dict[str, str | None] = {}
         for where, row in tables[split].rows if split in tables else ():
             parts = {part: check_text(f"{where}: '{column}'", row.get(column)) for part, column in columns.items()}
             for part in ("passage", "negative"):
                 if part in parts:
                     texts.setdefault(parts[part], f"d{len(texts)}")
             relevant, negatives, margins = found.setdefault(parts["query"], ({}, [], []))
+            groups.setdefault(parts["query"], grouping.of(row))
             key = texts[parts["passage"]]
             relevant[key] = Passage(key, parts["passage"])
             negatives += [parts["negative"]] if "negative" in parts else []
@@ -342,17 +384,22 @@ def read_pairs(
                 margins.append((parts["passage"], parts["negative"], _read_margin(where, row[MARGIN])))
         splits[split] = [
             Query(
-                f"{split}-{number}", query, tuple(relevant.values()), tuple(dict.fromkeys(negatives)), tuple(margins)
+                f"{split}-{number}",
+                query,
+                tuple(relevant.values()),
+                tuple(dict.fromkeys(negatives)),
+                tuple(margins),
+                groups[query] or min(passage.text for passage in relevant.values()),
             )
             for number, (query, (relevant, negatives, margins)) in enumerate(found.items())
         ]
+    what = grouping.name if grouping.column else "passage"
     drawn = ""
     if not splits["test"]:
-        groups = [query.relevant[0].id for query in splits["train"]]
-        rule, seed = "queries with the same passage in one split", options.split_seed
-        drawn = draw_splits(splits, name, groups, [[0]] * len(groups), seed, items="queries", rule=rule)
+        labels = [[0]] * len(splits["train"])
+        drawn = draw_splits(splits, name, labels, options.split_seed, items="queries", group_name=what)
     documents = {key: text for text, key in texts.items()}
-    return RetrievalTask(name, splits["train"], splits["test"], documents, splits["dev"], path, drawn)
+    return RetrievalTask(name, splits["train"], splits["test"], documents, splits["dev"], path, drawn, group_name=what)
 
 
 def _check_passages(columns: Mapping[str, str], rows: Sequence[Row]) -> None:

@@ -21,7 +21,7 @@ from acclimate.evaluation.embeddings import (
     import_sentence_transformers,
 )
 from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, retrieval_metrics
-from acclimate.options.reading import ReadingOptions
+from acclimate.options.reading import DEFAULT_READING, ReadingOptions
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.readers import Row
 from acclimate.tasks.retrieval.data import (
@@ -62,6 +62,12 @@ class Retrieval(TaskKind):
     def read(self, folder: Path, name: str) -> RetrievalTask:
         """Read the task."""
         return read_beir(folder, name)
+
+    def read_source(self, source: Any, name: str, options: ReadingOptions) -> RetrievalTask:
+        """Read the task, with the column of its groups; other columns have fixed names."""
+        if replace(options, group_column=None, task_kind=None) != DEFAULT_READING:
+            return super().read_source(source, name, options)  # raises
+        return read_beir(Path(source), name, options.group_column)
 
     def matches_table(self, rows: Sequence[Row], options: ReadingOptions) -> bool:
         """Return whether rows are pairs or triplets."""
