@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 
 import pytest
@@ -11,12 +12,17 @@ from typer.testing import CliRunner
 
 from acclimate import inspect_model
 from acclimate.cli import app
+from acclimate.corpus import tokenize
 from acclimate.errors import UserError
 from acclimate.inspect.model import estimate_memory
 from acclimate.models import attach
+from acclimate.training.method import lookup, names
 from tests.cases import each
+from tests.methods.test_contract import run
 from tests.models.test_encoders import SMALL
-from tests.tiny import VOCABULARY, save_tiny, tiny_model, tiny_tokenizer
+from tests.tiny import DECODERS, VOCABULARY, save_tiny, tiny_model, tiny_tokenizer
+
+adapt_module = importlib.import_module("acclimate.training.adapt")
 
 
 def test_a_decoder(tmp_path):
@@ -32,7 +38,8 @@ def test_a_decoder(tmp_path):
     assert report["checkpoint_dtype"] == "float32" and report["attention"]["used"] == "acclimate"
     assert report["gates"] == {"possible": True, "reason": "", "parts": ["H", "I", "O", "E"]}
     assert report["packing"]["possible"] and all(check["passed"] for check in report["checks"])
-    assert {"lm", "dga"} <= set(report["methods"]) and "mlm" not in report["methods"]
+    assert {"lm", "ewc"} <= set(report["methods"]) and "mlm" not in report["methods"]
+    assert "--dropout 0.1" in report["refused"]["dga"] and "--dropout 0.1" in " ".join(run.output.split())
     assert report["memory"]["training"]["full, AdamW"] == 16 * size and report["memory"]["length"] == 128
     for words in ("Qwen3ForCausalLM, a causal", "2 key heads", "texts that share a row", "8-bit AdamW"):
         assert words in " ".join(run.output.split())
@@ -72,3 +79,48 @@ def test_the_parameters_of_an_adapter_are_those_of_peft(kind):
     costs = memory["training"]
     assert costs["full, AdamW"] > costs["full, 8-bit AdamW"] and costs["LoRA"] > costs["QLoRA"]
     assert 0 < memory["checkpointed"] < memory["activations"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("mpnet", {}),
+        *(
+            pytest.param(kind, sizes, marks=pytest.mark.slow)
+            for kind, sizes in (
+                ("convbert", {"embedding_size": 32}),
+                ("albert", {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
+                ("lfm2", {}),
+                ("qwen3_5", {}),
+                ("phi3", {}),
+            )
+        ),
+    ],
+)
+def test_methods_are_listed_if_they_run_and_refused_before_any_work_if_not(kind, sizes, tmp_path, monkeypatch):
+    """Before the text is tokenized and a missing head is trained; a quick run has the methods that need heads."""
+    folder, quick = tmp_path / "model", kind == "mpnet"
+    if kind in DECODERS or kind == "albert":
+        save_tiny(kind, folder, **sizes)
+    else:
+        config = AutoConfig.for_model(kind, **{**SMALL, "vocab_size": len(VOCABULARY)}, **sizes)
+        AutoModelForMaskedLM.from_config(config).base_model.save_pretrained(folder)  # without a head
+        tiny_tokenizer().save_pretrained(folder)
+    report = inspect_model(folder)
+    works = []
+
+    def work(*args, **kwargs):
+        works.append(1)
+        return tokenize(*args, **kwargs)
+
+    monkeypatch.setattr(adapt_module, "tokenize", work)
+    of_kind = {name for name in names() if report["kind"] in lookup(name).kinds and lookup(name).trains}
+    assert of_kind == {name for name in (*report["methods"], *report["refused"]) if name != "none"}
+    assert not quick or {"dga", "das", "adapter", "tsdae"} <= set(report["refused"])
+    for name in sorted(of_kind & ({"dga", "adapter", "tsdae", "lm"} if quick else of_kind)):
+        works.clear()
+        try:
+            run(folder, name, tmp_path / name, steps=1, head_tokens=40)
+            assert name in report["methods"]
+        except UserError as error:
+            assert report["refused"].get(name) == str(error) and not works, name

@@ -263,6 +263,22 @@ class Chats:
         self.report.leave_out(self._place, reason)
 
 
+def check_chat_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that conversations can be written for a tokenizer.
+
+    Raises:
+        UserError: If it has no chat template, or is not fast.
+    """
+    if not tokenizer.chat_template:
+        raise UserError(
+            "The tokenizer of this model has no chat template, so conversations cannot be written as it expects them. "
+            "Use a model that was trained on conversations, set tokenizer.chat_template and save the tokenizer, or "
+            "give the answers as text with --replay."
+        )
+    if not tokenizer.is_fast:
+        raise UserError("Conversations need a fast tokenizer, which gives the position of each token in the text.")
+
+
 def tokenize_chats(
     chats: Chats, tokenizer: PreTrainedTokenizerBase, max_length: int, *, cache: str | Path | None = None
 ) -> TokenDataset:
@@ -285,14 +301,7 @@ def tokenize_chats(
         UserError: If the tokenizer has no chat template, the template hides where answers begin, or no conversation
             can be used.
     """
-    if not tokenizer.chat_template:
-        raise UserError(
-            "The tokenizer of this model has no chat template, so conversations cannot be written as it expects them. "
-            "Use a model that was trained on conversations, set tokenizer.chat_template and save the tokenizer, or "
-            "give the answers as text with --replay."
-        )
-    if not tokenizer.is_fast:
-        raise UserError("Conversations need a fast tokenizer, which gives the position of each token in the text.")
+    check_chat_tokenizer(tokenizer)
     settings = [_VERSION, chats.fingerprint, fingerprint_tokenizer(tokenizer), tokenizer.chat_template, max_length]
     key = blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
     rows = cached_rows(cache, key, lambda folder: _write(chats, tokenizer, max_length, folder, key))

@@ -13,6 +13,7 @@ from acclimate.device import choose_precision, to_device
 from acclimate.display import titled_table
 from acclimate.errors import UserError
 from acclimate.files import check_report_file, write_json
+from acclimate.model_kinds import ModelKind
 from acclimate.models import (
     PARTS,
     HeadLayer,
@@ -31,7 +32,7 @@ from acclimate.models.lora import AdapterSettings
 from acclimate.options import verb
 from acclimate.options.inspection import InspectModelOptions
 from acclimate.results import Measurements
-from acclimate.training.method import lookup, names
+from acclimate.training.method import get, lookup, names
 from acclimate.version import __version__
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def _inspect_model(options: InspectModelOptions) -> Measurements:
         with, the one that it runs, and why if they are the same; ``computation``: the faster implementations;
         ``checks``: each comparison with its largest relative difference and bound (see
         :class:`acclimate.models.families.Check`); ``gates``, ``packing`` and ``padding``: whether they are possible,
-        and why not; ``memory``: see :func:`estimate_memory`; ``methods``: the names of those for models of this kind.
+        and why not; ``memory``: see :func:`estimate_memory`; ``methods``: the names of those that can train it, and
+        ``refused``: why others for models of this kind cannot.
 
     Raises:
         UserError: If the model cannot be loaded, has weights that are not finite, or acclimate cannot run it.
@@ -98,7 +100,7 @@ def _inspect_model(options: InspectModelOptions) -> Measurements:
         "packing": _ability(probe, "packing"),
         "padding": _ability(probe, "padding"),
         "memory": estimate_memory(model, min(options.max_length, longest_text(model) or options.max_length)),
-        "methods": [name for name in names() if loaded.kind.name in lookup(name).kinds],
+        **_find_methods(model, layers, loaded.kind),
     }
     if options.out is not None:
         write_json(options.out, report)
@@ -117,6 +119,19 @@ inspect_model = verb(InspectModelOptions, _inspect_model)
 def _ability(probe: Probe, name: str) -> dict[str, Any]:
     reason = probe.obstacles.get(name, "")
     return {"possible": not reason, "reason": reason}
+
+
+def _find_methods(model: PreTrainedModel, layers: list[HeadLayer], kind: ModelKind) -> dict[str, Any]:
+    """Return the names of the methods that can train a model, and why others for its kind cannot."""
+    found = {}
+    for name in (name for name in names() if kind.name in lookup(name).kinds):
+        try:
+            get(name).check_model(model, layers)
+            found[name] = ""
+        except UserError as error:
+            found[name] = str(error)
+    refused = {name: reason for name, reason in found.items() if reason}
+    return {"methods": [name for name in found if name not in refused], "refused": refused}
 
 
 def _find_parts(model: PreTrainedModel, layers: list[HeadLayer]) -> list[str]:
@@ -203,6 +218,10 @@ def model_tables(report: dict[str, Any]) -> list[Table | str]:
         f"Padding: {_answer(report['padding'], 'yes')}",
         f"Methods: {', '.join(report['methods'])}",
     ]
+    reasons: dict[str, list[str]] = {}
+    for name, reason in report["refused"].items():
+        reasons.setdefault(reason, []).append(name)
+    lines += [f"Not {', '.join(refused)}: {reason}" for reason, refused in reasons.items()]
     checks = table("Compared with the model's own outputs", "check", "difference", "bound", "result")
     for check in report["checks"]:
         sign = "at least" if check["at_least"] else "at most"

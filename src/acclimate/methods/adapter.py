@@ -1,11 +1,14 @@
 """Language modelling with bottleneck adapters and a frozen model (Houlsby et al., ICML 2019)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from transformers import PreTrainedModel
+
 from acclimate.errors import check_positive
 from acclimate.methods import Method, register
-from acclimate.models import add_adapters
+from acclimate.models import HeadLayer, add_adapters, gate_units
 from acclimate.training.method import AdaptContext
 
 
@@ -40,6 +43,10 @@ class LMAdapter(Method):
     def __post_init__(self) -> None:
         """Validate the width."""
         check_positive(size=self.size)
+
+    def check_model(self, model: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
+        """Check that adapters can be inserted."""
+        gate_units(model, layers, ["O"])
 
     def prepare(self, run: AdaptContext) -> None:
         """Insert the adapters and freeze all other weights."""

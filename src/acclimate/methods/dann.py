@@ -63,6 +63,11 @@ class DomainAdversarial(LabelledMethod):
             raise UserError("lm_weight and task_weight are both 0, so only the adversary would be learned; set one.")
         self._terms: list[Objective | BatchObjective] = []  # set by `prepare`
 
+    def check(self, run: AdaptContext) -> None:
+        """Check the kind of the task."""
+        self.check_tasks([run.task])
+        super().check(run)
+
     def prepare(self, run: AdaptContext) -> None:
         """Tokenize the source examples and add both heads."""
         width = run.model.config.get_text_config().hidden_size

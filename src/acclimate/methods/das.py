@@ -63,11 +63,15 @@ class DAS(DGA):
         if not self.softmask and not self.contrast_weight:
             raise UserError("softmask=no with contrast_weight=0 leaves plain language modelling; use the method lm.")
 
-    def prepare(self, run: AdaptContext) -> None:
-        """Read the importance for what was learned before, or measure that for general knowledge."""
+    def check(self, run: AdaptContext) -> None:
+        """Check that weights are whole, and the model."""
         if run.sharded:
             raise UserError("Method 'das' measures importance after the training, on whole weights; remove fsdp.")
         self._past = run.carried.record("das", list[dict[str, Any]], [])
+        super().check(run)
+
+    def prepare(self, run: AdaptContext) -> None:
+        """Read the importance for what was learned before, or measure that for general knowledge."""
         if carried := run.carried.select(PREFIX, negative=False):
             self._continue(run, carried)
         elif self.general:

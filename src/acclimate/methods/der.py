@@ -25,7 +25,7 @@ from acclimate.objectives.vocabulary import cross_entropy
 from acclimate.records import Count, Record
 from acclimate.registry import Published, with_presets
 from acclimate.training.carried import share_memory
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import AdaptContext, check_single_process
 
 PREFIX = "der++/"
 """Beginning of the names of the carried tensors."""
@@ -178,13 +178,13 @@ class DarkExperience(Method):
         check_positive(memory=self.memory)
         if not self.alpha and not self.beta:
             raise UserError("alpha and beta are both 0, so kept texts are not used; use the method lm.")
-        self._kept: DrawKept | None = None  # set by `prepare`, as is their number by domain
+        self._kept: DrawKept | None = None  # set by `check`, as is their number by domain
         self._past: list[int] = []
 
-    def prepare(self, run: AdaptContext) -> None:
-        """Read the kept texts of earlier domains."""
-        if run.group.size > 1:
-            raise UserError("Method 'der++' runs in one process; start it without torchrun or accelerate.")
+    def check(self, run: AdaptContext) -> None:
+        """Check that there is one process, and read the kept texts of earlier domains."""
+        check_single_process(self.name, run)
+        super().check(run)
         past = run.carried.record("der++", _Kept)
         if past is None:
             run.say("DER++: no earlier domain, so no text is replayed.")

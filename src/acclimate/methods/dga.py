@@ -7,15 +7,16 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import BeforeValidator
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
-from acclimate.models import Part, UnitGroup
+from acclimate.models import HeadLayer, Part, UnitGroup, gate_units
 from acclimate.models.gates import parse_parts
 from acclimate.objectives import BatchObjective, GeneralKnowledgeContrast, LanguageModelling, Objective
 from acclimate.registry import Published, with_presets
 from acclimate.training.importance import measure_importance, summarize_importance
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import AdaptContext, check_dropout_masks
 from acclimate.updates import SoftMask, normalize_importance
 from acclimate.updates.importance import Reads
 
@@ -109,6 +110,12 @@ class DGA(Method):
             raise UserError("knowledge=domain has no effect with contrast_weight=0, which omits the contrastive loss.")
         self._mask: SoftMask | None = None  # this and the importance are set by `prepare`
         self._importance: dict[str, Tensor] | None = None
+
+    def check_model(self, model: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
+        """Check that the parts of the model can be gated, and that it has dropout if texts are contrasted."""
+        gate_units(model, layers, self.parts)
+        if self.contrast_weight:
+            check_dropout_masks(model)
 
     def prepare(self, run: AdaptContext) -> None:
         """Measure the importance of each unit on a sample of the domain text, or read it from the cache."""

@@ -64,12 +64,16 @@ class ElasticWeights(Method):
         self._pull: PullToStart | None = None  # set by `prepare`, as is the number of earlier domains
         self._domains = 0
 
-    def prepare(self, run: AdaptContext) -> None:
-        """Read what earlier domains left."""
+    def check(self, run: AdaptContext) -> None:
+        """Check that weights are whole."""
         if run.sharded:
             raise UserError(
                 "Method 'ewc' measures Fisher information after the training, on whole weights; remove fsdp."
             )
+        super().check(run)
+
+    def prepare(self, run: AdaptContext) -> None:
+        """Read what earlier domains left."""
         weights = dict(run.model.named_parameters())
         fisher = run.carried.select(FISHER, like=weights, negative=False)
         self._domains = run.carried.record("ewc", dict[str, Count], {}).get("domains", 0)

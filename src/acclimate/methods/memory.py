@@ -18,7 +18,7 @@ from acclimate.methods import Method, register
 from acclimate.models import encode, step_context
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective, Outputs, View
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import AdaptContext, check_single_process
 
 TOKENS_PER_ENTRY = 8
 """Tokens of text per entry, of which a masked model predicts about one in seven."""
@@ -156,11 +156,14 @@ class Memory(Method):
         self._datastore: Datastore | None = None  # set by `prepare`
         self._expert: PreTrainedModel | None = None
 
-    def prepare(self, run: AdaptContext) -> None:
-        """Load the expert and read the text with it."""
-        if run.group.size > 1:
-            raise UserError("The method 'memory' runs in one process; start it without torchrun or accelerate.")
+    def check(self, run: AdaptContext) -> None:
+        """Check that there is one process, and load the expert."""
+        check_single_process(self.name, run)
+        super().check(run)
         self._expert = run.load_reader(self.expert, "similarities") if self.expert else None
+
+    def prepare(self, run: AdaptContext) -> None:
+        """Read the text with the expert."""
         which = model_fingerprint(self.expert) if self.expert else None
         found = run.cached("memory", {"expert": which, "contexts": self.entries}, lambda: self._read(run))
         if len(found["tokens"]) < 2:

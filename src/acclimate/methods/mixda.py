@@ -1,7 +1,7 @@
 """Gated domain adapters beside the feed-forward blocks of a frozen model (MixDA; Diao et al., ACL 2023)."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,6 +13,7 @@ from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.models import (
     DomainAdapters,
+    HeadLayer,
     add_domain_adapters,
     domain_adapters,
     has_adapters,
@@ -105,13 +106,19 @@ class MixDA(Method):
         self._terms: list[Objective | BatchObjective] = [DomainLanguageModelling(self.lm_weight)]
         self._rule: GateRate | None = None
 
-    def prepare(self, run: AdaptContext) -> None:
-        """Insert the adapter and the gates, and freeze all other weights."""
-        before = domain_adapters(run.model)
-        if before is None and has_adapters(run.model):
+    def check_model(self, model: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
+        """Check that the adapters of this run fit those that the model has, and its blocks."""
+        before = domain_adapters(model)
+        if before is None and has_adapters(model):
             raise UserError("The model has bottleneck adapters; start from one without.")
         if before is not None and self.adapters:
             raise UserError("'adapters' are added to the base model, but this model has domain adapters already.")
+        if not self.adapters:
+            self._new(model, before)
+
+    def prepare(self, run: AdaptContext) -> None:
+        """Insert the adapter and the gates, and freeze all other weights."""
+        before = domain_adapters(run.model)
         if self.retention and len(run.sources) > 1:
             # The gate of a model that has adapters trains, so it must not be shared with what is retained.
             copied = run.sharded or before is not None

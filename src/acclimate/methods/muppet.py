@@ -63,15 +63,22 @@ class MultiTask(LabelledMethod):
         """Validate the numbers."""
         check_not_negative(lm_weight=self.lm_weight, r3f=self.r3f)
         check_positive(noise=self.noise)
+        self._tasks: list[Any] = []  # set by `check`
         self._terms: list[Objective | BatchObjective] = []  # set by `prepare`
 
-    def prepare(self, run: AdaptContext) -> None:
-        """Read the tasks and add their heads."""
-        tasks = self._load() or [task for task in [run.task] if task is not None]
-        if not tasks:
+    def check(self, run: AdaptContext) -> None:
+        """Read the tasks."""
+        self._tasks = self._load() or [task for task in [run.task] if task is not None]
+        if not self._tasks:
             raise UserError(
                 "Method 'muppet' needs labelled tasks; give a folder with --set tasks=FOLDER, or one task with --task."
             )
+        self.check_tasks(self._tasks)
+        super().check(run)
+
+    def prepare(self, run: AdaptContext) -> None:
+        """Add the heads of the tasks."""
+        tasks = self._tasks
         if len(tasks) < FEW_TASKS:
             run.say(f"{len(tasks)} tasks; the paper found gains with more than {FEW_TASKS} only.")
         examples = self.draw_examples(run, tasks)

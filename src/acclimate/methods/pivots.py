@@ -99,9 +99,13 @@ class Pivots(Method):
                 raise UserError(f"{name} must be a probability between 0 and 1, not {getattr(self, name):g}.")
         self._masking: PivotMasking | None = None  # set by `prepare`
 
+    def check(self, run: AdaptContext) -> None:
+        """Check the kind of the task."""
+        check_single_label(self.name, [run.task])
+        super().check(run)
+
     def prepare(self, run: AdaptContext) -> None:
         """Find the pivots."""
-        check_single_label(self.name, [run.task])
         subwords = SubwordTable.of(run.tokenizer)
         texts = [f"{example.text} {example.text_pair or ''}" for example in run.task.train]
         source = list(word_sets(encode(run.tokenizer, texts), run.tokenizer, subwords))

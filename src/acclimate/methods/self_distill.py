@@ -11,7 +11,7 @@ from acclimate.errors import UserError, check_not_negative
 from acclimate.evaluation.embeddings import pool_first_token
 from acclimate.methods import Method, register
 from acclimate.methods.lm import LM
-from acclimate.models import kind_of
+from acclimate.models import HeadLayer, kind_of
 from acclimate.objectives import BatchObjective, LanguageModelling, Objective, StateDistillation
 from acclimate.registry import Published
 from acclimate.training.method import AdaptContext, Stage
@@ -64,12 +64,17 @@ class SelfDistillation(Method):
         def learn(results: Sequence[Path]) -> Method:
             return replace(self, teacher=str(results[0]))
 
-        return [Stage(LM(), None), Stage(learn, None, from_base=True)]
+        first = LM()
+        first.check_model = self.check_model  # type: ignore[method-assign]  # what the second stage would refuse
+        return [Stage(first, None), Stage(learn, None, from_base=True)]
+
+    def check_model(self, model: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
+        """Check that the pooling suits the model."""
+        if self.pooling == "cls" and not kind_of(model).uses_masking:
+            raise UserError("The first token of a causal language model has not read the text; use pooling=mean.")
 
     def prepare(self, run: AdaptContext) -> None:
         """Load the teacher."""
-        if self.pooling == "cls" and not kind_of(run.model).uses_masking:
-            raise UserError("The first token of a causal language model has not read the text; use pooling=mean.")
         assert self.teacher is not None, "there are stages"
         self._model = run.load_reader(self.teacher, "states")
 

@@ -1,14 +1,18 @@
 """A contrast between two dropout masks of the same text (Gao et al., EMNLP 2021), with language modelling or alone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
+
+from transformers import PreTrainedModel
 
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.evaluation.embeddings import load_pooling_head
 from acclimate.methods import Method, register
+from acclimate.models import HeadLayer
 from acclimate.objectives import BatchObjective, LanguageModelling, Objective, PoolingHead, TextContrast
 from acclimate.registry import Published, with_presets
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import AdaptContext, check_dropout_masks
 
 
 @register(
@@ -75,6 +79,10 @@ class LMWithSimCSE(Method):
         """Return the parameters and their values; results of versions without ``lm_weight`` had its default."""
         found = super().settings()
         return {name: value for name, value in found.items() if name != "lm_weight" or value != 1}
+
+    def check_model(self, model: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
+        """Check that the model has dropout, unless nothing is contrasted."""
+        check_dropout_masks(model)
 
     def prepare(self, run: AdaptContext) -> None:
         """Load the pooling of a sentence encoder."""

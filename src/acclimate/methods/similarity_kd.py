@@ -61,6 +61,11 @@ class SimilarityDistilled(LabelledMethod):
         self._model: PreTrainedModel | None = None  # these are set by `prepare`
         self._terms: list[Objective | BatchObjective] = []
 
+    def check(self, run: AdaptContext) -> None:
+        """Check the kind of the task."""
+        self.check_tasks([run.task])
+        super().check(run)
+
     def prepare(self, run: AdaptContext) -> None:
         """Tokenize the examples, add the head and load the teacher."""
         examples = self.draw_examples(run, [run.task])

@@ -1,12 +1,15 @@
 """TSDAE: texts are reconstructed from their sentence vectors (Wang et al., Findings of EMNLP 2021)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
+
+from transformers import PreTrainedModel
 
 from acclimate.errors import UserError
 from acclimate.evaluation.embeddings import is_sentence_encoder, load_pooling_head, pool_first_token
 from acclimate.methods import Method, register
+from acclimate.models import HeadLayer
 from acclimate.modules import TiedDecoder
 from acclimate.objectives import BatchObjective, Objective, SentenceReconstruction
 from acclimate.registry import Published, with_presets
@@ -75,11 +78,16 @@ class TSDAE(Method):
         """The pooling of a model that is no sentence encoder."""
         return "mean" if self.pooling == "own" else self.pooling
 
+    def check_model(self, model: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
+        """Check that the model can be its own decoder, and has no pooling but that of the method."""
+        TiedDecoder.check(model, layers)
+        source = model.name_or_path or ""
+        if self.pooling != "own" and source and is_sentence_encoder(source):
+            raise UserError(f"'{source}' is a sentence encoder with a pooling; remove the parameter 'pooling'.")
+
     def prepare(self, run: AdaptContext) -> None:
         """Add the cross-attention."""
         source = run.model.name_or_path or ""
-        if self.pooling != "own" and source and is_sentence_encoder(source):
-            raise UserError(f"'{source}' is a sentence encoder with a pooling; remove the parameter 'pooling'.")
         head = pool_first_token if self.pooling == "cls" else load_pooling_head(source, run.device)
         decoder = run.seeded(lambda: TiedDecoder(run.model, run.layers))
         run.model.add_module(DECODER_NAME, decoder)

@@ -52,15 +52,12 @@ class TiedDecoder(nn.ModuleList):
     the decoder of ``transformers``. Elsewhere their result is added to that of the self-attention.
     """
 
-    def __init__(self, model: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
-        """Attach the layers to an encoder, which reads as before until :meth:`decode` is called.
-
-        Args:
-            model: An encoder that :func:`acclimate.models.attach` has prepared.
-            layers: The result of ``attach``.
+    @staticmethod
+    def check(model: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
+        """Check that an encoder can also decode.
 
         Raises:
-            UserError: If the encoder cannot read from left to right.
+            UserError: If it cannot read from left to right.
         """
         probe, name = probe_of(model), type(model).__name__
         if not layers or probe is None or not probe.packs:
@@ -69,6 +66,18 @@ class TiedDecoder(nn.ModuleList):
                 f"{name} cannot read from left to right, which reconstruction needs: {reason}. Use simcse, or a model "
                 "of another architecture, such as BERT, RoBERTa or ModernBERT."
             )
+
+    def __init__(self, model: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
+        """Attach the layers to an encoder, which reads as before until :meth:`decode` is called.
+
+        Args:
+            model: An encoder that :func:`acclimate.models.attach` has prepared.
+            layers: The result of ``attach``.
+
+        Raises:
+            UserError: As :meth:`check`.
+        """
+        self.check(model, layers)
         super().__init__()
         self.model = [model]  # a list, so that it is no submodule
         width = linear_sizes(layers[0].output)[1]

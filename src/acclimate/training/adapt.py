@@ -89,7 +89,7 @@ from acclimate.training.result import (
 from acclimate.training.rules import add_update_rules, check_rules
 from acclimate.training.sharding import check_sharding, shard
 from acclimate.training.source_measures import watch_sources
-from acclimate.training.sources import Source, open_sources, read_mixture
+from acclimate.training.sources import Source, check_conversations, open_sources, read_mixture
 from acclimate.training.stages import adapt_in_stages, stages_folder
 from acclimate.training.task_kinds import open_task
 from acclimate.training.trainer import LOG_FILE, StepTrainer, train
@@ -195,12 +195,14 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     if method.stages():
         own_options = ("model", "corpus", "method", "out", "task", "settings", "overwrite", "progress")
         shared = {name: value for name, value in values(options).items() if name not in own_options}
-        shared |= {"progress": progress, "similarity": NO_SIMILARITY}  # only the last model is measured
+        # Only the last model is measured; a stage chooses its layout for the model, unless one was given.
+        shared |= {"progress": progress, "similarity": NO_SIMILARITY, "layout": given_layout}
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group, similarity)
     loaded = load_language_model(model, options.dropout, options.quantize)
     kind, loaded.pooling = loaded.kind, method.sentence_pooling
     method.check_kind(kind, model)
     check_masking(options, kind, strategy)
+    check_conversations(sources, loaded, method.virtual_tokens)
     add_new_tokens(new_tokens, loaded, text, seed, progress, group)
     carried.attach(loaded.model)
     layers = attach(to_device(loaded.model), sharded)
@@ -208,6 +210,9 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     appended = add_method_virtual_tokens(loaded, method, seed)
     length = max_length + appended
     check_length(loaded, length)
+    about_run = strategy, seed, precision, progress, group, task, sharded, length
+    context = AdaptContext(loaded.model, layers, loaded.tokenizer, (), *about_run, carried=carried)
+    method.check(context)
     framing = document_framing(loaded, options.documents)
     with group.main_process_first():
         rows = tokenize(
@@ -239,8 +244,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, prepared, about=about)
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
-        about_run = strategy, seed, precision, progress, group, task, sharded, length, mixture.names
-        context = AdaptContext(loaded.model, layers, loaded.tokenizer, rows, *about_run, carried=carried)
+        context = replace(context, tokenizer=loaded.tokenizer, rows=rows, sources=mixture.names)
         method.prepare(context)
         rule = method.update_rule()
         set_weight_type(loaded.model, options.weights)

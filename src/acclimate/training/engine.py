@@ -13,15 +13,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from acclimate.device import Precision, autocast, concatenate, copy_to, host_copy
-from acclimate.errors import UserError
 from acclimate.masking import Rewriting
-from acclimate.models import dropout_rates, kind_of, language_head, reads_positions, step_context
+from acclimate.models import kind_of, language_head, reads_positions, step_context
 from acclimate.models.adapters import share_weights
 from acclimate.models.batching import logit_rows, max_graph_tokens, padding_policy
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 from acclimate.training.distributed import LastPass, ProcessGroup
 from acclimate.training.ledger import SourceLedger
+from acclimate.training.method import check_dropout_masks
 
 Terms = dict[str, Tensor]
 
@@ -386,15 +386,11 @@ def check_dropout(objectives: Sequence[Objective | BatchObjective], model: PreTr
     """Check that the model has dropout if some views differ only in their dropout mask.
 
     Raises:
-        UserError: If it has none: the views would be equal, and a contrast between them would learn nothing.
+        UserError: If it has none.
     """
     views = {view for term in objectives for view in term.views if view.reader == "student"}
-    alike = {replace(view, draw=0) for view in views}
-    if len(alike) < len(views) and not any(dropout_rates(model)):
-        raise UserError(
-            "This method compares two dropout masks of each text, but the model has no dropout. Set one for the "
-            "adaptation with --dropout 0.1 (in Python dropout=0.1)."
-        )
+    if len({replace(view, draw=0) for view in views}) < len(views):
+        check_dropout_masks(model)
 
 
 def make_reference(

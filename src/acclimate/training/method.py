@@ -360,6 +360,28 @@ class Method:
         """
         return None
 
+    def check_model(self, model: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
+        """Check that the method can train a model; ``acclimate inspect model`` asks this as well.
+
+        Args:
+            model: The model, attached.
+            layers: Its attention layers.
+
+        Raises:
+            UserError: If it cannot.
+        """
+
+    def check(self, context: AdaptContext) -> None:
+        """Check what needs no text, before the text is tokenized and before anything is trained or measured.
+
+        Args:
+            context: The adaptation, still without rows.
+
+        Raises:
+            UserError: If the method cannot run.
+        """
+        self.check_model(context.model, context.layers)
+
     def prepare(self, context: AdaptContext) -> None:
         """Measure or build what the method needs before the first step."""
 
@@ -422,6 +444,29 @@ class Method:
         models = {name: value for name, value in given.items() if value and find_file(f"{value}/config.json")}
         contents |= {name: model_fingerprint(str(value)) for name, value in models.items()}
         return contents | {f"code of {module}": code for module, code in hash_user_code(type(self)).items()}
+
+
+def check_dropout_masks(model: PreTrainedModel) -> None:
+    """Check that a model has dropout, for methods that compare two dropout masks of each text.
+
+    Raises:
+        UserError: If it has none: the views would be equal, and a contrast between them would learn nothing.
+    """
+    if not any(dropout_rates(model)):
+        raise UserError(
+            "This method compares two dropout masks of each text, but the model has no dropout. Set one for the "
+            "adaptation with --dropout 0.1 (in Python dropout=0.1)."
+        )
+
+
+def check_single_process(name: str, context: AdaptContext) -> None:
+    """Check that an adaptation has one process.
+
+    Raises:
+        UserError: If it has several; ``name`` is the method's.
+    """
+    if context.group.size > 1:
+        raise UserError(f"Method '{name}' runs in one process; start it without torchrun or accelerate.")
 
 
 REGISTRY: Registry[Method] = Registry("acclimate.methods", "method", "methods")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.corpus import Corpus, TokenDataset, tokenize
-from acclimate.corpus.chat import Chats, tokenize_chats
+from acclimate.corpus.chat import Chats, check_chat_tokenizer, tokenize_chats
 from acclimate.corpus.mix.base import DOMAIN, Mix, read_mix
 from acclimate.corpus.token_dataset import RowSubset
 from acclimate.corpus.tokenizing import Framing
@@ -103,6 +103,20 @@ def _shares(name: str, given: Mapping[str, Any]) -> list[tuple[Any, float]]:
     return [(sources, REPLAY_SHARE if share is None else share)]
 
 
+def check_conversations(sources: Sequence[Source], loaded: LanguageModel, virtual: int) -> None:
+    """Check that a model can learn from the conversations among the sources, with ``virtual`` tokens of a method.
+
+    Raises:
+        UserError: If it cannot.
+    """
+    if not any(isinstance(source.text, Chats) for source in sources):
+        return
+    if loaded.kind.uses_masking or virtual:
+        what = "virtual tokens" if virtual else f"a {loaded.kind.name} language model"
+        raise UserError(f"Conversations are for causal language models; {what} cannot learn answers.")
+    check_chat_tokenizer(loaded.tokenizer)
+
+
 def read_mixture(
     sources: Sequence[Source],
     mix: Mix | None,
@@ -141,9 +155,6 @@ def read_mixture(
     of_domain = {one["hash"] for one in domain.contents()} if sources else set()
     for source in sources:
         if isinstance(source.text, Chats):
-            if loaded.kind.uses_masking or appended:
-                what = "virtual tokens" if appended else f"a {loaded.kind.name} language model"
-                raise UserError(f"Conversations are for causal language models; {what} cannot learn answers.")
             found = tokenize_chats(source.text, loaded.tokenizer, max_length, cache=cache)
             about = source.text.report.summary("conversation")
             for count, words in (("truncated", "truncated"), ("repeated", "split into one text per answer")):
