@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ from acclimate.cli import app
 from acclimate.errors import UserError
 from acclimate.locks import output_lock
 from acclimate.study.config import StudyConfig
-from acclimate.tournament import confirming, race
+from acclimate.tournament import confirming, race, stages
 from acclimate.tournament.auto import _State
 from tests.cases import each
 from tests.tournament.worlds import World, options, run, tournament_files
@@ -153,8 +155,11 @@ def test_an_entrant_that_fails_is_reported_and_the_others_go_on(folder, tmp_path
 
 def test_few_dev_items_are_no_race(tmp_path):
     folder = tournament_files(tmp_path / "data", dev=300)
-    result = run(folder, tmp_path / "out", World(gains={"lm": 0.3}))
+    world = World(gains={"lm": 0.3})
+    result = run(folder, tmp_path / "out", world)
     assert [one.label for one in result.plan.entrants] == ["none", "lm"]
+    assert world.calls["pilot"] == 1, "only what can take part is timed"
+    assert len(result.plan.skipped) > 2
     assert "there is no race" in result.plan.notes[-1]
     assert result.claim.item_count == 300 and result.holds and not result.rows
 
@@ -226,9 +231,18 @@ def test_what_cannot_work_later_is_refused_before_the_race(folder, tmp_path):
         run(folder, tmp_path / "out", World(), instruct=tmp_path / "nowhere")
 
 
-def test_too_little_time_is_refused_with_what_would_be_enough(folder, tmp_path):
+def test_too_little_time_is_refused_with_what_would_be_enough(folder, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"0.1 minutes are too short .* needs about \d+ minutes"):
         run(folder, tmp_path / "out", World(), minutes=0.1)
+    world = World()
+    with pytest.raises(UserError, match=r"0.001 minutes are too short to time one adaptation"):
+        run(folder, tmp_path / "at once", world, minutes=0.001)
+    assert not world.calls
+    now = itertools.count(step=30)  # each look at the clock is half a minute later
+    monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    with pytest.raises(UserError, match=r"0.1 minutes are too short"):
+        run(folder, tmp_path / "slow", world, minutes=0.1)
+    assert world.calls["pilot"] == 1, "after the time is over, no further candidate is timed"
 
 
 def test_the_command_line_shows_the_plan(folder, tmp_path, monkeypatch):

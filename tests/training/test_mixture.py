@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 
 import numpy as np
@@ -272,6 +273,13 @@ def talking(tmp_path_factory):
     turns = [(number, {"prompt": text, "response": f"the {text}"}) for number, text in enumerate(TEXTS)]
     (folder / "chat.jsonl").write_text("\n".join(json.dumps(row) for _, row in turns))
     return folder / "llama", folder / "chat.jsonl"
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused_before_any_text_is_tokenized(talking, tmp_path, monkeypatch):
+    plain = save_tiny("llama", tmp_path / "plain")
+    monkeypatch.setattr(importlib.import_module("acclimate.training.adapt"), "tokenize", None)
+    with pytest.raises(UserError, match="no chat template"):
+        adapt(plain, Corpus.of(TEXTS), "lm", tmp_path / "out", chat=talking[1], steps=1, progress=False)
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])

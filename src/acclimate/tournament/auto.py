@@ -297,17 +297,18 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
     known |= {one.label for one in skipped if " " not in one.label}  # the others are variants of lm
     if strange := next((name for name in options.methods if name not in known), None):
         raise unknown_name_error("method of a tournament:", strange, known)
+    races = dev_items >= FEWEST_DEV_ITEMS
     stage = Stage(
         name="timing",
-        entrants=entrants,
+        entrants=entrants if races else entrants[:2],  # the plan leaves out the others
         tokens=1,
         seeds=race_seeds(options.seed)[:1],
-        evaluate_on="tune" if dev_items >= FEWEST_DEV_ITEMS else "dev",
+        evaluate_on="tune" if races else "dev",
         monitored=True,
     )
-    prices, entrants, failed, tokens, advice = stages.time(stage, options.minutes)
+    prices, timed, failed, tokens, advice = stages.time(stage, options.minutes)
     plan = make_plan(
-        entrants,
+        timed if races else [*timed, *entrants[2:]],
         [*skipped, *failed],
         prices,
         minutes=options.minutes,
@@ -315,7 +316,7 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
         dev_items=dev_items,
         most_tokens=options.tokens,
         parallel=parallel,
-        extras=len(afterwards(entrants[1], facts.instruct)),
+        extras=len(afterwards(timed[1], facts.instruct)),
     )
     return replace(plan, notes=[*([f"Before training: {advice}"] if advice else []), *plan.notes])
 

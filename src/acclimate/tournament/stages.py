@@ -210,8 +210,11 @@ class Stages:
             measurement says of it.
 
         Raises:
-            UserError: If the base model cannot be fine-tuned, or plain training cannot run.
+            UserError: If the base model cannot be fine-tuned, plain training cannot run, or the time is less than that
+                of timing it.
         """
+        if 60 * minutes < PILOT_SECONDS[0]:
+            raise UserError(f"{minutes:g} minutes are too short to time one adaptation; give more --minutes.")
         began, first, *others = time.monotonic(), *stage.entrants
         alone = self.run(Stage.from_dict({**stage, "entrants": [first]}))
         prices = Prices(scoring=alone.scoring or 0.0, measuring=alone.measuring or 0.0)
@@ -223,6 +226,9 @@ class Stages:
         kept, skipped, tokens = [first], list[Skipped](), 0.0
         jobs = self._adaptations(stage, others)
         for entrant in others:
+            if entrant.label != CHEAPEST and time.monotonic() - began > 60 * minutes:
+                skipped.append(Skipped(label=entrant.label, reason=f"there is no time for it in {minutes:g} minutes"))
+                continue
             try:
                 job = jobs[entrant.label] if jobs else self._adaptations(stage, [entrant], alone=True)[entrant.label]
                 speed, overhead, size = time_adaptation(job, self.context.backend, self.context.out, seconds=seconds)
