@@ -15,8 +15,8 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Characters that end a line, move the cursor, or cannot be written as UTF-8."""
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that end a line, move the cursor, change the direction of text, or cannot be written as UTF-8."""
 
 
 class UserError(Exception):
@@ -75,9 +75,16 @@ class Problems:
             raise UserErrors(found) if len(found) > 1 else UserError(found[0])
 
 
-def printable(text: str) -> str:
-    r"""Return a text as one printable line, with ``\n`` for a line end and ``\xe9`` for a byte that is not UTF-8."""
-    return CONTROL.sub(lambda match: repr(match[0])[1:-1].replace(r"\udc", r"\x"), text)
+def printable(text: str, kept: str = "") -> str:
+    r"""Return a text as one printable line, with ``\n`` for a line end and ``\xe9`` for a byte that is not UTF-8.
+
+    Args:
+        text: The text.
+        kept: Control characters that are not escaped.
+    """
+    return CONTROL.sub(
+        lambda match: match[0] if match[0] in kept else repr(match[0])[1:-1].replace(r"\udc", r"\x"), text
+    )
 
 
 class DamagedFileError(Exception):
@@ -147,6 +154,11 @@ def shorten(value: object) -> str:
     except ValueError:  # Python does not print longer integers
         return "a number of more than 4,300 digits"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text of at most ``most`` characters; a longer one ends in an ellipsis."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:

@@ -212,7 +212,7 @@ def is_intact(folder: str | Path, manifest: str, remedy: str) -> bool:
     Raises:
         UserError: If a file has other content: it may have been damaged, or edited.
     """
-    files = _recorded_files(Path(folder), manifest, remedy)
+    files = recorded_files(Path(folder), manifest, remedy)
     compare_content = sum(entry["bytes"] for entry in files.values()) <= MAX_HASHED_BYTES
     missing = False
     for name, entry in files.items():
@@ -236,7 +236,12 @@ def _hash_once(path: Path, size: int, modified: int) -> str:
     return hash_file(path)
 
 
-def _recorded_files(folder: Path, manifest: str, remedy: str) -> dict[str, Any]:
+def recorded_files(folder: Path, manifest: str, remedy: str) -> dict[str, Any]:
+    """Return size and SHA-256 of the files of a folder by name, from its manifest, see :func:`record_files`.
+
+    Raises:
+        UserError: If the manifest is damaged; ``remedy`` says what to do.
+    """
     with suppress(FileNotFoundError):
         (folder / manifest).open().close()  # a file that may not be read is not damaged
     files = (read_json_object(folder / manifest) or {}).get("checksums")
@@ -272,7 +277,7 @@ def check_replaceable(out: str | Path | None, manifest: str, what: str) -> None:
         return
     if not (folder / manifest).is_file():
         raise UserError(f"'{out}' exists and contains something other than {what}; choose another folder.")
-    files = _recorded_files(folder, manifest, f"delete '{out}', or choose another folder")
+    files = recorded_files(folder, manifest, f"delete '{out}', or choose another folder")
     _refuse_other_files(folder, manifest, files)
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -24,7 +24,8 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
 
-from acclimate.errors import check_stop
+from acclimate.errors import check_stop, printable
+from acclimate.terminal import SafeConsole
 
 FIRST_LINE_SECONDS, MAX_INTERVAL_SECONDS = 10.0, 300.0
 """In a log: seconds until the first line, and the longest pause between lines.
@@ -81,7 +82,7 @@ class Progress:
                 line even if nothing was written before, unless the work fails.
         """
         self._title, self._total, self._unit, self._persistent = title, total, unit, persistent
-        self._console = Console(stderr=True)
+        self._console = SafeConsole(stderr=True)
         self._enabled = enabled
         self._is_notebook = self._console.is_jupyter
         self._output: Any = None  # the output of the cell that shows the line
@@ -179,7 +180,7 @@ class Progress:
     def print(self, text: str) -> None:
         """Print a line above the bar."""
         if self._enabled:
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(text, soft_wrap=True)
 
     def _redraw(self) -> None:
         self._bar.update(self._task, completed=self._count, total=self._total, note=self._note)
@@ -192,7 +193,7 @@ class Progress:
 
     def _write_line(self, elapsed: float, show_remaining: bool = True) -> None:
         self._written = self._count
-        sys.stderr.write(f"{self._line(elapsed, show_remaining)}\n")
+        sys.stderr.write(f"{printable(self._line(elapsed, show_remaining))}\n")
         sys.stderr.flush()
 
     def _update_output(self, text: str) -> None:
@@ -228,7 +229,7 @@ def format_duration(seconds: float) -> str:
 def print_message(text: str, enabled: bool = True) -> None:
     """Print a line to stderr."""
     if enabled:
-        Console(stderr=True).print(text, highlight=False, markup=False)
+        SafeConsole(stderr=True).print(text)
 
 
 def report_text(text: str, enabled: bool, problems: bool) -> None:

@@ -7,10 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import ModelCard
+from huggingface_hub.utils import filter_repo_objects
 
 from acclimate.cards import hub, push_to_hub
 from acclimate.cards.hub import check_metadata
 from acclimate.errors import UserError
+from acclimate.files import record_files
+from tests.cases import each
 from tests.test_cli import call, corpus  # noqa: F401  (a fixture)
 
 
@@ -53,6 +56,29 @@ def test_a_new_repository_is_private_and_gets_the_folder(model):
     assert all(
         map(is_ignored, ["acclimate.json", "predictions.jsonl", "run.json", "step-000100/config.json", ".hidden"])
     )
+
+
+@each("manifest", ["acclimate.json", "run.json", None])
+def test_only_what_was_written_is_uploaded_and_the_rest_is_named(tmp_path, caplog, manifest):
+    model = tmp_path / "model"
+    (model / "1_Pooling").mkdir(parents=True)
+    written = ["README.md", "config.json", "model.safetensors", "1_Pooling/config.json", "modules.json"]
+    for name in written:
+        (model / name).write_text("{}")
+    (model / "modules.json").write_text('[{"path": "1_Pooling"}]')
+    if manifest is not None:
+        (model / manifest).write_text("{}")
+        record_files(model, manifest)
+    others = ["credentials", "train-copy.jsonl", "1_Pooling/notes.md", "[a].py"]
+    for name in others:
+        (model / name).write_text("secret")
+    client = Client()
+    push_to_hub(model, "name", api=client)
+    upload = client.calls[1][1]
+    files = [file.relative_to(model).as_posix() for file in model.rglob("*") if file.is_file()]
+    patterns = {name: upload[name] for name in ("allow_patterns", "ignore_patterns")}
+    assert sorted(filter_repo_objects(files, **patterns)) == sorted(written)
+    assert ", ".join(sorted(others)) in caplog.text
 
 
 def test_public_when_asked(model):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from acclimate.adaptation_rows import AdaptationRow
@@ -313,3 +316,24 @@ def test_a_kind_of_job_can_have_stages_of_its_own(results):
     stages = [*found.stages, StageName(stage="cache", name="filling the cache", note="Cache: once per task.")]
     table = titled(replace(found, stages=stages), "Time per score")
     assert table.columns[-2:] == ["fine-tuning", "filling the cache"] and "Cache: once per task." in table.note
+
+
+FORMULAS = st.sampled_from(["=1+1", "@SUM(1)", "+dom", "-x", "\ttab", "\r=1", " =1", "\n=1", "＝1", "plain", "3 %"])
+
+
+@given(name=FORMULAS, label=FORMULAS)
+@settings(max_examples=30, deadline=None)
+def test_cells_of_a_csv_are_no_formulas_and_numbers_stay(results, tmp_path_factory, name, label):
+    named = [replace(row, task=name, method=label, domain=name) for row in results.scores]
+    losses = [replace(row, method=label, model=name) for row in results.losses]
+    folder = tmp_path_factory.getbasetemp()
+    write_tables(replace(results, scores=named, losses=losses), folder)
+    with (folder / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        for text in row.values():
+            with suppress(ValueError):
+                float(text)
+                continue
+            assert not text.strip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝"))
+    assert any(float(row["difference"] or 0) < 0 for row in rows)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
+import glob
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -10,7 +13,9 @@ from typing import Any
 
 from acclimate.cards.card import CARD_FILE, USAGE, read_metadata
 from acclimate.errors import UserError, first_line
-from acclimate.files import write_text
+from acclimate.files import MANIFEST_FILE, RECORD_FILE, recorded_files, write_text
+
+log = logging.getLogger(__name__)
 
 IGNORED_PATTERNS = ["acclimate.json", "run.json", "predictions.jsonl", "step-*/*", "carried.*", ".*"]
 """Files that are not uploaded: records with local paths, predictions on test items, intermediate checkpoints, and
@@ -68,6 +73,7 @@ def push_to_hub(
         raise UserError(f"'{folder}' is not a model folder: config.json is missing.")
     check_repo_name(repo)
     given = check_metadata(license, language, base_model)
+    listed = written_files(folder)
     client = HfApi() if api is None else api
     try:
         created = client.create_repo(repo, private=private, exist_ok=True)
@@ -77,6 +83,7 @@ def push_to_hub(
             repo_id=name,
             folder_path=str(folder),
             commit_message="Upload model and card with acclimate",
+            allow_patterns=[glob.escape(name) for name in listed],
             ignore_patterns=IGNORED_PATTERNS,
         )
     except Exception as error:  # the client raises many classes for network and permission errors
@@ -84,7 +91,40 @@ def push_to_hub(
             f"Could not upload '{folder}' to the Hub as '{repo}': {first_line(error).rstrip('.')}. The local model is "
             f"complete; fix the problem ('hf auth login' gives access), then run: acclimate push {folder} {repo}"
         ) from error
+    kept = sorted(name for name in _files(folder) if name not in listed and not _is_ignored(name))
+    if kept:
+        log.warning(
+            "Not uploaded, as acclimate did not write them in '%s': %s. Upload them with 'hf upload'.",
+            folder,
+            ", ".join(kept[:10]) + (f" and {len(kept) - 10:,} more" if len(kept) > 10 else ""),
+        )
     return str(getattr(commit, "commit_url", None) or commit)
+
+
+def written_files(folder: Path) -> set[str]:
+    """Return the names of the files of a model folder that may be uploaded: the card, and what its manifest lists.
+
+    Without a manifest, that is the files that decide what the model computes.
+
+    Raises:
+        UserError: If the manifest is damaged.
+    """
+    manifest = next((name for name in (MANIFEST_FILE, RECORD_FILE) if (folder / name).is_file()), None)
+    if manifest is None:
+        from acclimate.models.checkpoints import model_files  # takes seconds
+
+        names = {file.relative_to(folder).as_posix() for file in model_files(folder)}
+    else:
+        names = set(recorded_files(folder, manifest, "make the model again"))
+    return names | {CARD_FILE}
+
+
+def _files(folder: Path) -> list[str]:
+    return [file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir()]
+
+
+def _is_ignored(name: str) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in IGNORED_PATTERNS)
 
 
 def _update_card(folder: Path, repo: str, given: Mapping[str, Any]) -> None:

@@ -9,12 +9,11 @@ import os
 import signal
 import sys
 
-import typer
-
 from acclimate.cli import advise, auto, compare, demo, doctor, inspect, merge, periods, plan, sequence, tasks, training
 from acclimate.cli.app import app
 from acclimate.errors import Stopped, UserError, explain_os_error, first_line, stop_on_signals
 from acclimate.files import cache_path
+from acclimate.terminal import SafeFormatter, echo
 
 __all__ = [
     "advise",
@@ -56,6 +55,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # a name of a file may have characters that cannot be encoded
             stream.reconfigure(errors="backslashreplace")
     warnings = logging.StreamHandler()  # also where another library has configured logging
+    warnings.setFormatter(SafeFormatter())
     logging.getLogger("acclimate").addHandler(warnings)
     try:
         with stop_on_signals():
@@ -64,12 +64,12 @@ def main() -> None:
         number = error.number if isinstance(error, Stopped) else signal.SIGINT
         name = signal.Signals(number).name
         again = "measure anew: it keeps nothing" if "bench" in sys.argv[1:2] else "resume from the last checkpoint"
-        typer.echo(f"Stopped by {name}. Run the same command again to {again}.", err=True)
+        echo(f"Stopped by {name}. Run the same command again to {again}.", err=True)
         sys.exit(128 + number)
     except Exception as error:
         if (line := _explain(error)) is None:
             raise
-        typer.echo(f"Error: {line}", err=True)
+        echo(f"Error: {line}", err=True)
         sys.exit(2)
     finally:
         gc.freeze()  # the interpreter would visit all objects of imported modules before it ends, for two seconds

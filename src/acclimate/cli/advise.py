@@ -13,6 +13,7 @@ from acclimate.cli.options import Plugin, command, import_plugins
 from acclimate.options import values
 from acclimate.options.declaration import METHOD
 from acclimate.options.inspection import AdviseOptions
+from acclimate.terminal import SafeConsole, echo
 
 if TYPE_CHECKING:
     from acclimate.training.method import Method
@@ -35,18 +36,16 @@ COST_NOTE = (
 )
 def advise(options: AdviseOptions) -> None:
     """Measure how far the domain is from general text, and what a pilot adaptation learns and forgets."""
-    from rich.console import Console
-
     from acclimate.planning.advice import advise as run
 
     report = run(**values(options))
-    console = Console()
+    console = SafeConsole()
     for part in report["words"]:
-        console.print(part["about"][:1].upper() + part["about"][1:], style="bold", markup=False, highlight=False)
-        console.print(f"  {part['says']}", markup=False, highlight=False)
-        console.print(f"  It does not say: {part['does_not_say']}", style="dim", markup=False, highlight=False)
+        console.print(part["about"][:1].upper() + part["about"][1:], style="bold")
+        console.print(f"  {part['says']}")
+        console.print(f"  It does not say: {part['does_not_say']}", style="dim")
     if options.out is not None:
-        typer.echo(f"All figures: {options.out}")
+        echo(f"All figures: {options.out}")
     task: list[Any] = [] if options.task is None else ["--task", options.task]
     texts = (("--corpus", options.corpus), ("--general", options.general))
     described = [word for text in texts for word in describe_text(*text, column=options.text_column)]
@@ -73,11 +72,11 @@ def methods(
     import_plugins(plugin)
     if name is None:
         print_tables(_method_tables([lookup(known) for known in names()]))
-        typer.echo("acclimate methods NAME explains a method, its parameters and its paper.")
+        echo("acclimate methods NAME explains a method, its parameters and its paper.")
         print_next(["acclimate", "adapt", "--model", "MODEL", "--corpus", "TEXT", "--method", "lm"])
         return
     method = lookup(name)
-    typer.echo(_describe(method), nl=False)
+    echo(_describe(method), nl=False)
     needs = ["--task", "TASK"] if method.needs_task else []
     words = ["--model", "MODEL", "--corpus", "TEXT", *needs, "--method", method.name, *describe_plugins()]
     print_next(["acclimate", "adapt", *words])

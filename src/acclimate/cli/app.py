@@ -15,6 +15,7 @@ from acclimate.cli.commands import PAGES, Commands, make_epilog
 from acclimate.errors import UserError, environment_integer
 from acclimate.options import defaults
 from acclimate.options.reading import LabelOptions
+from acclimate.terminal import SafeConsole, echo
 from acclimate.version import __version__
 
 app = typer.Typer(
@@ -56,7 +57,7 @@ DISTRIBUTED = ("adapt", "pretrain", "finetune", "bench")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"acclimate {__version__}")
+        echo(f"acclimate {__version__}")
         raise typer.Exit
 
 
@@ -81,11 +82,9 @@ def check_single_process(
 
 def print_tables(tables: Any) -> None:
     """Print tables and texts of ``rich``."""
-    from rich.console import Console
-
-    console = Console()
+    console = SafeConsole()
     for table in tables:
-        console.print(table, highlight=False, markup=False)
+        console.print(table)
 
 
 def print_next(command: Sequence[object], purpose: str = "") -> None:
@@ -95,7 +94,7 @@ def print_next(command: Sequence[object], purpose: str = "") -> None:
         command: The words of a command line, with the real paths; what the user has to fill in is in capitals.
         purpose: What it is for, such as ``"to see whether it helps"``.
     """
-    typer.echo(f"Next{', ' * bool(purpose)}{purpose}: {shlex.join(map(str, command))}")
+    echo(f"Next{', ' * bool(purpose)}{purpose}: {shlex.join(map(str, command))}")
 
 
 def describe_text(flag: str, sources: Any, placeholder: str = "TEXT", *, column: str | None = None) -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
 from acclimate.cli.app import app, print_next
 from acclimate.cli.options import command
 from acclimate.options import values
 from acclimate.options.auto import AutoOptions
+from acclimate.terminal import echo
 
 
 @command(
@@ -24,7 +23,7 @@ def auto(options: AutoOptions) -> None:
     from acclimate.tournament import auto as run
 
     result = run(**values(options))
-    typer.echo("\n".join(result.describe()))
+    echo("\n".join(result.describe()))
     if options.dry_run:
         return
     print_next(["acclimate", "finetune", "--model", result.model, "--task", "TASK"], "to train an end task")

@@ -7,8 +7,6 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from acclimate.cli.app import app, describe_plugins, print_next
 from acclimate.cli.options import command
 from acclimate.errors import UserError
@@ -17,6 +15,7 @@ from acclimate.options.declaration import DATA, OUTPUT, TRAINING
 from acclimate.options.numbers import Duration
 from acclimate.options.reading import LabelOptions
 from acclimate.options.studies import CompareOptions, InitOptions, StudyOptions
+from acclimate.terminal import SafeConsole, echo
 
 
 @options
@@ -75,9 +74,9 @@ def compare(options: CompareCommand) -> None:
     with removed_if_nothing_ran(Path(options.out), written=options.config is None and not existed):
         jobs = run(**chosen).jobs
     if options.shard and jobs.left:
-        typer.echo(f"Shard {options.shard} is finished; {jobs.left} of {jobs.total} jobs are left.")
+        echo(f"Shard {options.shard} is finished; {jobs.left} of {jobs.total} jobs are left.")
     else:
-        typer.echo(f"Report: {Path(options.out) / 'report.html'}")
+        echo(f"Report: {Path(options.out) / 'report.html'}")
     if options.config is None:
         command = ["acclimate", "compare", study, *describe_plugins(), "--out", options.out]
         print_next(command, "after changing the study file")
@@ -96,7 +95,7 @@ def init(options: InitOptions) -> None:
     study = draft_study(options)
     check_files(options)
     path = write_study(study, options.file)
-    typer.echo("\n".join([*study.get("notes", []), f"Study: {path}"]))
+    echo("\n".join([*study.get("notes", []), f"Study: {path}"]))
     out = Path("runs") / path.stem
     command = ["acclimate", "compare", path, *describe_plugins(), "--out", out]
     print_next([*command, "--dry-run"], "to estimate the time")
@@ -134,7 +133,7 @@ def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
         study = _fit(study, options)
     write_study(study, path)
     if options.progress:
-        typer.echo("\n".join(study.get("notes", [])), err=True)
+        echo("\n".join(study.get("notes", [])), err=True)
     return path, None
 
 
@@ -150,7 +149,6 @@ def _fit(study: dict[str, Any], options: CompareCommand) -> dict[str, Any]:
 
 def print_forecast(config: Any, out: str | Path, *, minutes: float | None = None, progress: bool = True) -> None:
     """Print the jobs of a study by kind, and the estimated time."""
-    from rich.console import Console
     from rich.table import Table
 
     from acclimate.study.budget import TIMING_SECONDS
@@ -161,25 +159,25 @@ def print_forecast(config: Any, out: str | Path, *, minutes: float | None = None
     for estimate in found.estimates:
         left = "unknown" if estimate.seconds is None else _duration(estimate.seconds)
         table.add_row(estimate.part, estimate.kind, str(estimate.jobs), str(estimate.done), left, estimate.source)
-    Console().print(table)
+    SafeConsole().print(table)
     jobs, done = (sum(getattr(estimate, name) for estimate in found.estimates) for name in ("jobs", "done"))
     if done == jobs:
-        typer.echo(f"All {jobs:,} jobs are done.")
+        echo(f"All {jobs:,} jobs are done.")
     elif found.seconds is None:
-        typer.echo(f"{done:,} of {jobs:,} jobs are done; their duration is unknown, as no job could be timed.")
+        echo(f"{done:,} of {jobs:,} jobs are done; their duration is unknown, as no job could be timed.")
     else:
         how = "a rough estimate" if found.is_timed else "estimated from the finished ones"
         time = f"about {_duration(found.seconds)} on one process, {how}"
-        typer.echo(f"{done:,} of {jobs:,} jobs are done; the others take {time}.")
+        echo(f"{done:,} of {jobs:,} jobs are done; the others take {time}.")
     if len(found.rows) > 1:
         rows = ", ".join(f"{label} {_duration(seconds)}" for label, seconds in found.rows.items())
-        typer.echo(f"By row: {rows}. The rest is measured on the base model.")
+        echo(f"By row: {rows}. The rest is measured on the base model.")
     for label, what in found.prepared.items():
-        typer.echo(f"{label}: not estimated is that, before the first step, {what}.")
+        echo(f"{label}: not estimated is that, before the first step, {what}.")
     if found.guessed:
-        typer.echo("The search has not chosen settings yet; jobs after it are counted with the first combination.")
+        echo("The search has not chosen settings yet; jobs after it are counted with the first combination.")
     for note in found.notes:
-        typer.echo(note)
+        echo(note)
 
 
 def _duration(seconds: float) -> str:

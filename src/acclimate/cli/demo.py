@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from acclimate.cli.app import app, print_next
 from acclimate.cli.options import command
 from acclimate.options import values
 from acclimate.options.inspection import DemoOptions
+from acclimate.terminal import echo
 
 
 @command(app, DemoOptions, example="acclimate demo --out runs/demo")
@@ -21,6 +20,6 @@ def demo(options: DemoOptions) -> None:
     from acclimate.demo import demo as run
 
     run(**values(options))
-    typer.echo(f"Report: {Path(options.out) / 'report.html'}")
+    echo(f"Report: {Path(options.out) / 'report.html'}")
     own = ["--model", "MODEL", "--corpus", "TEXT", "--task", "TASK", "--out", "runs/own"]
     print_next(["acclimate", "compare", *own], "with your text and task")

@@ -22,6 +22,7 @@ from acclimate.files import cache_path
 from acclimate.options import Option, options, values
 from acclimate.options.declaration import OUTPUT
 from acclimate.options.inspection import BenchOptions
+from acclimate.terminal import echo
 from acclimate.version import __version__
 
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
@@ -51,7 +52,7 @@ def doctor(
 ) -> None:
     """Show versions, devices, caches and kernels for a bug report, and what would make this machine faster."""
     found = examine()
-    typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(describe(found)))
+    echo(json.dumps(found, indent=2) if as_json else "\n".join(describe(found)))
 
 
 def examine() -> dict[str, Any]:
@@ -338,4 +339,4 @@ def bench(options: BenchCommand) -> None:
     leave_process_group()
     if not found:  # in all processes but the first
         return
-    typer.echo(json.dumps(found, indent=2) if options.as_json else "\n".join(describe_speed(found)))
+    echo(json.dumps(found, indent=2) if options.as_json else "\n".join(describe_speed(found)))

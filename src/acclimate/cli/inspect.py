@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from acclimate.cli.app import describe_reading, describe_text, inspection, print_next, print_tables
 from acclimate.cli.options import command
 from acclimate.options import values
@@ -27,6 +25,7 @@ from acclimate.options.inspection import (
     InspectModelOptions,
 )
 from acclimate.options.selection import InspectExpertsOptions
+from acclimate.terminal import echo
 
 
 @command(
@@ -110,7 +109,7 @@ def inspect_leakage(options: InspectLeakageOptions) -> None:
 
     report = run(**values(options))
     if options.corpus:
-        typer.echo(f"{report['flagged']:,} of {report['documents']:,} documents contain a dev or test text.")
+        echo(f"{report['flagged']:,} of {report['documents']:,} documents contain a dev or test text.")
         _print_matches(report, "texts")
     for found in report["train"]:
         _print_matches(found, "texts in its own train split")
@@ -133,7 +132,7 @@ def inspect_cost(options: InspectCostOptions) -> None:
     from acclimate.methods.selective.cost import cost_table
     from acclimate.planning.cost import inspect_cost as run
 
-    typer.echo(cost_table(run(**values(options))))
+    echo(cost_table(run(**values(options))))
     _print_place("Full report", options.out)
 
 
@@ -151,9 +150,9 @@ def inspect_experts(options: InspectExpertsOptions) -> None:
     report = run(**values(options))
     for row in report["experts"]:
         similarity = "" if row["similarity"] is None else f"similarity {row['similarity']:.3f}, "
-        typer.echo(f"{row['expert']}: {similarity}{row['nats']:.3f} nats, {row['bits_per_byte']:.3f} bits per byte")
+        echo(f"{row['expert']}: {similarity}{row['nats']:.3f} nats, {row['bits_per_byte']:.3f} bits per byte")
     for line in report.describe():
-        typer.echo(line)
+        echo(line)
     _print_place("Full report", options.out)
     models = [word for name in report["by_performance"] for word in ("--model", options.experts[name])]
     print_next(["acclimate", "merge", "--method", "ties", *models, "--out", "merged"], "to merge the best")
@@ -174,12 +173,10 @@ def inspect_instructions(options: InspectInstructionsOptions) -> None:
         if side:
             followed, count = sum(side["followed"]), len(side["followed"])
             cut = f"; {side['unfinished']} answers were cut" if side["unfinished"] else ""
-            typer.echo(f"{name}: follows {followed} of {count} instructions ({100 * side['share']:.1f} %){cut}")
+            echo(f"{name}: follows {followed} of {count} instructions ({100 * side['share']:.1f} %){cut}")
     if difference := report.get("difference"):
         low, high = (f"{100 * difference[end]:+.1f}" for end in ("low", "high"))
-        typer.echo(
-            f"difference: {100 * difference['difference']:+.1f} percentage points, 95 % interval {low} to {high}"
-        )
+        echo(f"difference: {100 * difference['difference']:+.1f} percentage points, 95 % interval {low} to {high}")
     _print_place("Answers", options.out)
 
 
@@ -199,7 +196,7 @@ def inspect_benchmarks(options: InspectBenchmarksOptions) -> None:
         if difference := row.get("difference"):
             low, high = (f"{difference[end]:+.4f}" for end in ("low", "high"))
             text += f"; base model {row['before']:.4f}, difference {difference['difference']:+.4f} [{low}, {high}]"
-        typer.echo(text)
+        echo(text)
     _print_place("Full report", options.out)
 
 
@@ -263,23 +260,23 @@ def inspect_review(options: InspectReviewOptions) -> None:
 
 def _print_lines(report: Any, out: str | Path | None) -> None:
     for line in report.describe():
-        typer.echo(line)
+        echo(line)
     _print_place("Full report", out)
 
 
 def _print_place(what: str, place: str | Path | None) -> None:
     if place is not None:
-        typer.echo(f"{what}: {place}")
+        echo(f"{what}: {place}")
 
 
 def _print_matches(found: dict[str, Any], what: str) -> None:
     for row in found["texts"]:
         kinds = ", ".join(f"{row[kind]:,} {kind}" for kind in ("exact", "near", "contained"))
         short = f"; {row['short']:,} are short, and only compared with whole documents" if row["short"] else ""
-        typer.echo(f"{row['task']}, {row['split']}: {row['found']:,} of {row['texts']:,} {what} ({kinds}){short}")
+        echo(f"{row['task']}, {row['split']}: {row['found']:,} of {row['texts']:,} {what} ({kinds}){short}")
     for example in found["examples"][:3]:
         kind = {"exact": "is", "near": "nearly is", "contained": "is in"}[example["kind"]]
-        typer.echo(f"  '{_shorten(example['text'])}' {kind} '{_shorten(example['document'])}'")
+        echo(f"  '{_shorten(example['text'])}' {kind} '{_shorten(example['document'])}'")
 
 
 def _shorten(text: str) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
 from acclimate.cli.app import app, print_next, print_tables
 from acclimate.cli.options import command
 from acclimate.options import MergeOptions, values
+from acclimate.terminal import echo
 
 
 @command(
@@ -22,10 +21,10 @@ def merge(options: MergeOptions) -> None:
 
     result = run(**values(options))
     for note in result.notes:
-        typer.echo(note)
+        echo(note)
     print_tables(path_tables(result.path))
     if result.has_model:
-        typer.echo(f"{result.out}: {result.method}")
+        echo(f"{result.out}: {result.method}")
         if options.instruct is not None:
             command = ["acclimate", "inspect", "instructions", "--model", result.out, "--base", options.instruct]
             print_next(command, "to see which instructions it still follows")
@@ -33,7 +32,7 @@ def merge(options: MergeOptions) -> None:
             tune = ["acclimate", "finetune", "--model", result.out, "--task", "TASK", "--out", "DIRECTORY"]
             print_next(tune, "to train an end task")
         return
-    typer.echo(f"Figure and numbers: {result.out}")
+    echo(f"Figure and numbers: {result.out}")
     if options.memory is not None:
         return
     again = ["--method", "interpolation", "--model", *options.models]  # type: ignore[misc]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from acclimate.cli.app import over_time, print_next
 from acclimate.cli.options import command
 from acclimate.options import values
@@ -18,6 +16,7 @@ from acclimate.options.periods import (
     PeriodsSplitOptions,
     PeriodsSurprisalOptions,
 )
+from acclimate.terminal import echo
 
 
 @command(
@@ -97,7 +96,7 @@ def surprisal(options: PeriodsSurprisalOptions) -> None:
 
     report = _print(run(**values(options)))
     _print_place(options.out)
-    typer.echo(f"Losses of each text: {Path(options.out) / 'texts.jsonl'}")
+    echo(f"Losses of each text: {Path(options.out) / 'texts.jsonl'}")
     if report["base"] is not None:
         latest = Path(options.out) / "models" / report["matrix"][-1]["model"]
         print_next(["acclimate", "finetune", "--model", latest, "--task", "TASK", "--out", "finetuned"])
@@ -122,10 +121,10 @@ def questions(options: PeriodsQuestionsOptions) -> None:
 
 def _print_place(out: Any) -> None:
     if out is not None:
-        typer.echo(f"Report: {Path(out) / 'report.html'}; numbers: {Path(out) / 'periods.json'}")
+        echo(f"Report: {Path(out) / 'report.html'}; numbers: {Path(out) / 'periods.json'}")
 
 
 def _print(report: Any) -> Any:
     for line in report.describe():
-        typer.echo(line)
+        echo(line)
     return report

@@ -7,12 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import typer
-
 from acclimate.cli.app import describe_text, planning, print_next, print_tables
 from acclimate.cli.options import command
 from acclimate.options import values
 from acclimate.options.planning import BudgetOptions, RatioOptions, ScheduleOptions
+from acclimate.terminal import echo
 
 
 @command(
@@ -78,13 +77,13 @@ def schedule(options: ScheduleOptions) -> None:
 def _print_plan(plan: Any, options: Any) -> bool:
     """Print a plan as JSON, or as a table with its lines; return whether it was JSON."""
     if options.as_json:
-        typer.echo(json.dumps(dict(plan), indent=2, ensure_ascii=False, default=str))
+        echo(json.dumps(dict(plan), indent=2, default=str))
         return True
     print_tables(_tables(plan))
     for line in plan.describe():
-        typer.echo(line)
+        echo(line)
     if options.out is not None:
-        typer.echo(f"All figures: {options.out}")
+        echo(f"All figures: {options.out}")
     return False
 
 

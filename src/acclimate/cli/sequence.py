@@ -7,14 +7,13 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from acclimate.cli.app import app, print_next
 from acclimate.cli.compare import print_forecast
 from acclimate.cli.options import command
 from acclimate.options import Option, options, values
 from acclimate.options.declaration import OUTPUT
 from acclimate.options.sequence import SequenceOptions
+from acclimate.terminal import echo
 
 
 @options
@@ -50,7 +49,7 @@ def sequence(options: SequenceCommand) -> None:
     results = run(**values(options, SequenceOptions))
     last = {row.method: out / row.orders[0].folders[0] for row in reversed(results.sequences) if row.orders}
     for method, folder in reversed(last.items()):
-        typer.echo(f"Model after the last domain, {method}: {folder}")
-    typer.echo(f"Report: {out / 'report.html'}")
+        echo(f"Model after the last domain, {method}: {folder}")
+    echo(f"Report: {out / 'report.html'}")
     model = next(iter(reversed(last.values())), "MODEL")
     print_next(["acclimate", "finetune", "--model", model, "--task", "TASK"], "to train an end task")

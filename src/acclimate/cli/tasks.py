@@ -10,12 +10,11 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from pydantic import model_validator
 
 from acclimate.cli.app import app, describe_reading, describe_text, print_next
 from acclimate.cli.options import command
-from acclimate.errors import environment_integer
+from acclimate.errors import cut, environment_integer, printable
 from acclimate.locks import output_lock
 from acclimate.options import (
     AnnotateOptions,
@@ -34,6 +33,7 @@ from acclimate.options.numbers import Fraction, SeedCount
 from acclimate.options.reading import DEFAULT_READING
 from acclimate.options.tasks import ProbeSettings
 from acclimate.progress import format_duration
+from acclimate.terminal import echo
 
 
 @options
@@ -105,16 +105,16 @@ def finetune(options: FinetuneCommand) -> None:
         scoring = make_scoring(result.kind, result.scoring)
         names = (*scoring.metrics, *scoring.errors, *(["ece"] if "ece" in result.metrics else []))
         if seeds > 1:
-            typer.echo(f"seed {seed}: " + "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names))
+            echo(f"seed {seed}: " + "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names))
         _print_references(result.metrics, names)
     leave_process_group()
     if environment_integer("RANK"):
         return
     for name in names:
-        typer.echo(f"{name}: {_mean_and_spread([score[name] for score in scores])}")
+        echo(f"{name}: {_mean_and_spread([score[name] for score in scores])}")
     _print_details(scores)
     if seeds == 1 and options.epochs:
-        typer.echo("One seed says little about a model; --seeds 5 is the default.")
+        echo("One seed says little about a model; --seeds 5 is the default.")
     _propose(options)
 
 
@@ -123,7 +123,7 @@ def _probe(options: FinetuneCommand, task: Any) -> None:
     from acclimate.tasks import probe
 
     for line in probe(**{**values(options, ProbeOptions), **values(DEFAULT_READING), "task": task}).describe():
-        typer.echo(line)
+        echo(line)
     _propose(options)
 
 
@@ -133,7 +133,7 @@ def _propose(options: FinetuneCommand) -> None:
         task = [*describe_text("--task", options.task, "TASK", column=options.text_column), *describe_reading(options)]
         print_next(["acclimate", "finetune", "--model", options.model, *task, "--out", "finetuned"], "to train it")
     elif options.out is None:
-        typer.echo("The models are not kept.")
+        echo("The models are not kept.")
         print_next(["acclimate", *sys.argv[1:], "--out", "finetuned"], "to keep them")
     else:
         print_next(["acclimate", "push", _inside(options.out, "seed-0"), "USER/NAME"], "to share a model")
@@ -186,16 +186,14 @@ def distill(options: DistillCommand) -> None:
                     f"; {curve[0]:.0f} of {result.units} units were active in only one of the models, "
                     f"{curve[result.distilled_epochs]:.0f} after distillation, {curve[-1]:.0f} at the end"
                 )
-            typer.echo(line)
+            echo(line)
     names = make_scoring(results[0].kind, results[0].scoring).metrics
     for name in [*names, *(name for name in ("ece",) if name in results[0].metrics)]:
         before = statistics.mean(result.student_metrics[name] for result in results)
         after = _mean_and_spread([result.metrics[name] for result in results])
-        typer.echo(
-            f"{name}: teacher {results[0].teacher_metrics[name]:.4f}, student {before:.4f} before and {after} after"
-        )
+        echo(f"{name}: teacher {results[0].teacher_metrics[name]:.4f}, student {before:.4f} before and {after} after")
     if out is None:
-        typer.echo("The models are not kept.")
+        echo("The models are not kept.")
         print_next(["acclimate", *sys.argv[1:], "--out", "distilled"], "to keep them")
     else:
         print_next(["acclimate", "push", _inside(out, "seed-0"), "USER/NAME"], "to share a student")
@@ -205,19 +203,19 @@ def _print_details(scores: Sequence[dict[str, Any]]) -> None:
     """Print the mean F1 of each class over seeds, and what the kind of task notes on the last seed."""
     for label, row in scores[-1].get("per_class", {}).items():
         mean = statistics.mean(score["per_class"][label]["f1"] for score in scores)
-        typer.echo(f"  F1 {label}: {mean:.4f} ({row['support']} in test)")
+        echo(f"  F1 {printable(cut(label, 100))}: {mean:.4f} ({row['support']} in test)")
     for note in scores[-1].get("notes", ()):
-        typer.echo(f"{note}{' (last seed)' if len(scores) > 1 else ''}")
+        echo(f"{note}{' (last seed)' if len(scores) > 1 else ''}")
 
 
 def _print_references(metrics: dict[str, Any], names: Collection[str]) -> None:
     """Print the scores of what is measured beside the model that was fine-tuned, such as BM25."""
     for other, found in metrics.get("references", {}).items():
-        typer.echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names if name in found))
+        echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names if name in found))
     if "similarity" in metrics:
         from acclimate.evaluation.embeddings import SimilarityChange
 
-        typer.echo(f"  similarity, {SimilarityChange.from_dict(metrics['similarity']).describe()}")
+        echo(f"  similarity, {SimilarityChange.from_dict(metrics['similarity']).describe()}")
 
 
 def _inside(out: str | Path | None, name: str) -> Path | None:
@@ -237,18 +235,18 @@ def annotate(options: AnnotateOptions) -> None:
 
     result = annotate_task(**values(options))
     found = result.summary["annotate"]
-    typer.echo(
+    echo(
         f"{found['important']:,} of {found['tokens']:,} tokens are important ({found['share']:.1%}); "
         f"{found['share_first_half']:.1%} in the first halves of the texts, "
         f"{found['share_second_half']:.1%} in the second halves."
     )
-    typer.echo(
+    echo(
         f"{found['misclassified']:,} of {found['units']:,} texts are misclassified, {found['units_without']:,} have "
         f"no important token; {found['near_threshold']:,} tokens lie within 0.001 of the threshold."
     )
     for line in result.samples:
-        typer.echo(f"  {line}")
-    typer.echo(f"{options.out}: annotated.jsonl, summary.json")
+        echo(f"  {line}")
+    echo(f"{options.out}: annotated.jsonl, summary.json")
     words = ["--model", options.model, "--task", options.task, "--corpus", "TEXT", "--method", "selective"]
     print_next(["acclimate", "adapt", *words, "--out", "adapted"], "to mask such tokens")
 
@@ -264,6 +262,6 @@ def generate_queries(options: GenerateQueriesOptions) -> None:
     from acclimate.tasks import generate_queries as run
 
     result = run(**values(options))
-    typer.echo(f"{result.out}: {result.describe()}")
+    echo(f"{result.out}: {result.describe()}")
     words = ["--model", "MODEL", "--task", result.out, "--epochs", "1", "--batch-size", "64", "--out", "search"]
     print_next(["acclimate", "finetune", *words], "to train a retrieval model")

@@ -8,16 +8,16 @@ from dataclasses import KW_ONLY, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from pydantic import BeforeValidator
 
 from acclimate.cli.app import app, describe_plugins, describe_reading, describe_text, print_next
 from acclimate.cli.options import command
-from acclimate.errors import environment_integer
+from acclimate.errors import cut, environment_integer, printable
 from acclimate.options import AdaptOptions, Option, PretrainOptions, options, values
 from acclimate.options.declaration import MODEL, OUTPUT
 from acclimate.options.selection import SelectOptions, TransformOptions
 from acclimate.options.studies import read_listed
+from acclimate.terminal import echo
 
 
 @options
@@ -53,7 +53,7 @@ def adapt(options: AdaptCommand) -> None:
         return
     _print_result(result, options.keep_steps, result.method)
     if options.push_to_hub:
-        typer.echo(push_to_hub(result.out, options.push_to_hub))
+        echo(push_to_hub(result.out, options.push_to_hub))
     task = "TASK" if options.task is None else options.task
     reading = describe_reading(options)
     tuned = ["--task", task, *(reading if options.task is not None else [])]
@@ -105,7 +105,7 @@ def select(options: SelectCommand) -> None:
     run(**values(options))
     _print_accounts(options.out)
     if options.control is not None:
-        typer.echo(f"Control, {read_accounts(Path(options.control))[-1].summary()}: {options.control}")
+        echo(f"Control, {read_accounts(Path(options.control))[-1].summary()}: {options.control}")
     print_next(["acclimate", "adapt", "--model", "MODEL", "--corpus", options.out, "--out", "adapted"])
 
 
@@ -138,10 +138,10 @@ def _print_accounts(out: str | Path) -> None:
 
     accounts = read_accounts(Path(out))
     for account in accounts:
-        typer.echo(account.summary())
+        echo(account.summary())
     for name, texts in (("kept", accounts[-1].kept), ("dropped", accounts[-1].dropped)):
-        typer.echo("".join(f"  {name}: {text if len(text) <= 100 else f'{text[:99]}…'}\n" for text in texts), nl=False)
-    typer.echo(f"{out}; account: {FileSource(Path(out)).account}")
+        echo("".join(f"  {name}: {printable(cut(text, 100))}\n" for text in texts), nl=False)
+    echo(f"{out}; account: {FileSource(Path(out)).account}")
 
 
 def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
@@ -154,16 +154,14 @@ def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
     """
     speed = f", {result.tokens / result.seconds:,.0f} tokens/s" if result.seconds else ""
     steps = f"{f'{method}, ' if method else ''}{result.steps:,} step{'s' * (result.steps != 1)}"
-    typer.echo(f"{result.out}: {steps}, {result.tokens:,} tokens{speed}")
+    echo(f"{result.out}: {steps}, {result.tokens:,} tokens{speed}")
     for line in _describe_losses(result):
-        typer.echo(line)
+        echo(line)
     for change in getattr(result, "similarity", ()):
-        typer.echo(f"Similarity, {change.describe()}")
+        echo(f"Similarity, {change.describe()}")
     for step in kept:
         folder = result.out / f"step-{step:06d}"
-        typer.echo(
-            str(folder) if folder.is_dir() else f"Training ended before step {step:,}, so there is no model of it."
-        )
+        echo(str(folder) if folder.is_dir() else f"Training ended before step {step:,}, so there is no model of it.")
 
 
 def _describe_losses(result: Any) -> Iterator[str]:
@@ -237,8 +235,8 @@ def push(options: PushCommand) -> None:
 
     given: dict[str, Any] = {"license": options.license, "language": options.language}
     given["base_model"] = options.base_model_name
-    typer.echo(push_to_hub(options.folder, options.repo, private=not options.public, **given))
+    echo(push_to_hub(options.folder, options.repo, private=not options.public, **given))
     if missing := missing_metadata(options.folder):
         flags = " ".join(f"--{name.replace('_model', '-model-name')} ..." for name in missing)
-        typer.echo(f"The card does not name {', '.join(missing).replace('_', ' ')}; push again with {flags}", err=True)
+        echo(f"The card does not name {', '.join(missing).replace('_', ' ')}; push again with {flags}", err=True)
     print_next(["acclimate", "finetune", "--model", options.repo, "--task", "TASK"], "on any machine")

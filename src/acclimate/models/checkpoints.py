@@ -94,7 +94,8 @@ def model_files(folder: Path) -> list[Path]:
         files.update(safe_join(folder, str(name)) for name in (shards.values() if isinstance(shards, dict) else ()))
     with suppress(OSError, ValueError, TypeError, AttributeError):
         names = [module.get("path") for module in read_json(folder / "modules.json")]
-        files.update(file for name in names if name for file in safe_join(folder, name).rglob("*"))
+        parts = (file for name in names if name for file in safe_join(folder, name).rglob("*"))
+        files.update(file for file in parts if file.suffix in _SUFFIXES)
     files.update((folder / "additional_chat_templates").glob("*.jinja"))
     if trusts_remote_code():
         files.update(folder.rglob("*.py"))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from acclimate.adaptation_rows import AdaptationRow
+from acclimate.errors import cut
 from acclimate.model_kinds import MASKED, ModelKind, get_kind
 from acclimate.results import StudyResults
 from acclimate.rows import VERDICTS, WITHHELD, DistillationRow, DriftRow, Interval, LossRow, MetricSummary, TaskScores
@@ -25,6 +26,8 @@ METRIC_NAMES = {
 }
 LOSS_VERDICTS = {"win": "loss", "loss": "win", "tie": "tie", WITHHELD: WITHHELD}
 """Verdict on a model, by the verdict on the difference in its loss: a higher loss is worse."""
+LONGEST_TEXT = 1_000
+"""Maximum characters of a cell."""
 Row = TaskScores | LossRow | DriftRow | AdaptationRow | DistillationRow
 
 
@@ -150,6 +153,10 @@ class Entry:
     text: str
     value: float | None = None
     mark: str = ""
+
+    def __post_init__(self) -> None:
+        """Cut a text from outside, such as the name of a class, that no table can show."""
+        self.text = cut(self.text, LONGEST_TEXT)
 
 
 @dataclass

@@ -31,7 +31,7 @@ const rowsOf = table => {
   return [head, ...body];
 };
 const formats = {
-  csv: rows => rows.map(row => row.map(text => /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text).join(",")).join("\n") + "\n",
+  csv: rows => rows.map(row => row.map(text => /^\s*[=+\-@＝＋－＠]/.test(text) && isNaN(text) ? `'${text}` : text).map(text => /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text).join(",")).join("\n") + "\n",
   latex: rows => {
     const marks = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$", "→": "$\\to$", "<": "$<$", ">": "$>$" };
     const escape = text => text.replace(/[\\~^±→<>]|[&%$#_{}]/g, mark => marks[mark] ?? "\\" + mark).replace(/(^|\s)-(?=\d)/g, "$1$-$");

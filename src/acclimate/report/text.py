@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from acclimate.errors import printable
 from acclimate.files import write_text
 from acclimate.report.formatting import (
     LOSS_VERDICTS,
@@ -47,6 +48,8 @@ CSV_COLUMNS = (
     *("model", "domain", "task", "text", "method", "measure", "value", "sd", "seeds", "before"),
     *("difference", "low", "high", "p", "p_holm", "verdict"),
 )
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+"""Beginnings of a cell that a spreadsheet takes for a formula."""
 STYLES = {"win": "green", "loss": "red"}
 
 
@@ -68,13 +71,27 @@ def write_tables(results: StudyResults, folder: str | Path) -> list[Path]:
     return [write_text(Path(folder) / name, text) for name, text in written.items()]
 
 
+class _InertWriter(csv.DictWriter):
+    """Writes texts that a spreadsheet would take for a formula with an apostrophe before them; numbers stay."""
+
+    def writerow(self, row: Mapping[str, Any]) -> None:
+        """Write a row."""
+        super().writerow({name: inert(value) if isinstance(value, str) else value for name, value in row.items()})
+
+
+def inert(text: str) -> str:
+    """Return a text as a cell that no spreadsheet runs as a formula; control characters are escaped."""
+    text = printable(text)
+    return f"'{text}" if text.lstrip(" ").startswith(FORMULA) else text
+
+
 def _csv(results: StudyResults) -> str:
     """Return one line for each score, error and loss, in full precision.
 
     Scores are shares, errors have the unit of the target, losses are nats.
     """
     file = io.StringIO()
-    lines = csv.DictWriter(file, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
+    lines = _InertWriter(file, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
     lines.writeheader()
     for row in [*results.scores, *results.forgetting]:
         for metric in (*shown_metrics([row]), *row.errors):

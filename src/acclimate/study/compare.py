@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from acclimate.cards import write_model_cards
 from acclimate.errors import UserError
 from acclimate.files import follow_link, read_json_object, write_json
@@ -29,6 +27,7 @@ from acclimate.study.jobs.base import Job, RunContext
 from acclimate.study.search import check_search, final_graph, run_search
 from acclimate.study.summary import summarize
 from acclimate.study.workers import LOGS, Pool
+from acclimate.terminal import SafeConsole
 
 RESULTS, PAGE, REPORT = "results.json", "results.md", "report.html"
 CLEAN = "No dev or test text was found in the corpus or in a train split."
@@ -214,16 +213,16 @@ def _write(results: StudyResults, out: Path, progress: bool) -> None:
     write_tables(results, out)
     write_model_cards(results, out)
     if progress:
-        console = Console()
+        console = SafeConsole()
         for table in results_table(results):
             console.print(table)
-        console.print(summarize_in_words(results).headline, markup=False, highlight=False)
+        console.print(summarize_in_words(results).headline)
 
 
 def _print(*lines: str) -> None:
-    console = Console(stderr=True)
+    console = SafeConsole(stderr=True)
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def _describe_left(left: Sequence[Job], total: int, share: Shard | None) -> Iterator[str]:
