@@ -185,7 +185,15 @@ def test_a_long_text_is_cut_around_the_word(decoder, tiny_bert):
     assert len(row.ids) == 12 and row.ids[-1] == masked.tokenizer.sep_token_id and (row.labels >= 0).sum() == 1
 
 
-def test_sensitivity_equals_a_plain_computation(tiny_bert, adapted):
+def test_sensitivity_equals_a_plain_computation(tiny_bert, adapted, tmp_path):
+    """The adapted model has larger weights; its noise has the size of the base model's weights all the same."""
+    model = AutoModelForMaskedLM.from_pretrained(adapted)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5 if parameter.dim() > 1 else 1)
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(adapted).save_pretrained(tmp_path)
+    adapted = tmp_path
     options = {"scales": [0.3, 0.1], "draws": 2, "max_length": 40, "seed": 5, "progress": False}
     found = inspect_sensitivity(tiny_bert, adapted, TEXTS, **options)
     sizes = {

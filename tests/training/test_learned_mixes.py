@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from acclimate.corpus.mix.base import read_mix
 from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.training import adapt
+from acclimate.training.batches import StepDataset
 from acclimate.training.mixture import MixedText, Mixture
 from acclimate.training.source_measures import describe_cost, warn_of_delay
 from tests.cases import each
@@ -80,6 +83,28 @@ def act(state):
         values = [value + abs(more) for value, more in zip(values, now[name])]
     return [value + abs(row[0]) for value, row in zip(values, now["gradients"])]
 """
+
+
+def test_weights_hold_from_the_step_after_the_next_one_and_for_no_text_that_was_read(
+    tiny_bert, texts, tmp_path, monkeypatch
+):
+    """So that a resumed run, which knows all weights from the start, reads the same texts."""
+    (tmp_path / "policies.py").write_text("def act(state): return [1, state['step'] % 2, (state['step'] + 1) % 2]")
+    read, data = {}, []
+
+    class Recorded(StepDataset):
+        def __getitem__(self, step):
+            read[step] = self.indices(step)
+            data.append(self)
+            return super().__getitem__(step)
+
+    monkeypatch.setattr(importlib.import_module("acclimate.training.adapt"), "StepDataset", Recorded)
+    mix = f"agent policy={tmp_path / 'policies.py'}:act observe=train_loss every=1"
+    result, record = run(tiny_bert, texts, tmp_path / "out", mix, 6)
+    assert sorted(read) == [*range(6)] and [one["step"] for one in record["rounds"]] == [*range(6)]
+    assert [step for step, _ in result.mix[0]["weights"]] == [0, 2, 3, 4, 5]
+    for step, indices in read.items():
+        assert data[-1].indices(step) == indices, step
 
 
 @pytest.mark.slow

@@ -81,7 +81,8 @@ def test_steps_read_what_the_rule_chooses_text_by_text(given_sources, batch_size
     mix, lengths, shares = sampler(given_sources, batch_size, seed)
     changes = [(0, shares)]
     for step in sorted(data.draw(st.sets(st.integers(1, 14), max_size=4))):
-        weights = data.draw(st.lists(st.integers(0, 9), min_size=len(lengths), max_size=len(lengths)))
+        weight = st.sampled_from([0, 0, *range(1, 9)])
+        weights = data.draw(st.lists(weight, min_size=len(lengths), max_size=len(lengths)))
         if sum(weights):
             changes.append((step, [weight / sum(weights) for weight in weights]))
             mix.change(*changes[-1])

@@ -174,8 +174,9 @@ class MixtureSampler:
         """Return how many texts of each source are due after ``total`` tokens of the mix."""
         if total == stretch.total:
             return list(stretch.counts)
-        parts = zip(self._sources, stretch.shares, stretch.counts, self._targets(stretch, total), strict=True)
-        return [max(count, source.due(target)) if share else count for source, share, count, target in parts]
+        # What is read at a change includes all that is due by then, so a source with the share 0 gets nothing more.
+        parts = zip(self._sources, stretch.counts, self._targets(stretch, total), strict=True)
+        return [max(count, source.due(target)) for source, count, target in parts]
 
     def _count_texts(self, position: int) -> tuple[int, ...]:
         """Return how many of the first ``position`` texts of the mix are of each source."""
