@@ -20,7 +20,7 @@ adapting = importlib.import_module("acclimate.training.adapt")  # the package ha
 STEPS = 2
 QUICK = ("README.md", "docs/data.md", "docs/models.md", "docs/install.md")
 """Pages of the first hour, which are run in every test run; the others are slow tests."""
-MOST_SKIPPED = 12
+MOST_SKIPPED = 13
 TO_COPY = sorted(path for folder in ("start", "recipes") for path in (ROOT / "examples" / folder).glob("*.yaml"))
 
 

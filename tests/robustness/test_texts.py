@@ -213,7 +213,7 @@ def test_a_document_of_many_megabytes_takes_little_memory(tmp_path):
         ("test.csv", b"text,label,text\nx,pos,y\n", "two columns are named 'text'"),
         ("test.jsonl", b'{"text": "x", "label": {"a": 1}}\n', "label must be a string"),
         ("test.jsonl", b'{"text": {"a": "x"}, "label": "pos"}\n', "'text' must be a non-empty string"),
-        ("test.jsonl", b'{"text": "x", "label": NaN}\n', "label must be a string"),
+        ("test.jsonl", b'{"text": "x", "label": NaN}\n', "missing or infinite number"),
         ("test.jsonl", "naïve\n".encode("latin-1"), "not UTF-8"),
         ("test.tsv", "text\tlabel\nx\tpos\n".encode("utf-16-le"), "not UTF-8.*--encoding UTF-16LE"),
         ("test.jsonl", b"\x00\x00\n", "not JSON"),

@@ -274,12 +274,37 @@ def test_what_is_inferred_and_drawn_is_reported(tmp_path, caplog):
         task = load_task(write_csv(tmp_path / "some_reviews.csv", REVIEWS), split_seed=7)
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
-        "The task 'some_reviews' has its text in 'review', label in 'sentiment'; not used: id.",
+        "The task 'some_reviews' has its text in 'review', label in 'sentiment'.",
         "The task 'some_reviews' has no test split, so 12 test rows and 6 dev rows were drawn from its 60 train rows "
         "with the seed 7: every class in proportion, equal texts in one split.",
     ]
     assert [len(split) for split in (task.train, task.dev, task.test)] == [42, 6, 12]
     assert load_task(tmp_path / "some_reviews.csv").fingerprint() != task.fingerprint()
+
+
+@each(("kind", "row"), [
+    ("classification", {"text": "a {}", "label": "{}"}),
+    ("regression", {"text": "a {}", "label": 0.5}),
+    ("entities", {"tokens": ["a", "{}"], "tags": ["B-X", "O"]}),
+    ("entities", {"text": "a {}", "spans": [{"start": 0, "end": 1, "label": "X"}]}),
+    ("entities", {"sentence_id": "{}", "word": "a{}", "tag": "B-X"}),
+    ("qa", {"id": "{}", "context": "the a {}", "question": "what?", "answers": [{"text": "a", "answer_start": 4}]}),
+    ("choice", {"question": "what {}?", "choices": ["a", "b"], "answer": "A"}),
+    ("retrieval", {"query": "a {}", "passage": "b {}"}),
+])  # fmt: skip
+def test_columns_that_are_not_used_are_named_with_their_count(kind, row, caplog):
+    rows = [json.loads(json.dumps(row).replace("{}", str(number % 8))) for number in range(48)]
+    if kind == "regression":
+        rows = [{**row, "label": row["label"] + number} for number, row in enumerate(rows)]
+    if kind == "qa":
+        rows = [{**row, "id": str(number)} for number, row in enumerate(rows)]
+    for number, one in enumerate(rows[:5]):
+        one |= {"foo": "x", "meta": {"n": number}}
+    warn_once.cache_clear()
+    caplog.clear()
+    task = load_task({"train": rows, "test": [dict(row) for row in rows[8:]]}, name="t")
+    assert task.task_kind == kind
+    assert "Columns of the task 't' that are not used: 'foo' (5), 'meta' (5)." in caplog.text
 
 
 def test_a_folder_with_usual_names_is_read_as_before(tmp_path, caplog):

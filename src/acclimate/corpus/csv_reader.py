@@ -54,7 +54,7 @@ def infer_column(where: object, text_column: str, columns: Iterable[str]) -> str
     """Return the name of the text column; None if it does not exist.
 
     If no column is called ``text`` and no other was named, it is the only one that has a usual name, such as
-    ``review``; a line reports that.
+    ``review``. A line reports that, and the columns that are not used.
 
     Args:
         where: Name of the source, for messages.
@@ -65,14 +65,16 @@ def infer_column(where: object, text_column: str, columns: Iterable[str]) -> str
         return text_column
     names = [str(column).strip() for column in columns]
     if text_column in names or text_column != DEFAULT_COLUMN:
-        return text_column if text_column in names else None
-    usual = [name for name in names if name.lower() in TEXT_NAMES]
+        usual = [text_column] if text_column in names else []
+    else:
+        usual = [name for name in names if name.lower() in TEXT_NAMES]
     if len(usual) != 1:
         return None
-    others = ", ".join(name for name in names if name not in usual)
+    others = ", ".join(name for name in names if name and name not in usual)
     unused = f"; not used: {others:.200}" if others else ""
     key = (str(where).rpartition(os.sep)[0] or str(where), *names)
-    if key not in _reported:  # once per folder, which may hold thousands of files with the same columns
+    # Once per folder, which may hold thousands of files with the same columns.
+    if (unused or usual[0] != text_column) and key not in _reported:
         _reported.add(key)
         warn_once(printable(f"'{where}' has its text in '{usual[0]}'{unused}."))
     return usual[0]

@@ -7,6 +7,7 @@ import json
 import random
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ from acclimate.corpus.opening import (
     read_numbered_lines,
     suffixes_of,
 )
-from acclimate.corpus.readers import BLANK, read_batches, read_excel_rows, read_json_rows
-from acclimate.errors import DamagedFileError, UserError, first_line
+from acclimate.corpus.readers import BLANK, list_unused, read_batches, read_excel_rows, read_json_rows
+from acclimate.errors import DamagedFileError, UserError, first_line, warn_once
 from acclimate.files import check_regular_file
 from acclimate.tasks.drawing import draw_places
 from acclimate.tasks.groups import number_groups
@@ -51,6 +52,16 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Row = tuple[str, dict[str, Any]]
 """The location of a row for messages (``file:line``), and its values by column."""
+KNOWN_COLUMNS = ("id", "_id", "split")
+"""Columns that say where a row is from."""
+
+
+def report_unused(name: str, rows: Iterable[Row], used: Collection[str | None]) -> None:
+    """Say which columns of the rows of a task are not used, with the number of rows that have each."""
+    counts = Counter(column for _, row in rows for column in row)
+    unused = {name: count for name, count in counts.items() if name not in used and name.lower() not in KNOWN_COLUMNS}
+    if unused:
+        warn_once(f"Columns of the task '{name}' that are not used: {list_unused(unused)}.")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from acclimate.tasks.readers import (
     find_split_files,
     name_of_class,
     read_rows,
+    report_unused,
 )
 
 COLUMNS = ("text", "label")
@@ -86,7 +88,7 @@ def read_tables(source: Any, name: str, options: ReadingOptions) -> Tables:
     if isinstance(source, str | Path):
         path = Path(source)
         tables = _read_folder(path, options) if path.is_dir() else {"train": _read_files([path], options)}
-        _report_unused(name, _drop_hidden(tables))
+        _report_splits(name, _drop_hidden(tables))
     else:
         tables = read_object(source, name)
     if tables.keys() == {"train"}:
@@ -115,6 +117,7 @@ def select_columns(
     names = dict.fromkeys(column for _, row in rows for column in row)
     chosen = choose_columns(names, options, name, rows[0][0], labels)
     grouping = find_grouping(name, read, options.group_column, chosen.values())
+    report_unused(name, chain(*read.values()), (*chosen.values(), grouping.column))
     return Selected(
         {split: _rename(tables[split], chosen) if split in tables else [] for split in SPLITS},
         {where: grouping.of(row) for found in read.values() for where, row in found},
@@ -192,9 +195,7 @@ def choose_columns(
         guessed |= _only(labels, "label", names, where)
     if guessed:
         found = ", ".join(f"{column.replace('_', ' ')} in '{name}'" for column, name in guessed.items())
-        others = [name for name in names if name not in {*chosen.values(), *guessed.values()}]
-        unused = f"; not used: {', '.join(others[:12])}" if others else ""
-        warn_once(f"The task '{task}' has its {found}{unused}.")
+        warn_once(f"The task '{task}' has its {found}.")
     return chosen | guessed
 
 
@@ -324,11 +325,11 @@ def read_object(value: Any, name: str) -> Tables:
         )
     found = {split: _table_of(value[key], f"{name}/{split}") for split, key in names.items()}
     left_out = [str(key) for key in value if key not in names.values()]
-    _report_unused(name, [*left_out, *_drop_hidden(found)])
+    _report_splits(name, [*left_out, *_drop_hidden(found)])
     return {split: table for split, table in found.items() if table.rows or split == "train"}
 
 
-def _report_unused(name: str, splits: Sequence[str]) -> None:
+def _report_splits(name: str, splits: Sequence[str]) -> None:
     if splits:
         warn_once(f"Splits of '{name}' that are not used: {', '.join(splits)}.")
 

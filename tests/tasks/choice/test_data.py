@@ -70,10 +70,8 @@ def test_what_was_read_is_said(caplog):
     made = two({"question": "q", "opa": "w", "opb": "x", "opc": "y", "opd": "z", "exp": "e"}, "cop", [1, 4])
     task = load_task({"train": made, "test": made[:2]}, name="med")
     assert task.test[0].choices == ("w", "x", "y", "z") and task.default_length == 256
-    assert (
-        "the choices in 'opa' to 'opd', the answers in 'cop', which are positions counted from 1; not used: exp"
-        in (caplog.text)
-    )
+    assert "the choices in 'opa' to 'opd', the answers in 'cop', which are positions counted from 1." in (caplog.text)
+    assert "Columns of the task 'med' that are not used: 'exp' (10)." in caplog.text
     caplog.clear()
     made = two({"question": "q", "opa": "w", "opb": "x", "opc": "y", "opd": "z"}, "cop", [1, 2])
     load_task({"train": made, "test": made[:2]}, name="short")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,7 +17,7 @@ from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.classification.labels import plain_value
 from acclimate.tasks.drawing import draw_splits
 from acclimate.tasks.groups import Grouping, find_grouping
-from acclimate.tasks.readers import LONE_SURROGATE, SPLITS, Row, Splits, fold_text
+from acclimate.tasks.readers import LONE_SURROGATE, SPLITS, Row, Splits, fold_text, report_unused
 from acclimate.tasks.sources import Table
 
 QUESTION_NAMES = ("question", "question_stem", "query", "goal", "ctx", "sent2", "problem", "sentence", "premise")
@@ -303,6 +304,7 @@ def read_choices(tables: Mapping[str, Table], name: str, options: ReadingOptions
     answer, reading = _choose_answers(parsed, columns.answers)
     taken = (columns.question, columns.context, answer, *columns.choices)
     grouping = find_grouping(name, rows, options.group_column, taken)
+    report_unused(name, chain(*rows.values()), (*taken, grouping.column))
     if not grouping.column and columns.context:
         grouping = Grouping(columns.context, "context")
     for split in ("dev", "test"):
@@ -323,7 +325,7 @@ def read_choices(tables: Mapping[str, Table], name: str, options: ReadingOptions
         )
     if not splits["train"]:
         raise UserError(f"The task '{name}' has no train rows.")
-    _report(name, columns, answer, reading, names, parsed)
+    _report(name, columns, answer, reading, parsed)
     drawn = ""
     if not splits["test"]:
         positions, rule = [[item.answer] for item in splits["train"]], "correct positions in proportion"
@@ -410,15 +412,11 @@ def _report(
     columns: Columns,
     answer: str,
     reading: str,
-    names: Collection[str],
     parsed: Mapping[str, Sequence[Parsed]],
 ) -> None:
     """Say which columns are used, how the answers are read, and whether they could be read in another way."""
-    used = {columns.question, columns.context, answer, *columns.choices}
     context = f"its context in '{columns.context}', " if columns.context else ""
     listed = f"'{columns.choices[0]}'" + (f" to '{columns.choices[-1]}'" if len(columns.choices) > 1 else "")
-    unused = [column for column in names if column not in used]
-    rest = f"; not used: {', '.join(unused[:12])}" if unused else ""
     other = ""
     every = [(_value(row, answer), choices) for found in parsed.values() for _, row, choices in found]
     for also, read in READINGS.items():
@@ -428,7 +426,7 @@ def _report(
             other = f" They could also be {also}; if they are, replace them with letters."
     warn_once(
         f"The task '{name}' is multiple choice: the question in '{columns.question}', {context}the choices in "
-        f"{listed}, the answers in '{answer}', which are {reading}{rest}.{other}"
+        f"{listed}, the answers in '{answer}', which are {reading}.{other}"
     )
     doubled = sum(len(set(texts)) < len(texts) for texts in (tuple(filter(None, c.texts)) for _, c in every))
     if doubled:

@@ -24,7 +24,7 @@ from acclimate.tasks.entities.data import Entity, RawSentence
 from acclimate.tasks.entities.offsets import convert_offsets
 from acclimate.tasks.entities.schemes import OUTSIDE, is_tag
 from acclimate.tasks.groups import Grouping, find_grouping
-from acclimate.tasks.readers import SPLITS, Row, name_of_class
+from acclimate.tasks.readers import SPLITS, Row, name_of_class, report_unused
 from acclimate.tasks.sources import Table, match_splits
 
 TOKEN_NAMES = ("tokens", "words", "token", "word", "sentence")
@@ -185,6 +185,8 @@ def read_table(
     }
     taken = () if is_export else (columns.text, columns.marks)
     grouping = find_grouping(name, fields, options.group_column, taken)
+    used = (columns.text, columns.marks, columns.sentence, grouping.column, "answer")
+    report_unused(name, (row for table in tables.values() for row in table.rows), used)
     skipped: Counter[str] = Counter()
     read: dict[str, list[RawSentence]] = {}
     for split, table in tables.items():

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,12 +19,14 @@ from acclimate.evaluation.qa import QAScoring
 from acclimate.options.reading import DEFAULT_READING, default_task_name
 from acclimate.tasks.drawing import Link, draw_splits, link_rows
 from acclimate.tasks.groups import Grouping, find_grouping, group_text
-from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, find_split_files, read_rows
+from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, find_split_files, read_rows, report_unused
 from acclimate.tasks.sources import ENDINGS, read_tables
 from acclimate.training.task_kinds import check_task_folder
 
 COLUMNS = frozenset(("context", "question", "answers"))
 """The columns of rows of questions, as ``datasets`` names those of SQuAD."""
+STRUCTURE = ("title", "paragraphs", "qas", "is_impossible", "plausible_answers")
+"""Further keys of files in the format of SQuAD."""
 BIOASQ_SNIPPET_ID = re.compile(r"([0-9a-f]{24})_\d{3}")
 """Id of a BioASQ question in SQuAD format: the id of the question and the number of the snippet."""
 
@@ -197,6 +200,7 @@ def _read_splits(
     read = {split: _read_questions(value, places[split]) for split, value in values.items()}
     rows = {split: own for split, (_, own) in read.items()}
     grouping = find_grouping(name, rows, group_column, COLUMNS)
+    report_unused(name, chain(*rows.values()), (*COLUMNS, *STRUCTURE, grouping.column))
     if not grouping.column:
         titles = {group_text(row.get("title")) for _, row in rows["train"] if isinstance(row.get("title"), str)}
         grouping = Grouping("title", "article") if len(titles) > 1 else Grouping(name="passage")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.options.reading import ReadingOptions
 from acclimate.tasks.drawing import draw_splits
 from acclimate.tasks.groups import Grouping, find_grouping
-from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, fold_text, read_rows
+from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, fold_text, read_rows, report_unused
 from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table
 
 QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")
@@ -182,7 +183,9 @@ def read_beir(folder: Path, name: str, group_column: str | None = None) -> Retri
         split: [(asked[query.id][0], {**sources[_source(query).id][1], **asked[query.id][1]}) for query in own]
         for split, own in splits.items()
     }
-    grouping = find_grouping(name, columns, group_column, ("_id", "id", "text", "title"))
+    known = ("_id", "id", "text", "title", "metadata")
+    grouping = find_grouping(name, columns, group_column, known)
+    report_unused(name, [*sources.values(), *asked.values()], (*known, grouping.column))
     if not grouping.column:
         is_passage = 0 < 2 * len(set(titles)) <= len(titles)
         grouping = Grouping("title", "article") if is_passage else Grouping(name="passage")
@@ -365,6 +368,8 @@ def read_pairs(
         )
     read = {split: table.rows for split, table in tables.items()}
     grouping = find_grouping(name, read, options.group_column, columns.values())
+    margin = MARGIN if "negative" in columns else None
+    report_unused(name, chain(*read.values()), (*columns.values(), margin, grouping.column))
     texts: dict[str, str] = {}  # id by text
     splits = {}
     for split in SPLITS:
