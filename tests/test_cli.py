@@ -20,6 +20,7 @@ import typer
 import acclimate.training
 from acclimate import cli
 from acclimate.cli.commands import HUGGING_FACE, JOURNEY, PAGES, propose
+from acclimate.errors import Stopped
 from acclimate.methods import Method, names
 from acclimate.training import distributed
 from acclimate.training.method import PURPOSES, REGISTRY
@@ -200,9 +201,20 @@ def test_a_signal_ends_a_command_with_its_exit_code(monkeypatch, capsys, number,
     monkeypatch.setattr(cli, "app", lambda: os.kill(os.getpid(), number))
     found, _, err = call(monkeypatch, capsys, "methods")
     assert found == code
-    assert err.startswith(f"Stopped by {signal.Signals(number).name}. Run the same command again to resume")
+    assert err.startswith(f"Stopped by {signal.Signals(number).name}. Run the same command again; it does not repeat")
     _, _, err = call(monkeypatch, capsys, "bench", "--json")
     assert "Run the same command again to measure anew: it keeps nothing." in err
+
+
+@each(("saved", "said"), [(True, "to resume from the last checkpoint."), (False, "There is no checkpoint of this")])
+def test_a_stopped_training_says_whether_it_resumes(monkeypatch, capsys, saved, said):
+    def stop():
+        stopped = Stopped(signal.SIGINT)
+        stopped.saved = saved
+        raise stopped
+
+    monkeypatch.setattr(cli, "app", stop)
+    assert said in call(monkeypatch, capsys, "adapt")[2]
 
 
 def test_other_runtime_errors_are_raised(monkeypatch, capsys):

@@ -12,12 +12,12 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from acclimate import locks
+from acclimate import locks, waiting
 from acclimate.corpus import Corpus
 from acclimate.device import default_device
 from acclimate.errors import UserError
 from acclimate.locks import Claim, output_lock
-from acclimate.tasks import finetune, training_cache
+from acclimate.tasks import finetune
 from acclimate.tasks.training_cache import cache_lock
 from acclimate.training import adapt
 from acclimate.training.distributed import join_process_group
@@ -82,8 +82,8 @@ def test_the_owner_is_named_and_its_end_is_detected(out):
 def no_grace_period(monkeypatch):
     """Abandoned lock files count as such at once."""
     monkeypatch.setattr(locks, "UNOWNED_SECONDS", 0.01)
-    for module in (locks, training_cache):
-        monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(locks, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(waiting, "SAY_SECONDS", 0.0)
     monkeypatch.setattr("filelock._soft.MALFORMED_LOCK_AGE_THRESHOLD", 0.01)
 
 

@@ -227,6 +227,8 @@ def _may_read(path: Path) -> bool:
 
 USER_CODE_ERRORS = (Exception, SystemExit, GeneratorExit)
 """What code of the user may raise and is then reported. ``sys.exit`` in it must not end a run as if it were done."""
+GRACE_SECONDS = 60.0
+"""Seconds in which other processes can save a checkpoint after a signal."""
 
 
 class Stopped(BaseException):
@@ -234,14 +236,17 @@ class Stopped(BaseException):
 
     Attributes:
         number: The signal.
+        saved: Whether the training that it ends has a checkpoint; None if it ends something else.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
+        self.saved: bool | None = None
 
 
 _requested = 0
+_repeated = False
 _postponing = 0
 
 
@@ -252,8 +257,8 @@ def stop_on_signals(*more: int) -> Iterator[None]:
     Args:
         more: Further signals, even if something else handles them.
     """
-    global _requested
-    _requested = 0
+    global _requested, _repeated
+    _requested, _repeated = 0, False
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, *more}
     before = {number: signal.getsignal(number) for number in signals}
     replaceable = (signal.SIG_DFL, signal.default_int_handler)
@@ -271,9 +276,12 @@ def stop_on_signals(*more: int) -> Iterator[None]:
 
 
 def _request_stop(number: int, frame: object) -> None:
-    global _requested
+    global _requested, _repeated
+    _repeated = bool(_requested) and number == signal.SIGINT
     _requested = number
     check_stop()
+    if number == signal.SIGINT:  # not by ``sys.stderr``, in the middle of whose work the signal may have come
+        os.write(2, b"\nStopping after this step; press Ctrl-C again to stop at once.\n")
 
 
 def requested_stop() -> int:
@@ -286,13 +294,13 @@ def check_stop() -> None:
 
     Some libraries swallow an exception that a signal handler raises, so long work calls this between its steps.
     """
-    if _requested and (_requested == signal.SIGINT or not _postponing):
+    if _requested and (_repeated or not _postponing):
         raise Stopped(_requested)
 
 
 @contextmanager
 def postpone_stop() -> Iterator[None]:
-    """Let the block finish its step and save, if a signal other than Ctrl-C asks the process to end.
+    """Let the block finish its step and save, if a signal asks the process to end; a second Ctrl-C does not wait.
 
     The block has to look at :func:`requested_stop`. Launchers may send a signal more than once.
     """

@@ -34,6 +34,7 @@ from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from acclimate.errors import UserError, check_stop, environment_integer
 from acclimate.files import follow_link, remove_leftovers
+from acclimate.waiting import Wait
 
 LEASE_SECONDS = 120.0
 """Seconds after which a claim of another machine that is not touched is taken over.
@@ -82,6 +83,8 @@ class Claim:
         self.path = Path(path)
         self._lease = SoftFileLease(self.path, lease_duration=LEASE_SECONDS, blocking=False, thread_local=False)
         self._unowned: tuple[os.stat_result, float] | None = None
+        self._watched: Owner | None = None
+        self._wait: Wait | None = None
 
     def take(self) -> bool:
         """Try to take the claim once, and return whether this process holds it.
@@ -130,6 +133,30 @@ class Claim:
                     os.close(handle)
         except OSError:  # there is no lock file, or it may not be changed
             return
+
+    def wait(self, what: str) -> None:
+        """Take the claim as soon as its owner releases it; report the wait.
+
+        Args:
+            what: The owner, in words.
+
+        Raises:
+            Stopped: If a signal asks to end.
+            UserError: If the owner shows no sign of life for :data:`acclimate.waiting.SILENT_SECONDS` seconds.
+        """
+        while not self.take():
+            self.watch(what).pause(min(POLL_SECONDS, LEASE_SECONDS / 4))
+
+    def watch(self, what: str) -> Wait:
+        """Return the wait for the owner, which lasts as long as it shows signs of life."""
+        owner = self.owner()
+        if self._wait is None or (owner or [])[:2] != (self._watched or [])[:2]:
+            advice = f"if it hangs, end it with 'kill -9 {owner.pid}'" if owner else "delete that file if it is old"
+            self._wait = Wait(f"{what} ({self.holder()})", advice)
+        elif owner != self._watched:
+            self._wait.renew()
+        self._watched = owner
+        return self._wait
 
     def release(self) -> None:
         """Release the claim and remove the lock file."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from acclimate import waiting
 from acclimate.errors import UserError
 from acclimate.models.batching import SHARING_VARIABLE, machine_memory
 from acclimate.study import compare, executor, workers
@@ -84,6 +85,9 @@ class Deadly(Slow):
         if self.deadly == f"once {kind}" and not once.exists():
             once.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.deadly == f"frozen {kind}" and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @pytest.fixture
@@ -124,6 +128,21 @@ def test_a_killed_worker_is_replaced(machine, folder, tmp_path, capsys):
     assert results.jobs.done == results.jobs.total
     assert sorted(starts(world.journal).values())[-2:] == [1, 2]  # the interrupted job is computed again
     assert "on GPU 0 died: ended by SIGKILL" in (printed := capsys.readouterr().err) or "GPU 1 died" in printed
+
+
+def test_a_worker_without_a_sign_of_life_is_named_and_ended(machine, folder, tmp_path, capsys, monkeypatch):
+    for module, name, seconds in (
+        (workers, "HEARTBEAT_SECONDS", 0.05),
+        (workers, "SILENT_SECONDS", 1.0),
+        (waiting, "SILENT_SECONDS", 3.0),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+    world = Deadly(tmp_path / "journal", 0.02)
+    world.deadly = "frozen adapt"
+    results = run(folder, tmp_path / "out", world, progress=True, workers=2)
+    printed = capsys.readouterr().err
+    assert results.jobs.done == results.jobs.total and "has shown no sign of life for" in printed
+    assert printed.count("minutes without a sign of life") == 1 and "died: ended by SIGKILL" in printed
 
 
 def test_a_job_that_kills_its_workers_fails_and_the_others_are_computed(machine, folder, tmp_path):

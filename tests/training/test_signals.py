@@ -1,4 +1,4 @@
-"""Signals: Ctrl-C always stops, and the signals that end a job first write a checkpoint."""
+"""Signals: they first write a checkpoint; a second Ctrl-C stops at once."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def send(number: int, step: int = 0):
     return lambda state: os.kill(os.getpid(), number) if state.global_step == step else None
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
 def test_a_checkpoint_is_written_first(tiny_bert, tmp_path, number):
     whole = run(tiny_bert, tmp_path / "whole")
     with stop_on_signals(), before_steps(send(number, 3)), pytest.raises(Stopped) as caught:
         run(tiny_bert, tmp_path / "out")
-    assert caught.value.number == number
+    assert caught.value.number == number and caught.value.saved
     kept = find_newest_checkpoint(tmp_path / ".out.work" / "steps")
     assert kept is not None and kept.name == "checkpoint-4"
     assert not (tmp_path / ".out.lock").exists()
@@ -53,14 +53,16 @@ def test_a_signal_in_the_last_step_does_not_lose_the_result(tiny_bert, tmp_path)
     assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
-def test_ctrl_c_stops_at_once_even_if_a_library_swallows_it(tiny_bert, tmp_path):
+def test_a_second_ctrl_c_stops_at_once_even_if_a_library_swallows_it(tiny_bert, tmp_path, capfd):
     def send_and_swallow(state) -> None:
-        with contextlib.suppress(Stopped):
-            os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(2):
+            with contextlib.suppress(Stopped):
+                os.kill(os.getpid(), signal.SIGINT)
 
-    with stop_on_signals(), before_steps(send_and_swallow), counted() as steps, pytest.raises(Stopped):
+    with stop_on_signals(), before_steps(send_and_swallow), counted() as steps, pytest.raises(Stopped) as caught:
         run(tiny_bert, tmp_path / "out")
-    assert steps == [0]
+    assert steps == [0] and caught.value.saved is False
+    assert "Stopping after this step; press Ctrl-C again to stop at once." in capfd.readouterr().err
     with stop_on_signals(), Progress("tokenize", 9, enabled=False) as bar:
         bar.update(1)
         send_and_swallow(None)
@@ -84,12 +86,13 @@ def test_signals_that_are_ignored_stay_ignored(number):
     assert signal.getsignal(number) == before
 
 
-def test_other_signals_wait_for_the_end_of_the_step():
-    with stop_on_signals():
-        with postpone_stop():
-            os.kill(os.getpid(), signal.SIGTERM)
-            check_stop()
-            with pytest.raises(Stopped, match="SIGINT"):
-                os.kill(os.getpid(), signal.SIGINT)
-        with pytest.raises(Stopped):
-            check_stop()
+def test_signals_wait_for_the_end_of_the_step_and_a_second_ctrl_c_does_not():
+    for first in (signal.SIGTERM, signal.SIGINT):
+        with stop_on_signals():
+            with postpone_stop():
+                os.kill(os.getpid(), first)
+                check_stop()
+                with pytest.raises(Stopped, match="SIGINT"):
+                    os.kill(os.getpid(), signal.SIGINT)
+            with pytest.raises(Stopped):
+                check_stop()

@@ -39,6 +39,14 @@ ABSURD_INPUT = {
 }
 """What is wrong with an input that no earlier check refused, by the error that it causes."""
 
+AFTER_STOP = {
+    True: "Run the same command again to resume from the last checkpoint.",
+    False: "There is no checkpoint of this training yet; the same command will start it again.",
+    None: "Run the same command again; it does not repeat what is finished.",
+    "keeps nothing": "Run the same command again to measure anew: it keeps nothing.",
+}
+"""How to go on after a signal."""
+
 
 def _silence_libraries() -> None:
     """Silence log messages and progress bars of other libraries."""
@@ -63,8 +71,8 @@ def main() -> None:
     except (Stopped, KeyboardInterrupt) as error:
         number = error.number if isinstance(error, Stopped) else signal.SIGINT
         name = signal.Signals(number).name
-        again = "measure anew: it keeps nothing" if "bench" in sys.argv[1:2] else "resume from the last checkpoint"
-        echo(f"Stopped by {name}. Run the same command again to {again}.", err=True)
+        saved = "keeps nothing" if "bench" in sys.argv[1:2] else getattr(error, "saved", None)
+        echo(f"Stopped by {name}. {AFTER_STOP[saved]}", err=True)
         sys.exit(128 + number)
     except Exception as error:
         if (line := _explain(error)) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,7 @@ from acclimate.records import Record
 from acclimate.study.graph import Shard, with_needs
 from acclimate.study.jobs.base import FORMAT, Job, JobGraph, Outcome, RunContext
 from acclimate.study.workers import MAX_JOB_DEATHS, Pool
+from acclimate.waiting import Wait
 
 log = logging.getLogger(__name__)
 
@@ -212,6 +214,7 @@ class _Run:
         self._bar = Progress("study", None, unit="jobs", enabled=context.progress, delay=0)
         self._claims: dict[str, Claim] = {}
         self._waiting_line = ""
+        self._others = Wait("other processes of this study", "run the same command again", math.inf)
         self._outcomes: dict[str, Outcome] = {}
         self._models_needed: set[str] = set()
         self._failed_before: dict[str, dict[str, Any]] = {}
@@ -371,4 +374,6 @@ class _Run:
         if line != self._waiting_line:
             self._waiting_line = line
             self._bar.print(line)
-        time.sleep(POLL)
+        waits = [claim.watch("another process of this study") for claim in claimed.values()] or [self._others]
+        waits[0].say = lambda _: None  # the line above says more
+        waits[0].pause(POLL)

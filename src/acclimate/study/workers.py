@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from acclimate.errors import Stopped, UserError, first_line, stop_on_signals
+from acclimate import waiting
+from acclimate.errors import GRACE_SECONDS, Stopped, UserError, first_line, stop_on_signals
 from acclimate.files import write_json
 from acclimate.locks import Owner, machine_name
 
@@ -34,9 +35,11 @@ MAX_JOB_DEATHS, MAX_EARLY_DEATHS = 2, 3
 """Workers that may die at one job, and workers that may die in a row before they claim a job."""
 SIGNALLED = 128
 """Exit code of a worker that a signal has stopped, after it has saved a checkpoint, minus the number of the signal."""
+HEARTBEAT_SECONDS, SILENT_SECONDS = 10.0, 120.0
+"""Seconds between two signs of life of a worker, and seconds without one after which it is named.
+
+Without one for :data:`acclimate.waiting.SILENT_SECONDS`, it is ended."""
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-GRACE_SECONDS = 60.0
-"""Seconds in which workers can save a checkpoint when the study is stopped."""
 
 
 class Handle(Protocol):
@@ -85,6 +88,8 @@ class Pool:
     _workers: dict[int, Handle] = field(default_factory=dict)
     _deaths: Counter[str] = field(default_factory=Counter)
     _early_deaths: int = 0
+    _lives: dict[int, tuple[float, float]] = field(default_factory=dict)
+    _named: set[int] = field(default_factory=set)
 
     def __enter__(self) -> Pool:
         return self
@@ -124,6 +129,7 @@ class Pool:
             self._early_deaths = 0
         for number, worker in list(self._workers.items()):
             if (code := worker.poll()) is None:
+                self._check_life(number, worker, report)
                 continue
             del self._workers[number]
             busy.discard(number)
@@ -150,6 +156,27 @@ class Pool:
             self._workers[number] = self.launcher.start(number, _Named(self.task, self.folder, number + 1))
         return given_up
 
+    def _check_life(self, number: int, worker: Handle, report: Callable[[str], None]) -> None:
+        """Report a worker that has begun and shows no sign of life, and end it after a while."""
+        try:
+            sign = (self.folder / f"{number + 1}.json").stat().st_mtime
+        except OSError:  # it waits in the queue of a cluster
+            return
+        now = time.monotonic()  # the clock of another machine may differ
+        if sign != self._lives.get(number, (0.0, 0.0))[0]:
+            self._lives[number] = sign, now
+            self._named.discard(number)
+        silent = now - self._lives[number][1]
+        name = f"Worker {number + 1} on {self.launcher.place(number)}"
+        if silent > waiting.SILENT_SECONDS:
+            report(f"{name} is ended, after {silent / 60:.0f} minutes without a sign of life")
+            worker.kill()
+            self._lives[number] = sign, now  # until it has died
+        elif silent > SILENT_SECONDS and number not in self._named:
+            self._named.add(number)
+            limit = waiting.SILENT_SECONDS / 60
+            report(f"{name} has shown no sign of life for {silent:.0f} s; it is ended after {limit:.0f} minutes")
+
     def label(self, owner: Owner) -> tuple[str, str]:
         """Return the name of the process that holds a claim, and where it runs."""
         found = next((number for number, name in self._names().items() if name == owner[:2]), None)
@@ -174,8 +201,20 @@ class _Named:
     number: int
 
     def __call__(self) -> None:
-        write_json(self.folder / f"{self.number}.json", {"pid": os.getpid(), "machine": machine_name()})
-        self.task()
+        path = self.folder / f"{self.number}.json"
+        write_json(path, {"pid": os.getpid(), "machine": machine_name()})
+        ended = threading.Event()
+
+        def show_life() -> None:
+            while not ended.wait(HEARTBEAT_SECONDS):
+                with suppress(OSError):
+                    os.utime(path)
+
+        threading.Thread(target=show_life, daemon=True).start()
+        try:
+            self.task()
+        finally:
+            ended.set()
 
 
 def visible_gpus() -> list[str]:
@@ -276,6 +315,7 @@ class LocalLauncher:
                 env={**os.environ, **self.environments[number]},
                 start_new_session=True,  # Ctrl-C ends this process, which ends its workers
             )
+        write_json(self.folder / f"{number + 1}.json", {"pid": process.pid, "machine": machine_name()})
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # it has died already
             process.stdin.write(message)

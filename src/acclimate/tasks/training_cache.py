@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import shutil
 import time
@@ -21,9 +20,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.device import Precision, default_device
-from acclimate.errors import check_stop
 from acclimate.files import atomic_folder, remove_leftovers, warn_on_write_error
-from acclimate.locks import POLL_SECONDS, Claim
+from acclimate.locks import Claim
 from acclimate.tasks.kinds import Learner, ResolvedOptions
 from acclimate.tasks.trainer import train
 from acclimate.training.method import cache_folder, cache_key, fingerprint_model
@@ -41,8 +39,6 @@ WEIGHTS_FILE = "model.safetensors"
 WORK_SUFFIX = ".work"
 MAX_WORK_AGE = 7 * 24 * 3600
 """Seconds after which the checkpoints of a killed training are removed."""
-
-log = logging.getLogger(__name__)
 
 
 def load_or_train(
@@ -98,11 +94,7 @@ def cache_lock(folder: Path) -> Iterator[None]:
     """
     claim = Claim(folder.parent / f".{folder.name}.claim")
     try:
-        if not claim.take():
-            log.warning("Waiting for another process that is computing the same result (%s).", claim.holder())
-            while not claim.take():
-                time.sleep(POLL_SECONDS)
-                check_stop()
+        claim.wait("another process that computes the same result")
     except OSError:  # a read-only cache cannot be shared
         yield
         return

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from acclimate.errors import UserError, check_stop
+from acclimate.errors import UserError
 from acclimate.files import cache_folder, read_json, write_json
-from acclimate.locks import POLL_SECONDS, Claim
+from acclimate.locks import Claim
 from acclimate.tasks.kinds import find_task_kind
 
 SKETCH = 200
@@ -74,9 +73,7 @@ def count_reads(task: Any, run: str) -> int:
 def _lock(path: Path) -> Claim:
     """Return the lock of a record, once it is taken."""
     lock = Claim(path.with_name(f".{path.name}.lock"))
-    while not lock.take():
-        check_stop()
-        time.sleep(POLL_SECONDS / 10)
+    lock.wait("another process that counts a read")
     return lock
 
 

@@ -9,8 +9,11 @@ where they read different numbers of tokens, and it requires every forward pass 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,11 +27,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from acclimate.device import TRUE_VALUES, default_device, preserve_rng_state
-from acclimate.errors import UserError, environment_integer, first_line, warn_once
+from acclimate.errors import Stopped, UserError, environment_integer, first_line, warn_once
 from acclimate.models import gradient_may_change
+from acclimate.waiting import Wait
 
 TIMEOUT = timedelta(hours=12)
-"""How long processes wait for one another, for example while the first one tokenizes a whole corpus."""
+"""How long processes wait for one another, for example while the first one tokenizes a whole corpus.
+
+It does not apply to their start, for which :data:`acclimate.waiting.SILENT_SECONDS` is the limit."""
+CONNECT_SECONDS = 2.0
+"""How long an attempt to reach the first process may take, in which no signal acts."""
+BLOCKED = timedelta(seconds=1)
+"""How long a process may wait for the others before it looks for signals."""
 BUCKET_BYTES, MAX_RUNNING_BUCKETS = 25 * 2**20, 4
 """Bytes of gradients that are summed at a time, and sums that run at a time; their product is the extra memory."""
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -80,7 +90,7 @@ class ProcessGroup:
         if self.size == 1 or not values:
             return list(values)
         flat = torch.cat([value.detach().reshape(-1) for value in values])
-        dist.all_reduce(flat)
+        _finish(dist.all_reduce(flat, async_op=True))
         parts = flat.split([value.numel() for value in values])
         return [part.view_as(value) for part, value in zip(parts, values, strict=True)]
 
@@ -89,7 +99,7 @@ class ProcessGroup:
         if self.size == 1 or not numbers:
             return list(numbers)
         total = torch.tensor(list(numbers))
-        dist.all_reduce(total, group=_host_group(dist.group.WORLD))
+        _finish(dist.all_reduce(total, group=_host_group(dist.group.WORLD), async_op=True), on_host=True)
         found: list[int] = total.tolist()
         return found
 
@@ -137,7 +147,7 @@ class ProcessGroup:
         """Overwrite tensors with those of the first process."""
         for value in values if self.size > 1 else ():
             shared = value.detach().contiguous()
-            dist.broadcast(shared, 0)
+            _finish(dist.broadcast(shared, 0, async_op=True))
             if shared.data_ptr() != value.data_ptr():
                 value.detach().copy_(shared)
 
@@ -156,7 +166,7 @@ class ProcessGroup:
         padded = part.new_zeros(max(sizes), *part.shape[1:])
         padded[: len(part)] = part
         parts = [torch.empty_like(padded) for _ in range(self.size)]
-        dist.all_gather(parts, padded)
+        _finish(dist.all_gather(parts, padded, async_op=True))
         start = sum(sizes[: self.rank])
         joined = torch.cat([other[:size] for other, size in zip(parts, sizes, strict=True)])
         return joined, slice(start, start + len(part))
@@ -197,7 +207,7 @@ class ProcessGroup:
         if self.size == 1:
             return value
         shared = torch.tensor([value], dtype=torch.float64)
-        dist.broadcast(shared, 0, group=_host_group(dist.group.WORLD))
+        _finish(dist.broadcast(shared, 0, group=_host_group(dist.group.WORLD), async_op=True), on_host=True)
         return float(shared)
 
     @contextmanager
@@ -216,7 +226,7 @@ class ProcessGroup:
     def wait(self) -> None:
         """Wait until every process has reached this point."""
         if self.size > 1:
-            dist.barrier()
+            self.add_numbers([0])  # on the host, where a signal ends the wait
 
 
 @lru_cache(maxsize=1)
@@ -226,6 +236,43 @@ def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
         return world
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=TIMEOUT)
     return group
+
+
+def _finish(work: dist.Work | None, on_host: bool = False) -> None:
+    """Wait for an operation of all processes.
+
+    Args:
+        work: The operation.
+        on_host: Whether it is one of the host. On an accelerator it is only waited for by what follows there.
+
+    Raises:
+        Stopped: If a signal asks to end.
+        UserError: If another process has ended.
+    """
+    assert work is not None
+    wait = Wait("the other processes of this run", "see their output, or end this one", TIMEOUT.total_seconds())
+    interrupted = on_host or dist.get_backend() == "gloo"
+    while True:
+        try:
+            work.wait(*[BLOCKED] * interrupted)
+            return
+        except RuntimeError as error:
+            if not work.is_completed():  # only the wait has ended
+                try:
+                    wait.pause(0)
+                except Stopped as stopped:
+                    atexit.register(_exit_now, 128 + stopped.number)  # torch would wait for the others at the end
+                    raise
+                continue
+            raise UserError(
+                f"Another process of this run has ended or cannot be reached ({first_line(error)}); see its output, "
+                "and run the same command again."
+            ) from error
+
+
+def _exit_now(code: int) -> None:
+    sys.stdout.flush()
+    os._exit(code)
 
 
 LastPass = Callable[[], AbstractContextManager[None]]
@@ -291,7 +338,7 @@ class _GradientSums:
 
     def _end_oldest(self) -> None:
         work, joined, gradients = self._running.popleft()
-        work.wait()
+        _finish(work)
         if gradients:
             for gradient, total in zip(gradients, joined.split([one.numel() for one in gradients]), strict=True):
                 gradient.copy_(total.view_as(gradient))
@@ -364,6 +411,8 @@ def join_process_group(fsdp: bool | None = None) -> ProcessGroup:
     """
     for name in RANK_VARIABLES:
         environment_integer(name)
+        if not os.environ.get(name, "0").strip():
+            del os.environ[name]  # empty, as a file of settings may leave it, which other libraries take for a number
     if wants_sharding(bool(fsdp)) and fsdp is None:
         raise UserError(
             "Only adapt and pretrain can shard parameters (FSDP); here every process keeps the whole model. Start it "
@@ -374,13 +423,55 @@ def join_process_group(fsdp: bool | None = None) -> ProcessGroup:
     from accelerate import PartialState  # chooses the same backend as the Trainer
 
     try:
+        _store = None if dist.is_initialized() else _meet_processes(environment_integer("WORLD_SIZE"))
         state = PartialState(cpu=default_device().type == "cpu", timeout=TIMEOUT)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         raise UserError(
             f"The processes of this run cannot be connected: {first_line(error).rstrip('.')}. Start it with torchrun, "
             "or unset WORLD_SIZE."
         ) from error
     return ProcessGroup(state.process_index, state.num_processes)
+
+
+def _meet_processes(size: int) -> dist.Store | None:
+    """Wait until all processes have started, and return the store where they meet; keep it until they connect.
+
+    The connection itself waits in C++, where no signal acts.
+
+    Args:
+        size: Number of processes.
+
+    Raises:
+        Stopped: If a signal asks to end.
+        UserError: If one is missing after ten minutes.
+        RuntimeError: If this is the first process and its port is not free.
+    """
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    if not address or not port.isdigit():
+        return None  # what is missing is reported by the connection
+    rank = environment_integer("RANK")
+    with_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    keys = [f"acclimate/{attempt}/{number}" for number in range(size)]
+    wait = Wait(f"{size} processes (WORLD_SIZE={size}) at {address}:{port}", "unset WORLD_SIZE to run alone")
+    is_first = rank == 0 and not with_agent
+    store, timeout = None, timedelta(seconds=CONNECT_SECONDS)
+    while True:
+        try:
+            if store is None:
+                if not is_first:  # torch prints a page for each attempt that fails
+                    socket.create_connection((address, int(port)), CONNECT_SECONDS).close()
+                store = dist.TCPStore(
+                    address, int(port), size, is_first, timeout, wait_for_workers=False, multi_tenant=is_first
+                )
+                store.set(keys[rank], "")
+            if store.check(keys):
+                return store
+        except (RuntimeError, OSError):
+            if is_first:
+                raise
+            store = None
+        wait.pause(0.1)
 
 
 def leave_process_group() -> None:

@@ -25,7 +25,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from acclimate.device import default_device, use_single_device
-from acclimate.errors import UserError, postpone_stop
+from acclimate.errors import Stopped, UserError, postpone_stop
 from acclimate.files import read_json, translate_disk_errors, write_json
 from acclimate.models import training_callbacks
 from acclimate.models.adapters import adapter_weights
@@ -435,8 +435,12 @@ def train(
         checkpoint = find_newest_checkpoint(work)
         if checkpoint is not None:
             trainer.load_progress(checkpoint)
-        with postpone_stop():
-            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        try:
+            with postpone_stop():
+                trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        except Stopped as stopped:
+            stopped.saved = save_every != 0 and find_newest_checkpoint(work) is not None
+            raise
         trainer.check_weights()
         engine.group.gather_weights()
     # The caller gets the model without the gradients of the last step.
