@@ -19,18 +19,19 @@ log = logging.getLogger(__name__)
 class Wait:
     """One wait, which calls :meth:`pause` between two checks of what it waits for."""
 
-    def __init__(self, what: str, advice: str, limit: float = SILENT_SECONDS) -> None:
+    def __init__(self, what: str, advice: str, limit: float = SILENT_SECONDS, say_after: float | None = None) -> None:
         """Start the wait.
 
         Args:
             what: What is waited for, in a few words.
             advice: What the user can do, as a clause.
             limit: Seconds after the start, or the last :meth:`renew`, after which the wait fails.
+            say_after: Seconds after which it is reported; None for :data:`SAY_SECONDS`.
         """
         self.what, self.advice, self.limit = what, advice, limit
         self.say: Callable[[str], None] = lambda line: log.warning("%s", line)
         self._start = self._renewed = time.monotonic()
-        self._next = self._start + SAY_SECONDS
+        self._next = self._start + (SAY_SECONDS if say_after is None else say_after)
         self._stop: float | None = None
 
     def renew(self) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import logging
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,7 @@ def test_documents_are_read_and_unreadable_ones_counted_and_named(mixed, cache, 
 def test_conversions_are_kept_by_content(mixed, cache, monkeypatch):
     first = list(Corpus(mixed))
     fingerprint = Corpus(mixed).fingerprint
-    monkeypatch.setattr(conversion, "_convert", lambda *given: ("converted again", ""))
+    monkeypatch.setattr(conversion._Worker, "convert", lambda *given: ("converted again", ""))
     assert list(Corpus(mixed)) == first
     (mixed / "e.html").write_text("<p>The <b>cake</b></p>")
     assert list(Corpus(mixed)) == [*first[:4], "converted again", first[5]]
@@ -212,3 +213,51 @@ def test_a_converted_text_has_no_data_of_images(tmp_path, cache):
     image = base64.b64encode(bytes(99)).decode()
     (tmp_path / "a.html").write_text(f"<p>before <img src='data:image/png;base64,{image}'> after</p>")
     assert [text.split() for _, text, _ in read_records(tmp_path / "a.html")] == [["before", "after"]]
+
+
+def pdf_bomb(path: Path) -> None:
+    """A stream that is compressed twice, of 64 MB."""
+    packed = zlib.compress(zlib.compress(b"BT /F1 12 Tf (a) Tj ET " * 2_800_000, 9), 9).decode("latin-1")
+    write_pdf(path, [])
+    text = path.read_bytes().decode("latin-1")
+    filters = f"<</Length {len(packed)}/Filter[/FlateDecode/FlateDecode]>>\nstream\n{packed}\nendstream"
+    path.write_bytes(text.replace("<</Length 0>>\nstream\n\nendstream", filters).encode("latin-1"))
+
+
+BOMBS = {
+    "a.docx": (lambda path: write_docx(path, ["a" * 2**20] * 65), "MB of markup; the limit is 64"),
+    "b.docx": (lambda path: nested_docx(path, 5_000), "b.docx:1: "),  # too deep, or too much memory
+    "c.pdf": (pdf_bomb, "its conversion takes"),
+}
+"""Files that are small, or seem harmless, and how each is reported."""
+
+
+def nested_docx(path: Path, depth: int) -> None:
+    start, end = "<w:p><w:r>", "</w:r></w:p>"
+    write_docx(path, ["a</w:t></w:r></w:p>" + start * depth + end * depth + "<w:p><w:r><w:t>"])
+
+
+def test_a_bomb_is_counted_as_broken_and_the_others_are_read(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(conversion, "SECONDS", 1)
+    monkeypatch.setattr(conversion, "MAX_MEMORY", 2**28)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, (write, _) in BOMBS.items():
+        write(folder / name)
+    for name in ("aa.docx", "z.docx"):
+        write_docx(folder / name, ["Soup"])
+    corpus = Corpus(folder, dedup=False)
+    assert list(corpus) == ["Soup", "Soup"] and corpus.report.broken == len(BOMBS)
+    problems = {Path(line.split(":")[0]).name: line for line in corpus.report.problems}
+    for name, (_, said) in BOMBS.items():
+        assert said in problems[name]
+
+
+def test_a_converter_that_is_killed_is_replaced(tmp_path, cache):
+    for name in ("a.html", "b.html"):
+        (tmp_path / name).write_text(f"<p>{name}</p>")
+    assert list(read_records(tmp_path / "a.html")) == [(1, "a.html", "")]
+    conversion._worker()._process.kill()
+    assert "ends the converter" in next(read_records(tmp_path / "b.html"))[2]
+    (tmp_path / "c.html").write_text("<p>c</p>")
+    assert list(read_records(tmp_path / "c.html")) == [(1, "c", "")]

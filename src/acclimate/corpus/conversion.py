@@ -1,26 +1,41 @@
 """Text of documents: Markdown, and HTML, PDF, Word, EPUB and PowerPoint through ``markitdown``.
 
 A file is one document. What the converters write is Markdown without links, images and marks of emphasis.
+
+The converters run in a process of their own (``python -m acclimate.corpus.conversion``), with limits of memory and
+time: a small file can be made to unpack into gigabytes, or to nest so deeply that reading it never ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import logging
 import lzma
+import math
+import os
 import re
+import resource
+import select
+import signal
+import subprocess
+import sys
+import threading
 import warnings
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from acclimate.corpus.opening import HEAD_BYTES, choose_encoding, detect_format, open_bytes
-from acclimate.errors import first_line
+from acclimate.errors import UserError, first_line
 from acclimate.files import cache_folder, read_json_object, warn_on_write_error, write_json
+from acclimate.waiting import Wait
 
 CONVERTERS = {
     ".html": "HtmlConverter",
@@ -39,16 +54,26 @@ OPTIONS = {
 """Options of ``markdownify``, through which all of them but PDF go: only the text of these elements is kept."""
 LIBRARIES = ("markitdown", "markdownify", "mammoth", "pdfminer.six", "pdfplumber", "python-pptx")
 """The packages on which the text of a document depends."""
-_VERSION = 1  # increment when the same file gives another text
+MAX_MEMORY, MAX_MARKUP = 2 * 2**30, 64 * 2**20
+"""Bytes of memory that a conversion may take, and of markup that a file may unpack into."""
+MARKUP = (".xml", ".rels", ".html", ".htm", ".xhtml", ".opf", ".ncx")
+"""Names of the files in Office and EPUB files that are parsed."""
+SECONDS, SECONDS_PER_MB = 30, {".pdf": 60}
+"""Seconds of CPU that a conversion may take, and more for each megabyte of some formats; 10 for the others."""
+TOO_MUCH_MEMORY = "its conversion takes too much memory"
+_VERSION = 2  # increment when the same file gives another text
 LIGATURES = str.maketrans({"\ufb00": "ff", "\ufb01": "fi", "\ufb02": "fl", "\ufb03": "ffi", "\ufb04": "ffl"})
 FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(.*?\n)?---[ \t]*(\r?\n|\Z)", re.DOTALL)
-COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-HYPHENATED = re.compile(r"(\w+)-\n(\w+)([^\w\s]*)[ ]?")
+HYPHENATED = re.compile(r"(?<!\w)(\w++)-\n(\w++)([^\w\s]*)[ ]?")
 
 
 def strip_markdown(text: str) -> str:
     """Return a Markdown document without the metadata at its top and without comments; all else is text."""
-    return COMMENT.sub("", FRONT_MATTER.sub("", text, count=1)).strip()
+    kept, end, text = [], 0, FRONT_MATTER.sub("", text, count=1)
+    while (start := text.find("<!--", end)) >= 0 and (close := text.find("-->", start + 4)) >= 0:
+        kept.append(text[end:start])
+        end = close + 3
+    return "".join([*kept, text[end:]]).strip()
 
 
 @cache
@@ -91,10 +116,90 @@ def convert_document(path: Path, encoding: str | None = None) -> tuple[str, str]
     found = read_json_object(stored)
     if found is not None and found.keys() >= {"text", "problem"}:
         return found["text"], found["problem"]
-    text, problem = _convert(data, form, encoding)
+    text, problem = _worker().convert(path, data, form, encoding)
     with warn_on_write_error("The texts of documents", stored.parent):
         write_json(stored, {"text": text, "problem": problem})
     return text, problem
+
+
+class _Worker:
+    """A process that converts one document after the other, and is replaced when one ends it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def convert(self, path: Path, data: bytes, form: str, encoding: str | None) -> tuple[str, str]:
+        """Return the text of a document, and the problem if it has none."""
+        seconds = math.ceil(SECONDS + SECONDS_PER_MB.get(form, 10) * len(data) / 2**20)
+        limits = {"seconds": seconds, "memory": MAX_MEMORY}
+        request = {"form": form, "encoding": encoding, "bytes": len(data), **limits}
+        with self._lock:
+            process = self._process or self._start()
+            self._process = None  # until it has answered
+            assert process.stdin is not None and process.stdout is not None
+            try:
+                process.stdin.write(json.dumps(request).encode() + b"\n" + data)
+                process.stdin.flush()
+                wait = Wait(f"the text of '{path}'", "it is long", 60.0 + 20 * seconds, say_after=30.0)
+                while not select.select([process.stdout], [], [], 1.0)[0]:
+                    wait.pause(0)
+                answer = process.stdout.readline()
+            except (BrokenPipeError, UserError):
+                answer = b""
+            except BaseException:
+                process.kill()
+                raise
+            found = json.loads(answer) if answer else None
+            if found is not None and found["problem"] != TOO_MUCH_MEMORY:
+                self._process = process
+            else:
+                process.kill()
+            if found is not None:
+                return found["text"], found["problem"]
+            if process.wait() == -signal.SIGXCPU:
+                return "", f"its conversion takes more than {seconds} s"
+            return "", "it ends the converter, as a document that is nested too deeply does"
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "acclimate.corpus.conversion"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,  # Ctrl-C ends this process, which ends it
+        )
+
+
+@cache
+def _worker_of(process: int) -> _Worker:
+    return _Worker()
+
+
+def _worker() -> _Worker:
+    return _worker_of(os.getpid())  # a forked process must not read the answers of its parent
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Convert the documents of a stream until it ends, each within its limits."""
+    import markitdown  # its memory does not count
+
+    del markitdown
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    own = 0
+    with contextlib.suppress(OSError, ValueError):  # only Linux has the file
+        own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    while line := requests.readline():
+        request = json.loads(line)
+        data = requests.read(request["bytes"])
+        spent = resource.getrusage(resource.RUSAGE_SELF)
+        cpu = math.ceil(spent.ru_utime + spent.ru_stime) + request["seconds"]
+        for kind, limit in [(resource.RLIMIT_CPU, cpu), *[(resource.RLIMIT_AS, own + request["memory"])] * bool(own)]:
+            resource.setrlimit(kind, (limit, resource.RLIM_INFINITY))
+        text, problem = _convert(data, request["form"], request["encoding"])
+        answers.write(json.dumps({"text": text, "problem": problem}).encode() + b"\n")
+        answers.flush()
 
 
 def _convert(data: bytes, form: str, encoding: str | None) -> tuple[str, str]:
@@ -102,9 +207,16 @@ def _convert(data: bytes, form: str, encoding: str | None) -> tuple[str, str]:
 
     converter: Any = getattr(converters, CONVERTERS[form])()
     try:
+        if zipfile.is_zipfile(io.BytesIO(data)):
+            parts = zipfile.ZipFile(io.BytesIO(data)).infolist()
+            markup = sum(part.file_size for part in parts if part.filename.lower().endswith(MARKUP))
+            if markup > MAX_MARKUP:
+                return "", f"it unpacks into {markup / 2**20:,.0f} MB of markup; the limit is {MAX_MARKUP // 2**20}"
         with _silence():
             info = StreamInfo(extension=form, charset=encoding)
             text = converter.convert(io.BytesIO(data), info, **OPTIONS).markdown
+    except MemoryError:
+        return "", TOO_MUCH_MEMORY
     except Exception as error:  # each library has its own exceptions, and a damaged file can raise any other
         return "", _explain(error, data, form)
     text = _clean(text, form)
@@ -114,6 +226,8 @@ def _convert(data: bytes, form: str, encoding: str | None) -> tuple[str, str]:
 
 
 def _explain(error: Exception, data: bytes, form: str) -> str:
+    if isinstance(error, RecursionError):
+        return "the document is nested too deeply"
     names = {type(one).__name__ for one in (error, error.__cause__, error.__context__)}
     if any("Password" in name or "Encrypt" in name for name in names):
         return "the document is encrypted; save it without a password"
@@ -153,7 +267,7 @@ def _join_hyphenated(text: str) -> str:
 
     The hyphen stays where the document has the word with it elsewhere, and never without it.
     """
-    words = set(re.findall(r"\w+(?:-\w+)*", text.casefold()))
+    words = set(re.findall(r"\w++(?:-\w++)*+", text.casefold()))
 
     def join(match: re.Match[str]) -> str:
         first, second, after = match.groups()
@@ -162,3 +276,7 @@ def _join_hyphenated(text: str) -> str:
         return f"{compound if keeps or not second[0].islower() else whole}{after}\n"
 
     return HYPHENATED.sub(join, text)
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)
