@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from acclimate.errors import GRACE_SECONDS, Stopped, UserError, check_stop, requested_stop
 
-SAY_SECONDS = 3.0
+SAY_SECONDS = 2.0
 """Seconds after which a wait is reported."""
 SILENT_SECONDS = 600.0
 """Seconds without a sign of life after which a process counts as stopped or unreachable."""

@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from acclimate import waiting
 from acclimate.device import TRUE_VALUES, default_device, preserve_rng_state
 from acclimate.errors import Stopped, UserError, environment_integer, first_line, warn_once
 from acclimate.models import gradient_may_change
@@ -250,7 +251,9 @@ def _finish(work: dist.Work | None, on_host: bool = False) -> None:
         UserError: If another process has ended.
     """
     assert work is not None
-    wait = Wait("the other processes of this run", "see their output, or end this one", TIMEOUT.total_seconds())
+    wait = Wait(
+        "the other processes of this run", "see their output", TIMEOUT.total_seconds(), 5 * waiting.SAY_SECONDS
+    )
     interrupted = on_host or dist.get_backend() == "gloo"
     while True:
         try:
