@@ -95,7 +95,6 @@ def run(wait, folder: Path, limit: float) -> None:
     """Wait in a process of its own, and write what ends the wait."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     waiting.SAY_SECONDS, waiting.SILENT_SECONDS = 0.1, limit
-    waiting.Wait.__init__.__defaults__ = (limit,)
     sys.stderr = (folder / "log").open("w", buffering=1)
     logging.getLogger("acclimate").addHandler(logging.StreamHandler(sys.stderr))
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -132,8 +131,8 @@ def test_a_wait_is_reported_and_ends(name, number, tmp_path):
             os.kill(process.pid, number)
         wait_until(lambda: process.exitcode is not None, 20 if number is None else 10)
         ended = log.read_text().partition("ended: ")[2]
+        assert process.exitcode == 3, log.read_text()
         assert ended.startswith(signal.Signals(number).name if number else "Waited 0 minutes in vain for"), ended
-        assert process.exitcode == 3
     finally:
         holder.kill()
         process.kill()

@@ -19,16 +19,17 @@ log = logging.getLogger(__name__)
 class Wait:
     """One wait, which calls :meth:`pause` between two checks of what it waits for."""
 
-    def __init__(self, what: str, advice: str, limit: float = SILENT_SECONDS, say_after: float | None = None) -> None:
+    def __init__(self, what: str, advice: str, limit: float | None = None, say_after: float | None = None) -> None:
         """Start the wait.
 
         Args:
             what: What is waited for, in a few words.
             advice: What the user can do, as a clause.
-            limit: Seconds after the start, or the last :meth:`renew`, after which the wait fails.
+            limit: Seconds after the start, or the last :meth:`renew`, after which the wait fails;
+                None for :data:`SILENT_SECONDS`.
             say_after: Seconds after which it is reported; None for :data:`SAY_SECONDS`.
         """
-        self.what, self.advice, self.limit = what, advice, limit
+        self.what, self.advice, self.limit = what, advice, SILENT_SECONDS if limit is None else limit
         self.say: Callable[[str], None] = lambda line: log.warning("%s", line)
         self._start = self._renewed = time.monotonic()
         self._next = self._start + (SAY_SECONDS if say_after is None else say_after)
