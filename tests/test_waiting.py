@@ -21,7 +21,7 @@ from acclimate.errors import Stopped, UserError, stop_on_signals
 from acclimate.locks import Claim
 from acclimate.study.executor import _Run
 from acclimate.tasks.training_cache import cache_lock
-from acclimate.tournament.confirming import _record
+from acclimate.tournament.confirming import _lock
 from acclimate.training import distributed
 from acclimate.training.distributed import join_process_group
 from tests.cases import each
@@ -77,7 +77,7 @@ WAITS = {
     "an operation of all processes": (sum_with_a_missing_process, "the other processes of this run"),
     "a computation for the cache": (wait_in_cache, "another process that computes the same result (pid "),
     "the record of reads": (
-        lambda folder: _record(folder / "entry.json", "run", ["a"]),
+        lambda folder: _lock(folder / "entry.json"),
         "another process that counts a read (pid ",
     ),
     "a job of a study": (wait_in_study, "waiting for other processes: 1 job, first a job (pid "),
