@@ -51,7 +51,7 @@ def sum_with_a_missing_process(folder: Path) -> None:
     if rank:
         time.sleep(8)
         os._exit(0)
-    distributed.TIMEOUT = timedelta(seconds=waiting.SILENT_SECONDS)
+    distributed.SLOW_SECONDS, distributed.TIMEOUT = 0.1, timedelta(seconds=waiting.SILENT_SECONDS)
     group.add_numbers([1])
 
 

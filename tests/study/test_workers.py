@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from acclimate import waiting
 from acclimate.errors import UserError
 from acclimate.models.batching import SHARING_VARIABLE, machine_memory
 from acclimate.study import compare, executor, workers
@@ -131,12 +130,8 @@ def test_a_killed_worker_is_replaced(machine, folder, tmp_path, capsys):
 
 
 def test_a_worker_without_a_sign_of_life_is_named_and_ended(machine, folder, tmp_path, capsys, monkeypatch):
-    for module, name, seconds in (
-        (workers, "HEARTBEAT_SECONDS", 0.05),
-        (workers, "SILENT_SECONDS", 1.0),
-        (waiting, "SILENT_SECONDS", 3.0),
-    ):
-        monkeypatch.setattr(module, name, seconds)
+    for name, seconds in (("HEARTBEAT_SECONDS", 0.05), ("NAMED_SECONDS", 1.0), ("SILENT_SECONDS", 3.0)):
+        monkeypatch.setattr(workers, name, seconds)
     world = Deadly(tmp_path / "journal", 0.02)
     world.deadly = "frozen adapt"
     results = run(folder, tmp_path / "out", world, progress=True, workers=2)

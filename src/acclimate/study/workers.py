@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from acclimate import waiting
 from acclimate.errors import GRACE_SECONDS, Stopped, UserError, first_line, stop_on_signals
 from acclimate.files import write_json
 from acclimate.locks import Owner, machine_name
+from acclimate.waiting import SILENT_SECONDS
 
 LOGS = "workers"
 """Folder of the study with a log for each worker."""
@@ -35,7 +35,7 @@ MAX_JOB_DEATHS, MAX_EARLY_DEATHS = 2, 3
 """Workers that may die at one job, and workers that may die in a row before they claim a job."""
 SIGNALLED = 128
 """Exit code of a worker that a signal has stopped, after it has saved a checkpoint, minus the number of the signal."""
-HEARTBEAT_SECONDS, SILENT_SECONDS = 10.0, 120.0
+HEARTBEAT_SECONDS, NAMED_SECONDS = 10.0, 120.0
 """Seconds between two signs of life of a worker, and seconds without one after which it is named.
 
 Without one for :data:`acclimate.waiting.SILENT_SECONDS`, it is ended."""
@@ -168,13 +168,13 @@ class Pool:
             self._named.discard(number)
         silent = now - self._lives[number][1]
         name = f"Worker {number + 1} on {self.launcher.place(number)}"
-        if silent > waiting.SILENT_SECONDS:
+        if silent > SILENT_SECONDS:
             report(f"{name} is ended, after {silent / 60:.0f} minutes without a sign of life")
             worker.kill()
             self._lives[number] = sign, now  # until it has died
-        elif silent > SILENT_SECONDS and number not in self._named:
+        elif silent > NAMED_SECONDS and number not in self._named:
             self._named.add(number)
-            limit = waiting.SILENT_SECONDS / 60
+            limit = SILENT_SECONDS / 60
             report(f"{name} has shown no sign of life for {silent:.0f} s; it is ended after {limit:.0f} minutes")
 
     def label(self, owner: Owner) -> tuple[str, str]:

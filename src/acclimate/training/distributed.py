@@ -26,7 +26,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from acclimate import waiting
 from acclimate.device import TRUE_VALUES, default_device, preserve_rng_state
 from acclimate.errors import Stopped, UserError, environment_integer, first_line, warn_once
 from acclimate.models import gradient_may_change
@@ -38,6 +37,8 @@ TIMEOUT = timedelta(hours=12)
 It does not apply to their start, for which :data:`acclimate.waiting.SILENT_SECONDS` is the limit."""
 CONNECT_SECONDS = 2.0
 """How long an attempt to reach the first process may take, in which no signal acts."""
+SLOW_SECONDS = 10.0
+"""Seconds after which a wait for a step of the others is reported."""
 BLOCKED = timedelta(seconds=1)
 """How long a process may wait for the others before it looks for signals."""
 BUCKET_BYTES, MAX_RUNNING_BUCKETS = 25 * 2**20, 4
@@ -251,9 +252,7 @@ def _finish(work: dist.Work | None, on_host: bool = False) -> None:
         UserError: If another process has ended.
     """
     assert work is not None
-    wait = Wait(
-        "the other processes of this run", "see their output", TIMEOUT.total_seconds(), 5 * waiting.SAY_SECONDS
-    )
+    wait = Wait("the other processes of this run", "see their output", TIMEOUT.total_seconds(), SLOW_SECONDS)
     interrupted = on_host or dist.get_backend() == "gloo"
     while True:
         try:
