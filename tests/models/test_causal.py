@@ -20,6 +20,8 @@ from acclimate.inspect import inspect_importance
 from acclimate.inspect.drift import measure_drift
 from acclimate.masking import RandomMasking
 from acclimate.models import CAUSAL, MASKED, attach, kind_of_checkpoint, load_language_model
+from acclimate.models.encoding import check_packable, encode, encode_positions
+from acclimate.models.families import language_head, rotary_switch
 from acclimate.models.saving import instructions
 from acclimate.objectives import LanguageModelling
 from acclimate.training import adapt
@@ -193,3 +195,43 @@ def test_models_without_a_language_model_head_are_masked():
     names = ["BertModel", "ModernBertModel", "T5EncoderModel", *(f"RobertaFor{task}" for task in tasks)]
     assert all(kind_of_checkpoint([name], "folder") is MASKED for name in (*names, "BertForMaskedLM"))
     assert all(kind_of_checkpoint(nothing, "folder") is MASKED for nothing in (None, [], 3, [None]))
+
+
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0, 3.0, 2.0, 1.5]}
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
+
+
+@each(
+    ("kind", "rope", "sizes"),
+    [
+        ("phi3", {**LONGROPE, "original_max_position_embeddings": 32}, {"original_max_position_embeddings": 32}),
+        ("llama", DYNAMIC, {"max_position_embeddings": 32}),
+    ],
+)
+def test_rotary_frequencies_that_follow_the_longest_text_are_those_of_each_text(kind, rope, sizes):
+    """Texts on both sides of the length at which frequencies change, read together, after longer ones, and packed."""
+    rope = {**rope, "rope_theta": 10_000.0}
+    model = tiny_model(kind, rope_parameters=rope, **sizes)
+    layers = attach(model)
+    assert layers and rotary_switch(model) == 32
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(5, 300, length) for length in (70, 20, 5, 32, 50)]
+    alone = []
+    for text in texts:
+        fresh = tiny_model(kind, rope_parameters=rope, **sizes)
+        alone.append(fresh(input_ids=torch.tensor(text)[None]).logits[0])
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], batch_first=True)
+    number = torch.arange(len(texts))[:, None].where(torch.arange(70) < torch.tensor([[len(t)] for t in texts]), -1)
+    head = language_head(model)
+    with torch.no_grad():
+        together = head(encode(model, ids, number))
+        chosen = (number >= 0).flatten().nonzero()[:, 0]
+        some = head(encode_positions(model, ids, number, chosen))
+        expected = torch.cat([one.detach() for one in alone])
+        torch.testing.assert_close(together[number >= 0], expected, atol=5e-5, rtol=1e-3)
+        torch.testing.assert_close(some, expected, atol=5e-5, rtol=1e-3)
+        later = head(encode(model, ids[4:, :50], number[4:, :50] * 0))[0]
+        torch.testing.assert_close(later, alone[4].detach(), atol=5e-5, rtol=1e-3)
+    check_packable(model, 32)
+    with pytest.raises(UserError, match="rotary frequencies follow the longest text of more than 32 tokens"):
+        check_packable(model, 33)

@@ -28,6 +28,8 @@ from acclimate.models.families import (
     last_layer_ends,
     probe_of,
     reads_segments,
+    reset_rotary,
+    rotary_switch,
 )
 from acclimate.models.gates import use_gates
 
@@ -67,6 +69,8 @@ def encode_positions(model: PreTrainedModel, ids: Tensor, text: Tensor, places: 
         places: Indices into the flattened rows; repetitions are allowed.
     """
     host = host_copy(text)
+    if _reads_apart(model, host):
+        return encode(model, ids, text).flatten(0, 1)[places]
     unpadded = _unpadding(model, host)
     here = places if unpadded is None else unpadded.map_indices(places)
     with cut_last_layer(last_layer_ends(model), lambda states: states.flatten(0, 1)[here][None]):
@@ -146,7 +150,7 @@ def _unpadding(model: PreTrainedModel, host: Tensor, gates: Mapping[str, Tensor]
     """Return the maps that remove padding; None where that is impossible or not worthwhile."""
     gated_by_row = any(part != "H" for part in gates or ())  # these gates multiply padded rows
     kernels = kernels_of(model)
-    if gated_by_row or not kernels.unpadding or not uses_gated_attention(model):
+    if gated_by_row or not kernels.unpadding or not uses_gated_attention(model) or _reads_apart(model, host):
         return None
     return Unpadded.if_worthwhile(host, model.device, kernels.varlen_attention, is_compiled(model))
 
@@ -192,9 +196,11 @@ def _forward(
     **outputs: bool,
 ) -> Any:
     """Run the encoder; ``outputs`` are flags such as ``output_hidden_states``. Padding is not added again."""
-    probe, full = probe_of(model), bool((host >= 0).all())
-    if probe is not None and not probe.pads and not full:
+    if _reads_apart(model, host):
         return _forward_unpadded_rows(model, ids, text, host, segments, **outputs)
+    if rotary_switch(model) is not None:
+        reset_rotary(model)
+    full = bool((host >= 0).all())
     packed = bool(((host[:, 1:] != host[:, :-1]) & (host[:, 1:] >= 0)).any())
     needs_block_mask = packed and (unpadded is None or not unpadded.varlen)
     options: dict[str, Any] = {}
@@ -219,6 +225,15 @@ def _forward(
         return model.base_model(**options, **outputs, **_without_cache(model))
 
 
+def _reads_apart(model: PreTrainedModel, host: Tensor) -> bool:
+    """Return whether rows of different lengths need a forward pass each."""
+    probe, real = probe_of(model), host >= 0
+    if probe is not None and not probe.pads:
+        return not bool(real.all())
+    lengths, switch = real.sum(1), rotary_switch(model)
+    return switch is not None and int(lengths.max()) > switch and int(lengths.min()) < int(lengths.max())
+
+
 def _without_cache(model: PreTrainedModel) -> dict[str, bool]:
     """Return the argument that keeps a decoder from storing keys and values, which only generation needs."""
     return {"use_cache": False} if "use_cache" in inspect.signature(model.base_model.forward).parameters else {}
@@ -227,7 +242,7 @@ def _without_cache(model: PreTrainedModel) -> dict[str, bool]:
 def _forward_unpadded_rows(
     model: PreTrainedModel, ids: Tensor, text: Tensor, host: Tensor, segments: Tensor | None, **outputs: bool
 ) -> Any:
-    """Run the base model once per length of the rows, for a model whose outputs depend on padding."""
+    """Run the base model once per length of the rows, for a model whose outputs depend on padding or longer texts."""
     lengths = (host >= 0).sum(1)
     order, parts = [], []
     for length in lengths.unique().tolist():
@@ -250,18 +265,21 @@ def _forward_unpadded_rows(
     return output
 
 
-def check_packable(model: PreTrainedModel) -> None:
+def check_packable(model: PreTrainedModel, length: int = 0) -> None:
     """Check that several texts can share a row without influencing each other.
 
     Args:
         model: A model that :func:`acclimate.models.attach` has prepared.
+        length: Maximum tokens per text.
 
     Raises:
         UserError: If they cannot.
     """
-    probe = probe_of(model)
-    if probe is None or not probe.packs:
-        reason = "its attention was not replaced" if probe is None else probe.obstacles["packing"]
+    probe, switch = probe_of(model), rotary_switch(model)
+    long = switch is not None and length > switch
+    if probe is None or not probe.packs or long:
+        reason = "its attention was not replaced" if probe is None else probe.obstacles.get("packing")
+        reason = reason or f"its rotary frequencies follow the longest text of more than {switch:,} tokens"
         raise UserError(f"Texts cannot share a row of {type(model).__name__}, since {reason}: use layout=padded.")
 
 

@@ -225,6 +225,31 @@ def longest_text(model: PreTrainedModel) -> int | None:
     return None if positions is None else positions - first_position(model)
 
 
+def rotary_switch(model: PreTrainedModel) -> int | None:
+    """Return the length above which rotary frequencies follow the longest text of a forward pass (longrope, dynamic).
+
+    None if they never do. A short text that is read together with a longer one is then computed otherwise than alone.
+    """
+    config = model.config.get_text_config()
+    given: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
+    kinds = [one for one in given.values() if isinstance(one, dict)] or [given]  # one for each type of layer, or one
+    own = getattr(config, "max_position_embeddings", None) or 0
+    found = [
+        one.get("original_max_position_embeddings") or own
+        for one in kinds
+        if one.get("rope_type") in ("longrope", "dynamic")
+    ]
+    return min(found, default=None)
+
+
+def reset_rotary(model: PreTrainedModel) -> None:
+    """Let dynamic rotary frequencies follow the next forward pass alone, and not the longest text that came before."""
+    for module in model.modules():
+        if getattr(module, "rope_type", None) == "dynamic":
+            module.inv_freq = module.original_inv_freq.to(module.inv_freq.device)
+            module.max_seq_len_cached = module.original_max_seq_len
+
+
 def last_layer_ends(model: PreTrainedModel) -> list[nn.Module]:
     """Return the modules at which the last layer can be cut: none, one, or two in an ensemble."""
     place = family_of(model.config).last_layer_end

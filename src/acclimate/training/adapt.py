@@ -206,7 +206,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     add_new_tokens(new_tokens, loaded, text, seed, progress, group)
     carried.attach(loaded.model)
     layers = attach(to_device(loaded.model), sharded)
-    layout = usable_layout(loaded.model, options.layout, given_layout)
+    layout = usable_layout(loaded.model, options.layout, given_layout, max_length)
     appended = add_method_virtual_tokens(loaded, method, seed)
     length = max_length + appended
     check_length(loaded, length)

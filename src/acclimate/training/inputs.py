@@ -274,15 +274,15 @@ def default_rows(
     }
 
 
-def usable_layout(model: PreTrainedModel, layout: Layout, given: Layout | None) -> Layout:
-    """Return the layout, or ``"padded"`` if packing is only the default and the model cannot separate texts.
+def usable_layout(model: PreTrainedModel, layout: Layout, given: Layout | None, length: int) -> Layout:
+    """Return the layout, or ``"padded"`` if packing is only the default and texts of this length cannot share a row.
 
     Raises:
         UserError: If the user asked for packing, and the model cannot separate texts.
     """
     if layout == "packed":
         try:
-            check_packable(model)
+            check_packable(model, length)
         except UserError as error:
             if given is not None:
                 raise
