@@ -244,6 +244,7 @@ def rotary_switch(model: PreTrainedModel) -> int | None:
 
 def reset_rotary(model: PreTrainedModel) -> None:
     """Let dynamic rotary frequencies follow the next forward pass alone, and not the longest text that came before."""
+    module: Any
     for module in model.modules():
         if getattr(module, "rope_type", None) == "dynamic":
             module.inv_freq = module.original_inv_freq.to(module.inv_freq.device)
