@@ -120,6 +120,31 @@ def find_file(name: str | Path) -> Path | None:
         return None
 
 
+def is_written_as_path(model: str) -> bool:
+    """Return whether a model is given as a path: Hub names have at most one slash and do not start with a dot."""
+    return model.startswith((".", "/", "~")) or model.count("/") > 1
+
+
+def local_folder(path: str | Path) -> Path | None:
+    """Return the folder of a model, which may not exist if it is written as a path; None for a Hub name."""
+    folder = Path(path)
+    return folder if folder.exists() or is_written_as_path(str(path)) else None
+
+
+def existing_folder(path: str | Path) -> Path | None:
+    """Return the folder of a model; None for a Hub name.
+
+    Raises:
+        UserError: If it does not exist.
+    """
+    folder = local_folder(path)
+    if folder is not None and not folder.is_dir():
+        raise UserError(
+            f"There is no model folder '{path}'. Give a Hugging Face model folder or the name of a model on the Hub."
+        )
+    return folder
+
+
 def check_regular_file(path: Path) -> None:
     """Check that reading a path neither blocks nor runs forever; a missing file and a folder pass.
 
@@ -145,9 +170,16 @@ def atomic_file(path: str | Path) -> Iterator[IO[bytes]]:
             yield file
         os.chmod(name, _mode(0o666))
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
+        _name_file(error, path)
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _name_file(error: BaseException, path: Path) -> None:
+    """Add to an error of a write, which knows no name, which file it was."""
+    if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+        error.filename = str(path)
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -298,6 +330,16 @@ def check_report_file(out: str | Path | None) -> None:
     check_writable(out)
 
 
+def check_output_name(out: str | Path) -> None:
+    """Check that the name of an output can be read again as that of a file.
+
+    Raises:
+        UserError: If it has a line end in it.
+    """
+    if "\n" in str(out):
+        raise UserError(f"The name '{out}' has a line end in it; choose another name.")
+
+
 def check_writable(out: str | Path | None) -> None:
     """Check that an output can be created, before hours of computation are spent on its content.
 
@@ -313,6 +355,7 @@ def check_writable(out: str | Path | None) -> None:
         str(out).encode()
     except UnicodeEncodeError as error:
         raise UserError(f"The name {str(out)!r} is not valid UTF-8; choose another folder.") from error
+    check_output_name(out)
     # A result is written beside its folder and then moved there, which fails for a folder that is in use.
     if Path(out).name in ("", "..") or Path.cwd().is_relative_to(os.path.realpath(out)):
         raise UserError(f"'{out}' cannot be the output: give the name of a new folder.")
@@ -347,7 +390,8 @@ def translate_disk_errors(path: str | Path) -> Iterator[None]:
     """
     try:
         yield
-    except OSError:
+    except OSError as error:
+        _name_file(error, Path(path))
         raise
     except Exception as error:
         number = re.search(r"\(os error (\d+)\)", str(error))

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -125,6 +126,22 @@ class Registry(Generic[T]):
             importlib.import_module(f"{self.package}.{module.name}")
         for entry in entry_points(group=self.package):
             entry.load()
+
+
+REGISTERED = re.compile(r'@(?:\w+\.)?register(?:_\w+)?\(\s*"([^"]+)"(?:,\s*aliases=\(([^)]*)\))?')
+
+
+@functools.cache
+def declared_names(package: str) -> tuple[set[str], set[str]]:
+    """Return the names of the entries of a package and their former names, from its source, which imports nothing.
+
+    Nothing is returned if other packages may declare further entries.
+    """
+    if entry_points(group=package):
+        return set(), set()
+    folder = Path(__file__).parent.joinpath(*package.split(".")[1:])
+    found = [match for file in folder.rglob("*.py") for match in REGISTERED.findall(file.read_text(encoding="utf-8"))]
+    return {name for name, _ in found}, {alias for _, former in found for alias in re.findall(r'"([^"]+)"', former)}
 
 
 class Configured:

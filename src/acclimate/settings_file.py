@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,18 @@ def read_settings(path: str | Path, what: str) -> Any:
     except (LookupError, AttributeError, TypeError, ArithmeticError) as error:  # of PyYAML
         raise UserError(f"Cannot parse {what} '{path}': a value does not fit its tag") from error
     return value
+
+
+def check_study_file(path: str | Path) -> Path:
+    """Return the path of a study file.
+
+    Raises:
+        UserError: If there is none.
+    """
+    path = Path(os.path.expanduser(path))
+    if not path.is_file():
+        raise UserError(f"No study file at '{path}'. Give the path of a .yaml or .toml file.")
+    return path
 
 
 def read_value(text: str) -> Any:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 from transformers import Trainer
 
-from acclimate.errors import UserError
-from acclimate.files import atomic_folder, check_writable, remove_leftovers, safe_join, translate_disk_errors
+from acclimate.errors import UserError, explain_os_error
+from acclimate.files import (
+    atomic_file,
+    atomic_folder,
+    check_writable,
+    remove_leftovers,
+    safe_join,
+    translate_disk_errors,
+)
 from tests.cases import each
 from tests.robustness.killed_process import Failure, left_over, results, run
 
@@ -114,3 +122,17 @@ def test_a_name_cannot_lead_out_of_a_folder(tmp_path, name):
     with pytest.raises(UserError, match="is outside the folder"):
         safe_join(tmp_path / "out", name)
     assert safe_join(tmp_path / "out", "summary.json") == tmp_path / "out" / "summary.json"
+
+
+@each("name", ["rows", "results.json", "generated/a.jsonl"])
+def test_a_full_cache_names_the_file_and_the_variable(tmp_path, monkeypatch, name):
+    """A write, unlike opening a file, gives an error that names no file."""
+    place = tmp_path / "cache" / name
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(OSError) as folder_error, atomic_folder(place):
+        raise full
+    with pytest.raises(OSError) as file_error, atomic_file(place.with_suffix(".x")):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for error in (folder_error, file_error):
+        line = explain_os_error(error.value, tmp_path / "cache")
+        assert str(place.with_suffix("")) in line and "set ACCLIMATE_CACHE to another folder" in line

@@ -74,7 +74,7 @@ COMMANDS = {
                  "--set", "adapt.steps=1", "--set", "adapt.max_length=16", "--set", "seeds=1",
                  "--set", "evaluate.max_length=16"],
     "select": ["select", "--corpus", "TEXT", "--by", "best by=perplexity model=BERT documents=3"],
-    "transform": ["transform", "--corpus", "TEXT", "--by", "passages model=LLAMA", "--target", "TEXT"],
+    "transform": ["transform", "--corpus", "TEXT", "--by", "passages model=LLAMA length=16", "--target", "TEXT"],
     "finetune": ["finetune", "--model", "BERT", "--task", "TASK", "--seeds", 1, *TRAINED],
     "distill": ["distill", "--teacher", "BERT", "--student", "BERT", "--task", "TASK", "--seeds", 1, *SHORT,
                 "--epochs", 2, "--distill-share", 0.5],

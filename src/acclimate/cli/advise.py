@@ -9,6 +9,7 @@ import typer
 
 from acclimate.cli.app import app, describe_plugins, describe_reading, describe_text, print_next, print_tables
 from acclimate.cli.commands import PAGES, Command, make_epilog
+from acclimate.cli.early import check_name
 from acclimate.cli.options import Plugin, command, import_plugins
 from acclimate.options import values
 from acclimate.options.declaration import METHOD
@@ -67,9 +68,11 @@ def methods(
     plugin: Plugin = None,
 ) -> None:
     """List all methods by purpose, with their cost, or describe one with its paper, parameters and defaults."""
+    import_plugins(plugin)
+    if name is not None:
+        check_name(name, "acclimate.methods", "method")
     from acclimate.training.method import lookup, names
 
-    import_plugins(plugin)
     if name is None:
         print_tables(_method_tables([lookup(known) for known in names()]))
         echo("acclimate methods NAME explains a method, its parameters and its paper.")

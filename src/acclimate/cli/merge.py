@@ -5,6 +5,7 @@ from __future__ import annotations
 from acclimate.cli.app import app, print_next, print_tables
 from acclimate.cli.options import command
 from acclimate.options import MergeOptions, values
+from acclimate.options.merging import check_options
 from acclimate.terminal import echo
 
 
@@ -16,6 +17,7 @@ from acclimate.terminal import echo
 )
 def merge(options: MergeOptions) -> None:
     """Merge models of one base model: interpolation, chat vectors, soups, Fisher weights, TIES and more."""
+    check_options(options)
     from acclimate.merging import merge as run
     from acclimate.merging.path import path_tables
 

@@ -13,7 +13,9 @@ from pydantic import ValidationError
 
 from acclimate.cli.app import Quiet
 from acclimate.cli.commands import PAGES, Command, make_epilog
+from acclimate.cli.early import refuse_early
 from acclimate.errors import UserError, unknown_name_error
+from acclimate.files import check_regular_file
 from acclimate.options import OptionField, explain, option_fields
 from acclimate.options.declaration import METHOD, MISSING, PANELS, accepts
 from acclimate.registry import parse_number
@@ -71,9 +73,11 @@ def command(
 
     def decorate(run: Callable[[Any], None]) -> Callable[[Any], None]:
         def call(**flags: Any) -> None:
-            config, quiet = flags.pop("config_file"), flags.pop("quiet", None)
-            import_plugins(flags.pop("plugin", None))
-            run(read_options(options, fields, flags, config, {} if quiet is None else {"progress": not quiet}))
+            config, quiet, plugins = (flags.pop(key, None) for key in ("config_file", "quiet", "plugin"))
+            import_plugins(plugins)
+            given = read_options(options, fields, flags, config, {} if quiet is None else {"progress": not quiet})
+            refuse_early(name or run.__name__, given, fields, bool(plugins))
+            run(given)
 
         shown = sorted(fields.values(), key=lambda field: PANELS.index(field.option.panel))
         parameters = [
@@ -173,6 +177,9 @@ def read_config(path: Path, fields: Mapping[str, OptionField]) -> dict[str, Any]
         UserError: If the file is missing or cannot be parsed, or has a name that is not an option.
     """
     path = Path(os.path.expanduser(path))
+    check_regular_file(path)
+    if path.is_dir():
+        raise UserError(f"Configuration file '{path}' is a folder; give a YAML or TOML file of options.")
     if not path.is_file():
         raise UserError(f"Configuration file '{path}' does not exist.")
     values = read_settings(path, "configuration file")

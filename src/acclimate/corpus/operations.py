@@ -26,7 +26,7 @@ from acclimate.corpus.documents import Corpus, format_count
 from acclimate.corpus.pool import Document, Documents, count_words
 from acclimate.corpus.sources import FileSource
 from acclimate.errors import UserError, shorten
-from acclimate.files import atomic_file, cache_folder, read_json_object, write_json
+from acclimate.files import atomic_file, cache_folder, check_output_name, read_json_object, write_json
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.records import fingerprint, texts_fingerprint
 from acclimate.registry import (
@@ -316,6 +316,7 @@ def check_output(path: str | Path) -> None:
         UserError: If it may not, or its name is not that of JSON lines.
     """
     path = Path(path)
+    check_output_name(path)
     if path.suffix != ".jsonl":
         raise UserError(f"'{path}' is written as JSON lines; give it a name that ends in .jsonl.")
     if path.exists() and not FileSource(path).account.is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -304,6 +305,16 @@ def _read_spec(source: str | Path | Mapping[str, str]) -> tuple[str | Path, str 
     return source["path"], source.get("text_column"), source.get("encoding")
 
 
+def refuse_url(source: object) -> None:
+    """Check that a name is not an address.
+
+    Raises:
+        UserError: If it is one.
+    """
+    if re.match(r"[A-Za-z][\w+.-]*:/{1,2}\w", str(source)) and not os.path.exists(str(source)):
+        raise UserError(f"'{source}' is an address, and addresses are not read; download it, or give hf:NAME.")
+
+
 def _find_files(source: str | Path, text_column: str) -> list[FileSource]:
     """Return the files that a name refers to, with the column that it names.
 
@@ -312,6 +323,7 @@ def _find_files(source: str | Path, text_column: str) -> list[FileSource]:
     """
     if not str(source):
         raise UserError("The name of a corpus is empty: name a file, folder, glob or Hugging Face dataset (hf:NAME).")
+    refuse_url(source)
     if "\n" in str(source) or len(str(source).encode(errors="replace")) > MAX_PATH_BYTES:
         raise UserError(f"'{str(source)[:40]}...' is not the name of a file. Give a text itself in a list of texts.")
     try:

@@ -22,7 +22,15 @@ from safetensors.torch import load_file
 from transformers import AutoConfig
 
 from acclimate.errors import UserError, first_line
-from acclimate.files import check_regular_file, hash_file, read_json, read_json_object, safe_join
+from acclimate.files import (
+    check_regular_file,
+    existing_folder,
+    hash_file,
+    local_folder,
+    read_json,
+    read_json_object,
+    safe_join,
+)
 from acclimate.model_kinds import class_names, find_kind
 from acclimate.models.extensions import (
     ADAPTER_SIZE_KEY,
@@ -47,30 +55,15 @@ _IGNORED = {
 }
 
 
-def is_written_as_path(model: str) -> bool:
-    """Return whether a model is given as a path: Hub names have at most one slash and do not start with a dot."""
-    return model.startswith((".", "/", "~")) or model.count("/") > 1
-
-
-def local_folder(path: str | Path) -> Path | None:
-    """Return the folder of a model, which may not exist if it is written as a path; None for a Hub name."""
-    folder = Path(path)
-    return folder if folder.exists() or is_written_as_path(str(path)) else None
-
-
 def check_folder(path: str | Path) -> None:
     """Check that a model folder exists and contains a model. Hub names are not checked.
 
     Raises:
         UserError: If the folder does not exist or has no ``config.json``.
     """
-    folder = local_folder(path)
+    folder = existing_folder(path)
     if folder is None:
         return
-    if not folder.is_dir():
-        raise UserError(
-            f"There is no model folder '{path}'. Give a Hugging Face model folder or the name of a model on the Hub."
-        )
     if not (folder / "config.json").is_file():
         raise UserError(
             f"The folder '{path}' has no config.json, so it is not a Hugging Face model.{_suggest(folder)}"

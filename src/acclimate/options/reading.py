@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
+from acclimate.errors import UserError
 from acclimate.options.declaration import DATA, Option, option_fields, options
 from acclimate.options.numbers import SeedNumber
 
@@ -134,3 +136,41 @@ def default_task_name(source: str | Path) -> str:
     endings = sorted(suffixes_of(TABLES), key=len, reverse=True)
     ending = next((ending for ending in endings if name.lower().endswith(ending)), "")
     return name[: len(name) - len(ending)]
+
+
+def find_task(source: str | Path) -> tuple[Path, str | None]:
+    """Return the path of a task, and the column of its text if that follows after a colon, as in ``data.csv:body``.
+
+    Raises:
+        UserError: If there is no such file or folder; a dataset of the Hub is not looked for.
+    """
+    from acclimate.corpus.sources import is_hub_name, refuse_url
+
+    refuse_url(source)
+    path = Path(source).expanduser()
+    before, _, column = str(path).rpartition(":")
+    if before and column and not path.exists() and Path(before).exists():
+        return Path(before), column
+    if not is_hub_name(source) and not path.is_file():
+        check_task_folder(path)
+    return path, None
+
+
+def check_task_folder(path: Path) -> None:
+    """Check that a task folder exists.
+
+    Raises:
+        UserError: If it does not; the message suggests the closest name.
+    """
+    if path.is_dir():
+        return
+    expected = (
+        "a task is a folder with train, test and optionally dev as .jsonl, .csv, .tsv or .parquet, one such file, or "
+        "hf:NAME"
+    )
+    if path.exists():
+        raise UserError(f"'{path}' is a file, but {expected}.")
+    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = get_close_matches(path.name, siblings, n=1, cutoff=0.5)
+    hint = f" Did you mean '{path.parent / close[0]}'?" if close else f" Note that {expected}."
+    raise UserError(f"There is no task file or folder '{path}'.{hint}")

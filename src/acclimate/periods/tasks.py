@@ -17,7 +17,7 @@ from acclimate.files import check_writable, read_json_object, write_json
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.options import SupervisedOptions, recorded, values
 from acclimate.options.periods import TemporalTaskOptions
-from acclimate.options.reading import default_task_name
+from acclimate.options.reading import default_task_name, find_task
 from acclimate.periods.decay import Column, TemporalReport
 from acclimate.records import fingerprint
 from acclimate.tasks.drawing import draw_places, draw_rows, link_rows
@@ -25,7 +25,7 @@ from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds import resolve_options
 from acclimate.tasks.readers import fold_text
 from acclimate.tasks.sources import read_tables
-from acclimate.training.task_kinds import find_task, find_task_kind, load_task
+from acclimate.training.task_kinds import find_task_kind, load_task
 from acclimate.version import __version__
 
 REPORT = "periods.json"

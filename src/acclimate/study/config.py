@@ -24,7 +24,7 @@ from acclimate.options.declaration import explain_value
 from acclimate.options.numbers import MAX_SEED
 from acclimate.options.reading import reading_names
 from acclimate.registry import Registry
-from acclimate.settings_file import read_settings
+from acclimate.settings_file import check_study_file, read_settings
 from acclimate.study import paths
 from acclimate.study.paths import locate_model, locate_settings, locate_source, locate_text
 from acclimate.study.sections import MethodSearch, SearchSettings, SectionEntry
@@ -384,9 +384,7 @@ def read_study_file(path: str | Path) -> Any:
     Raises:
         UserError: If the file is missing or cannot be parsed.
     """
-    path = Path(os.path.expanduser(path))
-    if not path.is_file():
-        raise UserError(f"No study file at '{path}'. Give the path of a .yaml or .toml file.")
+    path = check_study_file(path)
     value = read_settings(path, "study file")
     return {"name": path.stem, **value} if isinstance(value, dict) else value
 

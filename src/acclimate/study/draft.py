@@ -14,7 +14,7 @@ from acclimate.errors import Problems, UserError
 from acclimate.files import write_text
 from acclimate.models.checkpoints import check_folder
 from acclimate.options import build, defaults, option_fields
-from acclimate.options.reading import LabelOptions, default_task_name
+from acclimate.options.reading import LabelOptions, default_task_name, find_task
 from acclimate.options.studies import InitOptions, StudyOptions
 from acclimate.options.training import BUDGETS
 from acclimate.study.changes import change_values
@@ -22,7 +22,6 @@ from acclimate.study.config import StudyConfig, read_study_file
 from acclimate.study.inputs import HELDOUT_SHARE
 from acclimate.study.paths import locate_model, locate_text
 from acclimate.study.settings import UNADAPTED
-from acclimate.training.task_kinds import find_task
 
 TEXTS = ("corpus", "heldout", "general")
 """Options that name text."""

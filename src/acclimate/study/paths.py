@@ -10,7 +10,7 @@ from typing import Any
 from acclimate.corpus.mix.base import Mix, parse_mix
 from acclimate.corpus.operations import SELECTIONS, TRANSFORMS
 from acclimate.corpus.sources import is_hub_name
-from acclimate.models.checkpoints import is_written_as_path
+from acclimate.files import is_written_as_path
 
 
 def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:

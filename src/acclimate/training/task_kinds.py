@@ -8,14 +8,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
 from acclimate.corpus.sources import is_hub_name, load_hub, parse_hub_name
 from acclimate.errors import UserError, warn_once
 from acclimate.options.declaration import build
-from acclimate.options.reading import DEFAULT_READING, ReadingOptions, default_task_name, join_names, reading_names
+from acclimate.options.reading import (
+    DEFAULT_READING,
+    ReadingOptions,
+    check_task_folder,
+    default_task_name,
+    find_task,
+    join_names,
+    reading_names,
+)
 from acclimate.registry import Registry
 
 
@@ -280,41 +287,6 @@ def _read_task(source: Any, name: str | None, options: ReadingOptions) -> Any:
         (kind for kind in kinds if options.task_kind or kind.matches_table(tables["train"].rows, options)), fallback
     )
     return found.read_tables(tables, name, options, path)
-
-
-def find_task(source: str | Path) -> tuple[Path, str | None]:
-    """Return the path of a task, and the column of its text if that follows after a colon, as in ``data.csv:body``.
-
-    Raises:
-        UserError: If there is no such file or folder; a dataset of the Hub is not looked for.
-    """
-    path = Path(source).expanduser()
-    before, _, column = str(path).rpartition(":")
-    if before and column and not path.exists() and Path(before).exists():
-        return Path(before), column
-    if not is_hub_name(source) and not path.is_file():
-        check_task_folder(path)
-    return path, None
-
-
-def check_task_folder(path: Path) -> None:
-    """Check that a task folder exists.
-
-    Raises:
-        UserError: If it does not; the message suggests the closest name.
-    """
-    if path.is_dir():
-        return
-    expected = (
-        "a task is a folder with train, test and optionally dev as .jsonl, .csv, .tsv or .parquet, one such file, or "
-        "hf:NAME"
-    )
-    if path.exists():
-        raise UserError(f"'{path}' is a file, but {expected}.")
-    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = get_close_matches(path.name, siblings, n=1, cutoff=0.5)
-    hint = f" Did you mean '{path.parent / close[0]}'?" if close else f" Note that {expected}."
-    raise UserError(f"There is no task file or folder '{path}'.{hint}")
 
 
 def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:

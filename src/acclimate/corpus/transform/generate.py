@@ -14,7 +14,7 @@ from acclimate.corpus.documents import hash_document
 from acclimate.corpus.operations import EXAMPLES, TRANSFORMS, Context, Transform
 from acclimate.corpus.pool import Document, Documents
 from acclimate.errors import USER_CODE_ERRORS, UserError, first_line, shorten
-from acclimate.files import cache_folder
+from acclimate.files import cache_folder, translate_disk_errors
 from acclimate.progress import Progress
 from acclimate.records import fingerprint
 from acclimate.registry import identify_function, load_function
@@ -119,7 +119,7 @@ class CachedFunction:
                 "continues from here."
             ) from error
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("ab") as file:
+        with translate_disk_errors(self._path), self._path.open("ab") as file:
             self._places[digest] = file.tell()
             file.write(line)
         return values

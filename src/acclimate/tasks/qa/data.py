@@ -16,12 +16,11 @@ from acclimate.corpus.opening import detect_format
 from acclimate.corpus.readers import holds_rows, read_json
 from acclimate.errors import DamagedFileError, UserError
 from acclimate.evaluation.qa import QAScoring
-from acclimate.options.reading import DEFAULT_READING, default_task_name
+from acclimate.options.reading import DEFAULT_READING, check_task_folder, default_task_name
 from acclimate.tasks.drawing import Link, draw_splits, link_rows
 from acclimate.tasks.groups import Grouping, find_grouping, group_text
 from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, find_split_files, read_rows, report_unused
 from acclimate.tasks.sources import ENDINGS, read_tables
-from acclimate.training.task_kinds import check_task_folder
 
 COLUMNS = frozenset(("context", "question", "answers"))
 """The columns of rows of questions, as ``datasets`` names those of SQuAD."""

@@ -1,0 +1,96 @@
+"""Refusal of wrong paths and names before torch is imported, which takes seconds.
+
+What is refused here would be refused later, too, with the same message.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from acclimate.errors import Problems, unknown_name_error
+from acclimate.files import check_output_name, existing_folder
+from acclimate.options.declaration import MODEL, OptionField, defaults
+from acclimate.options.reading import LabelOptions, find_task
+from acclimate.options.studies import StudyOptions
+from acclimate.registry import declared_names, parse_entry
+from acclimate.settings_file import check_study_file
+
+TEXTS = ("corpus", "heldout", "general", "target", "replay")
+MODELS = ("model", "models", "teacher", "student", "base", "instruct", "before", "after")
+METHODS = ("acclimate.methods", "method")
+NAMES = {
+    "adapt": {"method": METHODS},
+    "self-train": {"method": METHODS},
+    **{command: {"methods": METHODS} for command in ("compare", "init", "sequence")},
+    "select": {"by": ("acclimate.corpus.select", "selection")},
+    "transform": {"by": ("acclimate.corpus.transform", "transform")},
+}
+"""Options that name entries of a registry, by command: the package of the registry, and what an entry is."""
+MASKING = {"masking": ("acclimate.masking", "masking")}
+
+
+def refuse_early(command: str, options: Any, fields: Mapping[str, OptionField], plugins: bool) -> None:
+    """Check the paths of texts, tasks and models, and the names of methods, masking strategies and operations.
+
+    Args:
+        command: Name of the command.
+        options: The options of the command.
+        fields: How they are declared.
+        plugins: Whether plugins were imported, which may add names.
+
+    Raises:
+        UserError: If one does not exist; the message is that of all mistakes.
+    """
+    if "torch" in sys.modules:  # there is nothing to gain
+        return
+    problems = Problems()
+    given = {name: _strings(getattr(options, name, None)) for name in fields}
+    for name, (package, kind) in ({} if plugins else {**NAMES.get(command, {}), **MASKING}).items():
+        for value in given.get(name, ()):
+            with problems.collect():
+                check_name(parse_entry(value, kind)[0] if name == "by" else value, package, kind)
+    if command in ("compare", "init") and not (given["model"] and given["corpus"]):
+        usual = defaults(StudyOptions) | defaults(LabelOptions)
+        if given.get("config") and all(getattr(options, name) == value for name, value in usual.items()):
+            check_study_file(given["config"][0])
+        return  # the options do not describe a study
+    for name in (name for name in MODELS if name in fields and fields[name].option.panel == MODEL):
+        for value in given[name]:
+            with problems.collect():
+                existing_folder(value)
+    for value in given.get("task", ()):
+        with problems.collect():
+            find_task(value)
+    for name in (name for name in TEXTS if given.get(name)):
+        from acclimate.corpus.sources import resolve_sources
+
+        with problems.collect():
+            resolve_sources(given[name], getattr(options, "text_column", None) or "text")
+    for value in given.get("out", ()):
+        with problems.collect():
+            check_output_name(value)
+    problems.check()
+
+
+def check_name(name: str, package: str, kind: str) -> None:
+    """Check that a registry has an entry with a name.
+
+    Raises:
+        UserError: If it has none; the message suggests the closest name.
+    """
+    names, aliases = declared_names(package)
+    if "torch" not in sys.modules and names and name not in names | aliases:
+        raise unknown_name_error(kind, name, names)
+
+
+def _strings(value: Any) -> list[str]:
+    """Return the names that an option holds; none if it holds something else, such as names with values."""
+    if isinstance(value, str | os.PathLike):
+        return [str(value)]
+    if isinstance(value, Iterable) and not isinstance(value, Mapping):
+        return [str(entry) for entry in value if isinstance(entry, str | Path)]
+    return []

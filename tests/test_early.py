@@ -1,0 +1,103 @@
+"""Wrong paths and names are refused before torch is imported, with the message that the Python functions give."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from acclimate.corpus.mix.base import MIXES
+from acclimate.corpus.operations import SELECTIONS, TRANSFORMS
+from acclimate.masking.base import REGISTRY as MASKINGS
+from acclimate.registry import declared_names
+from acclimate.training.method import REGISTRY as METHODS
+from tests.cases import each
+
+RUNNER = """
+import contextlib, io, json, os, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers", "datasets"):
+            raise RuntimeError(f"{name} is imported")
+
+sys.meta_path.insert(0, Refuse())
+from acclimate.cli import main
+
+for words in json.loads(sys.stdin.read()):
+    sys.argv, said, code = ["acclimate", *words], io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+        except BaseException as error:
+            said.write(f"{type(error).__name__}: {error}")
+    print(json.dumps([code, said.getvalue()]))
+"""
+TEXT = ["--corpus", "text.txt"]
+CASES = [
+    (["adapt", "--model", "./no/such", *TEXT, "--out", "o"], "There is no model folder './no/such'"),
+    (["adapt", "--model", "a/b/c", *TEXT, "--out", "o"], "There is no model folder 'a/b/c'"),
+    (["adapt", "--model", "m", "--corpus", "no.txt", "--out", "o"], "There is no file 'no.txt'"),
+    (["adapt", "--model", "m", *TEXT, "--heldout", "no.txt", "--out", "o"], "There is no file 'no.txt'"),
+    (["adapt", "--model", "m", "--corpus", "pipe.txt", "--out", "o"], "is a pipe"),
+    (["adapt", "--model", "m", "--corpus", "https://a.org/b.txt", "--out", "o"], "addresses are not read"),
+    (["adapt", "--model", "m", *TEXT, "--method", "dgaa", "--out", "o"], "Unknown method 'dgaa'. Did you mean 'dga'?"),
+    (["adapt", "--model", "m", *TEXT, "--masking", "no", "--out", "o"], "Unknown masking 'no'."),
+    (["finetune", "--model", "m", "--task", "no.csv", "--out", "o"], "There is no task file or folder 'no.csv'"),
+    (["finetune", "--model", "m", "--task", "http://a.org/b.csv", "--out", "o"], "addresses are not read"),
+    (["distill", "--teacher", "m", "--student", "./no", "--task", "text.txt", "--out", "o"], "no model folder './no'"),
+    (["annotate", "--model", "./no", "--task", "no", "--out", "o"], "2 problems: (1) There is no model folder './no'"),
+    (["select", "--corpus", "no", "--by", "random", "--out", "o.jsonl"], "There is no file 'no'"),
+    (
+        ["select", *TEXT, "--by", "nearst k=5", "--out", "o.jsonl"],
+        "Unknown selection 'nearst'. Did you mean",
+    ),
+    (["select", *TEXT, "--by", "random", "--out", "o\n.jsonl"], "has a line end in it"),
+    (["transform", *TEXT, "--by", "no", "--out", "o.jsonl"], "Unknown transform 'no'."),
+    (["compare", "no.yaml", "--out", "o"], "No study file at 'no.yaml'"),
+    (["compare", "--model", "m", *TEXT, "--methods", "lmm", "--out", "o"], "Unknown method 'lmm'. Did you mean 'lm'?"),
+    (["merge", "--method", "no", "--model", "m", "--out", "o"], "Unknown method of merging 'no'."),
+    (
+        ["merge", "--method", "soup", "--model", "./a", "--model", "./b", "--out", "o"],
+        "There is no model folder './a'",
+    ),
+    (["inspect", "model", "./no"], "There is no model folder './no'"),
+    (["inspect", "masks", "--model", "m", "--corpus", "no", "--out", "o"], "There is no file 'no'"),
+    (["advise", "--model", "m", *TEXT, "--general", "no"], "There is no file 'no'"),
+    (["periods", "gap", "--model", "m", "--task", "no", "--by", "year", "--out", "o"], "There is no task file"),
+    (["methods", "no"], "Unknown method 'no'."),
+    (["adapt", "--config", "folder"], "'folder' is a folder"),
+    (["adapt", "--config", "pipe.txt"], "is a pipe"),
+]
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory) -> list[tuple[int, str]]:
+    """What all cases ended with, in one process that cannot import torch."""
+    place = tmp_path_factory.mktemp("early")
+    (place / "text.txt").write_text("a text\n")
+    (place / "folder").mkdir()
+    os.mkfifo(place / "pipe.txt")
+    words = json.dumps([words for words, _ in CASES])
+    ended = subprocess.run([sys.executable, "-c", RUNNER], input=words, capture_output=True, text=True, cwd=place)
+    return [tuple(json.loads(line)) for line in ended.stdout.splitlines()]
+
+
+@each(("number", "case"), enumerate(CASES))
+def test_what_is_wrong_is_refused_without_torch(refused, number, case):
+    code, said = refused[number]
+    assert code == 2 and case[1] in said and len(said.splitlines()) == 1, said
+
+
+@each("registry", [METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES])
+def test_the_names_in_the_source_are_those_of_the_registry(registry):
+    names, aliases = declared_names(registry.package)
+    registry.names()
+    own = {name for name, cls in registry.entries.items() if cls.__module__.startswith("acclimate.")}
+    assert names == own
+    assert aliases == {alias for alias, name in registry.aliases.items() if name in own}
