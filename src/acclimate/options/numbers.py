@@ -16,6 +16,7 @@ AUTO = "auto"
 MAX_COUNT = 10**9
 """Maximum of most counts, such as steps and documents; a larger one is probably a mistake and would never end."""
 MAX_TOKENS = 10**15
+MAX_NUMBER = 10**300
 MAX_SIZE = 10**6
 """Maximum texts per optimizer step, tokens per text, epochs and minutes."""
 
@@ -24,7 +25,10 @@ def read_number(value: Any) -> Any:
     """Return a number that may be given as text, such as ``1e-4``, which YAML does not read as a number."""
     if isinstance(value, bool):  # YAML reads yes and on as true, and Python counts with it
         raise ValueError(f"must be a number, not {value}")
-    return parse_number(value)
+    number = parse_number(value)
+    if isinstance(number, int) and abs(number) > MAX_NUMBER:
+        raise ValueError(f"must be between -1e300 and 1e300, not {shorten(value)}")
+    return number
 
 
 def number_or_auto(most: int) -> BeforeValidator:
@@ -55,6 +59,8 @@ Fraction = Annotated[Positive, Field(le=1)]
 Duration = Annotated[Positive, Field(le=MAX_SIZE)]
 """Epochs or minutes."""
 NonNegative = Annotated[Number, Field(ge=0)]
+Price = Annotated[Number, Field(ge=1e-6, le=1e12)]
+"""An amount of money; labels and hours can be computed from it without overflow."""
 Share = Annotated[Number, Field(ge=0, lt=1)]
 ALL = "all"
 """In place of a number of labels: all train examples."""

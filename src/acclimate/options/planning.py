@@ -16,6 +16,7 @@ from acclimate.options.numbers import (
     NonNegative,
     Number,
     Positive,
+    Price,
     SeedCount,
     TokenCount,
 )
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
     Points = Any
     Numbers = Sequence[float]
     Counts = Sequence[int]
+    Prices = Sequence[float]
 else:
     Points = Any
     Numbers = tuple[Number, ...]
     Counts = tuple[Count, ...]
+    Prices = tuple[Price, ...]
 
 
 def read_points_option(value: Any) -> Any:
@@ -172,15 +175,17 @@ class BudgetOptions(PilotOptions):
     """Options of :func:`acclimate.plan_budget`."""
 
     _: KW_ONLY
-    price: Annotated[Positive | None, Option("Price of one labelled example; required.", DATA)] = None
-    cost: Annotated[NonNegative | None, Option("Cost of the adaptation, in the same currency as --price.", DATA)] = (
-        None
-    )
+    price: Annotated[Price | None, Option("Price of one labelled example; required.", DATA)] = None
+    cost: Annotated[
+        Number | None,
+        Field(ge=0, le=1e12),
+        Option("Cost of the adaptation, in the same currency as --price.", DATA),
+    ] = None
     hour_price: Annotated[
-        Positive | None, Option("Price of an hour of this machine, in place of --cost: times the measured time.", DATA)
+        Price | None, Option("Price of an hour of this machine, instead of --cost: times the measured time.", DATA)
     ] = None
     budget: Annotated[
-        Numbers,
+        Prices,
         BeforeValidator(read_numbers),
         AfterValidator(sort_numbers),
         Option("Budget to spend, such as 500 or 500,2000.", DATA, default="only the switch-over is found", many=True),
@@ -191,6 +196,9 @@ class BudgetOptions(PilotOptions):
         Option("Task whose points are used, if there are several; with --run a folder, file or hf:NAME.", DATA),
     ] = None
     method: Annotated[str | None, Option("Method whose points are used, if there are several.", DATA)] = None
+    seeds: Annotated[
+        SeedCount, Option("With --run: seeds of each run, each with an adaptation of its own (at most 3).", TRAINING)
+    ] = 3
     labels: Annotated[
         Counts,
         BeforeValidator(read_numbers),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.corpus.documents import format_count
 from acclimate.errors import UserError
 from acclimate.options.planning import BudgetOptions
 from acclimate.planning.laws import Fit, PowerLaw, fit_law, interval
@@ -17,6 +18,8 @@ from acclimate.planning.plans import FAR, Estimate, Plan, describe_far, in_words
 REQUIRED = ("labels", "score", "adapted")
 ARMS = {False: "annotate", True: "adapt"}
 """The two ways to spend a budget, by whether the model is adapted."""
+ADAPTATIONS = 3
+"""Minimum number of adaptations: the luck of one or two cannot be told from a gain."""
 LEVELS = 4
 """Minimum number of different numbers of labels for each of them: the curve has three parameters."""
 EXPONENTS = (-3.0, -0.02)
@@ -25,6 +28,8 @@ BEYOND = 4
 GRID = 400
 TRUE, FALSE = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
 NOT_SHOWN = "no difference shown"
+ROUNDING = 1e-6
+"""Differences of less than this share of the largest score are rounding of the fit."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,14 @@ class Spending:
         cost: Cost of the adaptation.
         most: Examples that there are to label.
         unit: The unit of labels in the fitted curves.
+        rounding: Differences in score up to this are none.
     """
 
     price: float
     cost: float
     most: float
     unit: float
+    rounding: float = 0.0
 
     def labels(self, budget: np.ndarray, adapted: bool) -> np.ndarray:
         """Return the number of labels that a budget pays for (budgets,); zero where the adaptation costs more."""
@@ -69,11 +76,20 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
     scores = {arm: np.array([take_number(row, "score") for row in own]) for arm, own in rows.items()}
     unit = float(np.exp(np.log(np.concatenate([*labels.values()])).mean()))
     law = PowerLaw(*EXPONENTS)
+    runs = np.array([str(row.get("adaptation") or "") for row in rows[True]])
     fits = {
-        arm: fit_law(law, {"x": labels[arm] / unit}, scores[arm], seed=options.seed, resamples=options.resamples)
+        arm: fit_law(
+            law,
+            {"x": labels[arm] / unit},
+            scores[arm],
+            runs=runs if arm else None,
+            seed=options.seed,
+            resamples=options.resamples,
+        )
         for arm in rows
     }
-    spending = Spending(options.price, cost, float(options.max_labels or np.inf), unit)
+    rounding = ROUNDING * max(float(np.abs(own).max()) for own in scores.values())
+    spending = Spending(options.price, cost, float(options.max_labels or np.inf), unit, rounding)
     most = max(float(own.max()) for own in labels.values())
     fewest = min(float(own.min()) for own in labels.values())
     if spending.most < fewest:
@@ -86,25 +102,30 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
     until = None
     if switch.value is not None and switch.value < high:
         until = _first_sign(lambda budget: -_gain(fits, spending, budget) - 1e-9, switch.value * 1.001, high)
-    refused = is_too_wide(switch, low, high, logarithmic=True)
-    decisions = [_decide(budget, fits, spending) for budget in options.budget]
+    adaptations = len(set(runs))
+    refused = (
+        _find_falling(fits, np.array([fewest, most]) / unit, rounding)
+        or _find_luck(adaptations)
+        or is_too_wide(switch, low, high, logarithmic=True)
+    )
+    decides = adaptations >= ADAPTATIONS
+    decisions = [_decide(budget, fits, spending, decides) for budget in options.budget]
     notes = [note for one in decisions for note in describe_far(max(one["labels"].values()) / most, "most labels")]
-    for adapted, fit in fits.items():
-        first, last = fit.predict({"x": np.array([fewest, most]) / unit})
-        if first - last > 1e-9:
-            notes.append(f"The scores to {ARMS[adapted]} fall with more labels: the curve is not a learning curve.")
-    table = [_table_row(_decide(float(budget), fits, spending)) for budget in np.geomspace(low, high, 8)]
+    table = [_table_row(_decide(float(budget), fits, spending, decides)) for budget in np.geomspace(low, high, 8)]
+    adapting = [row["budget"] for row in table if row["decision"] == ARMS[True]]
     values: dict[str, Any] = {
         "price": options.price,
         "cost": cost,
         "max_labels": options.max_labels,
         "points": {ARMS[arm]: len(own) for arm, own in rows.items()},
+        "adaptations": adaptations,
         "metric": next((row.get("metric") for row in rows[False]), None),
         "range": [low, high],
         "switch": switch.as_dict(),
         "until": until,
         "refused": refused,
-        "shown": any(row["decision"] == ARMS[True] for row in (*decisions, *table)),
+        "shown": any(row["decision"] in ARMS.values() for row in (*decisions, *table) if _is_compared(row)),
+        "adapt_from": min(adapting, default=None),
         "budgets": decisions,
         "fits": {ARMS[arm]: fit.describe() for arm, fit in fits.items()},
         "unit_labels": unit,
@@ -112,6 +133,33 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
     }
     draw = _figure(labels, scores, fits, spending, values)
     return Plan("budget", values, _describe(values), "Predicted scores by budget", table, draw)
+
+
+def _find_falling(fits: Mapping[bool, Fit], ends: np.ndarray, rounding: float) -> str:
+    """Return that the scores fall with more labels, beyond their scatter; empty if they do not."""
+    for adapted, fit in fits.items():
+        first, last = fit.predict({"x": ends})
+        if not np.isfinite([first, last]).all() or first - last > max(rounding, 2 * fit.describe()["residual"]):
+            return (
+                f"the scores to {ARMS[adapted]} fall with more labels, so the curve is not a learning curve. Higher "
+                "scores must be better: give errors as negative numbers."
+            )
+    return ""
+
+
+def _find_luck(adaptations: int) -> str:
+    """Return that the luck of an adaptation is in no interval; empty if there are enough of them."""
+    if adaptations >= ADAPTATIONS:
+        return ""
+    return (
+        f"the scores come from {format_count(adaptations, 'adaptation')}, and how much of them is luck is unknown. "
+        f"Measure at least {ADAPTATIONS} (--run --seeds {ADAPTATIONS}), and name them in the column 'adaptation'."
+    )
+
+
+def _is_compared(row: Mapping[str, Any]) -> bool:
+    """Return whether a budget pays for labels with and without adapting."""
+    return row["labels after adapting"] > 0 if "labels after adapting" in row else row["difference"] is not None
 
 
 def _choose_rows(options: BudgetOptions) -> dict[bool, list[Row]]:
@@ -192,8 +240,11 @@ def _first_sign(function: Callable[[Any], np.ndarray], low: float, high: float) 
     return float(brentq(lambda budget: float(function(budget)[0]), left, right, xtol=1e-12 * right, rtol=1e-12))
 
 
-def _decide(budget: float, fits: Mapping[bool, Fit], spending: Spending) -> dict[str, Any]:
-    """Return what a budget buys each way: labels, scores, their difference, and the decision."""
+def _decide(budget: float, fits: Mapping[bool, Fit], spending: Spending, decides: bool) -> dict[str, Any]:
+    """Return what a budget buys each way: labels, scores, their difference, and the decision.
+
+    Nothing ``decides`` between the two where it is unknown how much adaptations differ by luck.
+    """
     budgets = np.array([budget])
     scores, drawn = {}, {}
     for adapted, fit in fits.items():
@@ -207,7 +258,9 @@ def _decide(budget: float, fits: Mapping[bool, Fit], spending: Spending) -> dict
     if found["adapt"] is None or found["annotate"] is None:
         return {**found, "difference": None, "decision": "annotate" if found["annotate"] else "too small"}
     difference = Estimate(scores[True] - scores[False], *interval(drawn[True] - drawn[False]))
-    decision = "adapt" if difference.low > 0 else "annotate" if difference.high < 0 else NOT_SHOWN
+    least = spending.rounding
+    decision = "adapt" if difference.low > least else "annotate" if difference.high < -least else NOT_SHOWN
+    decision = decision if decides else NOT_SHOWN
     return {**found, "difference": difference.as_dict(), "decision": decision}
 
 
@@ -224,15 +277,15 @@ def _describe(values: Mapping[str, Any]) -> list[str]:
     switch, (low, high) = values["switch"], values["range"]
     if values["refused"]:
         lines = [f"No switch-over budget is given: {values['refused']}"]
-    elif switch["value"] is None:
-        lines = [f"Spend the budget on labels: up to {high:,.2f}, adapting first is not predicted to be better."]
     elif not values["shown"]:
         lines = [
             f"No difference is shown: for no budget from {low:,.2f} to {high:,.2f} does the interval of the gain from "
             "adapting first exclude zero."
         ]
+    elif switch["value"] is None or values["adapt_from"] is None:
+        lines = [f"Spend the budget on labels: up to {high:,.2f}, adapting first is not shown to be better."]
     elif switch["value"] == low:
-        lines = [f"Adapt first: from the smallest budget considered, {low:,.2f}, that is predicted to be better."]
+        lines = [f"Adapt first: from a budget of {values['adapt_from']:,.2f} on, that is predicted to be better."]
     else:
         lines = [f"Below {in_words(switch, 2)}, spend the budget on labels; above it, adapt first."]
     if values["until"] is not None and values["shown"] and not values["refused"]:
@@ -248,7 +301,8 @@ def _describe(values: Mapping[str, Any]) -> list[str]:
         )
     lines.append(
         f"A label costs {values['price']:,.2f}, the adaptation {values['cost']:,.2f}. Learning curves fitted to "
-        f"{values['points']['annotate']} scores of the base model and {values['points']['adapt']} of the adapted one."
+        f"{values['points']['annotate']} scores of the base model and {values['points']['adapt']} of "
+        f"{format_count(values['adaptations'], 'adaptation')}."
     )
     return [*lines, *values["notes"]]
 

@@ -12,6 +12,8 @@ HUBER = 1.345
 """Threshold of Huber's loss in standard deviations: 95 % efficiency for normal errors (Huber, 1981)."""
 STARTS, POLISHED = 128, 3
 """Exponents that are drawn and fitted linearly, and how many of the best are refined."""
+REFIT_TOLERANCE = 1e-5
+"""Relative tolerance of fits to bootstrap samples, whose scatter is far larger."""
 ROUNDS = 3
 """Rounds of reweighting for Huber's loss."""
 Inputs = Mapping[str, np.ndarray]
@@ -62,6 +64,10 @@ class Fit:
         """Return the value at new points (points,)."""
         return self.law.columns(self.exponents, inputs) @ self.coefficients
 
+    def refit(self, inputs: Inputs, values: np.ndarray) -> Fit:
+        """Return the least-squares fit to other values at the same or other points, next to this one."""
+        return _refine(self.law, self.exponents, inputs, values, tolerance=REFIT_TOLERANCE)
+
     def describe(self) -> dict[str, float]:
         """Return exponents and coefficients by name, and the root mean square of the residuals."""
         named = dict(zip(self.law.bounds, self.exponents.tolist(), strict=True))
@@ -69,7 +75,15 @@ class Fit:
         return {**named, "residual": float(np.sqrt(np.mean(self.residuals**2)))}
 
 
-def fit_law(law: Law, inputs: Inputs, values: np.ndarray, *, seed: int = 0, resamples: int = 0) -> Fit:
+def fit_law(
+    law: Law,
+    inputs: Inputs,
+    values: np.ndarray,
+    *,
+    runs: np.ndarray | None = None,
+    seed: int = 0,
+    resamples: int = 0,
+) -> Fit:
     """Fit a law by least squares of Huber's loss.
 
     For given exponents the coefficients are a linear problem (variable projection; Golub and Pereyra, 1973). Exponents
@@ -79,18 +93,16 @@ def fit_law(law: Law, inputs: Inputs, values: np.ndarray, *, seed: int = 0, resa
         law: The law.
         inputs: What the law reads at each point.
         values: What was measured at each point (points,).
+        runs: The training that each point belongs to (points,), if several points share the luck of one; see
+            :func:`redraw`.
         seed: Random seed of the starts and the bootstrap.
-        resamples: Number of bootstrap samples: the fitted values with residuals drawn at random, enlarged by the
-            degrees of freedom and, as these are few, by the quantile of Student's t to that of the normal
-            distribution. The points are kept, because few designs can spare one.
+        resamples: Number of bootstrap samples.
 
     Raises:
-        ValueError: If there are not more points than parameters.
+        ValueError: If there are not more points than parameters, or the values are too large to compute with.
     """
     if len(values) <= law.parameters:
         raise ValueError(f"the law '{law.name}' has {law.parameters} parameters and needs more points")
-    from scipy import stats
-
     rng = np.random.default_rng(seed)
     low, high = np.array(list(law.bounds.values())).T
     drawn = low + (high - low) * rng.random((STARTS, len(low)))
@@ -105,16 +117,57 @@ def fit_law(law: Law, inputs: Inputs, values: np.ndarray, *, seed: int = 0, resa
         if weights.min() == 1:
             break
         best = _refine(law, best.exponents, inputs, values, weights)
-    fitted = values - best.residuals
-    freedom = len(values) - law.parameters
-    spread = best.residuals * np.sqrt(len(values) / freedom) * stats.t.ppf(0.975, freedom) / stats.norm.ppf(0.975)
-    draws = tuple(
-        _refine(law, best.exponents, inputs, fitted + rng.choice(spread, len(values))) for _ in range(resamples)
-    )
-    return replace(best, draws=draws)
+    drawn_values = redraw(best, inputs, values, rng, resamples, runs)
+    return replace(best, draws=tuple(best.refit(inputs, one) for one in drawn_values))
 
 
-def _refine(law: Law, start: np.ndarray, inputs: Inputs, values: np.ndarray, weights: np.ndarray | None = None) -> Fit:
+def redraw(
+    fit: Fit,
+    inputs: Inputs,
+    values: np.ndarray,
+    rng: np.random.Generator,
+    resamples: int,
+    runs: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return bootstrap samples of measured values, shape (resamples, points).
+
+    They are the fitted values with residuals drawn at random, enlarged by the degrees of freedom and, as these are
+    few, by the quantile of Student's t to that of the normal distribution. The points are kept, because few designs
+    can spare one.
+
+    The points of one training share its luck, so with ``runs`` each training also gets a normal deviation of its own.
+    Its variance is that of the means of the trainings around the law, next to which the law is fitted again with its
+    exponents kept: the law could take a part of the luck for its own otherwise.
+    """
+    residuals, freedom, shifts = fit.residuals, len(values) - fit.law.parameters, np.zeros((resamples, len(values)))
+    if runs is not None and len(names := np.unique(runs)) > 1:
+        member = (runs[:, None] == names).astype(float)
+        columns = fit.law.columns(fit.exponents, inputs)
+        design = np.hstack([columns / (np.sqrt((columns**2).mean(0)) + 1e-300), member])
+        found = np.linalg.lstsq(design, residuals, rcond=1e-10)[0]
+        effects = found[columns.shape[1] :]
+        residuals, freedom = residuals - design @ found, max(1, freedom - len(names) + 1)
+        luck = float(effects.std(ddof=1)) * _widening(len(names) - 1)
+        shifts = rng.normal(0, luck, (resamples, len(names))) @ member.T
+    spread = residuals * np.sqrt(len(values) / freedom) * _widening(freedom)
+    return values - fit.residuals + shifts + rng.choice(spread, (resamples, len(values)))
+
+
+def _widening(freedom: int) -> float:
+    """Return the quantile of Student's t divided by that of the normal distribution."""
+    from scipy import stats
+
+    return float(stats.t.ppf(0.975, freedom) / stats.norm.ppf(0.975))
+
+
+def _refine(
+    law: Law,
+    start: np.ndarray,
+    inputs: Inputs,
+    values: np.ndarray,
+    weights: np.ndarray | None = None,
+    tolerance: float = 1e-8,
+) -> Fit:
     """Return the least-squares fit next to exponents, with a weight per residual."""
     from scipy.optimize import least_squares
 
@@ -126,6 +179,9 @@ def _refine(law: Law, start: np.ndarray, inputs: Inputs, values: np.ndarray, wei
         bounds=(low, high),
         x_scale=high - low,
         max_nfev=60,
+        ftol=tolerance,
+        xtol=tolerance,
+        gtol=tolerance,
     )
     _, coefficients = _residuals(law, found.x, inputs, values, weight)
     return Fit(law, found.x, coefficients, values - law.columns(found.x, inputs) @ coefficients)

@@ -62,7 +62,7 @@ def take_number(row: Row, name: str, least: float = -LARGEST, most: float = LARG
     """
     try:
         value = float(row[name])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not (math.isfinite(value) and least <= value <= most):
         limits = {-LARGEST: "", 0.0: " of at least 0", 1.0: " of at least 1"}[least]
@@ -148,7 +148,8 @@ def _flatten_log(rows: Iterable[Row]) -> Iterable[Row]:
         measured = {}
         for name in ("heldout", "general"):
             if isinstance(row.get(name), dict):
-                terms = row[name].get("terms", {})
+                terms = row[name].get("terms")
+                terms = terms if isinstance(terms, dict) else {}
                 measured[name] = terms.get("mlm", terms.get("clm", row[name].get("loss")))
         yield {**row, **measured}
 
@@ -199,6 +200,8 @@ def score_points(results: StudyResults) -> Iterable[Row]:
     tasks = [task for domain in results.config.get("domains", []) for task in domain.get("tasks", [])]
     paths = {task["name"]: Path(str(task["path"])).name for task in tasks if isinstance(task, dict)}
     seconds = {(row.model, row.domain, row.method): row.seconds for row in results.adaptations if not row.head}
+    turns = results.adapt_seeds or [None]
+    adapted_from = {seed: turns[number % len(turns)] for number, seed in enumerate(results.seeds)}
     for row in results.scores:
         sign, metric = (-1, f"negative {row.metric}") if row.metric in row.errors else (1, row.metric)
         for seed, score in zip(row.seeds, row.summaries[row.metric].by_seed, strict=True):
@@ -206,5 +209,6 @@ def score_points(results: StudyResults) -> Iterable[Row]:
                 **{"model": row.model, "domain": row.domain, "task": paths.get(row.task, row.task)},
                 **{"method": row.method, "adapted": row.method != results.baseline, "seed": seed},
                 **{"labels": row.train_size, "score": sign * score, "metric": metric},
+                "adaptation": adapted_from.get(seed) if row.method != results.baseline else None,
                 "seconds": seconds.get((row.model, row.domain, row.method)),
             }

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from acclimate.display import figure_style, save_figure
 from acclimate.errors import UserError
 from acclimate.files import check_report_file, read_json_object, write_json
@@ -17,6 +19,8 @@ from acclimate.version import __version__
 FILE, FIGURE = "plan.json", "plan"
 FAR = 10
 """Multiple of what was measured beyond which an extrapolation is called unreliable."""
+UNIFORM = math.log(1e6)
+"""Loss of a uniform guess over the tokens of any vocabulary, in nats; what is predicted above it is no prediction."""
 WIDE = 0.5
 """Share of the range beyond which the interval of an answer is too wide to answer."""
 
@@ -55,6 +59,25 @@ def is_too_wide(found: Estimate, low: float, high: float, *, logarithmic: bool =
     return (
         f"its 95 % interval, {found.low:,.3g} to {found.high:,.3g}, spans more than half of the measured range. "
         "Measure more runs, or larger ones."
+    )
+
+
+def is_degenerate(measured: np.ndarray, predicted: np.ndarray, text: str) -> str:
+    """Return why losses are not what a law can be fitted to, or predicted ones are no losses; empty if not.
+
+    Args:
+        measured: Measured losses, in nats per token.
+        predicted: Predicted losses.
+        text: Name of the text in the message.
+    """
+    if np.ptp(measured) <= 1e-9 * np.abs(measured).max():
+        return f"the loss on {text} is the same in all measurements, so nothing can be learned from them."
+    if np.isfinite(predicted).all() and predicted.min() > 0 and predicted.max() <= UNIFORM:
+        return ""
+    worst = predicted[np.argmax(np.abs(predicted))]
+    return (
+        f"the law predicts a loss on {text} of {worst:,.3g} nats, which is impossible or worse than a guess. Measure "
+        "larger runs, or plan for fewer tokens."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,9 @@ import numpy as np
 
 from acclimate.errors import UserError
 from acclimate.options.planning import RatioOptions
-from acclimate.planning.laws import DomainLaw, Fit, Law, MixtureLaw, PowerLaw, fit_law, interval
+from acclimate.planning.laws import DomainLaw, Fit, Law, MixtureLaw, PowerLaw, fit_law, interval, redraw
 from acclimate.planning.logs import Row, read_rows, select_rows, take_number
-from acclimate.planning.plans import Estimate, Plan, describe_far, in_words, is_too_wide
+from acclimate.planning.plans import Estimate, Plan, describe_far, in_words, is_degenerate, is_too_wide
 
 REQUIRED = ("share", "tokens", "domain_loss", "general_loss")
 SHARES, BUDGETS = 3, 3
@@ -24,6 +25,12 @@ GRID = 401
 LAWS = {"cmr": "CMR", "dcpt": "D-CPT", "cross-domain": "cross-domain D-CPT"}
 BEYOND = 4
 """Default tokens of the planned training, in multiples of the largest run."""
+SIMULATIONS = 49
+"""Simulated measurements that a law is tested with: it is ruled out if none fits as badly, a p-value of 0.02."""
+RISES, DEPENDS = 0.01, 0.05
+"""p-values below which losses on domain text rise with the tokens, and below which they depend on the share."""
+Fits = dict[str, Fit]
+"""The fits of one law, by text."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +75,16 @@ def make_ratio_plan(options: RatioOptions) -> Plan:
     """
     points = read_points(options)
     target = float(options.target_tokens or BEYOND * points.tokens.max())
-    laws = _candidates(options.law, points)
-    checks = {law.name: _check(law, points, options.seed) for law in laws}
-    law = min(laws, key=lambda one: (checks[one.name] or {"rms": np.inf})["rms"])
-    fits = {
-        text: fit_law(law, points.at(text), losses, seed=options.seed, resamples=options.resamples)
-        for text, losses in points.losses.items()
+    candidates = {law.name: law for law in _candidates(options.law, points)}
+    all_fits: dict[str, Fits] = {
+        name: {text: fit_law(law, points.at(text), points.losses[text], seed=options.seed) for text in points.losses}
+        for name, law in candidates.items()
     }
+    smaller = {name: _fit_smaller(law, points, options.seed) for name, law in candidates.items()}
+    checks = {name: _check(fits, points, points.losses) for name, fits in smaller.items()}
+    plausible, ruled_out = _rule_out(all_fits, points, options.seed)
+    law = _choose(plausible, checks)
+    draws = _draw(law, {name: (all_fits[name], smaller[name]) for name in plausible}, points, options)
     base = points.base["general"] if options.base_loss is None else options.base_loss
     if base is None:
         raise UserError(
@@ -85,8 +95,26 @@ def make_ratio_plan(options: RatioOptions) -> Plan:
     measured = points.inputs["domain_share"]
     grid = np.linspace(measured.min(), measured.max(), GRID)
     tokens = np.full(GRID, target) if options.domain_tokens is None else options.domain_tokens / grid
-    predictions = {text: _predict(fit, points.new(text, grid, tokens)) for text, fit in fits.items()}
-    found, where = _find_share(grid, predictions, cap, options.domain_tokens is not None)
+    new = {text: points.new(text, grid, tokens) for text in points.losses}
+    limited = options.domain_tokens is not None
+    predictions = {
+        text: _Prediction(all_fits[law][text].predict(read), np.stack([draw[text].predict(read) for draw in draws]))
+        for text, read in new.items()
+    }
+    found, where = _find_share(grid, predictions, cap, limited)
+    others = {
+        name: grid[
+            max(0, _find_place(grid, {text: all_fits[name][text].predict(new[text]) for text in new}, cap, limited))
+        ]
+        for name in plausible
+        if name != law
+    }
+    refused = (
+        _find_degenerate(points, predictions)
+        or ("no law fits the measured losses on general text. Measure more runs." if ruled_out == "all" else "")
+        or _find_disagreement(law, found, others, float(grid[1] - grid[0]))
+        or is_too_wide(found, float(grid[0]), float(grid[-1]))
+    )
     notes = [*describe_far(float(tokens[where]) / points.tokens.max(), "tokens of the largest run")]
     if found.value is None:
         notes.append(
@@ -95,20 +123,21 @@ def make_ratio_plan(options: RatioOptions) -> Plan:
         )
     elif found.value == grid[-1]:
         notes.append(f"No limit was found up to {grid[-1]:.2f} of domain text, the largest share measured.")
-    check = checks[law.name]
+    check = checks[law]
     if check and check["general"] > options.tolerance:
         notes.append("The law missed the largest runs by more than the tolerance: do not rely on this plan.")
     values: dict[str, Any] = {
-        "law": law.name,
+        "law": law,
+        "laws": {name: name in plausible for name in candidates},
         "points": len(measured),
         "target_tokens": round(float(tokens[where])),
         "tolerance": options.tolerance,
         "base": {**points.base, "general": base},
         "share": found.as_dict(),
-        "refused": is_too_wide(found, float(grid[0]), float(grid[-1])),
+        "refused": refused,
         "predicted": {text: made.at(where).as_dict() for text, made in predictions.items()},
         "checks": checks,
-        "fits": {text: fit.describe() for text, fit in fits.items()},
+        "fits": {text: fit.describe() for text, fit in all_fits[law].items()},
         "critical": _critical_ratios(points, cap, target, options.seed),
         "unit_tokens": points.unit,
         "notes": notes,
@@ -125,7 +154,7 @@ def make_ratio_plan(options: RatioOptions) -> Plan:
         }
         for index in np.linspace(0, GRID - 1, 11).astype(int)
     ]
-    draw = _figure(points, fits, predictions, grid, cap, values)
+    draw = _figure(points, all_fits[law], predictions, grid, cap, values)
     return Plan("ratio", values, _describe(values, options), "Predicted losses by share of domain text", rows, draw)
 
 
@@ -217,20 +246,134 @@ def _candidates(name: str, points: Points) -> list[Law]:
     return fitting
 
 
-def _check(law: Law, points: Points, seed: int) -> dict[str, float] | None:
+def _fit_smaller(law: Law, points: Points, seed: int) -> Fits | None:
+    """Return the fits without the largest budget, for :func:`_check`; None if too few points are left."""
+    kept = points.budgets < points.budgets.max()
+    if kept.sum() <= law.parameters or len(set(points.budgets)) <= 2:
+        return None
+    return {text: fit_law(law, points.at(text, kept), points.losses[text][kept], seed=seed) for text in points.losses}
+
+
+def _check(fits: Fits | None, points: Points, losses: Mapping[str, np.ndarray]) -> dict[str, float] | None:
     """Return how far predictions for the largest budget are off if only smaller ones are fitted, in nats.
 
-    None if too few points are left.
+    Args:
+        fits: Fits without the largest budget; None if there are none.
+        points: The measured runs.
+        losses: Losses at these points, by text.
     """
-    last = points.budgets == points.budgets.max()
-    if (~last).sum() <= law.parameters or len(set(points.budgets)) <= 2:
+    if fits is None:
         return None
+    last = points.budgets == points.budgets.max()
     found = {}
-    for text, losses in points.losses.items():
-        fit = fit_law(law, points.at(text, ~last), losses[~last], seed=seed)
-        found[text] = float(np.sqrt(np.mean((fit.predict(points.at(text, last)) - losses[last]) ** 2)))
+    for text, fit in fits.items():
+        missed = fit.predict(points.at(text, last)) - losses[text][last]
+        found[text] = float(np.sqrt(np.mean(missed**2)))
     times = points.tokens[last].mean() / points.tokens[~last].max()
     return {**found, "rms": float(np.hypot(found["domain"], found["general"])), "times": float(times)}
+
+
+def _rule_out(fits: Mapping[str, Fits], points: Points, seed: int) -> tuple[list[str], str]:
+    """Return the laws that the losses on general text do not rule out, and which were ruled out: "", "some" or "all".
+
+    A law is ruled out if another one fits these losses better by more than it would if the law were true: the test of
+    Cox (1961) for laws that are not nested, with measurements simulated from the law (Williams, 1970). D-CPT, whose
+    terms fall with tokens, is ruled out in this way where general text is forgotten.
+    """
+    inputs, losses = points.at("general"), points.losses["general"]
+    plausible = []
+    for name, own in fits.items():
+        null = own["general"]
+        drawn = redraw(null, inputs, losses, np.random.default_rng(seed), SIMULATIONS)
+        rivals = [other["general"] for label, other in fits.items() if label != name]
+        if all(
+            any(_ratio(null.refit(inputs, one), rival.refit(inputs, one)) >= _ratio(null, rival) for one in drawn)
+            for rival in rivals
+        ):
+            plausible.append(name)
+    return plausible or list(fits), "" if len(plausible) == len(fits) else "some" if plausible else "all"
+
+
+def _ratio(one: Fit, other: Fit) -> float:
+    """Return the ratio of the residual variances of two fits."""
+    return float((np.sum(one.residuals**2) + 1e-30) / (np.sum(other.residuals**2) + 1e-30))
+
+
+def _choose(names: list[str], checks: Mapping[str, dict[str, float] | None]) -> str:
+    """Return the law that predicts the largest runs best on general text, which decides the share."""
+    return min(names, key=lambda name: (checks[name] or {"general": np.inf})["general"])
+
+
+def _draw(law: str, laws: Mapping[str, tuple[Fits, Fits | None]], points: Points, options: RatioOptions) -> list[Fits]:
+    """Return fits to bootstrap samples, in each of which the law is chosen again.
+
+    Args:
+        law: The chosen law.
+        laws: The fits of each law that is not ruled out, to all points and without the largest budget.
+        points: The measured runs.
+        options: Number of samples, and seed.
+    """
+    own, _ = laws[law]
+    samples = {
+        text: redraw(fit, points.at(text), points.losses[text], np.random.default_rng(options.seed), options.resamples)
+        for text, fit in own.items()
+    }
+    kept = points.budgets < points.budgets.max()
+    made = []
+    for number in range(options.resamples):
+        losses = {text: drawn[number] for text, drawn in samples.items()}
+        chosen = law
+        if len(laws) > 1:
+            again = {
+                name: smaller
+                and {text: fit.refit(points.at(text, kept), losses[text][kept]) for text, fit in smaller.items()}
+                for name, (_, smaller) in laws.items()
+            }
+            chosen = _choose(list(laws), {name: _check(fits, points, losses) for name, fits in again.items()})
+        made.append({text: fit.refit(points.at(text), losses[text]) for text, fit in laws[chosen][0].items()})
+    return made
+
+
+def _find_degenerate(points: Points, predictions: Mapping[str, _Prediction]) -> str:
+    """Return why the measured losses say nothing about a share, or the predicted ones are no losses; empty if not."""
+    for text, made in predictions.items():
+        if why := is_degenerate(points.losses[text], made.values, f"{text} text"):
+            return why
+    from scipy import stats
+
+    share, grown, losses = points.inputs["domain_share"], np.log(points.inputs["tokens"]), points.losses["domain"]
+    design = np.stack([np.ones_like(share), share, share**2, grown, share * grown], 1)
+    freedom = len(losses) - design.shape[1]
+    if freedom < 1 or "first" in points.inputs or "parameters" in points.inputs:
+        return ""
+    coefficients, *_ = np.linalg.lstsq(design, losses, rcond=None)
+    left = losses - design @ coefficients
+    variance = float(np.sum(left**2)) / freedom
+    at_most = np.array([0, 0, 0, 1, share.max()])
+    error = math.sqrt(variance * float(at_most @ np.linalg.pinv(design.T @ design) @ at_most)) + 1e-30
+    if stats.t.sf(float(at_most @ coefficients) / error, freedom) < RISES:
+        return (
+            "the loss on domain text rises with tokens, so these trainings harm the model. Lower the learning rate "
+            "and measure again."
+        )
+    without = design[:, [0, 3]]
+    rest = losses - without @ np.linalg.lstsq(without, losses, rcond=None)[0]
+    gained = (float(np.sum(rest**2)) - float(np.sum(left**2))) / 3
+    if stats.f.sf(gained / (variance + 1e-30), 3, freedom) > DEPENDS:
+        return "the loss on domain text does not depend on its share beyond the scatter. Measure more runs."
+    return ""
+
+
+def _find_disagreement(law: str, found: Estimate, others: Mapping[str, float], step: float) -> str:
+    """Return that another law that fits as well gives a share outside the interval; empty if none does."""
+    for name, share in others.items():
+        if not found.low - step <= share <= found.high + step:
+            value = found.low if found.value is None else found.value
+            return (
+                f"the {LAWS[law]} law and the {LAWS[name]} law both fit the runs, and give shares of {value:.2f} and "
+                f"{share:.2f}. Measure larger runs, which tell them apart."
+            )
+    return ""
 
 
 @dataclass(frozen=True)
@@ -245,30 +388,33 @@ class _Prediction:
         return Estimate(float(self.values[index]), *interval(self.draws[:, index]))
 
 
-def _predict(fit: Fit, inputs: Mapping[str, np.ndarray]) -> _Prediction:
-    return _Prediction(fit.predict(inputs), np.stack([draw.predict(inputs) for draw in fit.draws]))
-
-
 def _find_share(
     grid: np.ndarray, predictions: Mapping[str, _Prediction], cap: float, limited: bool
 ) -> tuple[Estimate, int]:
     """Return the share with its interval, and its place in the grid.
 
+    See :func:`_find_place`; a share that is not found counts as the smallest measured one in the interval.
+    """
+    values = {text: made.values for text, made in predictions.items()}
+    place = _find_place(grid, values, cap, limited)
+    drawn = [
+        max(0, _find_place(grid, {text: made.draws[number] for text, made in predictions.items()}, cap, limited))
+        for number in range(len(predictions["general"].draws))
+    ]
+    value = None if place < 0 else float(grid[place])
+    return Estimate(value, *interval(grid[drawn])), max(0, place)
+
+
+def _find_place(grid: np.ndarray, losses: Mapping[str, np.ndarray], cap: float, limited: bool) -> int:
+    """Return the place of the share in a grid, for predicted losses by text (grid,); -1 if there is none.
+
     It is the largest share up to which the general loss is at most ``cap``; if domain text is ``limited``, so that
     less of it means a longer training, the one of these with the lowest domain loss. A law may fall again near a share
     of one, where r^eta is steep: shares beyond the first one above the cap do not count.
     """
-
-    def find(domain: np.ndarray, general: np.ndarray) -> int:
-        above = np.flatnonzero(general > cap)
-        last = int(above[0]) - 1 if len(above) else len(grid) - 1
-        return int(np.argmin(domain[: last + 1])) if limited and last >= 0 else last
-
-    place = find(predictions["domain"].values, predictions["general"].values)
-    pairs = zip(predictions["domain"].draws, predictions["general"].draws, strict=True)
-    drawn = grid[[max(0, find(*pair)) for pair in pairs]]
-    value = None if place < 0 else float(grid[place])
-    return Estimate(value, *interval(drawn)), max(0, place)
+    above = np.flatnonzero(losses["general"] > cap)
+    last = int(above[0]) - 1 if len(above) else len(grid) - 1
+    return int(np.argmin(losses["domain"][: last + 1])) if limited and last >= 0 else last
 
 
 def _critical_ratios(points: Points, cap: float, target: float, seed: int) -> dict[str, Any]:

@@ -74,7 +74,8 @@ def _expected_gain(change: Mapping[str, Any]) -> dict[str, Any]:
 
 def _choose(pilot: Mapping[str, Any] | None, plans: Mapping[str, Any]) -> Recommendation:
     """Return the action, without what plans and sizes add to it."""
-    decisions = {made["decision"] for made in plans.get("budget", {}).get("budgets", ())}
+    budget = plans.get("budget", {})
+    decisions = set() if budget.get("refused") else {made["decision"] for made in budget.get("budgets", ())}
     if pilot is not None and pilot["change"]["domain"]["low"] > 0:
         return Recommendation(
             LOWER, "Lower the learning rate: the pilot made held-out domain text harder for the model."

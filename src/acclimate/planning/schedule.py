@@ -14,12 +14,14 @@ from acclimate.errors import UserError, unknown_name_error
 from acclimate.options.planning import ScheduleOptions
 from acclimate.planning.laws import Inputs, Law, fit_law, interval
 from acclimate.planning.logs import Row, read_rows, take_number
-from acclimate.planning.plans import Estimate, Plan, describe_far, in_words, is_too_wide
+from acclimate.planning.plans import Estimate, Plan, describe_far, in_words, is_degenerate, is_too_wide
 from acclimate.registry import parse_number
 
 LOSSES = ("heldout", "general", "eval_loss", "loss")
 """Columns of a log that hold a loss, in the order in which they are preferred."""
 MAX_STEPS = 10**7
+TRAININGS = 4
+"""Minimum number of trainings for a recommendation: fewer cannot tell their luck from an effect of the schedule."""
 WARMUP, WSD_DECAY = 0.1, 0.2
 """Default shares of a training over which the rate rises, and over which it falls at the end of ``wsd``."""
 
@@ -173,7 +175,8 @@ def make_schedule_plan(options: ScheduleOptions) -> Plan:
             f"The law has {law.parameters} parameters; the {len(losses)} measured losses are too few. Measure more "
             "often (--heldout-every), or give more logs."
         )
-    fit = fit_law(law, inputs, losses, seed=options.seed, resamples=options.resamples)
+    runs = np.repeat(np.arange(len(curves)), [len(curve.losses) for curve in curves])
+    fit = fit_law(law, inputs, losses, runs=runs, seed=options.seed, resamples=options.resamples)
     rows: list[dict[str, Any]] = []
     ends, drawn = list[Estimate](), list[np.ndarray]()
     for schedule in wanted:
@@ -183,15 +186,7 @@ def make_schedule_plan(options: ScheduleOptions) -> Plan:
         ends.append(Estimate(float(fit.predict(end)[0]), *interval(drawn[-1])))
         rows.append({"schedule": schedule.name, "area": float(area[-1]), "annealing": float(annealing[-1])})
     first, *others = np.argsort([float(end.value or 0) for end in ends])
-    spread = float(np.ptp(losses))
-    refused = is_too_wide(ends[first], ends[first].low, ends[first].low + spread)
-    if refused:
-        refused = f"the predicted loss cannot be trusted, {refused}"
-    if _have_one_shape(curves):
-        refused = (
-            "all trainings have one schedule, so the effects of its area and of its annealing cannot be separated. "
-            "Add a training with another number of steps or another shape."
-        )
+    refused = _refuse(curves, losses, ends, ends[first])
     rival = interval(drawn[others[0]] - drawn[first]) if others else (1.0, 1.0)
     notes = [*describe_far(max(row["area"] for row in rows) / unit, "area under the measured learning rate")]
     values: dict[str, Any] = {
@@ -225,6 +220,31 @@ def make_schedule_plan(options: ScheduleOptions) -> Plan:
 
     lines = _describe(values, ends[first], wanted[others[0]].name if others else "")
     return Plan("schedule", values, lines, "Predicted loss at the end", table, draw)
+
+
+def _refuse(curves: list[Curve], losses: np.ndarray, ends: list[Estimate], best: Estimate) -> str:
+    """Return why no schedule is recommended; empty if one is.
+
+    Args:
+        curves: The measured trainings.
+        losses: All measured losses (points,).
+        ends: The predicted loss of each schedule.
+        best: The lowest of these.
+    """
+    if _have_one_shape(curves):
+        return (
+            "all trainings have one schedule, so the effects of its area and of its annealing cannot be separated. "
+            "Add a training with another number of steps or another shape."
+        )
+    if len(curves) < TRAININGS:
+        return (
+            f"the losses come from {format_count(len(curves), 'training')}, and how much of them is luck is unknown. "
+            f"Give the logs of at least {TRAININGS}."
+        )
+    if why := is_degenerate(losses, np.array([float(end.value or 0) for end in ends]), "this text"):
+        return why
+    why = is_too_wide(best, best.low, best.low + float(np.ptp(losses)))
+    return f"the predicted loss cannot be trusted, {why}" if why else ""
 
 
 def read_curves(options: ScheduleOptions) -> tuple[list[Curve], str]:
@@ -285,5 +305,7 @@ def _describe(values: Mapping[str, Any], best: Estimate, rival: str) -> list[str
         lines.append(f"No difference is shown between {values['best']} and {rival}.")
     else:
         lines.append(f"Lowest loss: {values['best']}.")
-    lines.append(f"Predicted loss of {values['best']} in nats: {in_words(best.as_dict())}.")
+    lines.append(f"Predicted loss of {values['best']} in nats, the mean over trainings: {in_words(best.as_dict())}.")
+    if values["runs"] < TRAININGS:
+        lines.append("The intervals leave out the luck of a training.")
     return [*lines, f"Law of learning dynamics, fitted to {known}.", *values["notes"]]
