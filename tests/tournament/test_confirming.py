@@ -80,7 +80,7 @@ def test_several_runs_at_once_have_different_numbers(tmp_path):
 
 @each("content", [
     "", "[]", "{", '{"reads": 1}', '{"reads": [{"run": "a"}]}', '{"reads": ["a"]}', '"a"', "\x00",
-    '{"reads": [{"run": "a", "number": 1, "items": [[1]]}]}', '{"reads": [{"run": "a", "number": 0, "items": []}]}',
+    '{"reads": [{"run": "a", "number": 1, "hashes": [[1]]}]}', '{"reads": [{"run": "a", "number": 0, "hashes": []}]}',
 ])  # fmt: skip
 def test_a_damaged_record_is_an_error(content, tmp_path):
     (tmp_path / LEDGER).write_text(content)

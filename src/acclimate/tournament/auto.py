@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from acclimate.errors import UserError, unknown_name_error
-from acclimate.files import atomic_folder, read_json_object, write_json
+from acclimate.files import atomic_folder, write_json
 from acclimate.locks import with_output_lock
 from acclimate.merging.weights import find_folder
 from acclimate.methods import lookup
@@ -18,7 +18,7 @@ from acclimate.options import build, option_fields, verb
 from acclimate.options.auto import AutoOptions
 from acclimate.options.reading import LabelOptions
 from acclimate.progress import print_message
-from acclimate.records import fingerprint
+from acclimate.records import Record, fingerprint, read_record
 from acclimate.study.backend import Backend
 from acclimate.study.compare import check_study_folder
 from acclimate.study.draft import draft_study
@@ -31,6 +31,28 @@ from acclimate.tournament.report import AutoResult, describe_plan
 from acclimate.tournament.stages import Scored, Stage, StageResult, Stages
 
 STATE, RESULT, PAGE, MODEL = "tournament.json", "results.json", "report.html", "model"
+
+
+@dataclass(kw_only=True, eq=False)
+class _Running(Record):
+    """The stage that runs, the seconds that had been spent when it began or was resumed, and that time."""
+
+    stage: str
+    spent: float
+    began: float
+
+
+@dataclass(kw_only=True, eq=False)
+class _Saved(Record):
+    """The file of a :class:`_State`."""
+
+    options: str
+    data: str
+    name: str
+    plan: Plan | None
+    stages: dict[str, Stage]
+    ends: dict[str, float]
+    running: _Running | None
 
 
 @dataclass
@@ -71,27 +93,18 @@ class _State:
         state = cls(path, options, data, parallel=parallel)
         if not path.exists():
             return state
-        other = "give another output directory, or delete it."
-        damaged = UserError(f"'{path}' is damaged, so this tournament cannot be continued; {other}")
-        if (found := read_json_object(path)) is None:
-            raise damaged
-        if found.get("options") != options:
-            raise UserError(f"'{path.parent}' holds a tournament with other options; {other}")
-        if found.get("data") != data:
+        other = "give another output directory, or delete it"
+        found = read_record(path, _Saved, other)
+        if found.options != options:
+            raise UserError(f"'{path.parent}' holds a tournament with other options; {other}.")
+        if found.data != data:
             raise UserError(
                 f"'{path.parent}' holds a tournament of other data: the model, a text or a task has changed since it "
-                f"began, and it decided by the old ones; {other}"
+                f"began, and it decided by the old ones; {other}."
             )
-        try:
-            state.plan = Plan.from_dict(found["plan"]) if found["plan"] else None
-            state.stages = {name: Stage.from_dict(one) for name, one in found["stages"].items()}
-            state.ends = {name: float(seconds) for name, seconds in found["ends"].items()}
-            if found["running"] is not None:
-                stage, spent, began = found["running"]
-                state.running = str(stage), float(spent), float(began)
-            state.name = str(found["name"])
-        except (LookupError, TypeError, ValueError, AttributeError, UserError) as error:
-            raise damaged from error
+        state.plan, state.stages, state.ends, state.name = found.plan, found.stages, found.ends, found.name
+        if (last := found.running) is not None:
+            state.running = last.stage, last.spent, last.began
         return state
 
     def spent(self) -> float:
@@ -140,10 +153,10 @@ class _State:
 
     def save(self) -> None:
         """Write the file."""
-        plan = None if self.plan is None else self.plan.to_dict()
-        stages = {name: stage.to_dict() for name, stage in self.stages.items()}
-        identity = {"options": self.options, "data": self.data, "name": self.name}
-        write_json(self.path, {**identity, "plan": plan, "stages": stages, "ends": self.ends, "running": self.running})
+        names = ("options", "data", "name", "plan", "stages", "ends")
+        stage, spent, began = self.running or ("", 0.0, 0.0)
+        running = _Running(stage=stage, spent=spent, began=began) if self.running else None
+        write_json(self.path, _Saved(**{name: getattr(self, name) for name in names}, running=running).to_dict())
 
 
 @with_output_lock

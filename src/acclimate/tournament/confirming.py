@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from acclimate.errors import UserError
-from acclimate.files import cache_folder, read_json, write_json
+from acclimate.files import cache_folder, write_json
 from acclimate.locks import Claim
+from acclimate.records import Record, read_record
 from acclimate.tasks.kinds import find_task_kind
 
 SKETCH = 200
@@ -22,6 +23,24 @@ CACHED = "reads.json"
 ABOUT = "How often acclimate auto has confirmed a gain on these items; from the second time on, its bounds are wider."
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True, eq=False)
+class _Read(Record):
+    """A read: what identifies the run, the time, its number, and the smallest hashes of the items."""
+
+    run: str
+    at: str = ""
+    number: Annotated[int, 1]
+    hashes: list[str]
+
+
+@dataclass(kw_only=True, eq=False)
+class _Ledger(Record):
+    """The record of reads of confirming items."""
+
+    about: str = ABOUT
+    reads: list[_Read]
 
 
 def count_reads(task: Any, run: str) -> int:
@@ -55,19 +74,19 @@ def count_reads(task: Any, run: str) -> int:
             with suppress(OSError):  # a folder that cannot be written
                 locks.callback(_lock(ledger).release)
                 records[ledger] = _load(ledger)
-        reads = {(read["run"], *read["items"]): read for record in records.values() for read in record}
+        reads = {(read.run, *read.hashes): read for record in records.values() for read in record}
         read = reads.get((run, *sketch))
         if read is None:
-            number = 1 + sum(not set(sketch).isdisjoint(one["items"]) for one in reads.values())
+            number = 1 + sum(not set(sketch).isdisjoint(one.hashes) for one in reads.values())
             now = datetime.now(UTC).isoformat("T", "seconds")
-            read = {"run": run, "at": now, "number": number, "items": sketch}
+            read = _Read(run=run, at=now, number=number, hashes=sketch)
         for ledger, record in records.items():
-            if not any(one["run"] == run and one["items"] == sketch for one in record):
+            if not any(one.run == run and one.hashes == sketch for one in record):
                 try:
-                    write_json(ledger, {"about": ABOUT, "reads": [*record, read]})
+                    write_json(ledger, _Ledger(reads=[*record, read]).to_dict())
                 except OSError:
                     log.warning("'%s' cannot be written, so reads of these items are counted elsewhere only.", ledger)
-        return int(read["number"])
+        return read.number
 
 
 def _lock(path: Path) -> Claim:
@@ -77,28 +96,14 @@ def _lock(path: Path) -> Claim:
     return lock
 
 
-def _load(path: Path) -> list[dict[str, Any]]:
+def _load(path: Path) -> list[_Read]:
     """Return the reads of a record; none if there is no record.
 
     Raises:
         UserError: If it is damaged: taking that for no reads would promise too much.
     """
-    kinds = {"run": str, "number": int, "items": list}
+    remedy = "restore it, or delete it to count from one again how often the confirming items were read"
     try:
-        reads = list(read_json(path)["reads"])
-        valid = all(
-            all(type(read[name]) is kind for name, kind in kinds.items())
-            and read["number"] >= 1
-            and all(isinstance(item, str) for item in read["items"])
-            for read in reads
-        )
+        return read_record(path, _Ledger, remedy).reads
     except FileNotFoundError:
         return []
-    except (ValueError, TypeError, KeyError):
-        valid = False
-    if not valid:
-        raise UserError(
-            f"'{path}' is damaged, and with it the count of how often the confirming items were read; restore it, or "
-            "delete it to count from one again."
-        )
-    return reads
