@@ -200,7 +200,7 @@ def score_points(results: StudyResults) -> Iterable[Row]:
     tasks = [task for domain in results.config.get("domains", []) for task in domain.get("tasks", [])]
     paths = {task["name"]: Path(str(task["path"])).name for task in tasks if isinstance(task, dict)}
     seconds = {(row.model, row.domain, row.method): row.seconds for row in results.adaptations if not row.head}
-    turns = results.adapt_seeds or [None]
+    turns: list[int | None] = [*results.adapt_seeds] or [None]
     adapted_from = {seed: turns[number % len(turns)] for number, seed in enumerate(results.seeds)}
     for row in results.scores:
         sign, metric = (-1, f"negative {row.metric}") if row.metric in row.errors else (1, row.metric)
