@@ -59,10 +59,8 @@ def test_text_in_memory_is_written_as_it_is(corpus, model, tmp_path, no_report):
 
 
 def test_splits_and_names_of_classes_are_kept(model, tmp_path, no_report):
-    features = datasets.Features(
-        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
-    )
-    rows = {"text": [f"wine {number}" for number in range(20)], "label": [0, 1] * 10}
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["0", "1"])})
+    rows = {"text": [f"wine {number}" for number in range(24)], "label": [0, 1] * 10 + [-1] * 4}  # 4 without a label
     part = datasets.Dataset.from_dict(rows, features=features)
     file = tmp_path / "corpus.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
@@ -70,7 +68,7 @@ def test_splits_and_names_of_classes_are_kept(model, tmp_path, no_report):
     results, _ = run(tmp_path / "out", model=model, corpus=file, task=splits, methods=["none"])
     assert not (tmp_path / "out/data/corpus.jsonl").exists()
     task = load_task(tmp_path / "out/data/task")
-    assert [len(task.train), len(task.dev), len(task.test)] == [20, 4, 8] and task.labels == ["bad", "good"]
+    assert [len(task.train), len(task.dev), len(task.test)] == [20, 4, 8] and task.labels == ["0", "1"]
     assert results.scores[0].task == "task"
 
 

@@ -8,13 +8,14 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, warn_once
 from acclimate.files import write_text
 from acclimate.options import Option, build, defaults, options
 from acclimate.options.declaration import DATA, OUTPUT
 from acclimate.options.reading import LabelOptions
 from acclimate.options.studies import CompareOptions, InitOptions, StudyOptions
 from acclimate.study.draft import draft_study, write_study
+from acclimate.tasks.readers import NoLabel
 from acclimate.tasks.sources import read_object
 from acclimate.training.inputs import as_corpus
 
@@ -117,14 +118,21 @@ def _place_task(value: Any, folder: Path) -> Any:
         raise UserError("A loaded task cannot be compared on: give the rows or the files that it was made from.")
     tables = read_object(value, "task")
     for split, table in tables.items():
-        rows = ({name: _plain(cell, table.class_names(name)) for name, cell in row.items()} for _, row in table.rows)
+        plain = [{name: _plain(cell, table.class_names(name)) for name, cell in row.items()} for _, row in table.rows]
+        rows = [row for row in plain if not any(isinstance(cell, NoLabel) for cell in row.values())]
+        if len(rows) < len(plain):
+            warn_once(
+                f"Rows of the {split} split without a label (-1), which are left out: {len(plain) - len(rows):,}."
+            )
         alone = tables.keys() == {"train"}
         file = _write_rows(rows, folder / "task.jsonl" if alone else folder / "task" / f"{split}.jsonl")
     return file if alone else file.parent
 
 
 def _plain(cell: Any, classes: list[str]) -> Any:
-    """Return a cell as JSON has it: names in place of class numbers, and None in place of NaN."""
+    """Return a cell as JSON has it: names in place of class numbers, and None in place of NaN; -1 is no class."""
+    if classes and isinstance(cell, int) and cell == -1:
+        return NoLabel(cell)
     if classes and isinstance(cell, int) and 0 <= cell < len(classes):
         return classes[cell]
     return None if isinstance(cell, float) and cell != cell else cell
