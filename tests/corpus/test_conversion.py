@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import time
 import zipfile
 import zlib
 from pathlib import Path
@@ -261,3 +262,11 @@ def test_a_converter_that_is_killed_is_replaced(tmp_path, cache):
     assert "ends the converter" in next(read_records(tmp_path / "b.html"))[2]
     (tmp_path / "c.html").write_text("<p>c</p>")
     assert list(read_records(tmp_path / "c.html")) == [(1, "c", "")]
+
+
+@each("text", ["<!--" * 250_000, "ab" * 500_000, "a-\n" * 300_000, "a-" * 500_000, "---\n" * 250_000])
+def test_a_megabyte_takes_less_than_a_second(text):
+    start = time.process_time()
+    conversion.strip_markdown(text)
+    conversion._join_hyphenated(text)
+    assert time.process_time() - start < 2

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from acclimate import transform
 from acclimate.corpus.operations import find_accounts
+from acclimate.corpus.transform import refine
 from acclimate.corpus.transform.refine import execute, is_boilerplate, parse_call, remove_where, write_by_rules
 from acclimate.errors import UserError
 from tests.cases import each
@@ -196,3 +197,18 @@ def test_programs_of_the_user_and_their_errors_are_counted(tmp_path):
 def test_mistakes_are_explained(parameters, message):
     with pytest.raises(UserError, match=message):
         transform(["a text"], {"refine": parameters})
+
+
+def test_a_program_cannot_multiply_the_text():
+    line = f"normalize(source_str='a', target_str='{'a' * 20}')"
+    outcome = execute("\n".join([line] * 12 + ["remove_lines(line_start=1, line_end=1)"]), "a dog\nx\n" + "b" * 60)
+    assert outcome.text == "a" * 20 + " dog\n" + "b" * 60 and outcome.malformed == [line] * 11
+
+
+def test_a_program_of_any_length_ends(monkeypatch):
+    monkeypatch.setattr(refine, "MAX_WORK", 10_000)
+    text = "ab" * 500
+    swaps = ["normalize(source_str='a', target_str='c')", "normalize(source_str='c', target_str='a')"] * 100
+    assert len(execute("\n".join(swaps), text).malformed) == 190
+    removals = ["remove_lines(line_start=0, line_end=99)"] * 100
+    assert len(execute("\n".join(removals), "\n" * 100).malformed) == 95

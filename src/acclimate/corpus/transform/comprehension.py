@@ -31,10 +31,12 @@ _BETWEEN = {
     name: re.compile(rf"(?:{words}),\s+(.+)", re.IGNORECASE | re.DOTALL) for name, words in CONNECTIVES.items()
 }
 _WITHIN = {
-    "cause": re.compile(r"(.+?),?\s+(?:because of|because|due to the fact that|owing to)\s+(.+?)[.!?]*", re.DOTALL),
+    "cause": re.compile(
+        r"(.+?)(?<!\s),?\s++(?:because of|because|due to the fact that|owing to)\s++(.+?)(?<![.!?])[.!?]*+", re.DOTALL
+    ),
     "definition": re.compile(
-        r"(?:an?\s+|the\s+)?(\S.{,58}\S)\s+(?:is|are)\s+defined\s+as\s+(.+?)[.!?]*|"
-        r"the\s+(?:term|word|expression)\s+(\S.{,58}?\S)\s+(?:refers\s+to|means|denotes)\s+(.+?)[.!?]*",
+        r"(?:an?\s+|the\s+)?(\S.{,58}\S)\s+(?:is|are)\s+defined\s+as\s+(.+?)(?<![.!?])[.!?]*+|"
+        r"the\s+(?:term|word|expression)\s+(\S.{,58}?\S)\s+(?:refers\s+to|means|denotes)\s+(.+?)(?<![.!?])[.!?]*+",
         re.IGNORECASE | re.DOTALL,
     ),
 }

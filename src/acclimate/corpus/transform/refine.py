@@ -30,6 +30,10 @@ PARAMETERS: dict[str, dict[str, type]] = {
 """Functions of a program, with the types of their parameters; ``remove_lines(all=True)`` removes all lines."""
 MAX_CALL = 10_000
 """Characters of a call; longer ones are malformed."""
+MAX_GROWTH, MAX_WORK = 2, 10**9
+"""Length of a result in lengths of its document, and characters that the calls of a program may visit.
+
+Calls beyond either are skipped as malformed: a program cleans."""
 
 
 @dataclass
@@ -94,18 +98,26 @@ def execute(program: str, text: str) -> Outcome:
         text: The document.
     """
     lines, outcome, removed = text.split("\n"), Outcome(text), set[int]()
+    size, work = len(text), 0
     calls = [(line, parse_call(line)) for line in program.split("\n") if line.strip()]
     for line, call in sorted(calls, key=lambda pair: pair[1] is not None and pair[1][0] != "normalize"):
         name, given = call or ("", {})
         fits = call is not None
         if name == "normalize":
             source, target = given["source_str"], given["target_str"]
-            fits = bool(source.strip("\n")) and "\n" not in source + target and any(source in one for one in lines)
+            work += size
+            fits = bool(source.strip("\n")) and "\n" not in source + target and work <= MAX_WORK
+            count = sum(one.count(source) for one in lines) if fits else 0
+            grown = size + count * (len(target) - len(source))
+            fits = count > 0 and grown <= MAX_GROWTH * len(text)
+            size = grown if fits else size
             lines = [one.replace(source, target) for one in lines] if fits else lines
         elif name == "remove_lines":
             first, last = given.get("line_start", 0), given.get("line_end", len(lines) - 1)
-            fits = 0 <= first <= last < len(lines)
-            removed.update(range(max(first, 0), min(last + 1, len(lines))) if first >= 0 else ())
+            named = range(max(first, 0), min(last + 1, len(lines)) if first >= 0 else 0)
+            work += 20 * len(named)
+            fits = 0 <= first <= last < len(lines) and work <= MAX_WORK
+            removed.update(named if work <= MAX_WORK else ())
         elif name == "drop_doc":
             outcome.text = None
         if fits:
@@ -147,7 +159,7 @@ _ACTION = re.compile(
     re.IGNORECASE,
 )
 _PAGE = re.compile(r"(page\s+)?\d{1,4}(\s*(of|/)\s*\d{1,4})?", re.IGNORECASE)
-_LINK = re.compile(r"(https?://|www\.)\S+|\S+@\S+\.\w+")
+_LINK = re.compile(r"(https?://|www\.)\S+|(?<![^\s@])[^\s@]++@[^\s@]+\.\w+")
 _SEPARATOR = re.compile(r"\s[|»›>•·/]\s|\|")
 _RULE = re.compile(r"[-=_*~#•·.\s]{4,}")
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,30});", re.IGNORECASE)

@@ -28,7 +28,7 @@ NO_CLASS = ("-1", "-100")
 """How data sets mark rows without a label; where the classes are numbers, -1 can be one of them."""
 MAX_UNLABELLED = 0.05
 """Where -1 next to 0 and 1 has a smaller share of the rows, it is probably no class."""
-PRINTED_ARRAY = re.compile(r"\[[\s\d.,+e-]+\]|\[.*,.*\]|(array|tensor|set|frozenset)\(.*\)", re.DOTALL)
+PRINTED_ARRAY = re.compile(r"\[[\s\d.,+e-]++\]|\[(?=[^,]*,).*\]|(array|tensor|set|frozenset)\(.*\)", re.DOTALL)
 MAX_PRINTED_CHARACTERS = 10_000
 """A longer text is not taken for a printed list."""
 SEPARATORS = "|;,"
