@@ -250,6 +250,27 @@ def test_texts_in_the_train_split_are_reported_and_stay(twice, folder, tmp_path,
     assert off["contamination"] == [] and "Test texts in train" not in markdown(off)
 
 
+def test_groups_that_are_in_train_and_test_are_counted(folder, tmp_path, capsys):
+    (folder / "notes").mkdir()
+    for split, patients in (("train", "aabbcc"), ("test", "bccdd")):
+        rows = [
+            {"text": f"the {split} note with number {n}", "label": "xy"[n % 2], "case": f"p{patient}"}
+            for n, patient in enumerate(patients)
+        ]
+        (folder / "notes" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    values = study(folder, other_tasks=[{"path": str(folder / "notes"), "group_column": ["patient", "case"]}])
+    results = compare(values, tmp_path / "out", backend=World(items=5).backend())
+    intent, notes = results["contamination"][-2:]
+    (test,) = notes["texts"]
+    assert (test["groups"], test["groups_in_train"], test["group_name"]) == (3, 2, "case")
+    assert "groups" not in intent["texts"][0]
+    page = markdown(results)
+    assert "Train splits contain rows of 2 of 3 cases of the test split of notes." in page
+    assert "2 of 3 cases" in page.split("## Test texts in train splits")[1].split("##")[0]
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "the train split of notes has rows of 2 of 3 cases of its test split" in printed
+
+
 def test_findings_in_train_splits_change_no_job(twice, folder):
     graphs = [graph_of(study(folder, leakage=leakage)) for leakage in ("off", "report", "remove")]
     assert graphs[0].jobs.keys() == graphs[1].jobs.keys() == graphs[2].jobs.keys()

@@ -120,8 +120,9 @@ class SentencePairs:
     groups: tuple[int, ...] | None = None
 
     def fingerprint(self) -> str:
-        """Return a hash of texts and scores."""
-        return fingerprint([list(self.first), list(self.second), self.scores and list(self.scores)])
+        """Return a hash of texts, scores and groups."""
+        groups = [] if self.groups is None else [self.groups]
+        return fingerprint([list(self.first), list(self.second), self.scores and list(self.scores), *groups])
 
     @property
     def metric(self) -> str:

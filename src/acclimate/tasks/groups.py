@@ -14,6 +14,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from acclimate.errors import UserError, unknown_name_error, warn_once
+from acclimate.evaluation.statistics import number_groups
 
 if TYPE_CHECKING:
     from acclimate.tasks.readers import Row
@@ -83,17 +84,22 @@ class Grouping:
 
 
 def find_grouping(
-    name: str, rows: Mapping[str, Sequence[Row]], given: str | None = None, taken: Collection[str | None] = ()
+    name: str,
+    rows: Mapping[str, Sequence[Row]],
+    given: str | None = None,
+    taken: Collection[str | None] = (),
+    more: Mapping[str, str] | None = None,
 ) -> Grouping:
     """Return where rows have their group: the column that was named, one with a usual name, or an id.
 
-    What is found by its name is reported, except ``document``. Columns with one value for all rows say nothing.
+    What is found by its name is reported, except ``document`` and ``more``. A column with one value says nothing.
 
     Args:
         name: Name of the task, for messages.
         rows: The rows of each split, as they were read.
         given: The column that the user named, or several, separated by commas, of which the first is used that exists.
         taken: Columns that hold something else.
+        more: Columns of groups that only this kind of task has, such as the title of an article, and what they are.
 
     Raises:
         UserError: If no named column exists, or a value in it is no text and no number.
@@ -125,11 +131,12 @@ def find_grouping(
             if column.lower() == usual
         ),
         *(Grouping(column, "document", pattern) for column in names if column == "id" for pattern in ID_PATTERNS),
+        *(Grouping(column, what) for column, what in (more or {}).items() if column in names),
     ]
     for found in candidates:
         sizes = None if found.column in taken else _count_groups(found, [row for _, row in every])
         if sizes and len(sizes) > 1:
-            if found.column != "document" and max(sizes.values()) > 1:
+            if found.column not in ("document", *(more or {})) and max(sizes.values()) > 1:
                 ids = "what precedes the number of the sentence in " if found.pattern else ""
                 warn_once(
                     f"The {len(every):,} rows of the task '{name}' are of {len(sizes):,} {found.name}s, by {ids}"
@@ -148,17 +155,15 @@ def _count_groups(grouping: Grouping, rows: Iterable[Mapping[str, Any]]) -> Coun
     return None if grouping.pattern and None in found else Counter(group for group in found if group is not None)
 
 
-def number_groups(groups: Iterable[str | None]) -> tuple[int, ...] | None:
+def number_known_groups(groups: Iterable[str | None]) -> tuple[int, ...] | None:
     """Return the number of the group of each item, from zero in the order in which they occur.
 
     An item without a group is a group of its own; None if no item has one.
     """
-    numbers: dict[str | int, int] = {}
     listed = list(groups)
-    found = tuple(
-        numbers.setdefault(place if group is None else group, len(numbers)) for place, group in enumerate(listed)
-    )
-    return None if all(group is None for group in listed) else found
+    if all(group is None for group in listed):
+        return None
+    return tuple(number_groups([place if group is None else group for place, group in enumerate(listed)]))
 
 
 def shared_groups(task: Any, split: str) -> dict[str, Any]:

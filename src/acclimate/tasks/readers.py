@@ -34,7 +34,7 @@ from acclimate.corpus.readers import BLANK, list_unused, read_batches, read_exce
 from acclimate.errors import DamagedFileError, UserError, first_line, warn_once
 from acclimate.files import check_regular_file
 from acclimate.tasks.drawing import draw_places
-from acclimate.tasks.groups import number_groups
+from acclimate.tasks.groups import number_known_groups
 
 SPLITS = {"train": ("train", "training"), "dev": ("dev", "validation", "valid", "val"), "test": ("test", "testing")}
 """The splits of a task, and the possible names of each."""
@@ -89,7 +89,7 @@ class Splits(ABC):
         Items of one group are not independent. An item whose group is not known is a group of its own; None if no
         group is known.
         """
-        return number_groups(getattr(row, "group", None) for row in self.scored_rows(split))
+        return number_known_groups(getattr(row, "group", None) for row in self.scored_rows(split))
 
     def grouping(self, split: str) -> dict[str, Any]:
         """Return the groups of a split and their name, as arguments of a scoring."""

@@ -22,6 +22,7 @@ from acclimate.tasks.classification.classifier import Classifier
 from acclimate.tasks.classification.data import parse_row
 from acclimate.tasks.classification.labels import NUMBER
 from acclimate.tasks.drawing import draw_splits
+from acclimate.tasks.groups import number_known_groups
 from acclimate.tasks.head_model import check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import load_with_head
@@ -266,7 +267,8 @@ class Regression(TaskKind):
         if examples[0].text_pair is None:
             return None
         texts = ([example.text for example in examples], [str(example.text_pair) for example in examples])
-        return SentencePairs(task.name, *texts, [example.target for example in examples])
+        groups = number_known_groups(example.group for example in examples)
+        return SentencePairs(task.name, *texts, [example.target for example in examples], groups)
 
     def probe(self, task: RegressionTask) -> Probe:
         """Return a probe of a number."""

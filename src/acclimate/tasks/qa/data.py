@@ -18,7 +18,7 @@ from acclimate.errors import DamagedFileError, UserError
 from acclimate.evaluation.qa import QAScoring
 from acclimate.options.reading import DEFAULT_READING, check_task_folder, default_task_name
 from acclimate.tasks.drawing import Link, draw_splits, link_rows
-from acclimate.tasks.groups import Grouping, find_grouping, group_text
+from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, find_split_files, read_rows, report_unused
 from acclimate.tasks.sources import ENDINGS, read_tables
 
@@ -198,11 +198,10 @@ def _read_splits(
     """
     read = {split: _read_questions(value, places[split]) for split, value in values.items()}
     rows = {split: own for split, (_, own) in read.items()}
-    grouping = find_grouping(name, rows, group_column, COLUMNS)
+    grouping = find_grouping(name, rows, group_column, COLUMNS, {"title": "article"})
     report_unused(name, chain(*rows.values()), (*COLUMNS, *STRUCTURE, grouping.column))
     if not grouping.column:
-        titles = {group_text(row.get("title")) for _, row in rows["train"] if isinstance(row.get("title"), str)}
-        grouping = Grouping("title", "article") if len(titles) > 1 else Grouping(name="passage")
+        grouping = Grouping(name="passage")
     links = [
         Link(grouping.of(row) or question.passage, f"{split} {question.item}")
         for split, (questions, own) in read.items()

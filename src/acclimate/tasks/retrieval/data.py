@@ -179,16 +179,16 @@ def read_beir(folder: Path, name: str, group_column: str | None = None) -> Retri
         raise UserError(f"'{folder / 'qrels'}' has no test.tsv with a relevant document; add the test split.")
     documents = {key: text for key, text in documents.items() if text}
     titles = [row["title"] for _, row in sources.values() if row.get("title")]
+    article = {"title": "article"} if 2 * len(set(titles)) <= len(titles) else {}  # else each is that of its document
     columns = {
         split: [(asked[query.id][0], {**sources[_source(query).id][1], **asked[query.id][1]}) for query in own]
         for split, own in splits.items()
     }
-    known = ("_id", "id", "text", "title", "metadata")
-    grouping = find_grouping(name, columns, group_column, known)
-    report_unused(name, [*sources.values(), *asked.values()], (*known, grouping.column))
+    known = ("_id", "id", "text", "metadata")
+    grouping = find_grouping(name, columns, group_column, known, article)
+    report_unused(name, [*sources.values(), *asked.values()], (*known, "title", grouping.column))
     if not grouping.column:
-        is_passage = 0 < 2 * len(set(titles)) <= len(titles)
-        grouping = Grouping("title", "article") if is_passage else Grouping(name="passage")
+        grouping = Grouping(name="passage")
     splits = {
         split: [
             replace(query, group=grouping.of(row) or _source(query).id)
@@ -226,7 +226,8 @@ def _read_texts(file: Path | None) -> tuple[dict[str, str], dict[str, Row]]:
         check_characters(where, title, text)
         texts[str(found)] = f"{title}\n{text}".strip()
         metadata = row["metadata"] if isinstance(row.get("metadata"), Mapping) else {}
-        rows[str(found)] = (where, {**metadata, **row})
+        known = {name: value for name, value in row.items() if value not in (None, "")}
+        rows[str(found)] = (where, {**metadata, **known})
     return texts, rows
 
 

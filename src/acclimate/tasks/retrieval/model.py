@@ -22,6 +22,7 @@ from acclimate.evaluation.embeddings import (
 )
 from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, retrieval_metrics
 from acclimate.options.reading import DEFAULT_READING, ReadingOptions
+from acclimate.tasks.groups import number_known_groups
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.readers import Row
 from acclimate.tasks.retrieval.data import (
@@ -103,8 +104,9 @@ class Retrieval(TaskKind):
     def sentence_pairs(self, task: RetrievalTask) -> SentencePairs:
         """Return queries of the test split with a document each; those of all splits if the file had only one."""
         queries = [*task.train, *task.dev, *task.test] if task.drawn else task.test
-        by_passage = {query.relevant[0].text: query.text for query in reversed(queries)}
-        return SentencePairs(task.name, list(by_passage.values()), list(by_passage))
+        by_passage = {query.relevant[0].text: query for query in reversed(queries)}
+        groups = number_known_groups(query.group for query in by_passage.values())
+        return SentencePairs(task.name, [query.text for query in by_passage.values()], list(by_passage), groups=groups)
 
     def learner(
         self, model: str | Path, task: RetrievalTask, options: ResolvedOptions, device: torch.device
