@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from acclimate.corpus import Corpus
 from acclimate.corpus.tokenizing import read_as_text
 from acclimate.evaluation import language_model_loss
-from acclimate.evaluation.lm_loss import MAX_CHARACTERS, _read_in_windows
+from acclimate.evaluation.lm_loss import MAX_CHARACTERS, _read_in_windows, read_targets
 from acclimate.model_kinds import CAUSAL
+from acclimate.models import attach, load_language_model
+from acclimate.training.inputs import document_framing, tokenize_documents
 from tests.cases import each
+from tests.conftest import SHARED
 from tests.tiny import DECODERS, TEXTS, decoder_tokenizer, tiny_model, tiny_tokenizer
 
 LONG = " ".join(TEXTS)
@@ -96,3 +101,64 @@ def test_all_tokenizers_read_the_same_bytes():
     long = "the food was good " * MAX_CHARACTERS
     found = language_model_loss(tiny_model("llama"), [long], tokenizer=tiny_tokenizer(), max_length=64)
     assert found["bytes"] == MAX_CHARACTERS
+
+
+@pytest.fixture
+def stories():
+    folder = SHARED / "models" / "stories260k"
+    if not folder.is_dir():
+        pytest.skip("the shared model is missing")
+    return folder
+
+
+STORY = "Once upon a time there was a little girl who liked to play in the park with her red ball and her dog. " * 12
+
+
+def lose_rows_without_begin(model, begin):
+    """Make a model predict the opposite in rows that do not begin with a token, as Gemma is lost without it."""
+    seen = []
+    model.base_model.register_forward_pre_hook(lambda *call: seen.append(call[2]["input_ids"]), with_kwargs=True)
+
+    def turn(module, inputs, output):
+        sign = torch.where(seen.pop()[:, 0] == begin, 1.0, -1.0)
+        output.last_hidden_state = output.last_hidden_state * sign[:, None, None]
+
+    model.base_model.register_forward_hook(turn)
+
+
+def test_later_windows_begin_as_the_model_reads_them_best(stories):
+    """Without the begin token where the model learned it at the start of documents only, with it where it is lost."""
+    usual, lost = load_language_model(stories), load_language_model(stories)
+    begin = usual.tokenizer.bos_token_id
+    for loaded in (usual, lost):
+        attach(loaded.model)
+    lose_rows_without_begin(lost.model, begin)
+    plain = read_targets(usual.model, usual.tokenizer, [STORY], 48)[0].rows
+    begun = read_targets(lost.model, lost.tokenizer, [STORY], 48)[0].rows
+    assert len(plain) > 3 and plain[0].ids[0] == begin and all(row.ids[0] != begin for row in plain[1:])
+    assert all(row.ids[0] == begin and row.labels[0] < 0 and len(row.ids) <= 48 for row in begun[1:])
+    whole = [int(row.ids[place + 1]) for row in plain for place in np.flatnonzero(row.labels >= 0)]
+    assert whole == [int(row.ids[place + 1]) for row in begun for place in np.flatnonzero(row.labels >= 0)]
+    own, other = (
+        language_model_loss(one.model, [STORY], tokenizer=one.tokenizer, max_length=48) for one in (usual, lost)
+    )
+    assert own["masked"] == other["masked"] and other["nats"] < own["nats"] + 1
+
+
+def test_rows_of_an_adaptation_begin_as_the_model_reads_them_best(stories, tmp_path, monkeypatch, capsys):
+    loaded, lost = load_language_model(stories), load_language_model(stories)
+    for one in (loaded, lost):
+        attach(one.model)
+    lose_rows_without_begin(lost.model, begin := loaded.tokenizer.bos_token_id)
+    framing = document_framing(loaded, "apart")
+    text = Corpus.of([STORY, "A short one."])
+    same, plain = tokenize_documents(text, loaded, 48, framing, False)
+    other, begun = tokenize_documents(text, lost, 48, framing, True)
+    assert same == framing != other and "after its begin token" in " ".join(capsys.readouterr().err.split())
+    assert [row[0] == begin for row in plain] == [True, *[False] * (len(plain) - 2), True]
+    assert all(row[0] == begin and (row[1:] != begin).all() for row in begun)
+    assert np.concatenate([row[row != begin] for row in plain]).tolist() == [
+        token for row in begun for token in row[1:].tolist()
+    ]
+    assert begun[len(begun) - 2][-1] == framing.end == begun[len(begun) - 1][-1]
+    assert max(map(len, begun)) == 48 and plain.fingerprint != begun.fingerprint

@@ -22,7 +22,7 @@ from tests.methods.test_contract import run
 from tests.models.test_encoders import SMALL
 from tests.tiny import DECODERS, VOCABULARY, save_tiny, tiny_model, tiny_tokenizer
 
-adapt_module = importlib.import_module("acclimate.training.adapt")
+inputs_module = importlib.import_module("acclimate.training.inputs")
 
 
 def test_a_decoder(tmp_path):
@@ -113,7 +113,7 @@ def test_methods_are_listed_if_they_run_and_refused_before_any_work_if_not(kind,
         works.append(1)
         return tokenize(*args, **kwargs)
 
-    monkeypatch.setattr(adapt_module, "tokenize", work)
+    monkeypatch.setattr(inputs_module, "tokenize", work)
     of_kind = {name for name in names() if report["kind"] in lookup(name).kinds and lookup(name).trains}
     assert of_kind == {name for name in (*report["methods"], *report["refused"]) if name != "none"}
     assert not quick or {"dga", "das", "adapter", "tsdae"} <= set(report["refused"])

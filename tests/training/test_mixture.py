@@ -278,7 +278,7 @@ def talking(tmp_path_factory):
 
 def test_a_tokenizer_without_a_chat_template_is_refused_before_any_text_is_tokenized(talking, tmp_path, monkeypatch):
     plain = save_tiny("llama", tmp_path / "plain")
-    monkeypatch.setattr(importlib.import_module("acclimate.training.adapt"), "tokenize", None)
+    monkeypatch.setattr(importlib.import_module("acclimate.training.inputs"), "tokenize", None)
     with pytest.raises(UserError, match="no chat template"):
         adapt(plain, Corpus.of(TEXTS), "lm", tmp_path / "out", chat=talking[1], steps=1, progress=False)
 

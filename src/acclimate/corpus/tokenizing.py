@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -52,10 +52,12 @@ class Framing:
             cuts the concatenation of all documents, in their order, into rows.
         end: Id of the token that ends a document that is ``"apart"`` or ``"joined"``. It follows the special tokens
             of the tokenizer, unless they contain it. None adds no such token.
+        begins_rows: Whether the special tokens before a document that is ``"apart"`` begin each of its rows.
     """
 
     documents: Literal["framed", "apart", "joined"] = "framed"
     end: int | None = None
+    begins_rows: bool = field(default=False, repr=False)
 
 
 EVERY_ROW = Framing()
@@ -100,7 +102,7 @@ def tokenize(
         raise UserError(f"max_tokens must be at least 1, not {max_tokens}.")
     settings = f"{_VERSION} {corpus.fingerprint} {encoder.fingerprint()} {max_length} {max_tokens}"
     if framing != EVERY_ROW:
-        settings += f" {framing}"
+        settings += f" {framing}" + " begins rows" * framing.begins_rows
     key = blake2b(settings.encode(), digest_size=16).hexdigest()
     rows = cached_rows(cache, key, lambda folder: _write(corpus, encoder, folder, key, max_tokens, progress))
     corpus.report = CorpusReport(**rows.report)
@@ -353,6 +355,8 @@ class _Encoder:
             self._row = (self.prefix, self.suffix)
         else:
             self._document = (self.prefix, [*self.suffix, *ending])
+        if framing.begins_rows:
+            self._row, self._document = (self.prefix, []), ([], self._document[1])
         self.specials = sum(map(len, self._row))
         self.room = max_length - self.specials
         self.framed_tokens = 0

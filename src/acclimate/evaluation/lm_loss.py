@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,10 @@ MAX_CHARACTERS = 4_000
 limit in characters reads the same text with every tokenizer."""
 CONTEXT_SHARE = 4
 """Consecutive windows of a document overlap by the length of a window divided by this."""
+BEGIN_ATTRIBUTE = "acclimate_begin_of_rows"
+"""Attribute of a model with the result of :func:`begin_of_later_rows`."""
+MEASURED_ROWS, LEAST_GAIN = 8, 0.1
+"""Rows on which it is measured whether a model needs a begin token in each, and its least gain in nats per token."""
 
 
 class TargetRow(NamedTuple):
@@ -189,7 +194,14 @@ def read_targets(
         documents = _mask_documents(tokenizer, texts, max_length, rate, seed)
     else:
         reader = read_as_text(tokenizer)
-        documents = [_read_in_windows(kind, reader, text[:MAX_CHARACTERS], max_length) for text in texts]
+
+        def read(begin: int | None) -> list[TargetDocument]:
+            return [_read_in_windows(kind, reader, text[:MAX_CHARACTERS], max_length, begin) for text in texts]
+
+        documents = read(None)
+        later = (row.ids for document in documents for row in document.rows[1:])
+        if begin := begin_of_later_rows(model, tokenizer, later):
+            documents = read(begin)
     lengths = [len(row.ids) for document in documents for row in document.rows]
     available = longest_text(model)
     if available is not None and max(lengths, default=0) > available:
@@ -203,6 +215,37 @@ def read_targets(
     if not lengths:
         raise UserError(f"The text to measure the {kind.loss_name} on has no token to predict.")
     return documents
+
+
+def begin_of_later_rows(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Iterable[np.ndarray]
+) -> int | None:
+    """Return the begin token that a model needs in each row of a document; None if it reads later rows better without.
+
+    Some models are lost without it (Gemma), others expect it at the beginning of a document only. So the loss of some
+    rows is measured with it and without, once per model, if the tokenizer begins texts with it.
+
+    Args:
+        model: A causal language model that :func:`acclimate.models.attach` has prepared.
+        tokenizer: Its tokenizer.
+        rows: Token ids of rows that continue a document; the first :data:`MEASURED_ROWS` of more than two are read.
+    """
+    if hasattr(model, BEGIN_ATTRIBUTE):  # one answer, also after noise or training
+        return getattr(model, BEGIN_ATTRIBUTE)
+    begin, targets = tokenizer.bos_token_id, kind_of(model).targets
+    if not isinstance(begin, int) or targets is None or tokenizer("a")["input_ids"][:1] != [begin]:
+        return None
+    read = list(islice((row for row in rows if len(row) > 2), MEASURED_ROWS))
+    if not read:
+        return None
+    pairs = []
+    for row in read:
+        labels = targets(row[None], np.zeros_like(row)[None])[0]
+        pairs += [TargetRow(row, labels), TargetRow(np.append(begin, row), np.append(IGNORE_INDEX, labels))]
+    sums = [loss for loss, _ in summed_losses(model, tokenizer, pairs)]
+    gain = (sum(sums[::2]) - sum(sums[1::2])) / sum(len(row) - 1 for row in read)
+    setattr(model, BEGIN_ATTRIBUTE, begin if gain > LEAST_GAIN else None)
+    return begin if gain > LEAST_GAIN else None
 
 
 def summed_losses(
@@ -285,9 +328,12 @@ def read_for_scoring(tokenizer: PreTrainedTokenizerBase, text: str, add_begin: b
 
 
 def _read_in_windows(
-    kind: ModelKind, tokenizer: PreTrainedTokenizerBase, text: str, max_length: int
+    kind: ModelKind, tokenizer: PreTrainedTokenizerBase, text: str, max_length: int, begin: int | None = None
 ) -> TargetDocument:
-    """Return the windows of a text, in which each token after the first special ones is predicted once."""
+    """Return the windows of a text, in which each token after the first special ones is predicted once.
+
+    Windows after the first begin with the token ``begin``, if there is one.
+    """
     ids, ordinary = read_for_scoring(tokenizer, text, add_begin=True)
     if not ordinary:
         return TargetDocument([], 0, 0)
@@ -295,10 +341,12 @@ def _read_in_windows(
     context = max(1, max_length // CONTEXT_SHARE)
     start = scored = 0  # targets of the first positions have been predicted
     while scored < len(row) - 1 and max_length > 1:
-        window = row[start : start + max_length]
+        added = np.array([] if begin is None or not start or max_length < 3 else [begin], dtype=row.dtype)
+        window = row[start : start + max_length - len(added)]
         labels = kind.targets(window[None], np.zeros_like(window)[None])[0]  # type: ignore[misc]
         labels[: scored - start] = IGNORE_INDEX
-        rows.append(TargetRow(window, labels))
+        ignored = np.full_like(added, IGNORE_INDEX)
+        rows.append(TargetRow(np.append(added, window), np.append(ignored, labels)))
         scored = start + len(window) - 1
         start = scored + 1 - context
     return TargetDocument(rows, ordinary, len(text.encode("utf-8", "surrogatepass")))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from acclimate.cards import summarize_text, write_adapted_card
-from acclimate.corpus import Corpus, tokenize
+from acclimate.corpus import Corpus
 from acclimate.corpus.mix.base import read_mix
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.corpus.tokenizing import check_known
@@ -64,6 +64,7 @@ from acclimate.training.inputs import (
     document_framing,
     report_batch,
     resolve_texts,
+    tokenize_documents,
     usable_layout,
     with_kind_defaults,
 )
@@ -73,7 +74,7 @@ from acclimate.training.memory import (
     set_weight_type,
     with_memory_limit,
 )
-from acclimate.training.method import AdaptContext, Method, cache_folder, get
+from acclimate.training.method import AdaptContext, Method, get
 from acclimate.training.mixture import MIX_FILE
 from acclimate.training.new_tokens import NewTokens, add_new_tokens, warm_up
 from acclimate.training.result import (
@@ -215,9 +216,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     method.check(context)
     framing = document_framing(loaded, options.documents)
     with group.main_process_first():
-        rows = tokenize(
-            text, loaded.tokenizer, length, framing=framing, cache=cache_folder() / "rows", progress=progress
-        )
+        framing, rows = tokenize_documents(text, loaded, length, framing, progress)
     report_text(
         f"Text: {text.report.summary()}.", progress, group.first and bool(text.report.problems or text.report.unused)
     )

@@ -10,17 +10,21 @@ import math
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from acclimate.corpus import Corpus, TokenDataset
+from acclimate.corpus import Corpus, TokenDataset, tokenize
 from acclimate.corpus.documents import as_corpus
 from acclimate.corpus.token_dataset import RowSubset
 from acclimate.corpus.tokenizing import EVERY_ROW, Framing
 from acclimate.errors import UserError, warn_once
+from acclimate.evaluation.lm_loss import begin_of_later_rows
+from acclimate.files import cache_folder
 from acclimate.masking import MASK_RATE, Strategy
 from acclimate.model_kinds import MASKED, ModelKind, kind_of_checkpoint
 from acclimate.models import LanguageModel, longest_text
@@ -289,6 +293,24 @@ def usable_layout(model: PreTrainedModel, layout: Layout, given: Layout | None, 
             warn_once(f"{str(error).removesuffix(': use layout=padded.')}; each text has a row by itself.")
             return "padded"
     return layout
+
+
+def tokenize_documents(
+    text: Corpus, loaded: LanguageModel, length: int, framing: Framing, progress: bool
+) -> tuple[Framing, TokenDataset]:
+    """Return the rows of the domain text, and their framing: with a begin token in each if the model needs it."""
+    cut = partial(tokenize, text, loaded.tokenizer, length, cache=cache_folder() / "rows", progress=progress)
+    rows = cut(framing=framing)
+    if framing.documents != "apart":
+        return framing, rows
+    later = (np.flatnonzero(np.diff(rows.document) == 0) + 1).tolist()
+    if begin_of_later_rows(loaded.model, loaded.tokenizer, (np.asarray(rows[place]) for place in later)) is None:
+        return framing, rows
+    print_message(
+        "The model predicts the middle of documents better after its begin token: each row gets it.", progress
+    )
+    framing = replace(framing, begins_rows=True)
+    return framing, cut(framing=framing)
 
 
 def document_framing(loaded: LanguageModel, documents: Documents | None) -> Framing:
