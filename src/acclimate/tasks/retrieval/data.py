@@ -111,7 +111,10 @@ class RetrievalTask(Splits):
 
         It is no answer to the query, as in BEIR, unless a judgement says that it is.
         """
-        return [own_document(query.id, {one.id for one in query.relevant}, self.documents) for query in queries]
+        return [
+            query.id if query.id in self.documents and query.id not in {one.id for one in query.relevant} else None
+            for query in queries
+        ]
 
     def _describe_task(self) -> bytes:
         return super()._describe_task() + json.dumps(sorted(self.documents.items())).encode()
@@ -129,11 +132,6 @@ class RetrievalTask(Splits):
         if negative:
             raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
         return RetrievalScoring(**self.grouping(split))
-
-
-def own_document(query: str, relevant: Collection[str], documents: Collection[str]) -> str | None:
-    """Return the id of a query if it is also that of a document, unless that is relevant; else None."""
-    return query if query in documents and query not in relevant else None
 
 
 def _find(folder: Path, name: str) -> Path | None:
