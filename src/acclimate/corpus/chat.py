@@ -22,6 +22,7 @@ from acclimate.corpus.sources import FileSource, resolve_sources
 from acclimate.corpus.token_dataset import TokenDataset, TokenDatasetWriter
 from acclimate.corpus.tokenizing import cached_rows, fingerprint_tokenizer
 from acclimate.errors import DamagedFileError, UserError, first_line
+from acclimate.limits import LimitedTemplate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -319,7 +320,7 @@ def _write(
     template = tokenizer.chat_template
     words = set(re.findall(r"\w+", template if isinstance(template, str) else " ".join(template.values())))
     reasoning = next((name for name in REASONING if name in words), None)
-    with TokenDatasetWriter(folder, 0, signed=True) as writer:
+    with TokenDatasetWriter(folder, 0, signed=True) as writer, LimitedTemplate(tokenizer) as limited:
         for number, chat in enumerate(chats):
             turns = [_name_reasoning(turn, reasoning) for turn in chat.turns]
             found = next((mark for mark in special for text in _texts_of([turns, chat.tools]) if mark in text), None)
@@ -328,8 +329,7 @@ def _write(
                 continue
 
             def render(turns: Turns, prompt: bool, tools: list[Any] = chat.tools) -> str:
-                options: Any = {"tokenize": False, "add_generation_prompt": prompt, "tools": tools or None}
-                return str(tokenizer.apply_chat_template(turns, **options))
+                return limited.render(turns, add_generation_prompt=prompt, tools=tools or None)
 
             try:
                 texts = find_answers(render, turns, special, chat.not_learned)
@@ -338,7 +338,7 @@ def _write(
                     f"The chat template of '{tokenizer.name_or_path}' {error}, so the answers cannot be located; set "
                     "another as tokenizer.chat_template and save the tokenizer."
                 ) from error
-            except Exception as error:  # a template is a program, and reports in its own way what it does not accept
+            except ValueError as error:
                 chats.reject(f"the chat template does not accept it: {first_line(error)}")
                 continue
             whole = [encode_answers(tokenizer, text, answers) for text, answers in texts]

@@ -8,7 +8,6 @@ time: a small file can be made to unpack into gigabytes, or to nest so deeply th
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import logging
@@ -35,6 +34,7 @@ from typing import IO, Any
 from acclimate.corpus.opening import HEAD_BYTES, choose_encoding, detect_format, open_bytes
 from acclimate.errors import UserError, first_line
 from acclimate.files import cache_folder, read_json_object, warn_on_write_error, write_json
+from acclimate.limits import limit_process, memory_in_use
 from acclimate.waiting import Wait
 
 CONVERTERS = {
@@ -187,16 +187,11 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 
     del markitdown
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    own = 0
-    with contextlib.suppress(OSError, ValueError):  # only Linux has the file
-        own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    own = memory_in_use()
     while line := requests.readline():
         request = json.loads(line)
         data = requests.read(request["bytes"])
-        spent = resource.getrusage(resource.RUSAGE_SELF)
-        cpu = math.ceil(spent.ru_utime + spent.ru_stime) + request["seconds"]
-        for kind, limit in [(resource.RLIMIT_CPU, cpu), *[(resource.RLIMIT_AS, own + request["memory"])] * bool(own)]:
-            resource.setrlimit(kind, (limit, resource.RLIM_INFINITY))
+        limit_process(request["seconds"], own and own + request["memory"])
         text, problem = _convert(data, request["form"], request["encoding"])
         answers.write(json.dumps({"text": text, "problem": problem}).encode() + b"\n")
         answers.flush()

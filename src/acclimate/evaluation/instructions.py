@@ -25,6 +25,7 @@ from acclimate.device import to_device
 from acclimate.errors import UserError, first_line, shorten, unknown_name_error
 from acclimate.evaluation.statistics import paired_bootstrap
 from acclimate.files import check_regular_file, check_report_file, write_json
+from acclimate.limits import LimitedTemplate
 from acclimate.models import load_language_model, load_tokenizer, longest_text
 from acclimate.models.batching import micro_batch_tokens
 from acclimate.models.loading import read_kind
@@ -171,13 +172,11 @@ def check_answers(model: str | Path) -> None:
         )
 
 
-def _render_question(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
+def _render_question(tokenizer: PreTrainedTokenizerBase, template: LimitedTemplate, prompt: str) -> str:
     turns = [{"role": "user", "content": prompt}]
     try:
-        text = str(
-            tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, enable_thinking=False)
-        )
-    except Exception as error:  # a template is a program, and reports in its own way what it does not accept
+        text = template.render(turns, add_generation_prompt=True, enable_thinking=False)
+    except ValueError as error:
         raise UserError(
             f"The chat template of '{tokenizer.name_or_path}' does not accept a question ({first_line(error)}); set "
             "another as tokenizer.chat_template and save the tokenizer."
@@ -198,7 +197,8 @@ def generate_answers(
     ends = model.generation_config.eos_token_id if model.generation_config else None
     ends = tokenizer.eos_token_id if ends is None else ends
     final = set(ends if isinstance(ends, list) else [ends])
-    rows = [_render_question(tokenizer, prompt) for prompt in prompts]
+    with LimitedTemplate(tokenizer) as template:
+        rows = [_render_question(tokenizer, template, prompt) for prompt in prompts]
     lengths = [len(ids) for ids in tokenizer(rows, add_special_tokens=False)["input_ids"]]
     longest = max(lengths)
     if longest + max_tokens > (limit := longest_text(model) or math.inf):
