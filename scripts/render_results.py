@@ -4,7 +4,8 @@
     python scripts/render_results.py --add runs/NAME          # copy the results of a run first
 
 A folder `docs/results/NAME` holds `study.yaml`, `results.json`, the template `page.md.j2` and the page, `README.md`.
-Every number of a page comes from JSON files in its folder.
+Every number of a page comes from JSON files in its folder. Rows in
+`grouped.json`, computed by `regroup_results.py`, replace those of `results.json`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import jinja2
 from rich.console import Console
 
 from acclimate import plan_ratio
+from acclimate.evaluation.statistics import holm
 from acclimate.files import read_json_object
 from acclimate.planning.logs import loss_points
 from acclimate.report.figures import GRID, INK, MUTED, new_figure, series, styled, svg
@@ -29,12 +31,33 @@ from acclimate.report.sequences import sequence_matrices
 from acclimate.report.summary import summarize
 from acclimate.report.text import markdown, results_table
 from acclimate.results import StudyResults
+from acclimate.rows import MeanRow
+from acclimate.study.summary import correct_for_multiple_comparisons, count_wins
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
-TEMPLATE, CONTROL = "page.md.j2", "control.json"
+TEMPLATE, CONTROL, GROUPED = "page.md.j2", "control.json", "grouped.json"
 README = ROOT / "README.md"
 PRINTED = r"(<!-- Printed from the results of docs/results/(\S+) by `make docs`. -->\n```text\n)(.*?)(```)"
+
+
+def read_results(file: Path) -> StudyResults:
+    """Return results; rows of tasks whose items have groups are those that `regroup_results.py` computed."""
+    results = StudyResults.load(file)
+    if new := (read_json_object(file.with_name(GROUPED)) or {}).get(file.name):
+        keys = "model", "domain", "task", "method", "probe", "labels_per_class"
+
+        def merged(rows: list[Any], changed: list[dict[str, Any]]) -> list[Any]:
+            found = {tuple(row.get(key) for key in keys): row for row in changed}
+            changes = [found.get(tuple(row.get(key) for key in keys), {}) for row in rows]
+            return [type(row).from_dict({**row.to_dict(), **own}) for row, own in zip(rows, changes, strict=True)]
+
+        results.scores, results.probes = (merged(getattr(results, name), new[name]) for name in ("scores", "probes"))
+        results.means = [MeanRow.from_dict(row) for row in new["means"]] or results.means
+        for rows in (results.scores, results.probes):
+            correct_for_multiple_comparisons(rows)
+        results.win_counts = count_wins(results.scores)
+    return results
 
 
 def checked_plan(results: StudyResults) -> dict[str, Any]:
@@ -142,15 +165,15 @@ def template_values(results: StudyResults) -> dict[str, Any]:
 
 def render(folder: Path) -> str:
     """Return the page of a folder; ``control.json`` has the same jobs, compared with another baseline."""
-    results = StudyResults.load(folder / "results.json")
+    results = read_results(folder / "results.json")
 
     def nearest(rows: list[dict[str, Any]], key: str, value: float) -> dict[str, Any]:
         return min(rows, key=lambda row: abs(row[key] - value))
 
-    extras: dict[str, Any] = {"checked_plan": checked_plan, "nearest": nearest}
+    extras: dict[str, Any] = {"checked_plan": checked_plan, "nearest": nearest, "holm": holm}
     extras["advice"] = read_json_object(folder / "advice.json")
     other = folder / CONTROL
-    extras["control"] = template_values(StudyResults.load(other)) if other.exists() else None
+    extras["control"] = template_values(read_results(other)) if other.exists() else None
     extras["tournaments"] = [read_json_object(path) for path in sorted((folder / "tournaments").glob("*.json"))]
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
@@ -165,8 +188,10 @@ def render_readme() -> str:
     """Return the README with the scores that `acclimate compare` prints for the study that it names."""
 
     def printed(found: re.Match[str]) -> str:
-        results = StudyResults.load(PAGES / found[2] / "results.json")
+        results = read_results(PAGES / found[2] / "results.json")
         results.losses = []  # the picture has them, and the README is short
+        for row in results.scores:
+            row.test_units = None  # the page says what they are
         console = Console(width=100, color_system=None)
         with console.capture() as capture:
             console.print(*results_table(results))
@@ -193,7 +218,7 @@ def draw(folder: Path) -> None:
             colours = render_template("acclimate.report", "style.css.j2").partition("@media")[0]
             look = "color: var(--ink); background: var(--card); font-family: sans-serif"
             style = f"<style>{colours} svg {{ {look} }}</style>"
-            text = plot(StudyResults.load(folder / "results.json"))
+            text = plot(read_results(folder / "results.json"))
             (folder / name).write_text(re.sub(r"(<svg[^>]*>)", rf"\1{style}", text, count=1) + "\n", encoding="utf-8")
 
 

@@ -11,7 +11,19 @@ from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from acclimate.errors import UserError, first_line, shorten
 from acclimate.files import read_json
@@ -203,7 +215,9 @@ def _build_dict(hint: Any, value: Any, place: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise UserError(_wrong(place, "an object", value))
     hints = get_type_hints(hint) if is_typeddict(hint) else {}
-    required: frozenset[str] = getattr(hint, "__required_keys__", frozenset())
+    marked = get_type_hints(hint, include_extras=True) if hints else {}
+    # Postponed annotations hide what is not required from `__required_keys__`.
+    required = {key for key, kind in marked.items() if get_origin(kind) is not NotRequired}
     if missing := required - value.keys():
         raise UserError(f"{place}.{min(missing)} is missing")
     other = Any if hints else get_args(hint)[1]

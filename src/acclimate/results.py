@@ -34,6 +34,7 @@ from acclimate.rows import (
     SearchRow,
     TaskScores,
     WinCount,
+    verdict_word,
 )
 from acclimate.sequence_rows import SequenceRow
 
@@ -211,7 +212,7 @@ class StudyResults(Reported, Record):
         lines = [f"Study {self.title or self.name}: {', '.join(counted)}"]
         for row in self.scores:
             score = f"{row.task}, {row.method}: {row.metric} {100 * row.summaries[row.metric].mean:.1f} %"
-            verdict = f": {VERDICTS[row.comparison.verdict]}" if row.comparison else ""
+            verdict = f": {verdict_word(row.comparison)}" if row.comparison else ""
             lines.append(f"{score}{_describe_interval(row.comparison, 100)}{verdict}")
         for loss in self.losses:
             text = "general text" if loss.text == "general" else f"held-out {loss.domain}"
@@ -287,9 +288,10 @@ def _describe_interval(entry: Interval | None, scale: float, digits: int = 1) ->
     return f", {difference} [{low}, {high}]"
 
 
-def _interval_entries(entry: Interval | None, words: Mapping[str, str] = VERDICTS) -> dict[str, Any]:
+def _interval_entries(entry: Interval | None, words: Mapping[str, str] | None = None) -> dict[str, Any]:
     names = ("difference", "low", "high", "p", "p_holm")
-    return {name: getattr(entry, name, None) for name in names} | {"verdict": words[entry.verdict] if entry else None}
+    verdict = entry and (words[entry.verdict] if words else verdict_word(entry))
+    return {name: getattr(entry, name, None) for name in names} | {"verdict": verdict}
 
 
 def _score_entries(row: TaskScores) -> dict[str, Any]:

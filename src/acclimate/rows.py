@@ -22,6 +22,8 @@ VERDICTS = {
     **{WITHHELD: "–", NOT_LEARNED: "cannot be answered"},
 }
 """Words for the verdicts on a method."""
+SIGNIFICANCE = 0.05
+"""A difference is significant if its p-value, corrected where there is a correction, is below this."""
 NOTHING_LEARNED = "Cannot be answered: the models have not learned the task."
 """The result of a study in which no comparison has an answer for this reason."""
 
@@ -58,7 +60,8 @@ class Interval(Record):
 class Comparison(Interval):
     """The difference in one metric between a method and what it is compared with.
 
-    The verdict on an error, of which less is better, is ``"win"`` if the interval lies below zero.
+    The verdict on an error, of which less is better, is ``"win"`` if the interval lies below zero. Once ``p_holm`` is
+    known, the verdict follows it: it is ``"tie"`` if the difference is not significant after the correction.
 
     Attributes:
         before: Mean over seeds of what the method is compared with.
@@ -73,6 +76,29 @@ class Comparison(Interval):
     p_models: float | None = None
     p_t: float | None = None
     p_holm: float | None = optional()
+
+    def __post_init__(self) -> None:
+        """Let the verdict follow the corrected p-value, also in results that were stored without this."""
+        if self.is_answered and self.p_holm is not None and self.p_holm >= SIGNIFICANCE:
+            self.verdict = "tie"
+
+    def correct(self, p_holm: float) -> None:
+        """Set the corrected p-value of a metric of which higher is better, and the verdict by it."""
+        self.p_holm = p_holm
+        if self.is_answered:
+            sign = (self.low > 0) - (self.high < 0) if p_holm < SIGNIFICANCE else 0
+            self.verdict = {1: "win", -1: "loss", 0: "tie"}[sign]
+
+    @property
+    def is_lost_by_correction(self) -> bool:
+        """Whether the interval excludes zero, but the difference is not significant after the correction."""
+        return self.verdict == "tie" and (self.low > 0 or self.high < 0)
+
+
+def verdict_word(entry: Interval) -> str:
+    """Return the verdict on a method in words: those of every table, text and terminal."""
+    lost = isinstance(entry, Comparison) and entry.is_lost_by_correction
+    return VERDICTS[entry.verdict] + " after correction" * lost
 
 
 @dataclass(kw_only=True, eq=False)
@@ -302,11 +328,11 @@ class WinCount(Record):
         tasks: Tasks with a comparison.
         test_sets: Number of distinct test sets of these; results on one test set are not independent.
         unanswered: Tasks without a verdict.
-        win: Tasks whose interval lies above zero.
+        win: Tasks whose interval lies above zero, before Holm's correction.
         tie: Tasks whose interval includes zero.
-        loss: Tasks whose interval lies below zero.
-        win_holm: Wins with p below 0.05 after Holm's correction.
-        loss_holm: Losses with p below 0.05 after Holm's correction.
+        loss: Tasks whose interval lies below zero, before the correction.
+        win_holm: Wins after the correction.
+        loss_holm: Losses after the correction.
     """
 
     model: str

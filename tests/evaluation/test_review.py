@@ -73,6 +73,16 @@ def test_resamples_keep_the_size_of_each_class():
     assert len({tuple(weights) for weights in drawn}) > 10
 
 
+def test_resamples_keep_groups_whole():
+    truth, groups = np.arange(12) % 4 == 0, np.arange(12) // 4
+    drawn = np.concatenate([*resample_classes(truth, 50, 0, groups.tolist())])
+    assert len(drawn) == 50 and all(len(set(weights[groups == 1])) == 1 and weights.sum() == 12 for weights in drawn)
+    rare = np.arange(12) < 1
+    assert all(
+        weights[rare].sum() > 0 for weights in np.concatenate([*resample_classes(rare, 50, 0, groups.tolist())])
+    )
+
+
 @each("measure", review_measures(BUDGETS))
 def test_weights_are_repeated_items(measure):
     items, times = draw_items(4, levels=5), np.random.default_rng(0).integers(1, 4, size=60)

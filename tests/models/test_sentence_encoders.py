@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +184,11 @@ def test_neighbors_are_sentences_of_one_document_and_used_once():
     assert len(used) == len(set(used)) >= 40
     for first, second in zip(pairs.first, pairs.second, strict=True):
         assert any(f"{first} {second}" in document for document in DOCUMENTS)
+    assert sorted(set(pairs.groups)) == list(range(max(pairs.groups) + 1)) and len(pairs.groups) == len(pairs.first)
+    assert len(set(pairs.groups)) < len(pairs.first), "pairs of one document are one unit"
+    ranks = np.arange(len(pairs.first)) % 3 + 1
+    alone = replace(pairs, groups=None).compare(ranks, [ranks[::-1]])
+    assert pairs.compare(ranks, [ranks[::-1]]).freedom == max(pairs.groups) < alone.freedom
     assert neighbor_pairs("x", DOCUMENTS[:2]) is None
     assert len(neighbor_pairs("x", DOCUMENTS, limit=20).first) == 20
     assert neighbor_pairs("x", DOCUMENTS).fingerprint() == neighbor_pairs("x", DOCUMENTS).fingerprint()

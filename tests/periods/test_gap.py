@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -36,6 +37,16 @@ def random_columns(seed=0):
         [[np.where(rng.random(len(one)) < 0.6, one, 1 - one) for _ in range(3)] for _ in YEARS] for one in gold
     ]
     return gold, predicted
+
+
+def test_a_group_in_several_periods_is_resampled_in_all_of_them():
+    """The same authors in each period: what a model gets wrong by author does not average out over periods."""
+    gold, authors = np.zeros(40, int), [f"author {number}" for number in range(40)]
+    predicted = [[[np.arange(40) % 3 // 2], [np.arange(40) % 4 // 3], [np.zeros(40, int)]]] * 3
+    columns = [column(gold, one) for one in predicted]
+    apart, joined = (ScoreMatrix(YEARS, made) for made in (columns, [replace(one, names=authors) for one in columns]))
+    weights = np.array([[1, 1, 1], [-1, -1, -1], [0, 0, 0]]) / 3
+    assert joined.contrast(weights).error == pytest.approx(apart.contrast(weights).error * 3**0.5, rel=0.1)
 
 
 def test_a_matrix_and_its_distances_are_those_of_single_comparisons():

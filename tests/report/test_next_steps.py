@@ -22,7 +22,8 @@ FOLDER = Path("runs/a study")
 
 
 def with_verdicts(results, verdict, **changes):
-    rows = [with_comparison(row, verdict=verdict) if row.comparison else row for row in results.scores]
+    changed = {"verdict": verdict, "p_holm": 0.01}  # else the verdict follows the corrected p
+    rows = [with_comparison(row, **changed) if row.comparison else row for row in results.scores]
     return replace(results, scores=rows, **changes)
 
 

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 
 from acclimate.report import markdown, render, summarize
 from acclimate.report.formatting import plain, signed
+from acclimate.report.summary import NO_DIFFERENCE
 from acclimate.report.tables import overview
 from acclimate.results import MethodRow, StudyResults
 from acclimate.rows import NOTHING_LEARNED, ForgettingRow, TaskScores
@@ -152,12 +153,13 @@ def test_the_headline_says_what_correction_takes_away(results):
     rows = [row for row in results.scores if row.method == "mlm"]
     doubtful = with_comparison(rows[0], p_holm=0.2)
     headline = summarize(replace(results, scores=[doubtful, rows[1]])).headline
-    assert "mlm helped on 2 of 2 tasks (1 after correction for all comparisons) (mean" in headline
+    lost = f"{NO_DIFFERENCE} on 1 of 2 tasks (1 significant before correction for all comparisons)"
+    assert f"mlm helped on 1 of 2 tasks and {lost} (mean" in headline
     assert "correction" not in summarize(replace(results, scores=rows)).headline
     general = [row for row in results.losses if row.text == "general" and row.method == "mlm"]
     one = replace(results, domains=["cs"], scores=[doubtful], losses=general[:1])
     headline = summarize(one).headline
-    assert "mlm helped, but not significantly after correction for all comparisons (+" in headline
+    assert f"mlm {NO_DIFFERENCE} after correction for all comparisons (+" in headline
     entry = general[0].difference
     assert f"%; {signed(entry.low, 3)} to {signed(entry.high, 3)}) with mlm" in headline
 
@@ -189,7 +191,8 @@ def test_of_many_methods_the_headline_names_the_best_and_the_worst(results):
         ],
     )
     headline = summarize(many).headline
-    counts = "18 helped (12 after correction for all comparisons) and 6 hurt"
+    lost = f"6 {NO_DIFFERENCE} (6 significant before correction for all comparisons)"
+    counts = f"12 helped, 6 hurt and {lost}"
     assert headline.startswith(f"Overall, of 24 comparisons of 12 methods, {counts}. On average best: m1 helped on 2")
     assert "; worst: m12 hurt on 2 of 2 tasks (mean " in headline
     loss = r"masked-LM loss changed by between \S+ nats \([^)]+ %\) with m1 and \S+ nats \([^)]+ %\) with m12\."
@@ -198,7 +201,7 @@ def test_of_many_methods_the_headline_names_the_best_and_the_worst(results):
     assert not any(f"m{number} " in headline for number in range(2, 12))
     one = replace(many, domains=["cs"], scores=[row for row in many.scores if row.domain == "cs"])
     headline = summarize(one).headline
-    start = r"On [^,]+, of 12 methods, 9 helped \(6 after .+\) and 3 hurt\. On average best: m1 helped \(\+"
+    start = r"On [^,]+, of 12 methods, 6 helped, 3 hurt and 3 made .+ \(3 .+\)\. On average best: m1 helped \(\+"
     assert re.match(start, headline)
 
 

@@ -16,17 +16,20 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from acclimate.adaptation_rows import AdaptationRow
+from acclimate.cards.results import result_sections
 from acclimate.errors import UserError
 from acclimate.evaluation.calibration import BINS
 from acclimate.model_kinds import KINDS, MASKED
 from acclimate.report import markdown, render, results_table, summarize, write_tables
 from acclimate.report.formatting import signed
+from acclimate.report.score_figures import forest_plot
 from acclimate.report.tables import overview, searches, tables
-from acclimate.report.text import MAIN_TABLES, escape_latex
+from acclimate.report.text import MAIN_TABLES, _csv, escape_latex
 from acclimate.report.timing import preparation_time
 from acclimate.results import ReportTable, StageName, StudyResults
-from acclimate.rows import VERDICTS, Comparisons, MetricSummary, SearchRow, TrialRow
-from tests.report.full import EVIL, parse, texts, titled
+from acclimate.rows import VERDICTS, Comparisons, MetricSummary, SearchRow, TrialRow, verdict_word
+from acclimate.study.summary import count_wins
+from tests.report.full import EVIL, parse, texts, titled, with_comparison
 
 SCORES = "Scores on end tasks"
 LOSSES = "Held-out loss and forgetting"
@@ -39,6 +42,52 @@ def test_wins_and_losses_are_counted(results):
     assert table.columns[:5] == ["method", "tasks", "helped", "no difference shown", "hurt"]
     assert rows["mlm"][1:] == ["2", "2", "0", "0", "2", "0", "0"]
     assert f"## {WINS}" in markdown(results)
+
+
+def test_no_word_of_a_verdict_contradicts_the_corrected_p_value(results):
+    """In every table, picture, text and export of a study whose differences are lost by correction."""
+    lost = [with_comparison(row, p_holm=0.418) if row.comparison else row for row in results.scores]
+    assert any(row.comparison and row.comparison.low > 0 for row in lost)
+    stored = replace(results, scores=lost, win_counts=count_wins(lost)).to_dict()
+    for row in stored["scores"]:  # as results were stored before verdicts followed the correction
+        if row["method"] != results.baseline:
+            row["difference"][row["metric"]]["verdict"] = "win"
+    found = StudyResults.from_dict(stored)
+    verdicts = [row["verdict"] for row in texts(titled(found, SCORES))]
+    assert set(verdicts) == {"baseline", *(verdict_word(row.comparison) for row in lost if row.comparison)}
+    assert "no difference shown after correction" in verdicts
+    rows = {row[0].text: [entry.text for entry in row] for row in titled(found, WINS).rows}
+    assert rows["mlm"][1:5] == ["2", "0", "2", "0"] and rows["mlm"][5] == "2", "intervals above zero"
+    console = Console(width=160, color_system=None)
+    with console.capture() as capture:
+        console.print(*results_table(replace(found, losses=[], sequences=[])))
+    scored = replace(found, losses=[], forgetting=[], drift=[], means=[])
+    lines = csv.DictReader(io.StringIO(_csv(scored)))
+    assert {line["verdict"] for line in lines if line["p_holm"]} == {"tie"}
+    pictures = re.findall(r'style="fill: ([^;"]+)', forest_plot(found))
+    assert pictures.count("var(--card)") > re.findall(r'style="fill: ([^;"]+)', forest_plot(results)).count(
+        "var(--card)"
+    )
+    shown = [capture.get(), str(scored.describe()), str(scored.to_pandas()), summarize(scored).verdict]
+    shown += [" ".join(entry.text for row in table.rows for entry in row) for table in (overview(scored),)]
+    shown += [content for _, content in result_sections(scored, MASKED)]
+    for text in shown:
+        assert not re.search(
+            r"\b(helped|hurt|win|loss)\b(?! and)", text.replace("domain loss", "").replace("LM loss", "")
+        ), text
+
+
+def test_the_groups_of_test_items_are_counted(results):
+    grouped = [replace(row, test_units=191, test_items=5716, group_name="document") for row in results.scores]
+    found = replace(results, scores=grouped)
+    assert (
+        "Units of intervals and p-values are the 191 documents (5,716 items) of intent" in titled(found, SCORES).note
+    )
+    assert "191 documents (5,716 items)" in str(results_table(found)[0].title)
+    means = [replace(row, tasks=5, test_sets=1) for row in results.means]
+    note = titled(replace(results, means=means), "Means over tasks").note
+    assert "Results on one test set are not independent: 5 tasks have 1 test set." in note
+    assert "test set" not in titled(results, "Means over tasks").note
 
 
 def test_means_over_tasks(results):

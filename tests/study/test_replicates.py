@@ -1,7 +1,7 @@
 """Seeds that start from the same adaptation, on either side of a comparison, are not independent replicates."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -9,10 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.evaluation.scoring import SingleLabel
-from acclimate.rows import NOT_LEARNED, WITHHELD, Comparison
+from acclimate.rows import NOT_LEARNED, WITHHELD, Comparison, ScoreRow
 from acclimate.study.jobs.base import HEAD, Job, JobResult, Place
 from acclimate.study.jobs.finetune import average_over_tasks, mean_ranks
-from acclimate.study.summary import TaskResult, compare_runs, is_replicated, replicate_groups
+from acclimate.study.summary import (
+    TaskResult,
+    compare_runs,
+    count_wins,
+    is_replicated,
+    replicate_groups,
+    summarize_scores,
+)
 from tests.cases import each
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -204,6 +211,37 @@ def test_the_mean_over_tasks_uses_the_seeds_of_all_tasks():
     row = average_over_tasks([one, two], [perfect[0], base[1]], ["accuracy"] * 2)
     alone = average_over_tasks([two], base[1:], ["accuracy"])
     assert row.standardized.difference == pytest.approx(alone.standardized.difference, rel=0.05)
+
+
+def test_rows_of_a_study_know_their_units_and_their_test_set():
+    """Sentences of ten documents, which a method gets right or wrong as a whole; the same test set at two levels."""
+    rng, gold = np.random.default_rng(5), [0, 1, 2] * 20
+    documents = [place // 6 for place in range(60)]
+
+    def made(jobs, scoring):
+        for job in jobs:
+            right = rng.random(10) < 0.6
+            predicted = [
+                label if right[group] else (label + 1) % 3 for label, group in zip(gold, documents, strict=True)
+            ]
+            metrics = {name: SingleLabel().score(gold, predicted, name) for name in SingleLabel().metrics}
+            yield JobResult(job, TaskResult(gold=gold, predicted=predicted, metrics=metrics, scoring=scoring))
+
+    known = {"groups": documents, "group_name": "abstract"}
+    ours, theirs = (list(made(runs(name, "abcab"), known)) for name in ("a", "b"))
+    apart = [[JobResult(run.job, replace(run.result, scoring={})) for run in side] for side in (ours, theirs)]
+    row = summarize_scores(ours, "accuracy", ScoreRow)
+    assert (row.test_items, row.test_units, row.group_name) == (60, 10, "abstract")
+    assert summarize_scores(apart[0], "accuracy", ScoreRow).test_units is None
+    p = [compare_runs(*sides, n=400).metrics["accuracy"].p_models for sides in ((ours, theirs), apart)]
+    assert p[0] > 2 * p[1]
+    levels = average_over_tasks([ours, ours], [theirs, theirs], ["accuracy"] * 2)
+    assert (levels.tasks, levels.test_sets) == (2, 1)
+    one = average_over_tasks([ours], [theirs], ["accuracy"])
+    assert (levels.difference.low, levels.difference.high) == pytest.approx((one.difference.low, one.difference.high))
+    row = replace(row, difference=compare_runs(ours, theirs, n=20))
+    (count,) = count_wins([replace(row, task=task) for task in ("five labels", "fifty labels")])
+    assert (count.tasks, count.test_sets) == (2, 1)
 
 
 def test_mean_ranks():

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def row(method, verdict, difference, p_holm, model="m"):
-    entry = {"verdict": verdict, "difference": difference, "p_holm": p_holm, "low": 0, "high": 0, "p": 0}
+    ends = {"win": (0.01, 1), "loss": (-1, -0.01)}.get(verdict, (-1, 1))
+    entry = {"verdict": verdict, "difference": difference, "p_holm": p_holm, "low": ends[0], "high": ends[1], "p": 0}
     entry |= {"before": 0, "after": 0, "p_models": 0}
     values = {"model": model, "domain": "d", "task": "t", "method": method, "metric": "macro_f1"}
     return ScoreRow.from_dict({**values, "difference": {"seeds": [0], "macro_f1": entry}})

@@ -6,13 +6,13 @@ import re
 from typing import Any
 
 from acclimate.cards.card import escape_markdown, markdown_table
+from acclimate.corpus.documents import count_units
 from acclimate.evaluation.scoring import find_scoring
 from acclimate.model_kinds import ModelKind
 from acclimate.results import StudyResults
 from acclimate.rows import (
     NOT_LEARNED,
     NOTHING_LEARNED,
-    VERDICTS,
     Comparison,
     ForgettingRow,
     Interval,
@@ -20,6 +20,7 @@ from acclimate.rows import (
     MetricSummary,
     ProbeRow,
     TaskScores,
+    verdict_word,
 )
 
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "positive_micro_f1": "f1", "document_f1": "f1", "em": "exact_match"}
@@ -94,7 +95,7 @@ def _probe_row(row: ProbeRow) -> tuple[Any, ...]:
 
 def _difference(entry: Comparison) -> tuple[str, str, str]:
     """Return difference, interval and verdict."""
-    return (f"{100 * entry.difference:+.1f}", _format_interval(entry, 100, 1), VERDICTS[entry.verdict])
+    return (f"{100 * entry.difference:+.1f}", _format_interval(entry, 100, 1), verdict_word(entry))
 
 
 def _loss_row(row: LossRow, entry: Interval) -> tuple[Any, ...]:
@@ -131,6 +132,8 @@ def eval_results(results: StudyResults, model_kind: ModelKind) -> list[dict[str,
         task_type, task_name = find_scoring(row.kind).hub_task
         score = _score(row)
         details: dict[str, Any] = {"seeds": len(score.by_seed), "test_items": row.test_items}
+        if row.test_units:
+            details["test_units"] = count_units(row.test_items, row.test_units, row.group_name)
         if score.sd is not None:
             details["sd"] = round(score.sd, 4)
         if entry := row.comparison:

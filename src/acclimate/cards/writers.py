@@ -23,6 +23,7 @@ from acclimate.cards.card import (
 )
 from acclimate.cards.results import HUB_METRICS, eval_results, result_sections
 from acclimate.corpus import Corpus
+from acclimate.corpus.documents import count_units
 from acclimate.corpus.operations import find_accounts
 from acclimate.corpus.token_dataset import RowAccount
 from acclimate.errors import UserError
@@ -334,10 +335,13 @@ def write_task_model_card(
     intervals = bootstrap_intervals(scoring, result.gold, result.predicted, metrics)
     others = describe_references(result.metrics.get("references", {}))
     values = [(name, *(scoring.show(name, x) for x in (result.metrics[name], *intervals[name]))) for name in metrics]
+    units = None if scoring.groups is None else max(scoring.groups) + 1
+    drawn = "test items" if units is None else f"whole {scoring.group_name}s"
+    tested = count_units(len(task.test), units, scoring.group_name)
     intro = (
-        f"Scores in percent{', errors in the unit of the target,' * bool(scoring.errors)} on the {len(task.test):,} "
-        f"items of the test split, for one model with seed {result.seed}. "
-        "The intervals are a bootstrap over test items and do not include the variance between training runs; "
+        f"Scores in percent{', errors in the unit of the target,' * bool(scoring.errors)} on the {tested} of the test "
+        f"split, for one model with seed {result.seed}. The intervals are a bootstrap over {drawn} and do not include "
+        "the variance between training runs; "
         "`acclimate compare` runs several seeds and includes both."
     )
     hidden = "micro_f1" if "accuracy" in metrics else ""  # then the two are equal

@@ -6,10 +6,20 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from acclimate.adaptation_rows import AdaptationRow
+from acclimate.corpus.documents import count_units
 from acclimate.errors import cut
 from acclimate.model_kinds import MASKED, ModelKind, get_kind
 from acclimate.results import StudyResults
-from acclimate.rows import VERDICTS, WITHHELD, DistillationRow, DriftRow, Interval, LossRow, MetricSummary, TaskScores
+from acclimate.rows import (
+    WITHHELD,
+    DistillationRow,
+    DriftRow,
+    Interval,
+    LossRow,
+    MetricSummary,
+    TaskScores,
+    verdict_word,
+)
 
 METRIC_NAMES = {
     "macro_f1": "macro-F1",
@@ -101,6 +111,13 @@ def bracket_text(interval: Interval, scale: float = 1.0, digits: int = 1) -> str
 def joined(parts: Sequence[str], last: str = "and") -> str:
     """Join with commas, and with the conjunction ``last`` before the last part."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}" if parts else ""
+
+
+def grouped_tests(rows: Sequence[TaskScores]) -> str:
+    """Say of which tasks groups of test items are the units of intervals and tests, and how many there are."""
+    found = {row.task: count_units(row.test_items, row.test_units, row.group_name) for row in rows if row.test_units}
+    shown = joined([f"the {units} of {task}" for task, units in found.items()])
+    return f" Units of intervals and p-values are {shown}." if shown else ""
 
 
 def place_name(results: StudyResults, model: str | None, domain: str | None, task: str | None = None) -> str:
@@ -230,7 +247,7 @@ def interval_entry(interval: Interval, scale: float = 100.0, digits: int = 1) ->
 
 def verdict_entry(interval: Interval) -> Entry:
     """Return the verdict on a method in words."""
-    return Entry(VERDICTS[interval.verdict], None, interval.verdict)
+    return Entry(verdict_word(interval), None, interval.verdict)
 
 
 def minutes_entry(value: float | None) -> Entry:

@@ -127,7 +127,7 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
         change = "adapt_seeds=3" if seeds > 1 else "seeds=3"
         yield Step(REPEAT, (study.again(change),))
     if wins := by_verdict.get("win"):
-        yield _use(study, *max(wins, key=lambda pair: pair[1].difference))
+        yield _use(study, max(wins, key=lambda pair: pair[1].difference)[0])
         yield from _forgetting(results, study, {row.method for row, _ in wins})
     elif by_verdict.get("tie"):
         yield from _more_evidence(study, by_verdict["tie"])
@@ -142,11 +142,10 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
         yield from _losses_only(results, study)
 
 
-def _use(study: _Study, row: ScoreRow, entry: Comparison) -> Step:
+def _use(study: _Study, row: ScoreRow) -> Step:
     """Use the model that gained most."""
     model = study.model(row)
-    doubt = "" if (entry.p_holm or 0.0) < 0.05 else " Confirm it with more seeds first, as correction leaves a doubt."
-    text = f"Use the model adapted with {row.method}: fine-tune it on all your labels, or share it.{doubt}"
+    text = f"Use the model adapted with {row.method}: fine-tune it on all your labels, or share it."
     if not model:
         return Step(text)
     tune = ["acclimate", "finetune", "--model", model, *study.task(row), "--out", str(study.folder / "tuned")]

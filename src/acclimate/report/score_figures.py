@@ -29,6 +29,7 @@ from acclimate.report.formatting import (
     Table,
     bracket_text,
     count_entry,
+    grouped_tests,
     interval_entry,
     loss_name,
     metric_name,
@@ -264,7 +265,7 @@ def _probe_panel(axes: Axes, rows: list[ProbeRow], styles: Mapping[str, tuple[st
             axes.plot(places, middles, color=colour, linewidth=1, alpha=0.6)
         for x, entry in points:
             axes.plot([x, x], [100 * entry.low, 100 * entry.high], color=colour, linewidth=1.6)
-            fill = CARD if differences and not entry.low > 0 and not entry.high < 0 else colour
+            fill = CARD if differences and entry.verdict not in ("win", "loss") else colour
             axes.plot([x], [100 * entry.difference], shape, color=colour, markerfacecolor=fill, markersize=5.5)
     axes.set_xticks(range(len(levels)), [ALL if level == math.inf else f"{level:,}" for level in levels])
     axes.set_xlim(-0.6, len(levels) - 0.4)
@@ -286,7 +287,7 @@ def probe_table(results: StudyResults) -> Table:
         f"in percent. Difference: to the baseline ({results.baseline}) in percentage points, paired by draw and test "
         "item. Intervals of 95 % over draws, adaptations and test items; p (Holm) is corrected for the comparisons of "
         "this table alone."
-    )
+    ) + grouped_tests(rows)
     short = {f"{row.task} at {row.labels_per_class:,} ({_counted(row.short)})": None for row in rows if row.short}
     if short:
         note += f" Classes with fewer train examples, all of which are used: {'; '.join(short)}."

@@ -267,7 +267,7 @@ def _describe_method(rows: Sequence[TaskScores], places: int) -> str:
     entries = [_comparison(row) for row in rows]
     if places == 1 and len(rows) == 1:
         (entry,) = entries
-        doubt = ", but not significantly after correction for all comparisons" if _lost_by_correction(entry) else ""
+        doubt = " after correction for all comparisons" if entry.is_lost_by_correction else ""
         points = f"{signed(100 * entry.difference)} percentage points of {metric_name(rows[0].metric)}"
         return f"{HEADLINE_VERDICTS[entry.verdict]}{doubt} ({points}, {interval_text(entry, 100)})"
     return f"{_describe_counts(rows)} (mean {signed(_mean_points(rows))} percentage points)"
@@ -281,12 +281,11 @@ def _describe_counts(rows: Sequence[TaskScores]) -> str:
 
 
 def _verdict_counts(entries: list[Comparison]) -> list[tuple[str, int, str]]:
-    """Return each verdict in words, its count, and a note on how many remain after correction."""
+    """Return each verdict in words, its count, and a note on how many are lost by correction."""
     found = []
     for verdict, word in HEADLINE_VERDICTS.items():
-        lost = [_lost_by_correction(entry) for entry in entries if entry.verdict == verdict]
-        remaining = lost.count(False)
-        note = f" ({remaining or 'none'} after correction for all comparisons)" if any(lost) else ""
+        lost = [entry.is_lost_by_correction for entry in entries if entry.verdict == verdict]
+        note = f" ({sum(lost)} significant before correction for all comparisons)" if any(lost) else ""
         if lost:
             found.append((word, len(lost), note))
     return found
@@ -312,15 +311,6 @@ def _comparison(row: TaskScores) -> Comparison:
 def _mean_points(rows: Sequence[TaskScores]) -> float:
     """Return the mean difference to the baseline in percentage points."""
     return sum(100 * _comparison(row).difference for row in rows) / len(rows)
-
-
-def _corrected_p(entry: Comparison) -> float:
-    return (entry.p or 0.0) if entry.p_holm is None else entry.p_holm
-
-
-def _lost_by_correction(entry: Comparison) -> bool:
-    """Return whether a significant difference is no longer significant after Holm's correction."""
-    return entry.verdict in ("win", "loss") and _corrected_p(entry) >= 0.05
 
 
 def _describe_losses(rows: list[LossRow], methods: list[str], start: str) -> list[str]:

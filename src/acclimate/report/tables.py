@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.corpus.documents import format_count
 from acclimate.report.capabilities import combined_tables
 from acclimate.report.formatting import (
     DASH,
@@ -15,6 +16,7 @@ from acclimate.report.formatting import (
     Entry,
     Table,
     count_entry,
+    grouped_tests,
     interval_entry,
     joined,
     loss_kinds,
@@ -44,7 +46,10 @@ from acclimate.rows import (
     DistillationRow,
     Interval,
     LossRow,
+    MeanRow,
     ScoreRow,
+    WinCount,
+    verdict_word,
 )
 
 LOSS_WORDS = {"win": "lower", "loss": "higher", "tie": "no change shown", WITHHELD: VERDICTS[WITHHELD]}
@@ -83,7 +88,7 @@ def overview(results: StudyResults) -> Table:
         if isinstance(row, ScoreRow):
             cells[4] = mean_entry(row.summaries[row.metric])
             if entry := row.comparison:
-                word = "no verdict" if entry.verdict == WITHHELD else VERDICTS[entry.verdict]
+                word = "no verdict" if entry.verdict == WITHHELD else verdict_word(entry)
                 text = f"{signed(100 * entry.difference)} {word}" if entry.verdict != NOT_LEARNED else word
                 cells[2:4] = [Entry(text, entry.difference, entry.verdict), interval_entry(entry)]
             elif row.method == results.baseline:
@@ -107,21 +112,31 @@ def _relative_change(row: LossRow | None) -> Entry:
 
 def win_counts(results: StudyResults) -> Table:
     """Return wins, ties and losses over tasks; without rows for a study of one task, or without verdicts."""
-    names = ["model", "method", "tasks", "helped", "no difference shown", "hurt", "helped (Holm)", "hurt (Holm)"]
+    names = ["model", "method", "tasks", "helped", "no difference shown", "hurt", "interval above zero", "below zero"]
     note = (
-        f"Number of tasks on which the 95 % interval of the difference to the baseline ({results.baseline}) lies "
-        "above zero, includes zero, or lies below zero; then the number of wins and losses after Holm's correction "
-        "for all comparisons of the study. No verdict: no model learned the task, or the variance between trainings "
-        "is unknown."
+        f"Number of tasks on which a method is significantly better or worse than the baseline ({results.baseline}) "
+        "after Holm's correction for all comparisons of the study; then the number of 95 % intervals above and below "
+        "zero, before the correction. No verdict: no model learned the task, or the variance between trainings is "
+        "unknown."
     )
     table = Table("Wins, ties and losses over tasks", note, [*names, "no verdict"], [False] * 2 + [True] * 7)
-    table.minor = ["tasks", "helped (Holm)", "hurt (Holm)", "no verdict"]
+    table.minor = ["tasks", *names[6:], "no verdict"]
     rows = results.win_counts
     if any(row.tasks > 1 for row in rows) and any(row.tasks > row.unanswered for row in rows):
+        table.note += shared_tests(rows)
         for row in rows:
-            counts = [row.tasks, row.win, row.tie, row.loss, row.win_holm, row.loss_holm, row.unanswered]
+            helped, hurt = row.win_holm, row.loss_holm
+            ties = row.tasks - row.unanswered - helped - hurt
+            counts = [row.tasks, helped, ties, hurt, row.win, row.loss, row.unanswered]
             table.rows.append([Entry(row.model), Entry(row.method), *map(count_entry, counts)])
     return table
+
+
+def shared_tests(rows: Sequence[WinCount | MeanRow]) -> str:
+    """Say how many test sets the tasks have, if some have one in common."""
+    counts = {(row.tasks, row.test_sets): None for row in rows if 0 < row.test_sets < row.tasks}
+    shown = joined([f"{tasks} tasks have {format_count(sets, 'test set')}" for tasks, sets in counts])
+    return f" Results on one test set are not independent: {shown}." if shown else ""
 
 
 def means(results: StudyResults) -> Table:
@@ -135,6 +150,7 @@ def means(results: StudyResults) -> Table:
     )
     if constant := list(dict.fromkeys(name for row in results.means for name in row.constant or ())):
         note += f" Not standardized, since all answers of the baseline count the same there: {joined(constant)}."
+    note += shared_tests(results.means)
     names = ["model", "method", "rank", *points, *standardized, "mean", "tasks"]
     table = Table("Means over tasks", note, names, [False] * 2 + [True] * 7)
     table.minor = ["mean", "tasks", *(points if len({row.metric for row in results.scores}) > 1 else standardized)]
@@ -163,8 +179,9 @@ def scores(results: StudyResults) -> Table:
         "the seeds of one adaptation count as one. Cannot be answered: no model is better than guessing. p "
         "(Holm): corrected for all comparisons of the study. p (t-test): paired t-test over seeds, which ignores the "
         "variance between test items. p (these models): permutation of test items, which ignores the variance between "
-        "seeds."
+        "seeds. Verdict: by p (Holm)."
     )
+    note += grouped_tests(results.scores)
     if calibrated:
         bins = sorted(
             {round(1 / (entry.high - entry.low)) for row in results.scores for entry in row.reliability or []}

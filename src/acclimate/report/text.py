@@ -15,6 +15,7 @@ from acclimate.report.formatting import (
     Entry,
     Table,
     bracket_text,
+    grouped_tests,
     loss_title,
     mean_entry,
     method_name,
@@ -170,7 +171,8 @@ def results_table(results: StudyResults) -> list[rich.table.Table]:
     results = StudyResults.from_dict(results)
     shown = []
     if results.scores:
-        title = f"Scores in %, mean ± sd over seeds; difference to {results.baseline}, 95 % interval"
+        title = f"Scores in %, mean ± sd over seeds; difference to {results.baseline}, 95 % interval."
+        title += grouped_tests(results.scores)
         main_metrics = {tuple(shown_metrics([row])[:2]) for row in results.scores}
         # Tasks of different kinds share no metrics: one column then holds the primary metric of each.
         metrics = next(iter(main_metrics)) if len(main_metrics) == 1 else ()

@@ -10,7 +10,7 @@ from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.review import ReviewScoring
 from acclimate.evaluation.statistics import paired_bootstrap
 from acclimate.results import ReportTable
-from acclimate.rows import VERDICTS, WITHHELD, Interval, ScoreRow
+from acclimate.rows import VERDICTS, WITHHELD, Interval, ScoreRow, verdict_word
 from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import StudyView
@@ -86,9 +86,7 @@ def _measured_errors(scores: Sequence[ScoreRow]) -> list[ReportTable]:
     for row in scores:
         for name in row.errors:
             entry = row.difference.metrics.get(name) if row.difference else None
-            cells = (
-                [VERDICTS[entry.verdict], entry.difference, entry.low, entry.high, entry.p] if entry else [None] * 5
-            )
+            cells = [verdict_word(entry), entry.difference, entry.low, entry.high, entry.p] if entry else [None] * 5
             place = [row.model, row.domain, row.task, row.method]
             table.rows.append([*place, name, row.summaries[name].mean, *cells])
     return [table] if table.rows else []

@@ -208,9 +208,6 @@ def _accelerator() -> str:
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""
 
 
-SIGNIFICANCE = 0.05
-
-
 @dataclass(kw_only=True, eq=False)
 class TaskResult(Record):
     """The result of a fine-tuning: :class:`acclimate.tasks.result.FinetuneResult` without probabilities.
@@ -404,14 +401,14 @@ def _origin(job: Job) -> str | None:
 
 
 def correct_for_multiple_comparisons(rows: Sequence[TaskScores]) -> None:
-    """Set ``p_holm`` of the comparison of each row in the metric of its task; all rows are one family (Holm, 1979)."""
+    """Correct the comparison of each row in the metric of its task; all rows are one family (Holm, 1979)."""
     compared = [row.comparison for row in rows if row.comparison and row.comparison.p is not None]
     for comparison, adjusted in zip(compared, holm([entry.p or 0.0 for entry in compared]), strict=True):
-        comparison.p_holm = adjusted
+        comparison.correct(adjusted)
 
 
 def count_wins(scores: Sequence[ScoreRow]) -> list[WinCount]:
-    """Count wins, ties and losses of each model and method over its tasks, by the 95 % intervals."""
+    """Count wins, ties and losses of each model and method over its tasks, before and after Holm's correction."""
     found: dict[tuple[str, str], list[Comparison]] = {}
     sets: dict[tuple[str, str], set[Hashable]] = {}
     for row in scores:
@@ -421,7 +418,7 @@ def count_wins(scores: Sequence[ScoreRow]) -> list[WinCount]:
     counts = []
     for (model, method), entries in found.items():
         verdicts = [entry.verdict for entry in entries]
-        corrected = [entry.verdict for entry in entries if _is_significant(entry)]
+        signs = [(entry.low > 0) - (entry.high < 0) for entry in entries if entry.is_answered]
         counts.append(
             WinCount(
                 model=model,
@@ -429,12 +426,8 @@ def count_wins(scores: Sequence[ScoreRow]) -> list[WinCount]:
                 tasks=len(entries),
                 test_sets=len(sets[model, method]),
                 unanswered=sum(not entry.is_answered for entry in entries),
-                **{verdict: verdicts.count(verdict) for verdict in ("win", "tie", "loss")},
-                **{f"{verdict}_holm": corrected.count(verdict) for verdict in ("win", "loss")},
+                **{verdict: signs.count(sign) for verdict, sign in (("win", 1), ("tie", 0), ("loss", -1))},
+                **{f"{verdict}_holm": verdicts.count(verdict) for verdict in ("win", "loss")},
             )
         )
     return counts
-
-
-def _is_significant(entry: Comparison) -> bool:
-    return (1.0 if entry.p_holm is None else entry.p_holm) < SIGNIFICANCE

@@ -9,6 +9,7 @@ from typing import Any
 import numpy.typing as npt
 from scipy import stats
 
+from acclimate.corpus.documents import count_units
 from acclimate.evaluation.statistics import Interval, PairedPredictions, mean_paired_bootstrap, paired_difference
 from acclimate.records import Record
 
@@ -40,6 +41,8 @@ class ClaimResult(Record):
         limit: The highest loss of general text that the user accepts; None for any.
         seeds: Number of adaptations and fine-tunings of the winner, and of fine-tunings of the base model.
         item_count: Number of confirming items, of all tasks.
+        unit_count: Number of groups of these, such as documents, of which each counts once; None for single items.
+        unit_name: What such a group is.
         reads: How often the confirming items have been read, this time included.
         confidence: One-sided confidence of the bounds.
         collapsed: Trainings of the winner that collapsed in the race, which the gain counts.
@@ -51,9 +54,16 @@ class ClaimResult(Record):
     limit: float | None = None
     seeds: int
     item_count: int
+    unit_count: int | None = None
+    unit_name: str = "document"
     reads: int = 1
     confidence: float
     collapsed: int = 0
+
+    @property
+    def evidence(self) -> str:
+        """What the claim rests on, such as "191 documents (5,716 items)"."""
+        return count_units(self.item_count, self.unit_count, self.unit_name)
 
     @property
     def helps(self) -> bool:
@@ -170,6 +180,8 @@ def make_claim(
     if any(task.metric in task.scoring.errors for task in tasks):
         raise ValueError("A claim needs metrics of which higher is better.")
     level = spend_level(reads)
+    grouped = [task.scoring for task in tasks if task.scoring.groups is not None]
+    units = sum(len(task.gold) if task.scoring.groups is None else max(task.scoring.groups) + 1 for task in tasks)
     found = mean_paired_bootstrap(tasks, n, seed_groups=groups)
     gain, known = _bound(found, level), collapses or Collapses()
     if known.collapsed:
@@ -186,6 +198,8 @@ def make_claim(
         limit=None if general is None else general.limit,
         seeds=len(seeds),
         item_count=sum(len(task.gold) for task in tasks),
+        unit_count=units if grouped else None,
+        unit_name="/".join(dict.fromkeys(scoring.group_name for scoring in grouped)) or "document",
         reads=reads,
         confidence=1 - level,
         collapsed=known.collapsed,

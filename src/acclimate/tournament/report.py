@@ -149,7 +149,7 @@ class AutoResult(Reported, Record):
             claim = self.claim
             lines.append(
                 f"Claim: {claim.seeds} fresh seeds ({', '.join(map(str, self.claim_seeds))}) of both models, "
-                f"{claim.item_count:,} items"
+                f"{claim.evidence}"
             )
             if claim.collapsed:
                 lines.append(
@@ -227,7 +227,7 @@ class AutoResult(Reported, Record):
             rows.append(["limit of that loss", claim.limit, None])
         note = (
             f"{claim.winner} against the base model, both trained with {claim.seeds} fresh seeds and compared once on "
-            f"{claim.item_count:,} items. Bounds have {100 * claim.confidence:.4g} % confidence, each on one "
+            f"{claim.evidence}. Bounds have {100 * claim.confidence:.4g} % confidence, each on one "
             f"side. The confirming items have been read {claim.reads} times, this one included."
         )
         return ReportTable(title="The claim", note=note, columns=["", "estimate", "bound"], rows=rows)
