@@ -113,12 +113,13 @@ class Scenario:
 
 SCENARIOS = (
     Scenario("nothing helps", "none", worlds=800),
-    Scenario("nothing helps, seeds vary more", "none", adaptation=0.015, finetuning=0.008, worlds=800),
+    Scenario("nothing helps, seeds vary more", "none", adaptation=0.015, finetuning=0.008, worlds=600),
     Scenario("one helps", "one"),
     Scenario("some help, some harm", "some"),
     Scenario("some help, seeds vary more", "some", adaptation=0.015, finetuning=0.008),
     Scenario("some help, two are copies", "some", copies=True),
-    Scenario("all help, and forget as much as is accepted", "all", forgotten=0.05, limit=0.05, worlds=400),
+    Scenario("nothing helps, one adaptation in ten collapses", "none", collapsing=0.1),
+    Scenario("all help, and forget as much as is accepted", "all", forgotten=0.05, limit=0.05),
 )
 
 DOCUMENTS = Scenario("nothing helps, documents of ten items", "none", rows=10, document=DOCUMENT, worlds=1000)

@@ -405,10 +405,10 @@ def test_the_headline_of_a_budget_agrees_with_its_rows(price, cost, noise):
 
 
 @each("adaptations", [1, 2])
-def test_the_luck_of_one_adaptation_decides_nothing(adaptations):
+def test_one_adaptation_decides_nothing(adaptations):
     rows = [{**row, "adaptation": number // 2 % adaptations} for number, row in enumerate(scores())]
     plan = plan_budget(rows, price=0.5, cost=60, budget=(70, 400, 20), **FEW)
-    assert "how much of them is luck is unknown" in plan["refused"] and plan["adaptations"] == adaptations
+    assert "the variance between adaptations is unknown" in plan["refused"] and plan["adaptations"] == adaptations
     assert [made["decision"] for made in plan["budgets"]] == ["annotate", "no difference shown", "no difference shown"]
     unnamed = plan_budget([{**row, "adaptation": None} for row in rows], price=0.5, cost=60, **FEW)
     assert unnamed["adaptations"] == 1 and unnamed["refused"]
@@ -557,12 +557,12 @@ EQUAL = ("linear steps=200 peak=0.001", "cosine steps=200 peak=0.000933843331756
 """Schedules with the same planted loss at the end."""
 
 
-def lucky(seed, luck=0.005, noise=0.01, trainings=TRAININGS):
+def with_deviations(seed, deviation=0.005, noise=0.01, trainings=TRAININGS):
     """Return logs of trainings, each with a deviation of its own."""
     rng = np.random.default_rng(seed)
     rows = []
     for text in trainings:
-        shift = luck * rng.normal()
+        shift = deviation * rng.normal()
         rows += [
             {**row, "heldout": row["heldout"] + shift + noise * rng.normal()} if "heldout" in row else row
             for row in curve(text, text)
@@ -570,15 +570,15 @@ def lucky(seed, luck=0.005, noise=0.01, trainings=TRAININGS):
     return rows
 
 
-def test_the_luck_of_few_trainings_recommends_nothing():
-    plan = plan_schedule(lucky(0, trainings=TRAININGS[:3]), schedule=EQUAL, decay=DECAY, **FEW)
-    assert "how much of them is luck is unknown" in plan["refused"]
-    assert repr(plan).startswith("No schedule is recommended") and "leave out the luck" in repr(plan)
+def test_few_trainings_recommend_nothing():
+    plan = plan_schedule(with_deviations(0, trainings=TRAININGS[:3]), schedule=EQUAL, decay=DECAY, **FEW)
+    assert "the variance between trainings is unknown" in plan["refused"]
+    assert repr(plan).startswith("No schedule is recommended") and "leave out the variance" in repr(plan)
 
 
-def test_the_points_of_a_training_share_its_luck():
-    """Schedules of the same loss: without the luck of trainings in the intervals, one is found to be better."""
-    plan = plan_schedule(lucky(1, noise=0.002), schedule=EQUAL, decay=DECAY, resamples=20, progress=False)
+def test_the_points_of_a_training_are_not_independent():
+    """Schedules of the same loss: without the variance of trainings in the intervals, one is found to be better."""
+    plan = plan_schedule(with_deviations(1, noise=0.002), schedule=EQUAL, decay=DECAY, resamples=20, progress=False)
     assert not plan["refused"] and plan["difference"]["low"] <= 0
     rng, inputs = np.random.default_rng(0), {"x": np.tile(np.geomspace(50, 1600, 6), 4) / 200}
     runs = np.repeat(np.arange(4), 6)
@@ -592,7 +592,7 @@ def test_the_points_of_a_training_share_its_luck():
 
 @each("change", [lambda row: 2.0, lambda row: row["heldout"] + 50])
 def test_degenerate_losses_recommend_no_schedule(change):
-    rows = [{**row, "heldout": change(row)} if "heldout" in row else row for row in lucky(0)]
+    rows = [{**row, "heldout": change(row)} if "heldout" in row else row for row in with_deviations(0)]
     assert plan_schedule(rows, schedule=EQUAL, decay=DECAY, **FEW)["refused"]
 
 
@@ -722,11 +722,11 @@ def test_shares_that_are_given_are_mostly_right(law, noise):
 
 
 @pytest.mark.slow
-def test_schedules_of_the_same_loss_are_seldom_told_apart():
+def test_schedules_of_the_same_loss_seldom_differ():
     truth = dynamics(list(Schedule.parse(EQUAL[0]).rates()), [200])[0]
     wrong, covered = 0, 0
     for seed in range(20):
-        plan = plan_schedule(lucky(seed), schedule=EQUAL, decay=DECAY, seed=seed, **SIMULATED)
+        plan = plan_schedule(with_deviations(seed), schedule=EQUAL, decay=DECAY, seed=seed, **SIMULATED)
         wrong += not plan["refused"] and plan["difference"]["low"] > 0
         covered += sum(made["low"] <= truth <= made["high"] for made in plan["schedules"])
     assert wrong <= 3 and covered >= 34
@@ -734,14 +734,14 @@ def test_schedules_of_the_same_loss_are_seldom_told_apart():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gain", [0.0, 0.03])
-def test_the_luck_of_adaptations_is_in_the_decision(gain):
+def test_the_variance_of_adaptations_is_in_the_decision(gain):
     wrong, covered = 0, 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
-        luck = rng.normal(0, 0.015, 3)
+        deviation = rng.normal(0, 0.015, 3)
         rows = [
             {"labels": labels, "adapted": adapted, "adaptation": number,
-             "score": learning_curve(labels, False) + adapted * (gain + luck[number]) + 0.01 * rng.normal()}
+             "score": learning_curve(labels, False) + adapted * (gain + deviation[number]) + 0.01 * rng.normal()}
             for labels in (50, 100, 200, 400, 800) for number in range(3) for adapted in (0, 1)
         ]  # fmt: skip
         (made,) = plan_budget(rows, price=1, cost=0, budget=400, seed=seed, **SIMULATED)["budgets"]

@@ -19,7 +19,7 @@ REQUIRED = ("labels", "score", "adapted")
 ARMS = {False: "annotate", True: "adapt"}
 """The two ways to spend a budget, by whether the model is adapted."""
 ADAPTATIONS = 3
-"""Minimum number of adaptations: the luck of one or two cannot be told from a gain."""
+"""Minimum number of adaptations: with fewer, the variance between adaptations cannot be estimated well enough."""
 LEVELS = 4
 """Minimum number of different numbers of labels for each of them: the curve has three parameters."""
 EXPONENTS = (-3.0, -0.02)
@@ -105,7 +105,7 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
     adaptations = len(set(runs))
     refused = (
         _find_falling(fits, np.array([fewest, most]) / unit, rounding)
-        or _find_luck(adaptations)
+        or _find_too_few(adaptations)
         or is_too_wide(switch, low, high, logarithmic=True)
     )
     decides = adaptations >= ADAPTATIONS
@@ -147,13 +147,14 @@ def _find_falling(fits: Mapping[bool, Fit], ends: np.ndarray, rounding: float) -
     return ""
 
 
-def _find_luck(adaptations: int) -> str:
-    """Return that the luck of an adaptation is in no interval; empty if there are enough of them."""
+def _find_too_few(adaptations: int) -> str:
+    """Return that no interval contains the variance between adaptations; empty if there are enough of them."""
     if adaptations >= ADAPTATIONS:
         return ""
     return (
-        f"the scores come from {format_count(adaptations, 'adaptation')}, and how much of them is luck is unknown. "
-        f"Measure at least {ADAPTATIONS} (--run --seeds {ADAPTATIONS}), and name them in the column 'adaptation'."
+        f"the scores come from {format_count(adaptations, 'adaptation')}, so the variance between adaptations is "
+        f"unknown. Measure at least {ADAPTATIONS} (--run --seeds {ADAPTATIONS}), and name them in the column "
+        "'adaptation'."
     )
 
 
@@ -243,7 +244,7 @@ def _first_sign(function: Callable[[Any], np.ndarray], low: float, high: float) 
 def _decide(budget: float, fits: Mapping[bool, Fit], spending: Spending, decides: bool) -> dict[str, Any]:
     """Return what a budget buys each way: labels, scores, their difference, and the decision.
 
-    Nothing ``decides`` between the two where it is unknown how much adaptations differ by luck.
+    Nothing ``decides`` between the two where the variance between adaptations is unknown.
     """
     budgets = np.array([budget])
     scores, drawn = {}, {}

@@ -93,7 +93,7 @@ def fit_law(
         law: The law.
         inputs: What the law reads at each point.
         values: What was measured at each point (points,).
-        runs: The training that each point belongs to (points,), if several points share the luck of one; see
+        runs: The training that each point belongs to (points,), if several points are of one; see
             :func:`redraw`.
         seed: Random seed of the starts and the bootstrap.
         resamples: Number of bootstrap samples.
@@ -135,9 +135,9 @@ def redraw(
     few, by the quantile of Student's t to that of the normal distribution. The points are kept, because few designs
     can spare one.
 
-    The points of one training share its luck, so with ``runs`` each training also gets a normal deviation of its own.
+    The points of one training are not independent, so with ``runs`` each also gets a normal deviation of its own.
     Its variance is that of the means of the trainings around the law, next to which the law is fitted again with its
-    exponents kept: the law could take a part of the luck for its own otherwise.
+    exponents kept: the law could absorb a part of it otherwise.
     """
     residuals, freedom, shifts = fit.residuals, len(values) - fit.law.parameters, np.zeros((resamples, len(values)))
     if runs is not None and len(names := np.unique(runs)) > 1:
@@ -147,8 +147,8 @@ def redraw(
         found = np.linalg.lstsq(design, residuals, rcond=1e-10)[0]
         effects = found[columns.shape[1] :]
         residuals, freedom = residuals - design @ found, max(1, freedom - len(names) + 1)
-        luck = float(effects.std(ddof=1)) * _widening(len(names) - 1)
-        shifts = rng.normal(0, luck, (resamples, len(names))) @ member.T
+        deviation = float(effects.std(ddof=1)) * _widening(len(names) - 1)
+        shifts = rng.normal(0, deviation, (resamples, len(names))) @ member.T
     spread = residuals * np.sqrt(len(values) / freedom) * _widening(freedom)
     return values - fit.residuals + shifts + rng.choice(spread, (resamples, len(values)))
 

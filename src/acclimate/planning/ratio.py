@@ -371,7 +371,7 @@ def _find_disagreement(law: str, found: Estimate, others: Mapping[str, float], s
             value = found.low if found.value is None else found.value
             return (
                 f"the {LAWS[law]} law and the {LAWS[name]} law both fit the runs, and give shares of {value:.2f} and "
-                f"{share:.2f}. Measure larger runs, which tell them apart."
+                f"{share:.2f}. Measure larger runs, which distinguish them."
             )
     return ""
 

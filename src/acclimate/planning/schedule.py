@@ -21,7 +21,7 @@ LOSSES = ("heldout", "general", "eval_loss", "loss")
 """Columns of a log that hold a loss, in the order in which they are preferred."""
 MAX_STEPS = 10**7
 TRAININGS = 4
-"""Minimum number of trainings for a recommendation: fewer cannot tell their luck from an effect of the schedule."""
+"""Minimum number of trainings for a recommendation: fewer do not show how much trainings vary."""
 WARMUP, WSD_DECAY = 0.1, 0.2
 """Default shares of a training over which the rate rises, and over which it falls at the end of ``wsd``."""
 
@@ -238,8 +238,8 @@ def _refuse(curves: list[Curve], losses: np.ndarray, ends: list[Estimate], best:
         )
     if len(curves) < TRAININGS:
         return (
-            f"the losses come from {format_count(len(curves), 'training')}, and how much of them is luck is unknown. "
-            f"Give the logs of at least {TRAININGS}."
+            f"the losses come from {format_count(len(curves), 'training')}, so the variance between trainings is "
+            f"unknown. Give the logs of at least {TRAININGS}."
         )
     if why := is_degenerate(losses, np.array([float(end.value or 0) for end in ends]), "this text"):
         return why
@@ -307,5 +307,5 @@ def _describe(values: Mapping[str, Any], best: Estimate, rival: str) -> list[str
         lines.append(f"Lowest loss: {values['best']}.")
     lines.append(f"Predicted loss of {values['best']} in nats, the mean over trainings: {in_words(best.as_dict())}.")
     if values["runs"] < TRAININGS:
-        lines.append("The intervals leave out the luck of a training.")
+        lines.append("The intervals leave out the variance between trainings.")
     return [*lines, f"Law of learning dynamics, fitted to {known}.", *values["notes"]]
