@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from acclimate.errors import USER_CODE_ERRORS, UserError, first_line, shorten, unknown_name_error
-from acclimate.files import hash_file
+from acclimate.files import find_file, hash_file
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type[Any])
@@ -163,8 +163,8 @@ class Configured:
         """Return everything that determines the result, as plain values; files and user code by their content."""
         values = self.settings()
         for name in self.files:
-            if values[name] is not None and Path(str(values[name])).is_file():
-                values[name] = hash_file(Path(str(values[name])))
+            if values[name] is not None and (file := find_file(str(values[name]))) is not None:
+                values[name] = hash_file(file)
         code = hash_user_code(type(self))
         return {"name": self.name, **values, **({"code": code} if code else {})}
 

@@ -58,21 +58,16 @@ def refuse_early(command: str, options: Any, fields: Mapping[str, OptionField], 
         if given.get("config") and all(getattr(options, name) == value for name, value in usual.items()):
             check_study_file(given["config"][0])
         return  # the options do not describe a study
-    for name in (name for name in MODELS if name in fields and fields[name].option.panel == MODEL):
-        for value in given[name]:
-            with problems.collect():
-                existing_folder(value)
-    for value in given.get("task", ()):
+    models = [name for name in MODELS if name in fields and fields[name].option.panel == MODEL]
+    checks = {**dict.fromkeys(models, existing_folder), "task": find_task, "out": check_output_name}
+    for check, value in ((check, value) for name, check in checks.items() for value in given.get(name, ())):
         with problems.collect():
-            find_task(value)
+            check(value)
     for name in (name for name in TEXTS if given.get(name)):
         from acclimate.corpus.sources import resolve_sources
 
         with problems.collect():
             resolve_sources(given[name], getattr(options, "text_column", None) or "text")
-    for value in given.get("out", ()):
-        with problems.collect():
-            check_output_name(value)
     problems.check()
 
 

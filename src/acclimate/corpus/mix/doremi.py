@@ -12,6 +12,7 @@ from acclimate.corpus.mix.base import History, Measure, register
 from acclimate.corpus.mix.multiplicative import MultiplicativeMix
 from acclimate.errors import UserError
 from acclimate.files import hash_file
+from acclimate.models.checkpoints import model_files
 
 
 @register(
@@ -80,6 +81,7 @@ class DoReMi(MultiplicativeMix):
         return self.eta * np.maximum(now.heldout_loss - now.reference_loss, 0.0)
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that determines the mix; the reference by the content of its weights."""
-        weights = sorted(Path(self.reference).glob("*.safetensors"))
-        return {**super().identity(), **({"reference": [hash_file(path) for path in weights]} if weights else {})}
+        """Return everything that determines the mix; the reference by the content of its files."""
+        folder = Path(self.reference)
+        files = [file for file in model_files(folder) if file.is_file()] if folder.is_dir() else []
+        return {**super().identity(), **({"reference": [hash_file(file) for file in files]} if files else {})}

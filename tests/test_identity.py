@@ -1,0 +1,103 @@
+"""A byte changed in any file that is read changes every identity that depends on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+
+from acclimate.corpus import Corpus
+from acclimate.corpus.mix.base import MIXES
+from acclimate.corpus.operations import SELECTIONS, TRANSFORMS
+from acclimate.masking.base import REGISTRY as MASKINGS
+from acclimate.masking.base import Strategy
+from acclimate.registry import PLUGIN, identify_function
+from acclimate.tasks import load_task
+from acclimate.training.method import REGISTRY as METHODS
+from tests.cases import each
+
+REGISTRIES = (METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES)
+MODELS = {"encoder", "expert", "adapters", "teacher", "teachers", "reference", "model", "classifier", "judge"}
+"""Parameters that are folders of models; others are files."""
+
+
+def parameters():
+    """Yield each parameter that names a file, a model or a function: its class and its name."""
+    for registry in REGISTRIES:
+        for name in registry.names():
+            cls = registry.lookup(name)
+            for kind in ("files", "models", "functions"):
+                yield from ((cls, parameter) for parameter in getattr(cls, kind, ()))
+
+
+def identity_of(cls, parameter, value):
+    """Return what identifies an instance whose other parameters are the defaults, or missing."""
+    made = object.__new__(cls)
+    for field in dataclasses.fields(cls):
+        usual = None if field.default in (dataclasses.MISSING, "") else field.default
+        object.__setattr__(made, field.name, usual)
+    object.__setattr__(made, parameter, value)
+    return json.dumps(made.file_contents() if hasattr(made, "file_contents") else made.identity(), default=str)
+
+
+@each(("cls", "parameter"), [*parameters()])
+def test_a_byte_changed_in_a_file_of_a_parameter_changes_the_identity(cls, parameter, tmp_path, monkeypatch):
+    file = tmp_path / "given.csv"
+    file.write_text("text,code\na,b\n")
+    value, changed = str(file), file
+    if parameter in MODELS:
+        folder = tmp_path / "model"
+        folder.mkdir()
+        changed = folder / "model.safetensors"
+        changed.write_text("a")
+        for name in ("config.json", "tokenizer.json"):
+            (folder / name).write_text("{}")
+        value = {"adapters": (str(folder),), "teachers": {"first": str(folder)}}.get(parameter, str(folder))
+    if parameter == "tasks":
+        changed = tmp_path / "tasks" / "one" / "train.csv"
+        changed.parent.mkdir(parents=True)
+        for split in ("train", "test"):
+            changed.with_name(f"{split}.csv").write_text("text,label\na good one,x\na bad one,y\n")
+        value = str(tmp_path / "tasks")
+    if parameter in getattr(cls, "functions", ()) or parameter == "policy":
+        changed = tmp_path / "own.py"
+        changed.write_text("def write(text):\n    return text\n")
+        value = f"{changed}:write"
+    try:
+        before = identity_of(cls, parameter, value)
+        assert before == identity_of(cls, parameter, value)
+        changed.write_text(changed.read_text() + ("a third one,x\n" if parameter == "tasks" else "#"))
+        sys.modules.pop(f"{PLUGIN}own", None)
+        assert identity_of(cls, parameter, value) != before
+        if changed == file and not issubclass(cls, Strategy):  # a strategy reads the file when it is made
+            monkeypatch.setenv("HOME", str(tmp_path))
+            assert identity_of(cls, parameter, "~/given.csv") == identity_of(cls, parameter, value)
+    finally:
+        sys.modules.pop(f"{PLUGIN}own", None)
+
+
+@each("name", ["train.csv", "test.csv", "a.jsonl", "sub/b.txt"])
+def test_a_byte_changed_in_a_text_or_a_task_changes_its_fingerprint(name, tmp_path):
+    files = {"train.csv": "text,label\na,x\nb,y\n", "test.csv": "text,label\nc,x\nd,y\n"}
+    files |= {"a.jsonl": '{"text": "one"}\n', "sub/b.txt": "two\n"}
+    for file, text in files.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(text)
+
+    def identities():
+        task = load_task(tmp_path).fingerprint()
+        return {"task": task, "corpus": Corpus([tmp_path / "a.jsonl", tmp_path / "sub"]).fingerprint}
+
+    before = identities()
+    (tmp_path / name).write_text(files[name].replace("a,x", "e,x").replace("c,x", "e,x").replace("o", "0"))
+    after = identities()
+    assert [key for key in before if before[key] != after[key]] == (["task"] if "csv" in name else ["corpus"])
+
+
+def test_a_function_is_identified_by_its_file(tmp_path):
+    file, found = tmp_path / "own.py", set()
+    for text in ("a", "b"):
+        file.write_text(f"def write(text):\n    return text  # {text}\n")
+        found.add(identify_function(f"{file}:write", "generator"))
+        del sys.modules[f"{PLUGIN}own"]
+    assert len(found) == 2
