@@ -16,6 +16,7 @@ from acclimate.results import StudyResults
 from acclimate.study.budget import Durations
 from acclimate.study.executor import JobStore
 from acclimate.study.jobs.base import FORMAT
+from acclimate.tasks.result import FinetuneResult, RunFolder
 from tests.cases import each
 
 DELETE = object()
@@ -100,7 +101,6 @@ def test_logs_of_any_form_give_points_or_an_error(tmp_path_factory, data):
         ("results.json", "[" * 100_000, "too deeply nested"),
         ("log.jsonl", "[" * 100_000, "cannot be read"),
         ("log.jsonl", "9" * 5000, "cannot be read"),
-        ("log.jsonl", '{"heldout": {"terms": 5}}', "another form"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, name, text, words):
@@ -138,3 +138,27 @@ def test_a_job_file_of_any_form_is_used_or_counts_as_missing(tmp_path_factory, d
 def test_a_place_in_a_record_names_each_key():
     with pytest.raises(UserError, match=r"scores\[0\]\.(.*) is missing"):
         StudyResults.from_dict({"name": "a", "scores": [{"model": "m"}]})
+
+
+RUN = {
+    **{"task": "t", "seed": 0, "metrics": {"macro_f1": 0.5}, "dev_metrics": None, "gold": [0], "predicted": [1]},
+    **{"probabilities": [[0.5, 0.5]], "labels": ["a", "b"], "seconds": 1.5, "train_size": 3, "steps": 1, "epoch": 1},
+    **{"train_loss": 0.7, "precision": "fp32", "kind": "single_label", "scoring": {}, "first": None, "warning": ""},
+}
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_record_of_a_run_of_any_form_is_used_or_counts_as_missing(tmp_path_factory, data):
+    """A result that is used can be shown."""
+    folder = tmp_path_factory.getbasetemp() / "run"
+    folder.mkdir(exist_ok=True)
+    (folder / "run.json").write_text(json.dumps({"identity": {}, "result": RUN, "checksums": {}}))
+    assert RunFolder(folder, {}).load_finished(FinetuneResult) is not None
+    (folder / "run.json").write_text(json.dumps(mutated(data, {"identity": {}, "result": RUN, "checksums": {}})))
+    try:
+        found = RunFolder(folder, {}).load_finished(FinetuneResult)
+    except UserError as error:
+        assert "run.json" in str(error)
+        return
+    assert found is None or (isinstance(found.labels, list) and found.seconds + found.steps + found.train_loss)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import torch
 import transformers
@@ -21,7 +21,7 @@ import transformers
 from acclimate.cards import write_task_model_card
 from acclimate.device import Precision, default_device
 from acclimate.display import Reported, data_frame
-from acclimate.errors import postpone_stop
+from acclimate.errors import UserError, postpone_stop
 from acclimate.evaluation.scoring import Collapse, Scoring, make_scoring
 from acclimate.files import (
     RECORD_FILE,
@@ -34,6 +34,7 @@ from acclimate.files import (
 )
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.progress import format_duration
+from acclimate.records import build_value
 from acclimate.results import StudyResults, table_results
 from acclimate.tasks.kinds import LabelledTask, Learner
 from acclimate.tasks.trainer import TrainingResult
@@ -200,8 +201,9 @@ class RunFolder:
         if self.out is None or record is None or record.get("identity") != self.identity:
             return None
         try:
-            found = kind(**record["result"])
-        except (KeyError, TypeError):
+            values, hints = build_value(dict[str, Any], record["result"], "result"), get_type_hints(kind)
+            found = kind(**{name: build_value(hints[name], value, name) for name, value in values.items()})
+        except (KeyError, TypeError, UserError):
             return None
         if not is_intact(self.out, RECORD_FILE, f"delete '{self.out}' to compute it again, or choose another folder"):
             return None
