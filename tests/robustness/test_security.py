@@ -45,6 +45,9 @@ PIPE = {("study/workers.py", "pickle.dumps"), ("study/workers.py", "pickle.load"
 STATE = {("training/sharding.py", "torch.save"), ("training/sharding.py", "torch.load")}
 """The optimizer in a checkpoint, which the ``Trainer`` reads and writes where nothing is sharded."""
 
+LISTING = {("corpus/conversion.py", "zipfile.ZipFile")}
+"""The sizes of the parts of a document, before it is read; nothing is unpacked."""
+
 
 @cache
 def calls():
@@ -59,7 +62,7 @@ def calls():
 
 def test_the_package_neither_pickles_nor_unpacks_nor_evaluates():
     found = {(where, name) for where, name, _ in calls() if name in FORBIDDEN or name.endswith("extractall")}
-    assert {(where.split(":")[0], name) for where, name in found} == PIPE | STATE, found
+    assert {(where.split(":")[0], name) for where, name in found} == PIPE | STATE | LISTING, found
     loads = [
         {word.arg: ast.unparse(word.value) for word in words} for _, name, words in calls() if name == "torch.load"
     ]
