@@ -75,6 +75,14 @@ def _one_thread():
     transformers.utils.logging.disable_progress_bar()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _few_steps():
+    """Let fine-tuning with the defaults end after five passes; the tests of the recipe set their own minimum."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acclimate.options.recipe.STEPS", 1)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _warn_again():
     """Let each test see warnings that another has caused."""

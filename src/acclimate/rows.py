@@ -16,7 +16,7 @@ from acclimate.records import Record, flattened, optional
 WITHHELD = "withheld"
 """Instead of a verdict: one adaptation or one seed, so the variance between trainings is unknown."""
 NOT_LEARNED = "not_learned"
-"""Instead of a verdict: no model of either side is better than chance."""
+"""Instead of a verdict: no model of either side is better than chance, or the base model has not learned the task."""
 VERDICTS = {
     **{"win": "helped", "loss": "hurt", "tie": "no difference shown"},
     **{WITHHELD: "–", NOT_LEARNED: "cannot be answered"},
@@ -185,14 +185,46 @@ class ConfidenceBin(Record):
 
 
 @dataclass(kw_only=True, eq=False)
+class Learning(Record):
+    """Whether fine-tuning of the base model has learned a task.
+
+    Attributes:
+        probe: Fine-tuning compared with a linear model on the frozen states of the base model; None without a probe.
+        falling: Number of seeds whose training loss still fell steeply at the end.
+        seeds: Number of seeds.
+    """
+
+    probe: Comparison | None = optional()
+    falling: int = 0
+    seeds: int = 0
+
+    @property
+    def is_below_probe(self) -> bool:
+        """Whether fine-tuning scores less than the linear model, with an interval that excludes zero."""
+        return self.probe is not None and self.probe.high < 0
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the training loss still fell steeply at the end with most seeds."""
+        return 2 * self.falling > self.seeds
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether neither is the case."""
+        return not (self.is_below_probe or self.is_unfinished)
+
+
+@dataclass(kw_only=True, eq=False)
 class ScoreRow(TaskScores):
     """Scores on a task of the domain, compared with the baseline.
 
     Attributes:
+        learning: Whether the base model has learned the task; only in its row.
         reliability: Predictions of all seeds by confidence; None for kinds of tasks without probabilities.
         stage_seconds: Seconds of each stage that produces one such model, and their ``sum``.
     """
 
+    learning: Learning | None = optional()
     reliability: list[ConfidenceBin] | None = optional()
     stage_seconds: dict[str, float] = field(default_factory=dict)
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from acclimate.evaluation.calibration import calibration_metrics
+from acclimate.results import ProbeResult
 from acclimate.study import Backend, StudyConfig
 from acclimate.study.compare import prepare
 from acclimate.study.graph import plan, read_study
@@ -164,8 +165,14 @@ class World:
             "advice": self.advice,
             "merge": self.merge,
             "has_head": self.has_head,
+            "probe": no_probe,
         }
         return Backend(**{**own, **functions})
+
+
+def no_probe(model, task, **options) -> ProbeResult:
+    """Return a probe without scores."""
+    return ProbeResult(task=task.name, gold=[0], kind="single_label", unit="labels per class")
 
 
 def _calibration(rng, right) -> dict:
@@ -245,5 +252,6 @@ def study(folder: Path, **changes) -> dict:
         "seeds": 3,
         "adapt_seeds": [0],
         "evaluate": {"documents": 20},
+        "probe": False,  # the floor would be one more job of every study
         **changes,
     }

@@ -89,7 +89,7 @@ def test_the_command_times_once_and_resumes(world, folder, tmp_path, monkeypatch
     budget = StudyConfig.load(out / "study.yaml").adapt.tokens
     pilots = [one for one in world.arguments if one["kind"] == "adapt" and "max_minutes" in one]
     runs = [one for one in world.arguments if one["kind"] == "adapt" and one.get("tokens") == budget]
-    assert (len(pilots), len(runs), world.calls["finetune"]) == (1, 2, 4)
+    assert (len(pilots), len(runs), world.calls["finetune"]) == (1, 2, 7)
     done = world.calls.total()
     assert call(monkeypatch, capsys, *command, "--minutes", 20)[0] == 0 and world.calls.total() == done
     for arguments, message in (

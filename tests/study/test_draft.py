@@ -39,7 +39,9 @@ def test_one_line_runs_a_study_whose_file_goes_on(world, described, tmp_path, mo
     assert code == 0 and f"acclimate compare {out / 'study.yaml'} --out {out}" in shown
     assert "2 % of the documents of the corpus" in err and "forgetting is not measured" in err
     adapted = [one["method"] for one in world.arguments if one["kind"] == "adapt"]
-    assert sorted(adapted) == ["dga", "dga", "mlm", "mlm"] and world.calls["finetune"] == 6
+    assert sorted(adapted) == ["dga", "dga", "mlm", "mlm"] and world.calls["finetune"] == 6 + 3
+    searched = [one["learning_rate"] for one in world.arguments if one["kind"] == "finetune" and one["seed"] == 2]
+    assert searched == [5e-5, 1e-4, 2e-4]  # of the base model, with a seed that is not scored
     config = StudyConfig.load(out / "study.yaml")
     assert (config.row_labels, config.seeds, config.adapt.tokens) == (["none", "mlm", "dga"], [0, 1], 5000)
     done = world.calls.total()

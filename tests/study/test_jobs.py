@@ -33,7 +33,7 @@ def test_number_of_jobs(folder):
         {"name": "other", "title": "Other", "notes": ["x"], "samples": [{"text": "a"}]},
         {"methods": ["none", "mlm", {"name": "dga", "label": "renamed", "contrast_weight": 0.0, "temperature": 0.05}]},
         {"adapt": {"tokens": 200_000, "batch_size": 64, "save_every": 10}},
-        {"finetune": {"epochs": 3, "learning_rate": 3e-5}},
+        {"finetune": {"epochs": 3, "learning_rate": 1e-4}},
         {"seeds": [2, 0, 1]},
         {"baseline": "mlm"},
         {"adapt_seeds": 1},

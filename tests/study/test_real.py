@@ -50,13 +50,13 @@ def test_from_files_to_a_report_without_repeated_jobs(folder):
     path = write_study(folder, "[none, mlm]")
     results = compare(path, folder / "out", progress=False)
     assert results["jobs"]["done"] == len(list((folder / "out" / "jobs").iterdir()))
-    # The held-out text of the domain and the general text are the same here, so they share jobs: 1 + 2 + 4.
-    assert results["jobs"]["done"] == 7
+    # The held-out text of the domain and the general text are the same, so they share jobs: 1 + 2 + 4, and the floor.
+    assert results["jobs"]["done"] == 8
     made = folder / "out" / results["adaptations"][0]["folder"]
     assert transformers.AutoModelForMaskedLM.from_pretrained(made).config.model_type == "bert"
     assert results["losses"][0]["difference"]["difference"] != 0
     assert len(results["scores"][1]["difference"]["seeds"]) == 2
-    assert compare(path, folder / "out", progress=False)["jobs"]["reused"] == 7
+    assert compare(path, folder / "out", progress=False)["jobs"]["reused"] == 8
 
 
 @each(

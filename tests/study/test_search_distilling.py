@@ -99,4 +99,4 @@ def test_a_real_search_does_not_depend_on_the_test_split(real_folder):  # noqa: 
     (real_folder / "task" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in turned))
     other = compare(path, real_folder / "out", progress=False)
     assert other["searches"] == results["searches"]
-    assert other["jobs"]["done"] == 2  # the two seeds on the new test split; no job of the search runs again
+    assert other["jobs"]["done"] == 3  # two seeds and the floor on the new test split; no job of the search runs again

@@ -79,6 +79,43 @@ def test_the_claim_reads_other_items_and_seeds_than_the_race(helped):
     assert all(text.startswith("dev") for text in raced | claimed)
 
 
+def test_the_search_reads_what_the_race_reads_with_a_seed_of_its_own(helped):
+    """And trains the base model only, so the claim is the test that it would be at a rate fixed before."""
+    result, world = helped
+    trials = [StudyConfig.load(result.folder / f"search-{number}.yaml") for number in (1, 2, 3)]
+    claim, rung = (StudyConfig.load(result.folder / f"{name}.yaml") for name in ("claim", "rung-1"))
+    assert [study.domains[0].tasks[0].learning_rate for study in trials] == [5e-5, 1e-4, 2e-4]
+    assert {study.domains[0].tasks[0].learning_rate for study in (claim, rung)} == {1e-4}
+    assert {tuple(study.row_labels) for study in trials} == {("none",)}
+    assert {study.domains[0].tasks[0].evaluate_on for study in trials} == {"tune"}
+    searched = {seed for study in trials for seed in study.seeds}
+    assert not searched & {*claim.seeds, *rung.seeds}
+    read = set().union(*(world.read[seed] for seed in searched))
+    assert read == set().union(*(world.read[seed] for seed in rung.seeds))
+    assert any("chosen with the base model on the items of the race: 0.0001." in note for note in result.notes)
+
+
+@pytest.mark.parametrize("changes", [{"settings": {"finetune.learning_rate": 1e-4}}, {"settings": {"search": False}}])
+def test_there_is_no_search_where_the_rate_is_given(folder, tmp_path, changes):
+    world = World()
+    plan = run(folder, tmp_path / "out", world, dry_run=True, **changes).plan
+    assert not plan.rates and plan.searching == 0.0
+
+
+def test_a_base_model_that_has_not_learned_is_no_basis_of_a_claim(folder, tmp_path):
+    world = helping()
+    tune = world.finetune
+
+    def finetune(*args, **given):
+        return SimpleNamespace(**vars(tune(*args, **given)), losses=[1 - step / 60 for step in range(20)])
+
+    world.finetune = finetune
+    result = run(folder, tmp_path / "out", world)
+    assert result.claim.holds and not result.holds and method_of(result.model) == "none"
+    assert "cannot be answered, as the training loss on task still fell steeply" in result.verdict()
+    assert "--set finetune.epochs=" in result.verdict()
+
+
 def test_every_rung_has_the_base_model_and_the_cheapest(helped):
     result, _ = helped
     for number in range(len(result.plan.rungs)):

@@ -18,7 +18,7 @@ import numpy as np
 import acclimate
 from acclimate.study import Backend
 from acclimate.tournament.plan import RACE_SEEDS
-from tests.study.fakes import files, write_task
+from tests.study.fakes import files, no_probe, write_task
 
 
 def tournament_files(folder: Path, dev: int = 800) -> Path:
@@ -135,6 +135,7 @@ class World:
             merge=self.merge,
             lm_loss=self.lm_loss,
             advice=_advice,
+            probe=no_probe,
             has_head=lambda model, max_length, methods=(): True,
         )
 

@@ -110,7 +110,10 @@ def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
     described = [*given(options), *(["minutes"] if options.minutes else [])]
     if options.config is not None:
         if described:
-            negated = {"advice": "no-advice"}  # it is on by default, so given is only that it is off
+            negated = {
+                "advice": "no-advice",
+                "tune": "no-tune",
+            }  # on by default, so given is only that one is off
             flags = ", ".join(f"--{negated.get(name, name).replace('_', '-')}" for name in described)
             raise UserError(
                 f"The study file already describes the study: remove {flags}, or the file. --set changes a value of "

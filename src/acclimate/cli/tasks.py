@@ -94,11 +94,15 @@ def finetune(options: FinetuneCommand) -> None:
         return _probe(options, task)
     first = open_task(options.first)
     scores: list[dict[str, Any]] = []
-    seeds = options.seeds if options.epochs else 1  # without training there is nothing random
+    rate: float | None = None
+    seeds = 1 if options.epochs == 0 else options.seeds  # without training there is nothing random
     for seed in range(seeds):
         own = {"task": task, "first": first, "seed": seed, "out": _inside(options.out, f"seed-{seed}")}
         own |= values(DEFAULT_READING)  # the task is read
+        if options.tune and seed:
+            own |= {"tune": False, "learning_rate": rate}
         result = run(**{**values(options, FinetuneOptions), **own})
+        rate = result.learning_rate
         scores.append(result.metrics)
         if environment_integer("RANK"):
             continue
@@ -113,7 +117,7 @@ def finetune(options: FinetuneCommand) -> None:
     for name in names:
         echo(f"{name}: {_mean_and_spread([score[name] for score in scores])}")
     _print_details(scores)
-    if seeds == 1 and options.epochs:
+    if seeds == 1 and options.epochs != 0:
         echo("One seed says little about a model; --seeds 5 is the default.")
     _propose(options)
 
@@ -129,7 +133,7 @@ def _probe(options: FinetuneCommand, task: Any) -> None:
 
 def _propose(options: FinetuneCommand) -> None:
     """Print what to run next."""
-    if options.probe or not options.epochs:
+    if options.probe or options.epochs == 0:
         task = [*describe_text("--task", options.task, "TASK", column=options.text_column), *describe_reading(options)]
         print_next(["acclimate", "finetune", "--model", options.model, *task, "--out", "finetuned"], "to train it")
     elif options.out is None:

@@ -81,6 +81,14 @@ class StudyOptions:
     encoding: Encoding = None
     tokens: Annotated[TokenCount | None, Option("Tokens per adaptation.", default="one pass over the corpus")] = None
     seeds: Annotated[SeedCount | None, Option("Number of seeds of fine-tuning.", default="5")] = None
+    tune: Annotated[
+        bool,
+        Option(
+            "Choose the learning rate of fine-tuning among three, on dev with the base model, for all methods.",
+            TRAINING,
+            negated="--no-tune",
+        ),
+    ] = True
     advice: Annotated[
         bool,
         Option(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import ArgsKwargs
 
+from acclimate.options import recipe
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.embeddings import EmbeddingOptions
 from acclimate.options.memory import Compile
@@ -28,7 +29,7 @@ from acclimate.options.numbers import (
 )
 from acclimate.options.reading import ReadingOptions
 from acclimate.options.steps import FreezeForTask
-from acclimate.options.training import LearningRate, MaxGradientNorm, MaxLength, Precision, Progress, ReportTo, Seed
+from acclimate.options.training import PEAK_RATE, MaxGradientNorm, MaxLength, Precision, Progress, ReportTo, Seed
 from acclimate.registry import Published, fill_from_preset, preset_names
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def read_labels(value: Any) -> Any:
 
 
 Share = Annotated[Number, Field(ge=0, le=1)]
+Epochs = Annotated[Integer, Field(ge=0, le=MAX_SIZE)]
 
 
 @options
@@ -71,12 +73,20 @@ class SupervisedOptions:
         ),
     ] = 0
     epochs: Annotated[
-        Annotated[Integer, Field(ge=0, le=MAX_SIZE)],
+        Epochs | None,
         Option(
-            "Passes over the train split; 0 evaluates a retrieval model, or a decoder on multiple choice, as it is."
+            "Passes over the train split; 0 evaluates a retrieval model, or a decoder on multiple choice, as it is.",
+            default=f"{recipe.EPOCHS}, or as many as {recipe.STEPS} steps need; {recipe.EPOCHS} for retrieval",
         ),
-    ] = 5
-    learning_rate: LearningRate = 3e-5
+    ] = None
+    learning_rate: Annotated[
+        Positive | None,
+        replace(
+            PEAK_RATE,
+            default=f"{recipe.RATE:g} for a model of width {recipe.WIDTH}, half of that for twice the width; "
+            f"{recipe.CONTRASTIVE_RATE:g} for retrieval",
+        ),
+    ] = None
     batch_size: Annotated[Size, Option("Examples per optimizer step.")] = 16
     max_length: Annotated[
         Size | None,
@@ -94,7 +104,10 @@ class SupervisedOptions:
     ] = None
     select: Annotated[
         Literal["last", "dev"],
-        Option("Weights to keep: those of the last epoch, or of the epoch that is best on the dev split."),
+        Option(
+            "Weights to keep: those of the last epoch, or of the epoch that is best on the dev split.",
+            more="Of more than 20 epochs, about 20 are measured.",
+        ),
     ] = "last"
     metric: Annotated[
         str | None,
@@ -105,7 +118,7 @@ class SupervisedOptions:
             study=False,
         ),
     ] = None
-    warmup: Annotated[Share, Option("Share of the steps over which the learning rate rises.")] = 0.06
+    warmup: Annotated[Share, Option("Share of the steps over which the learning rate rises.")] = recipe.WARMUP
     weight_decay: Annotated[NonNegative, Option("AdamW weight decay, except of biases and norms.")] = 0.01
     max_gradient_norm: MaxGradientNorm = 1.0
     precision: Precision = "auto"
@@ -175,7 +188,7 @@ class FinetuneOptions(SupervisedOptions, EmbeddingOptions, ReadingOptions):
         Size | None,
         Option(
             "Passes over the train split of the first task.",
-            default="as many as on the task",
+            default="by the same rule as on the task",
             study=False,
         ),
     ] = None
@@ -183,6 +196,14 @@ class FinetuneOptions(SupervisedOptions, EmbeddingOptions, ReadingOptions):
         Positive | None,
         Option("Peak learning rate on the first task.", default="the same as on the task", study=False),
     ] = None
+    tune: Annotated[
+        bool,
+        Option(
+            "Choose the learning rate on dev among three around the default.",
+            more="Each is tried once, with a seed that is not used afterwards.",
+            study=False,
+        ),
+    ] = False
     freeze: FreezeForTask = ()
     report_to: ReportTo = None
 
@@ -192,6 +213,8 @@ class FinetuneOptions(SupervisedOptions, EmbeddingOptions, ReadingOptions):
         for name in ("first_epochs", "first_learning_rate"):
             if self.first is None and getattr(self, name) is not None:
                 raise ValueError(f"'{name}' needs a first task: give it as 'first', or remove '{name}'")
+        if self.tune and self.learning_rate is not None:
+            raise ValueError("'tune' chooses the learning rate: remove 'learning_rate', or 'tune'")
         return self
 
 

@@ -117,9 +117,8 @@ LENGTH = Option(
 )
 MaxLength = Annotated[Length, LENGTH]
 LENGTH_OF_CAUSAL = f"{CAUSAL.max_length:,} for causal models, or all positions of a model with fewer"
-LearningRate = Annotated[
-    Positive, Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero.")
-]
+PEAK_RATE = Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero.")
+LearningRate = Annotated[Positive, PEAK_RATE]
 BatchSize = Annotated[
     int | str,
     number_or_auto(MAX_SIZE),

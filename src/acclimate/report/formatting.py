@@ -15,6 +15,7 @@ from acclimate.rows import (
     DistillationRow,
     DriftRow,
     Interval,
+    Learning,
     LossRow,
     MetricSummary,
     TaskScores,
@@ -253,3 +254,20 @@ def verdict_entry(interval: Interval) -> Entry:
 def minutes_entry(value: float | None) -> Entry:
     """Format minutes."""
     return DASH if value is None else Entry(plain(value, 1 if value >= 1 else 2), value)
+
+
+def describe_learning(learning: Learning, metric: str, where: str = "") -> str:
+    """Return why the base model has not learned a task.
+
+    Args:
+        learning: How its fine-tuning went.
+        metric: The metric of the task.
+        where: The task, as " on intent".
+    """
+    if learning.probe is not None and learning.is_below_probe:
+        after, before = (f"{100 * value:.1f}" for value in (learning.probe.after, learning.probe.before))
+        return (
+            f"fine-tuning of the base model scores {after} {metric_name(metric)}{where}, less than a linear model of "
+            f"its frozen states ({before}; difference {interval_text(learning.probe, 100)})"
+        )
+    return f"the training loss{where} still fell steeply at the end in {learning.falling} of {learning.seeds} runs"

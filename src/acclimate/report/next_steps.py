@@ -10,6 +10,7 @@ from typing import Any
 
 from acclimate.options import FinetuneOptions, defaults
 from acclimate.options.reading import reading_names
+from acclimate.options.recipe import default_epochs
 from acclimate.options.training import BUDGETS
 from acclimate.report.formatting import joined
 from acclimate.results import StudyResults
@@ -115,13 +116,7 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
     for row, entry in compared:
         by_verdict.setdefault(entry.verdict, []).append((row, entry))
     if NOT_LEARNED in by_verdict:
-        epochs = study.setting("finetune", "epochs", defaults(FinetuneOptions)["epochs"])
-        yield Step(
-            "Fine-tuning has to work before adaptation can be compared. Train longer, or let a search on dev choose "
-            "the settings:",
-            (study.again(f"finetune.epochs={4 * epochs}"),),
-            "study",
-        )
+        yield _learn(study, [row for row, _ in by_verdict[NOT_LEARNED]])
     if WITHHELD in by_verdict:
         seeds = max((len(row.seeds) for row, _ in by_verdict[WITHHELD]), default=1)
         change = "adapt_seeds=3" if seeds > 1 else "seeds=3"
@@ -140,6 +135,25 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
         )
     if not compared and results.losses:
         yield from _losses_only(results, study)
+
+
+def _learn(study: _Study, rows: Sequence[ScoreRow]) -> Step:
+    """Train enough: at least the default steps, or more than before, at a learning rate that a search chooses."""
+    batch = study.setting("finetune", "batch_size", defaults(FinetuneOptions)["batch_size"])
+    usual = default_epochs(min((row.train_size or 1 for row in rows), default=1), batch)
+    given = study.setting("finetune", "epochs", None)
+    epochs = 2 * usual if given is None else max(4 * given, usual)
+    changes = [f"finetune.epochs={epochs}"]
+    if not study.results.config.get("search"):
+        changes += ["search=true"]
+        if study.setting("finetune", "learning_rate", None) is not None:
+            changes += ["finetune.learning_rate=null"]
+    return Step(
+        "Fine-tuning has to work before adaptation can be compared. Train longer, at a learning rate that a search on "
+        "dev chooses:",
+        (study.again(*changes),),
+        "study",
+    )
 
 
 def _use(study: _Study, row: ScoreRow) -> Step:

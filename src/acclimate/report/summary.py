@@ -8,6 +8,7 @@ from typing import Any
 
 from acclimate.report.caveats import caveats, collapsed_models
 from acclimate.report.formatting import (
+    describe_learning,
     interval_text,
     joined,
     loss_name,
@@ -240,11 +241,11 @@ def _missing_verdicts(results: StudyResults, compared: list[ScoreRow]) -> list[s
     if missed := [row for row in compared if _comparison(row).verdict == NOT_LEARNED]:
         methods = joined(list(dict.fromkeys(row.method for row in missed)))
         places = joined(list(dict.fromkeys(row_place(results, row) for row in missed)))
-        start = f"Whether {methods} helped on {places} cannot be answered: no model"
-        start = start if len(missed) < len(compared) else f"On {places}, no model"
+        why = joined(list(dict.fromkeys(_why_not_learned(results, row) for row in missed)))
+        start = f"Whether {methods} helped on {places} cannot be answered: {why}"
+        start = start if len(missed) < len(compared) else f"On {places}, {why}"
         found.append(
-            f"{start} beats guessing and the most frequent answer. Train longer, with another learning rate or "
-            "with more examples; 'search' tunes this on dev."
+            f"{start}. Train longer, with another learning rate or with more examples; 'search' tunes this on dev."
         )
     entries: list[Any] = [*(row.comparison for row in compared), *(row.difference for row in results.losses)]
     if any(entry and entry.verdict == WITHHELD for entry in entries):
@@ -260,6 +261,17 @@ def _missing_verdicts(results: StudyResults, compared: list[ScoreRow]) -> list[s
             f"between trainings. {remedy}"
         )
     return found
+
+
+def _why_not_learned(results: StudyResults, row: ScoreRow) -> str:
+    """Return why the models of a task have not learned it."""
+    place = (row.model, row.domain, row.task)
+    bases = [one for one in results.scores if one.learning and (one.model, one.domain, one.task) == place]
+    for base in bases:
+        if base.learning and not base.learning.has_learned:
+            where = f" on {row_place(results, row)}" if len({one.task for one in results.scores}) > 1 else ""
+            return describe_learning(base.learning, base.metric, where)
+    return "no model beats guessing and the most frequent answer"
 
 
 def _describe_method(rows: Sequence[TaskScores], places: int) -> str:

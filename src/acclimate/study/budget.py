@@ -23,6 +23,7 @@ from acclimate.study.executor import Executor, JobStore
 from acclimate.study.graph import plan, read_study
 from acclimate.study.jobs.adapt import AdaptJob
 from acclimate.study.jobs.base import Checkpoint, Job, Model, RunContext, Timed
+from acclimate.study.search import final_graph, run_search
 from acclimate.study.settings import UNADAPTED
 
 PILOT_SECONDS = 15.0
@@ -148,7 +149,8 @@ def fit_budget(
 ) -> tuple[int | None, str]:
     """Return the tokens per adaptation with which a study takes about ``minutes``.
 
-    The base model is measured and fine-tuned with one seed, as the study does anyway; the results are kept in ``out``.
+    The base model is measured and fine-tuned with one seed, as the study does anyway, and settings are searched; the
+    results are kept in ``out``.
     Each method then adapts each model for :data:`PILOT_SECONDS`. What is left of the time after all fine-tunings and
     measurements is divided among the adaptations.
 
@@ -171,9 +173,11 @@ def fit_budget(
     store, context = JobStore(out), RunContext(backend, out, progress)
     first = change_values(study, {"seeds": 1, "methods": [UNADAPTED]})
     executor = Executor(store, context, None, False)
-    executor.execute(plan(prepare(read_study(StudyConfig.of(first), backend), progress=progress)[0]))
-    executor.check_failures(())
-    graph = plan(prepare(read_study(StudyConfig.of(study), backend))[0])
+    inputs = prepare(read_study(StudyConfig.of(study), backend), progress=progress)[0]
+    search = run_search(inputs, executor.execute)
+    executor.execute(plan(prepare(read_study(StudyConfig.of(first), backend))[0], search.choices or None))
+    executor.check_failures(search.ignored)
+    graph = final_graph(inputs, search)
     adaptations: dict[tuple[str | None, ...], list[AdaptJob]] = {}
     others: list[Job] = []
     for job in graph.jobs.values():

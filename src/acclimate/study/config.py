@@ -198,7 +198,7 @@ class StudyConfig(Strict):
     finetune: FinetuneSettings = FinetuneSettings()
     seeds: Seeds = [0, 1, 2, 3, 4]
     evaluate: EvaluateSettings = EvaluateSettings()
-    search: SearchSettings | None = None
+    search: Annotated[SearchSettings | None, BeforeValidator(lambda v: None if v is False else v)] = None
     baseline: str = "none"
     capabilities: dict[Label, Annotated[list[str], BeforeValidator(as_list), Field(min_length=1)]] | None = None
     sections: dict[str, list[Any]] = Field(default_factory=dict)

@@ -91,6 +91,7 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
         "general": texts["general"],
         "adapt": {} if options.tokens is None else {"tokens": options.tokens},
         "seeds": options.seeds or 5,
+        "search": options.tune and bool(tasks),
         "evaluate": {"advice": True} if options.advice else {},
     }
     study["domains"] = [{key: value for key, value in study["domains"][0].items() if value}]

@@ -149,6 +149,26 @@ class StudyInputs:
         """Return the text of a domain that a method, given by its label, adapts to."""
         return self.selected.get((domain, method), self.corpora[domain])
 
+    def has_default_rate(self, domain: str, task: TaskSpec) -> bool:
+        """Return whether fine-tuning on a task trains with the learning rate that follows from the width."""
+        from acclimate.tasks.kinds import find_task_kind
+
+        given, found = self.config.finetune_settings(task), self.tasks[domain, task.name]
+        is_set = given.get("learning_rate") is not None or given.get("epochs") == 0
+        return not is_set and not find_task_kind(found.task).own_training
+
+    def is_tuned(self, domain: str, task: TaskSpec) -> bool:
+        """Return whether the default search of the learning rate applies to a task."""
+        wanted = self.config.search is not None and self.config.search.tune
+        return wanted and bool(self.tasks[domain, task.name].visible.dev) and self.has_default_rate(domain, task)
+
+    @property
+    def searched_tasks(self) -> list[tuple[DomainSpec, TaskSpec]]:
+        """Each task on which settings are searched, with its domain."""
+        listed = self.config.searched_tasks
+        places = [(domain, task) for domain in self.config.domains for task in domain.tasks]
+        return [one for one in places if one in listed or self.is_tuned(one[0].name, one[1])]
+
     @cached_property
     def trial(self) -> StudyInputs:
         """The inputs for a search: in tasks with searched settings the dev split replaces the test split.
@@ -161,7 +181,7 @@ class StudyInputs:
         from acclimate.tasks.splits import replace_test_with_dev
 
         tasks = dict(self.tasks)
-        for domain, task in self.config.searched_tasks:
+        for domain, task in self.searched_tasks:
             place = (domain.name, task.name)
             tasks[place] = replace(tasks[place], task=replace_test_with_dev(tasks[place].task))
         config, seeds = self.config, getattr(self.config.search, "seeds", self.config.seeds)

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, warn_once
+from acclimate.options.recipe import rates_to_try
 from acclimate.rows import SearchRow, TrialRow
 from acclimate.study.config import DomainSpec, MethodSpec, TaskSpec
 from acclimate.study.graph import Choice, Choices, SearchPlace, narrow, plan, plan_models
@@ -21,6 +22,7 @@ from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import Job, JobGraph, Outcome, Place, kinds
 from acclimate.study.method_inputs import check_not_shared, read_method
 from acclimate.study.sections import SearchSettings, combinations, count_combinations
+from acclimate.study.settings import UNADAPTED
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +147,10 @@ def check_search(inputs: StudyInputs) -> None:
         return
     if not any(domain.tasks for domain in config.domains):
         raise UserError("study: there is no task to search settings on; give a domain 'tasks', or remove 'search'.")
-    for domain, task in config.searched_tasks:
+    for domain, task, _ in tasks_with_metric(inputs):
+        if search.tune and inputs.has_default_rate(domain.name, task) and not inputs.is_tuned(domain.name, task):
+            warn_once(f"The learning rate of '{task.name}' is not searched: the task has no dev split to choose by.")
+    for domain, task in inputs.searched_tasks:
         metric = inputs.tasks[domain.name, task.name].metric
         trial = inputs.trial.tasks[domain.name, task.name].task  # raises if there is no dev split
         if metric not in trial.scoring(negative=task.negative).metrics:
@@ -153,10 +158,10 @@ def check_search(inputs: StudyInputs) -> None:
                 f"study: the metric of '{task.name}' is {metric}, which its dev split does not have, so settings "
                 "cannot be searched on it; add documents to the dev rows, or choose another metric."
             )
-    if search.per == "task" and (search.adapt or any(method.search for method in config.methods)):
+    if search.per != "method" and (search.adapt or any(method.search for method in config.methods)):
         raise UserError(
-            "study: with 'search.per: task' all methods share the same settings, so only those of fine-tuning can be "
-            "searched; search settings of adaptation and of methods with 'per: method'."
+            f"study: with 'search.per: {search.per}' all methods share the same settings, so only those of "
+            "fine-tuning can be searched; search settings of adaptation and of methods with 'per: method'."
         )
     given = [*search.adapt, *(name for method in config.methods if method.search for name in method.search.adapt)]
     check_not_shared(given, "search.adapt")
@@ -187,16 +192,25 @@ def tasks_with_metric(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpe
 
 
 def _search_methods(stage: SearchStage, inputs: StudyInputs, choices: Choices) -> None:
+    from acclimate.tasks.kinds import find_width
+
     config, settings = inputs.config, search_settings(inputs)
-    groups: list[list[MethodSpec]] = (
-        [config.methods] if settings.per == "task" else [[method] for method in config.methods]
-    )
+    groups: list[tuple[list[MethodSpec], list[str]]] = [([method], [method.label]) for method in config.methods]
+    if settings.per == "task":
+        groups = [(config.methods, [method.label for method in config.methods])]
+    elif settings.per == "base":
+        base = next((one for one in config.methods if one.name == UNADAPTED), MethodSpec(name=UNADAPTED))
+        groups = [([base], config.row_labels)]
     for model in config.models:
         for domain, task, metric in tasks_with_metric(inputs):
-            for group in groups:
-                if not (lists := config.search_lists(task, group)):
+            for group, labels in groups:
+                lists = config.search_lists(task, group)
+                if inputs.is_tuned(domain.name, task):
+                    rates = rates_to_try(find_width(inputs.checkpoints[model.name].path))
+                    lists.setdefault(("finetune", "learning_rate"), rates)
+                if not lists:
                     continue
-                places = [(model.name, domain.name, task.name, method.label) for method in group]
+                places = [(model.name, domain.name, task.name, label) for label in labels]
                 search = Search("method", places, metric, settings.tolerance, count_combinations(lists))
                 for choice in choices_to_try(inputs, lists):
                     part = plan_models(narrow(inputs, model, domain, task, group, choice))

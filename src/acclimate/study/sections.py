@@ -43,6 +43,8 @@ def _check_distinct(seeds: list[int]) -> list[int]:
 class SearchSettings(Strict):
     """How settings are chosen on the dev splits, and which values are tried.
 
+    ``true`` stands for ``{tune: true, per: base, seeds: 1}``: the learning rate is chosen with the base model.
+
     Attributes:
         seeds: Seeds of fine-tuning per combination, none of which is scored: a list, or a number of them; by default
             as many as the study has.
@@ -51,11 +53,14 @@ class SearchSettings(Strict):
         biased: Whether to also fine-tune the baseline with the settings that were chosen for each other row. That
             comparison favors the others; beside the fair one it shows how much of a difference the search makes.
         seed: Random seed of that sample.
+        tune: Whether three learning rates of fine-tuning are tried, around the default for the width of the model, on
+            each task with a dev split for which the study sets none. Models of retrieval keep their rate.
         per: ``"method"``, the default, chooses the best settings for each method, since settings that suit one method
             could be unfair to another. ``"task"`` chooses the fine-tuning settings with the best mean score over all
-            methods of a model on a task. In both cases all methods, the baseline included, try the same combinations
-            of fine-tuning settings. Settings of adaptation and method parameters exist only for some methods; the
-            results give the number of combinations of each row.
+            methods of a model on a task, ``"base"`` those with the best score of the base model. With the first two
+            all methods, the baseline included, try the same combinations of fine-tuning settings. Settings of
+            adaptation and method parameters exist only for some methods; the results give the number of combinations
+            of each row.
         tolerance: Of the combinations that score at most this much below the best, the one with the lowest expected
             calibration error is chosen. With 0, calibration only breaks ties.
         teacher_tolerance: The same for settings of a teacher. The DoKTra paper chooses the strength of its penalty
@@ -71,7 +76,8 @@ class SearchSettings(Strict):
     ] = None
     combinations: Literal["all", "one-factor"] | Count = "all"
     seed: SeedNumber = 0
-    per: Literal["method", "task"] = "method"
+    tune: bool = False
+    per: Literal["method", "task", "base"] = "method"
     biased: bool = False
     tolerance: NonNegative = 0.0
     teacher_tolerance: NonNegative = 0.01
@@ -79,10 +85,15 @@ class SearchSettings(Strict):
     adapt: Lists = Field(default_factory=dict)
     distill: DistillLists = Field(default_factory=dict)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return {"tune": True, "per": "base", "seeds": 1} if value is True else value
+
     @model_validator(mode="after")
     def _separate(self) -> SearchSettings:
         if self.biased and self.per != "method":
-            raise ValueError("biased: all methods share their settings with 'per: task'; remove one of the two")
+            raise ValueError(f"biased: all methods share their settings with 'per: {self.per}'; remove one of the two")
         return self
 
     def reserve_seeds(self, scored: set[int], count: int) -> None:

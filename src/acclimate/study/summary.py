@@ -227,6 +227,7 @@ class TaskResult(Record):
     steps: int | None = None
     epoch: int | None = None
     train_loss: float | None = None
+    losses: list[float] | None = optional()
     precision: str | None = optional()
     kind: str = "single_label"
     scoring: dict[str, Any] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +13,26 @@ from transformers import set_seed
 from acclimate.device import choose_precision, default_device
 from acclimate.errors import UserError
 from acclimate.evaluation.embeddings import SentencePairs, SimilarityChange, similarity_warning
+from acclimate.evaluation.learning import still_falls
 from acclimate.files import RECORD_FILE, check_replaceable, check_writable, follow_link
 from acclimate.locks import with_output_lock
-from acclimate.options import FinetuneOptions, recorded, verb
+from acclimate.options import FinetuneOptions, recorded, values, verb
+from acclimate.options.numbers import MAX_SEED
+from acclimate.options.reading import DEFAULT_READING
+from acclimate.options.recipe import default_epochs, rates_to_try
 from acclimate.progress import print_message
-from acclimate.tasks.kinds import LabelledTask, Learner, ResolvedOptions, find_task_kind, open_task, resolve_options
+from acclimate.tasks.kinds import (
+    LabelledTask,
+    Learner,
+    ResolvedOptions,
+    find_task_kind,
+    find_width,
+    learns_pairs,
+    open_task,
+    resolve_options,
+)
 from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, run_identity
+from acclimate.tasks.splits import replace_test_with_dev
 from acclimate.tasks.trainer import train
 from acclimate.tasks.training_cache import load_or_train
 from acclimate.training.callbacks import check_trackers, tensorboard_folder
@@ -25,6 +40,8 @@ from acclimate.training.distributed import join_process_group
 from acclimate.training.heldout import open_pairs
 from acclimate.training.result import warn_of_explosion
 from acclimate.updates import freeze
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,10 +71,10 @@ def plan_first_stage(task: LabelledTask, resolved: ResolvedOptions, given: Finet
         raise UserError("'freeze' does not apply with 'first'; fine-tune on one task, then on the other.")
     if find_task_kind(task).own_training or given.contrastive:
         raise UserError(f"'first' does not apply to the task '{task.name}'; fine-tune on one task, then on the other.")
-    epochs, rate = given.first_epochs, given.first_learning_rate
+    epochs, rate = given.first_epochs or given.epochs, given.first_learning_rate
     own = replace(
         resolved,
-        epochs=resolved.epochs if epochs is None else epochs,
+        epochs=default_epochs(len(first.train), resolved.batch_size) if epochs is None else epochs,
         learning_rate=resolved.learning_rate if rate is None else rate,
         select="last",
     )
@@ -85,7 +102,7 @@ def check_first_task(first: LabelledTask, task: LabelledTask) -> None:
 
 OF_EMBEDDINGS = ("similarity", "hard_negatives", "adapter")
 """Options that apply only to kinds of tasks whose models have embeddings of sentences."""
-IN_IDENTITY = ("model", "task", "first", "first_epochs", "first_learning_rate", "contrastive", *OF_EMBEDDINGS)
+IN_IDENTITY = ("model", "task", "first", "first_epochs", "first_learning_rate", "contrastive", "tune", *OF_EMBEDDINGS)
 """Options that the identity of a run contains under other names, or as hashes."""
 
 
@@ -103,6 +120,45 @@ def _open_similarity(options: FinetuneOptions, task: LabelledTask) -> SentencePa
     return open_pairs(options.similarity)
 
 
+def choose_rate(options: FinetuneOptions, task: LabelledTask, metric: str) -> float:
+    """Return the learning rate that is best on dev: one of three, each tried with a seed that is not used afterwards.
+
+    Args:
+        options: The options of ``finetune``.
+        task: The loaded task.
+        metric: The metric to choose by.
+
+    Raises:
+        UserError: If the task has no dev split, or trains embeddings, whose learning rate does not follow from the
+            width.
+    """
+    if not task.dev:
+        raise UserError(f"'tune' needs a dev split, and '{task.name}' has none; give a learning_rate instead.")
+    if learns_pairs(task, options) or options.epochs == 0:
+        raise UserError(f"'tune' does not apply to '{task.name}': its head is not trained by fine-tuning. Remove it.")
+    found = dict[float, float]()
+    own = {"task": replace_test_with_dev(task), "seed": MAX_SEED if options.seed < MAX_SEED else 0}
+    own |= {"tune": False, "select": "last", "out": None, "report_to": None, **values(DEFAULT_READING)}
+    for rate in rates_to_try(find_width(options.model)):
+        result: FinetuneResult = _finetune(replace(options, **own, learning_rate=rate))
+        found[rate] = float(result.metrics[metric])
+        print_message(f"Learning rate {rate:g}: {metric} {found[rate]:.4f} on dev", enabled=options.progress)
+    return max(found, key=found.__getitem__)
+
+
+def warn_of_unfinished(losses: Sequence[float], epochs: int) -> str:
+    """Warn that the loss of a training still fell steeply at its end; return the warning, or an empty text."""
+    if not still_falls(losses):
+        return ""
+    message = (
+        f"The training loss still fell steeply at the end (from {losses[0]:.3g} to {losses[-1]:.3g}): the model has "
+        f"not learned what the train rows can teach. Train longer, such as --epochs {4 * epochs}, or leave the epochs "
+        "and the learning rate to the defaults."
+    )
+    log.warning(message)
+    return message
+
+
 @with_output_lock
 def _finetune(options: FinetuneOptions) -> FinetuneResult:
     """Fine-tune a model on a task and evaluate it on the test split.
@@ -115,8 +171,9 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     first gold answer (cross-entropy over the tokens of a window) and returns five answers per question; a long passage
     is read in windows (see :class:`acclimate.tasks.qa.windows.WindowConfig`).
 
-    The default learning rate and warm-up are usual for models of the size of BERT; the DGA paper uses 1e-5, and its
-    released code no warm-up.
+    By default a model learns long enough to be compared: at least 300 steps, however few rows there are, at a learning
+    rate that follows from its width (:mod:`acclimate.options.recipe`). The DGA paper uses 1e-5, and its released code
+    no warm-up.
 
     TAPTER uses batches of 128, a learning rate of 5e-5 and 5 epochs on SQuAD. For BioASQ (after Wiese et al., 2017) it
     trains for 2 epochs on SQuAD and then for 10 epochs on BioASQ: ``finetune(model, "bioasq", first="squad",
@@ -137,7 +194,7 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     group = join_process_group()
     data = open_task(options.task, options)
     kind = find_task_kind(data)
-    resolved, scoring = resolve_options(options, data)
+    resolved, scoring = resolve_options(options, data, options.model)
     resolved = replace(resolved, progress=resolved.progress and group.first)
     before = plan_first_stage(data, resolved, options)
     if before and group.size > 1:
@@ -155,6 +212,7 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
         "similarity": pairs and pairs.fingerprint(),
         **{name: getattr(options, name) for name in OF_EMBEDDINGS[1:]},
         "contrastive": options.contrastive or None,
+        "tune": options.tune or None,
     }
     used |= {name: value for name, value in given.items() if value is not None}
     if not used["freeze"]:  # results of earlier versions stay valid
@@ -177,6 +235,9 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     if before:
         load_or_train(learner, learner.rows(before.task.train), before.options, chosen)
         set_seed(seed)  # the same state whether the first stage was trained or found in the cache
+    if options.tune:
+        resolved = replace(resolved, learning_rate=choose_rate(options, data, resolved.metric))
+        used["learning_rate"] = resolved.learning_rate
     run.open_work()
 
     def score() -> float:
@@ -211,8 +272,14 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     )
     change = fields["metrics"].get("similarity")
     dropped = similarity_warning([SimilarityChange.from_dict(change)]) if change else ""
-    warning = " ".join(filter(None, (warn_of_explosion(trained.log, resolved.learning_rate), dropped)))
-    result = FinetuneResult(**fields, first=before.task.name if before else None, warning=warning)
+    unfinished = warn_of_unfinished(fields["losses"], resolved.epochs)
+    warning = " ".join(filter(None, (warn_of_explosion(trained.log, resolved.learning_rate), unfinished, dropped)))
+    result = FinetuneResult(
+        **fields,
+        learning_rate=resolved.learning_rate,
+        first=before.task.name if before else None,
+        warning=warning,
+    )
     used["first"] = result.first
     run.write(learner, trained, result, verb="finetune", models={"model": options.model}, task=data, options=used)
     return result

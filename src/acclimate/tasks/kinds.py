@@ -8,13 +8,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from acclimate.device import Precision
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.scoring import Scoring
-from acclimate.options import Option, SupervisedOptions, options, values
+from acclimate.models.checkpoints import load_config
+from acclimate.options import Option, SupervisedOptions, options, recipe, values
 from acclimate.options.memory import LowRankName
 from acclimate.options.numbers import Count
 from acclimate.tasks.readers import SPLITS
@@ -193,17 +195,41 @@ class ResolvedOptions(SupervisedOptions):
     """The options that trainer and learners read: those of a command, with the defaults of the task filled in."""
 
     _: KW_ONLY
+    epochs: Annotated[int, Option("Passes over the train split.")]
+    learning_rate: Annotated[float, Option("Peak learning rate.")]
     max_length: Annotated[Count, Option("Maximum tokens per example, or per window of a passage.")]
     metric: Annotated[str, Option("Metric that selects the best epoch on the dev split.")]
     negative: Annotated[tuple[str, ...], Option("Labels that mean 'none of these'.")] = ()
 
 
-def resolve_options(given: SupervisedOptions, task: Any) -> tuple[ResolvedOptions, Scoring]:
-    """Fill in the defaults of a task, and check the options against it.
+def learns_pairs(task: Any, given: Any) -> bool:
+    """Return whether a training with these options learns embeddings from pairs of texts."""
+    return find_task_kind(task).own_training or bool(getattr(given, "contrastive", False))
+
+
+def find_width(model: str | Path | None) -> int | None:
+    """Return the width of the hidden states of a model; None if its configuration does not say it."""
+    if model is None:
+        return None
+    width = getattr(load_config(model).get_text_config(), "hidden_size", None)
+    return width if isinstance(width, int) else None
+
+
+def count_train_rows(task: Any, few_shot: int | None) -> int:
+    """Return the number of train rows of a task, or about how many are drawn of them."""
+    rows = len(task.train)
+    return rows if few_shot is None else min(rows, few_shot * max(1, len(getattr(task, "labels", ()) or ())))
+
+
+def resolve_options(
+    given: SupervisedOptions, task: Any, model: str | Path | None = None
+) -> tuple[ResolvedOptions, Scoring]:
+    """Fill in the defaults of a task and a model, and check the options against the task.
 
     Args:
         given: The options of ``finetune`` or ``distill``.
         task: The task (:class:`acclimate.tasks.LabelledTask`).
+        model: The model, whose width the learning rate depends on; None if nothing is trained.
 
     Returns:
         The options, and how predictions on the test split are scored.
@@ -213,8 +239,15 @@ def resolve_options(given: SupervisedOptions, task: Any) -> tuple[ResolvedOption
     """
     negative = tuple(given.negative or ())
     scoring = task.scoring(negative=negative)
+    contrastive = learns_pairs(task, given)
+    rows = count_train_rows(task, given.few_shot)
+    usual = {
+        "epochs": recipe.default_epochs(rows, given.batch_size, contrastive=contrastive),
+        "learning_rate": recipe.default_rate(find_width(model), contrastive=contrastive),
+    }
     resolved = ResolvedOptions(
         **values(given, SupervisedOptions)
+        | {name: value for name, value in usual.items() if getattr(given, name) is None}
         | {
             "max_length": task.default_length if given.max_length is None else given.max_length,
             "metric": scoring.metrics[0] if given.metric is None else given.metric,
@@ -227,7 +260,7 @@ def resolve_options(given: SupervisedOptions, task: Any) -> tuple[ResolvedOption
     if resolved.metric not in metrics:
         raise unknown_name_error("metric", resolved.metric, metrics)
     kind = find_task_kind(task)
-    if not (given.epochs or kind.own_training or kind.zero_shot or getattr(given, "contrastive", False)):
+    if not (resolved.epochs or contrastive or kind.zero_shot):
         raise UserError(f"'epochs' must be at least 1 for the task '{task.name}', whose head needs training.")
     if given.confidence_penalty and not task.labels:
         raise UserError(f"'confidence_penalty' does not apply to the task '{task.name}', which has no classes.")

@@ -22,6 +22,7 @@ from acclimate.cards import write_task_model_card
 from acclimate.device import Precision, default_device
 from acclimate.display import Reported, data_frame
 from acclimate.errors import UserError, postpone_stop
+from acclimate.evaluation.learning import bin_losses
 from acclimate.evaluation.scoring import Collapse, Scoring, make_scoring
 from acclimate.files import (
     RECORD_FILE,
@@ -78,6 +79,10 @@ class FinetuneResult(Reported):
     train_loss: float
     """Mean over all steps, in nats."""
     precision: str
+    losses: list[float] = field(default_factory=list)
+    """Mean losses of equal parts of the training, in their order, in nats."""
+    learning_rate: float | None = None
+    """The peak learning rate."""
     kind: str = "single_label"
     """Name of the scoring: a key of :data:`acclimate.evaluation.scoring.SCORINGS`."""
     scoring: dict[str, Any] = field(default_factory=dict)
@@ -294,6 +299,7 @@ def evaluate_splits(
         "steps": trained.steps,
         "epoch": trained.epoch,
         "train_loss": trained.loss,
+        "losses": bin_losses(trained.log),
         "precision": precision,
         "kind": scoring.kind,
         "scoring": scoring.details(),

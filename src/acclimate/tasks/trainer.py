@@ -24,6 +24,7 @@ from acclimate.models.batching import machine_memory
 from acclimate.models.compiling import compiled_layers
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.objectives.distillation import confidence_penalty
+from acclimate.options.recipe import MEASURED_EPOCHS
 from acclimate.tasks.head_model import HeadModel
 from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.training.batches import describe_text
@@ -106,7 +107,7 @@ def train(
         precision: The resolved precision.
         work: Folder for checkpoints, from which a killed training resumes; None for no checkpoints.
         title: Title of the progress bar.
-        score: Function that scores the model after each epoch; higher is better, and tuples are compared entry by
+        score: Function that scores the model after an epoch; higher is better, and tuples are compared entry by
             entry. The weights of the best epoch are kept, or of the earliest of equally good ones. With None, those of
             the last epoch are kept.
         hooks: How the training differs from plain fine-tuning.
@@ -124,7 +125,7 @@ def train(
     check_known(np.concatenate([row["input_ids"] for row in rows[:CHECKED_ROWS]]), head.tokenizer)
     data = TaskSteps(rows, head, options.batch_size, options.epochs, options.seed, group)
     hooks = hooks or TrainingHooks(supervised_loss(head, options.confidence_penalty))
-    best = BestWeightsCallback(head.model, score) if score else None
+    best = BestWeightsCallback(head.model, score, options.epochs) if score else None
     callbacks = [*hooks.callbacks, *([lambda _: best] if best else [])]
     compiled = [head.model] if options.compile else []
     with skip_unread_tokens(head.model), compiled_layers(compiled, progress=options.progress):
@@ -272,18 +273,23 @@ BEST_SHARE = 0.1
 
 
 class BestWeightsCallback(ResumableCallback):
-    """Measures the model after each epoch and keeps a copy of the best weights in memory and in checkpoints."""
+    """Measures the model after each epoch and keeps a copy of the best weights in memory and in checkpoints.
+
+    Of more than :data:`MEASURED_EPOCHS` epochs, about so many are measured, the last among them.
+    """
 
     WEIGHTS_FILE, SCORE_FILE = "best.safetensors", "best.json"
 
-    def __init__(self, model: PreTrainedModel, score: Callable[[], Score]) -> None:
+    def __init__(self, model: PreTrainedModel, score: Callable[[], Score], epochs: int) -> None:
         """Start without weights."""
-        self._model, self._measure = model, score
+        self._model, self._measure, self._epochs = model, score, epochs
         self.epoch, self.weights = 0, dict[str, Tensor]()
         self.score: tuple[float, ...] = (-math.inf,)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         """Keep the weights if their score is higher than all before."""
+        if (self._epochs - round(state.epoch or 0)) % -(-self._epochs // MEASURED_EPOCHS):
+            return
         found = self._measure()
         score = found if isinstance(found, tuple) else (found,)
         if score > self.score:

@@ -26,9 +26,10 @@ from acclimate.study.in_memory import CompareCall, place_data
 from acclimate.study.jobs.base import RunContext
 from acclimate.study.workers import visible_gpus
 from acclimate.tournament.plan import BASE, FEWEST_DEV_ITEMS, Plan, afterwards, choose_entrants, make_plan
-from acclimate.tournament.race import Race, Run, claim_of, claim_stage, race_seeds, run_race
+from acclimate.tournament.race import Race, Run, claim_of, claim_stage, race_seeds, run_race, search_seed
 from acclimate.tournament.report import AutoResult, describe_plan
-from acclimate.tournament.stages import Scored, Stage, StageResult, Stages
+from acclimate.tournament.stages import Scored, Stage, StageResult, Stages, with_rates
+from acclimate.tournament.tuning import choose_rates
 
 STATE, RESULT, PAGE, MODEL = "tournament.json", "results.json", "report.html", "model"
 
@@ -197,6 +198,10 @@ def _auto(options: AutoOptions) -> AutoResult:
     if options.dry_run:
         return result
     print_message("\n".join(describe_plan(plan)), options.progress)
+    notes: list[str] = []
+    if plan.rates:
+        notes = choose_rates(plan, stages, state.run, options.seed)
+        state.start(max(0.0, state.spent() - plan.searching * state.parallel))
     if plan.races:
         race = run_race(
             plan,
@@ -210,7 +215,7 @@ def _auto(options: AutoOptions) -> AutoResult:
     else:
         race = Race([], plan.entrants[-1], None, None, plan.tokens, plan.prices, len(plan.entrants) - 1)
     result.metrics = stages.metrics
-    result.take(race.rows, race.winner, race.dev_gain, race.shrunken, race.entrants, race.notes)
+    result.take(race.rows, race.winner, race.dev_gain, race.shrunken, race.entrants, [*notes, *race.notes])
     scored: Scored | None = None
     if race.winner is not None:
         stage = state.decide(
@@ -241,7 +246,8 @@ def _auto(options: AutoOptions) -> AutoResult:
         result.claim_seeds = list(stage.seeds)
         scored = found.entrants[race.winner.label]
         stages.write_report(found)
-    holds = result.claim is not None and result.claim.holds
+    result.unlearned = stages.unlearned
+    holds = result.holds
     source = scored.folder if holds and scored is not None and scored.folder else find_folder(str(options.model))
     hand_back(source, out / MODEL)
     result.model = out / MODEL
@@ -249,7 +255,7 @@ def _auto(options: AutoOptions) -> AutoResult:
     if len(result.metrics) > 1 and lookup(str(method)).reads == "task":
         first = next(iter(result.metrics))
         result.notes.append(f"{result.winner} adapts to the text of each task; the model is that of '{first}'.")
-    result.seconds = plan.prices.timing + state.spent() / state.parallel
+    result.seconds = plan.prices.timing + plan.searching + state.spent() / state.parallel
     write_json(out / RESULT, result.to_dict())
     result.report(out / PAGE)
     return result
@@ -311,11 +317,14 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
     if strange := next((name for name in options.methods if name not in known), None):
         raise unknown_name_error("method of a tournament:", strange, known)
     races = dev_items >= FEWEST_DEV_ITEMS
+    rates = facts.rates if options.test or races else []
+    if rates:
+        stages.base = with_rates(stages.base, rates[1])  # so that what is timed is a trial
     stage = Stage(
         name="timing",
         entrants=entrants if races else entrants[:2],  # the plan leaves out the others
         tokens=1,
-        seeds=race_seeds(options.seed)[:1],
+        seeds=[search_seed(options.seed)],
         evaluate_on="tune" if races else "dev",
         monitored=True,
     )
@@ -330,8 +339,9 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
         most_tokens=options.tokens,
         parallel=parallel,
         extras=len(afterwards(timed[1], facts.instruct)),
+        searching=prices.scoring * max(0, len(rates) - 1),
     )
-    return replace(plan, notes=[*([f"Before training: {advice}"] if advice else []), *plan.notes])
+    return replace(plan, rates=rates, notes=[*([f"Before training: {advice}"] if advice else []), *plan.notes])
 
 
 def hand_back(source: Path, folder: Path) -> None:

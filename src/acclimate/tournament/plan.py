@@ -80,6 +80,7 @@ class Facts:
         minutes: The time for everything.
         instruct: The instruction-tuned model of the same base, for a chat vector; None for none.
         usable: Returns why a method cannot adapt the model; None if it can.
+        rates: What a search of the learning rate of fine-tuning tries, see :class:`Plan`.
     """
 
     kind: str
@@ -91,6 +92,7 @@ class Facts:
     minutes: float
     instruct: str | None = None
     usable: Callable[[str], str | None] = lambda name: None
+    rates: list[list[float | None]] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -238,6 +240,8 @@ class Plan(Record):
         budget: Seconds for both, of all processes together.
         extras: Entrants that are made of each survivor in the last rung.
         parallel: Jobs that run at the same time.
+        searching: Expected seconds of the search of the learning rate; 0 without one.
+        rates: Learning rates of fine-tuning that are tried, by trial and task; None where a task has its own.
         races: Whether there is a race.
         notes: What the user should know, in sentences.
     """
@@ -251,6 +255,8 @@ class Plan(Record):
     budget: float
     extras: int = 1
     parallel: int = 1
+    searching: float = 0.0
+    rates: list[list[float | None]] = field(default_factory=list)
     races: bool = True
     notes: list[str] = field(default_factory=list)
 
@@ -304,6 +310,7 @@ def make_plan(
     most_tokens: int | None = None,
     parallel: int = 1,
     extras: int = 1,
+    searching: float = 0.0,
 ) -> Plan:
     """Return the plan that makes the most of the time.
 
@@ -320,11 +327,12 @@ def make_plan(
         most_tokens: Maximum tokens per adaptation; None for one pass over the text.
         parallel: Jobs that run at the same time at the speed that was timed.
         extras: Entrants that are made of each survivor in the last rung.
+        searching: Seconds of the search of the learning rate.
 
     Raises:
         UserError: If the budget cannot fill two rungs and the claim; it says what would.
     """
-    budget = (60 * minutes * (1 - RESERVE) - prices.timing) * parallel
+    budget = (60 * minutes * (1 - RESERVE) - prices.timing - searching) * parallel
     most = float(most_tokens or max(corpus_tokens, ETA * FEWEST_TOKENS))
     own, left_out = list(entrants), list(skipped)
     races = dev_items >= FEWEST_DEV_ITEMS
@@ -344,7 +352,7 @@ def make_plan(
         if tokens >= enough:
             break
         if len(labels) == 1:
-            total = math.ceil((needed(fewest) / parallel + prices.timing) / 60 / (1 - RESERVE) + 1e-9)
+            total = math.ceil((needed(fewest) / parallel + prices.timing + searching) / 60 / (1 - RESERVE) + 1e-9)
             raise UserError(
                 f"{minutes:g} minutes are too short for {'two rungs and the claim' if races else 'the claim'}: with "
                 f"{labels[0]} alone, adaptations of {fewest:,.0f} tokens and {CLAIM_SEEDS} fresh seeds, this machine "
@@ -363,6 +371,7 @@ def make_plan(
         budget=budget,
         extras=extras,
         parallel=parallel,
+        searching=searching,
         races=races,
         notes=notes,
     )

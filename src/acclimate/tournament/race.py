@@ -84,6 +84,11 @@ def claim_seeds(seed: int, count: int) -> list[int]:
     return [(seed + RACE_SEEDS + number) % (MAX_SEED + 1) for number in range(count)]
 
 
+def search_seed(seed: int) -> int:
+    """Return the seed of the search of the learning rate, which neither the race nor the claim uses."""
+    return (seed + RACE_SEEDS + MOST_CLAIM_SEEDS) % (MAX_SEED + 1)
+
+
 def run_race(
     plan: Plan,
     run: Run,

@@ -73,6 +73,7 @@ class AutoResult(Reported, Record):
         limit: Largest accepted increase of the loss on general text.
         metrics: Primary metric by task.
         seconds: Duration, without interruptions.
+        unlearned: Why the base model has not learned its tasks, so that nothing can be claimed; empty if it has.
         notes: What happened, in sentences.
         folder: The output directory.
         model: Folder of the model that is handed back.
@@ -91,6 +92,7 @@ class AutoResult(Reported, Record):
     limit: float | None = optional()
     metrics: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    unlearned: str = ""
     notes: list[str] = field(default_factory=list)
     folder: Path | None = internal()
     model: Path | None = internal()
@@ -112,10 +114,12 @@ class AutoResult(Reported, Record):
     @property
     def holds(self) -> bool:
         """Whether an adapted model is handed back."""
-        return self.claim is not None and self.claim.holds
+        return self.claim is not None and self.claim.holds and not self.unlearned
 
     def verdict(self) -> str:
         """Return one sentence on what is handed back, and why."""
+        if self.unlearned:
+            return f"The base model is handed back: whether adaptation helps cannot be answered, as {self.unlearned}"
         if self.claim is None:
             within = "" if self.limit is None else " within the limit of forgetting"
             return f"The base model is handed back: no entrant was ahead of it in the race{within}."
@@ -258,6 +262,11 @@ def describe_plan(plan: Plan) -> list[str]:
             f"{rung.tokens:,} tokens (the base model and at most {rung.width} others)" for rung in plan.rungs
         )
         lines.append(f"Race, at most {plan.race_seconds / 60:.0f} minutes of work, {RACE_SEEDS} seeds each: {rungs}")
+    if plan.searching:
+        lines.append(
+            f"Learning rate of fine-tuning: chosen with the base model on the items that the race reads, about "
+            f"{plan.searching / 60:.0f} minutes"
+        )
     lines.append(
         f"Claim, at least {plan.claim_seconds / 60:.0f} minutes of work: {plan.tokens:,} tokens, {CLAIM_SEEDS} fresh "
         "seeds or more"

@@ -19,8 +19,10 @@ from acclimate.evaluation.statistics import PairedPredictions
 from acclimate.files import write_text
 from acclimate.model_kinds import kind_of_checkpoint
 from acclimate.models.checkpoints import load_config
+from acclimate.options.recipe import rates_to_try
 from acclimate.progress import print_message
 from acclimate.records import Record, fingerprint
+from acclimate.report.formatting import describe_learning, joined
 from acclimate.results import StudyResults
 from acclimate.rows import LossRow
 from acclimate.study.budget import time_adaptation
@@ -37,7 +39,9 @@ from acclimate.study.jobs.advice import Advice
 from acclimate.study.jobs.base import JobGraph, Outcome, RunContext, StudyView
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.lm_loss import LmLossJob, TextLoss
+from acclimate.study.learned import judge_base
 from acclimate.study.summary import TaskResult, scoring_of, summarize
+from acclimate.tasks.kinds import find_width
 from acclimate.tournament.confirming import count_reads
 from acclimate.tournament.plan import (
     BASE,
@@ -114,6 +118,7 @@ class StageResult:
         scoring: Mean seconds of one fine-tuning on every task.
         measuring: Mean seconds of measuring the losses of one model.
         advice: What a measurement says of the text before any training; empty without one.
+        unlearned: Why the base model has not learned a task, and what to do; empty if it has.
         summarize: Returns the results of the stage as those of a study; None in a simulation.
     """
 
@@ -122,6 +127,7 @@ class StageResult:
     scoring: float | None = None
     measuring: float | None = None
     advice: str = ""
+    unlearned: str = ""
     summarize: Callable[[], StudyResults] | None = None
 
 
@@ -152,11 +158,22 @@ def stage_study(base: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
         **({"merges": merges} if merges else {}),
         "domains": [{**domain, "tasks": tasks}],
         "leakage": "remove",
+        "search": False,
         "adapt": {**base.get("adapt", {}), "tokens": stage.tokens, **monitor},
         "seeds": list(stage.seeds),
         "adapt_seeds": list(stage.seeds),
         "evaluate": {**base.get("evaluate", {}), **measured, "masked_texts": 0},
     }
+
+
+def with_rates(base: Mapping[str, Any], rates: Sequence[float | None]) -> dict[str, Any]:
+    """Return a study with learning rates of fine-tuning, one per task; None for that of the study."""
+    (domain,) = base["domains"]
+    tasks = [task if isinstance(task, Mapping) else {"path": task} for task in domain.get("tasks", ())]
+    changed = [
+        task if rate is None else {**task, "learning_rate": rate} for task, rate in zip(tasks, rates, strict=True)
+    ]
+    return {**base, "domains": [{**domain, "tasks": changed}]}
 
 
 @dataclass
@@ -168,12 +185,14 @@ class Stages:
         call: Options of :func:`acclimate.compare` that say where jobs run.
         context: Context that jobs run in.
         metrics: Primary metric by task, once the inputs have been read.
+        unlearned: Why the base model had not learned a task in the last stage; empty if it had.
     """
 
     base: Mapping[str, Any]
     call: CompareCall
     context: RunContext
     metrics: dict[str, str] = field(default_factory=dict)
+    unlearned: str = ""
 
     def run(self, stage: Stage) -> StageResult:
         """Run a stage, or read its results where they are finished.
@@ -192,6 +211,7 @@ class Stages:
             graph = plan_jobs(inputs)
             outcomes = executor.execute(graph)
         made = _collect(stage, inputs, graph, outcomes, out, found)
+        self.unlearned = made.unlearned
         if stage.monitored:
             for job in graph.jobs.values():
                 if job.makes_model and not job.is_shared_base:
@@ -289,6 +309,7 @@ class Stages:
             minutes=minutes,
             instruct=instruct,
             usable=usable,
+            rates=_rates_to_try(inputs) if self.base.get("search") else [],
         ), sum(len(task.test) for task in tasks)
 
     def _plan_study(self, instruct: str | None) -> dict[str, Any]:
@@ -393,9 +414,32 @@ def _collect(
     scoring = [store.seconds(job) for job in graph.jobs.values() if isinstance(job, FinetuneJob)]
     measuring = [store.seconds(job) for job in graph.jobs.values() if isinstance(job, LmLossJob)]
     made.scoring = float(np.mean(scoring)) * len(metrics)
+    made.unlearned = _describe_unlearned(view)
     made.advice = next((result.says for _, result in view.find(Advice)), "")
     made.measuring = float(np.mean(measuring)) * (1 + (inputs.general is not None))
     return made
+
+
+def _rates_to_try(inputs: StudyInputs) -> list[list[float | None]]:
+    """Return what a search of the learning rate tries: of each trial the rates by task, None for those not searched.
+
+    The second trial is the default; there are no trials if no task has the default rate.
+    """
+    (model,), (domain,) = inputs.config.models, inputs.config.domains
+    rates = rates_to_try(find_width(model.path))
+    tuned = [inputs.has_default_rate(domain.name, task) for task in domain.tasks]
+    return [[rate if own else None for own in tuned] for rate in rates] if any(tuned) else []
+
+
+def _describe_unlearned(view: StudyView) -> str:
+    """Return which tasks the base model has not learned, and what to do."""
+    found = {place: learning for place, learning in judge_base(view).items() if not learning.has_learned}
+    if not found:
+        return ""
+    metrics = {name: one.metric for (_, name), one in view.inputs.tasks.items()}
+    why = joined([describe_learning(one, metrics[str(task)], f" on {task}") for (_, _, task, _), one in found.items()])
+    epochs = max(job.epochs for job in view.graph.jobs.values() if isinstance(job, FinetuneJob))
+    return f"{why}. Train longer: --set finetune.epochs={2 * epochs}"
 
 
 def _remove_weights(folder: Path) -> None:

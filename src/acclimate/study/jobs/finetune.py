@@ -13,6 +13,7 @@ from scipy.stats import rankdata
 
 from acclimate.evaluation.statistics import PairedPredictions, item_deviation, mean_paired_bootstrap
 from acclimate.options import FinetuneOptions
+from acclimate.options.recipe import MEASURED_EPOCHS, default_epochs, default_rate
 from acclimate.records import Record
 from acclimate.results import StageName
 from acclimate.rows import WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
@@ -35,6 +36,7 @@ from acclimate.study.jobs.base import (
     Timed,
     register,
 )
+from acclimate.study.learned import judge_base, withhold_verdicts
 from acclimate.study.score_tables import check_reviews, score_tables
 from acclimate.study.summary import (
     TaskResult,
@@ -96,7 +98,7 @@ class FinetuneJob(Job):
     @classmethod
     def of(cls, inputs: StudyInputs, home: str, task: TaskSpec, seed: int, place: Place, model: Model) -> Self:
         """Return the job of a task of a domain, or of :data:`OTHER`, with the place of the model and its task."""
-        settings, options = finetune_settings(inputs, home, task)
+        settings, options = finetune_settings(inputs, home, task, str(place.model))
         found = inputs.tasks[home, task.name]
         tuned = replace(place, task=task.name, seed=seed)
         data: dict[str, Any] = {"task": found.visible, "first": found.first, "settings": settings, "seed": seed}
@@ -128,7 +130,7 @@ class FinetuneJob(Job):
         from acclimate.tasks.kinds import find_task_kind
         from acclimate.tasks.splits import limit_splits
 
-        kind, epochs = find_task_kind(self.task), min(1, int(self.settings.get("epochs", 1)))
+        kind, epochs = find_task_kind(self.task), min(1, self.epochs)
         options = {name: value for name, value in self.options.items() if name not in ("few_shot", *FIRST_STAGE)}
         settings = {**self.settings, "epochs": epochs, "few_shot": None}
         plain = replace(self, model=model, first=None, settings=settings, options={**options, "epochs": epochs})
@@ -144,16 +146,18 @@ class FinetuneJob(Job):
         return max(0.0, pilot.seconds - pilot.result.seconds) + self.work / speed
 
     @property
+    def epochs(self) -> int:
+        """Passes over the train split."""
+        return int(self.settings.get("epochs", 1))
+
+    @property
     def work(self) -> float:
         """How many rows are trained on, an evaluated row counting as :data:`EVALUATION` of one."""
-        from acclimate.tasks.kinds import find_task_kind
+        from acclimate.tasks.kinds import count_train_rows, find_task_kind
 
-        epochs, shots = int(self.settings.get("epochs", 1)), self.settings.get("few_shot")
-        train = len(self.task.train)
-        if shots:
-            train = min(train, int(shots) * max(1, len(getattr(self.task, "labels", ()) or ())))
+        epochs, train = self.epochs, count_train_rows(self.task, self.settings.get("few_shot"))
         first = 0 if self.first is None else len(self.first.train) * int(self.settings.get("first_epochs") or epochs)
-        on_dev = len(self.task.dev) * epochs if self.settings.get("select") == "dev" else 0
+        on_dev = len(self.task.dev) * min(epochs, MEASURED_EPOCHS) if self.settings.get("select") == "dev" else 0
         times = 1 + (epochs > 0) + epochs * (on_dev > 0)  # test before and after training, and dev
         shared = find_task_kind(self.task).shared_items(self.task) * times
         return first + train * epochs + EVALUATION * (on_dev + len(self.task.test) + shared)
@@ -212,14 +216,19 @@ class FinetuneJob(Job):
         }
 
 
-def finetune_settings(inputs: StudyInputs, home: str, task: TaskSpec) -> tuple[dict[str, Any], dict[str, Any]]:
+def finetune_settings(
+    inputs: StudyInputs, home: str, task: TaskSpec, model: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of fine-tuning on a task, defaults included, and the explicit options.
 
     Args:
         inputs: Inputs of the study.
         home: Domain of the task, or :data:`OTHER`.
         task: The task and its settings.
+        model: Name of the base model.
     """
+    from acclimate.tasks.kinds import count_train_rows, find_task_kind, find_width
+
     found: TaskInput = inputs.tasks[home, task.name]
     given = inputs.config.finetune_settings(task)
     if given.get("select") == "dev":
@@ -227,6 +236,12 @@ def finetune_settings(inputs: StudyInputs, home: str, task: TaskSpec) -> tuple[d
     settings = {**inputs.options["finetune"], **given}
     if settings.get("max_length", 0) is None:
         settings["max_length"] = found.task.default_length
+    pairs = find_task_kind(found.task).own_training
+    if settings["epochs"] is None:
+        rows = count_train_rows(found.task, settings.get("few_shot"))
+        settings["epochs"] = default_epochs(rows, settings["batch_size"], contrastive=pairs)
+    if settings["learning_rate"] is None:
+        settings["learning_rate"] = default_rate(find_width(inputs.checkpoints[model].path), contrastive=pairs)
     return settings, given
 
 
@@ -343,7 +358,8 @@ def _mean_differences(
 
 def _score_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns]) -> list[ScoreRow]:
     """Return one row per model, domain, task and row label."""
-    config, rows = view.inputs.config, []
+    config, rows = view.inputs.config, list[ScoreRow]()
+    learned = judge_base(view)
     for model, domain in itertools.product(config.models, config.domains):
         for task in domain.tasks:
             metric = view.inputs.tasks[domain.name, task.name].metric
@@ -354,9 +370,11 @@ def _score_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns
                     row: ScoreRow = summarize_scores(runs, metric, ScoreRow)
                     row.reliability = pool_confidence(runs)
                     row.stage_seconds = mean_stage_seconds(runs, view)
+                    row.learning = learned.get((model.name, domain.name, task.name, label))
                     if base and label != config.baseline:
                         row.difference = compare_runs(runs, base)
                     rows.append(row)
+    withhold_verdicts(rows)
     correct_for_multiple_comparisons(rows)
     return rows
 

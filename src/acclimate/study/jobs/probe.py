@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, cast
 
@@ -12,6 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from acclimate.errors import UserError, unknown_name_error, warn_once
 from acclimate.evaluation.statistics import PairedPredictions, mean_paired_bootstrap
 from acclimate.options import ProbeOptions
+from acclimate.options.numbers import ALL
 from acclimate.records import Record, fingerprint
 from acclimate.results import ProbeResult
 from acclimate.rows import Interval, ProbeRow
@@ -19,10 +21,10 @@ from acclimate.study.config import DomainSpec, TaskSpec
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import Job, JobResult, Model, Place, Planner, RunContext, StudyView, register
 from acclimate.study.jobs.finetune import FinetuneJob, finetune_settings
+from acclimate.study.learned import FLOOR, base_labels, is_base_run, probe_run
 from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import ProbeSection, as_list
 from acclimate.study.summary import (
-    TaskResult,
     TaskRuns,
     compare_runs,
     correct_for_multiple_comparisons,
@@ -144,7 +146,7 @@ class ProbeJob(Job):
             task = tasks.get((str(job.place.domain), str(job.place.task)))
             if task is None or not isinstance(job, FinetuneJob) or not job.is_scored or job.place.search is not None:
                 continue
-            tuned, _ = finetune_settings(planner.inputs, str(job.place.domain), task)
+            tuned, _ = finetune_settings(planner.inputs, str(job.place.domain), task, str(job.place.model))
             settings = {**options, "negative": task.negative or ()}
             settings["max_length"] = options.get("max_length") or tuned["max_length"]
             seed = job.place.adapt_seed
@@ -169,7 +171,7 @@ class ProbeJob(Job):
         config = view.inputs.config
         adaptations = len(config.adapt_seeds)
         found: dict[tuple[Any, ...], list[JobResult[ProbeResult]]] = {}
-        for entry in view.find(ProbeResult):
+        for entry in view.find(ProbeResult, lambda job: job.name == cls.name):
             place = entry.job.place
             found.setdefault((place.model, place.domain, place.task, place.method), []).append(entry)
         rows = []
@@ -190,6 +192,55 @@ class ProbeJob(Job):
                         rows.append(row)
         correct_for_multiple_comparisons(rows)
         return {"probes": rows}
+
+
+@register(FLOOR, summary="learn a task from the states of the base model, which fine-tuning has to beat")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FloorJob(ProbeJob):
+    """Fit a linear model on the frozen states of the base model, with the rows that it is fine-tuned on.
+
+    A study has them for every task that has a probe, unless it says ``probe: false``.
+    """
+
+    cost: ClassVar[float] = 0.1
+    section: ClassVar[tuple[str, type[SectionEntry]] | None] = None
+
+    @classmethod
+    def check(cls, inputs: StudyInputs) -> None:
+        """Check nothing: tasks without a probe have no floor."""
+
+    @classmethod
+    def finish(cls, planner: Planner) -> None:
+        """Add a job for each task that the base model is fine-tuned on."""
+        from acclimate.tasks.kinds import find_task_kind
+
+        config = planner.config
+        if config.sections.get("probe", [None]) == []:  # probe: false
+            return
+        tasks = {(domain.name, task.name): task for domain in config.domains for task in domain.tasks}
+        known, labels = set[Place](), base_labels(config)
+        for job in list(planner.graph.entries):
+            if not isinstance(job, FinetuneJob) or not is_base_run(job, labels) or not job.epochs:
+                continue
+            if (place := replace(job.place, seed=None, adapt_seed=None)) in known:
+                continue
+            with suppress(UserError):
+                find_task_kind(job.task).probe(job.task)
+                shots, task = job.settings["few_shot"], tasks[str(place.domain), str(place.task)]
+                settings = {
+                    **{name: value for name, value in planner.inputs.options[cls.name].items() if name != "draws"},
+                    "labels_per_class": (ALL,) if shots is None else (shots,),
+                    "negative": task.negative or (),
+                    "max_length": job.settings["max_length"],
+                }
+                draws = (0,) if shots is None else tuple(config.seeds)
+                planner.add(cls(place=place, model=job.model, task=job.task, settings=settings, draws=draws))
+            known.add(place)
+
+    @classmethod
+    def rows(cls, view: StudyView) -> dict[str, list[Any]]:
+        """Return no rows: the scores are compared with those of fine-tuning."""
+        return {}
 
 
 def _row(entries: Sequence[JobResult[ProbeResult]], probe: str, labels: int | None, metric: str) -> ProbeRow:
@@ -232,16 +283,5 @@ def _runs(entries: Sequence[JobResult[ProbeResult]], probe: str, labels: int | N
                 if labels is not None
                 else [seed for seed in job.draws if seed < adaptations] or job.draws[:1]
             )
-            fit = TaskResult(
-                task=result.task,
-                metrics=score.metrics,
-                gold=result.gold,
-                predicted=score.predicted,
-                labels=result.labels,
-                seconds=result.seconds,
-                train_size=score.train_size,
-                kind=result.kind,
-                scoring=result.scoring,
-            )
-            runs += [JobResult(job.at(seed=seed), fit) for seed in seeds]
+            runs += [probe_run(job.at(seed=seed), result, score) for seed in seeds]
     return sorted(runs, key=lambda run: run.job.place.seed or 0)

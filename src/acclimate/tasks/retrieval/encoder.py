@@ -191,7 +191,7 @@ def train_encoder(
         added = LowRankAdapter(encoder[0].auto_model, adapter, settings, seed=options.seed)
         print_message(added.describe(), enabled=options.progress)
         work = None
-    best = BestWeightsCallback(encoder, score) if score else None
+    best = BestWeightsCallback(encoder, score, passes) if score else None
     steps = passes * math.ceil(len(rows) / options.batch_size)
     with ExitStack() as stack:
         folder = work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
