@@ -91,7 +91,7 @@ def hold(folder: Path, ready) -> None:
     time.sleep(100)
 
 
-def run(wait, folder: Path, limit: float) -> None:
+def run(name: str, folder: Path, limit: float) -> None:
     """Wait in a process of its own, and write what ends the wait."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     waiting.SAY_SECONDS, waiting.SILENT_SECONDS = 0.1, limit
@@ -100,7 +100,7 @@ def run(wait, folder: Path, limit: float) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with stop_on_signals():
-            wait(folder)
+            WAITS[name][0](folder)
     except (Stopped, UserError) as error:
         print_line(f"ended: {error}")
         os._exit(3)
@@ -113,20 +113,31 @@ def wait_until(condition, seconds: float) -> None:
     assert condition()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None])
-@pytest.mark.parametrize("name", WAITS)
+TOGETHER = "an operation of all processes"
+"""It starts threads, so it runs in processes that were not forked from this one, which has threads, too."""
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        pytest.param(name, number, marks=pytest.mark.slow if name == TOGETHER and number != signal.SIGTERM else ())
+        for name in WAITS
+        for number in (signal.SIGINT, signal.SIGTERM, None)
+    ],
+)
 def test_a_wait_is_reported_and_ends(name, number, tmp_path):
     """The owner of every claim is alive but gives no sign of life, as where it is stopped."""
-    wait, said = WAITS[name]
+    said = WAITS[name][1]
     ready = FORK.Event()
     holder = FORK.Process(target=hold, args=(tmp_path, ready), daemon=True)
     holder.start()
     assert ready.wait(30)
-    process = FORK.Process(target=run, args=(wait, tmp_path, 600.0 if number else 0.6))
+    made = multiprocessing.get_context("spawn") if name == TOGETHER else FORK
+    process = made.Process(target=run, args=(name, tmp_path, 600.0 if number else 0.6))
     try:
         process.start()
         log = tmp_path / "log"
-        wait_until(lambda: log.exists() and said in log.read_text(), 15)
+        wait_until(lambda: log.exists() and said in log.read_text(), 90 if name == TOGETHER else 15)
         if number:
             os.kill(process.pid, number)
         wait_until(lambda: process.exitcode is not None, 20 if number is None else 10)

@@ -118,7 +118,7 @@ OPTIONS = [
     Case("too many epochs", TRAIN + " --epochs 1e308", 2, r"epochs"),
     Case("too long texts", TEXT.replace("max-length 24", "max-length 1000000000000"), 2, r"^Error: "),
     Case("a learning rate that is not a number", f"{TEXT} --learning-rate nan", 2, r"learning-rate"),
-    Case("a learning rate that breaks the weights", f"{TEXT} --learning-rate 1e308", 2, r"^Error: .*finite"),
+    Case("a learning rate that breaks the weights", f"{TEXT} --learning-rate 1e299", 2, r"^Error: .*finite"),
     Case(
         "a weight decay that breaks the weights", f"{TEXT} --weight-decay 1e308", 2,
         r"^Error: .*(finite|weight-decay)",

@@ -166,7 +166,7 @@ def test_files_among_parameters_and_searched_values_are_relative_to_the_study_fi
         ({"adapt": {"steps": 10**15}}, "'adapt.steps' must be at most 1,000,000,000"),
         ({"adapt": {"tokens": "1e21"}}, "'adapt.tokens' must be at most 1e+15"),
         ({"finetune": {"batch_size": 10**12}}, "'finetune.batch_size' must be at most 1,000,000"),
-        ({"adapt": {"epochs": 1e308}}, "'adapt.epochs' must be at most 1,000,000"),
+        ({"adapt": {"epochs": 1e299}}, "'adapt.epochs' must be at most 1,000,000"),
         ({"search": {"tolerance": float("inf")}}, "'search.tolerance' must be a finite number"),
     ],
 )

@@ -89,7 +89,9 @@ def test_weights_hold_from_the_step_after_the_next_one_and_for_no_text_that_was_
     tiny_bert, texts, tmp_path, monkeypatch
 ):
     """So that a resumed run, which knows all weights from the start, reads the same texts."""
-    (tmp_path / "policies.py").write_text("def act(state): return [1, state['step'] % 2, (state['step'] + 1) % 2]")
+    (tmp_path / "late_policies.py").write_text(
+        "def act(state): return [1, state['step'] % 2, (state['step'] + 1) % 2]"
+    )
     read, data = {}, []
 
     class Recorded(StepDataset):
@@ -99,7 +101,7 @@ def test_weights_hold_from_the_step_after_the_next_one_and_for_no_text_that_was_
             return super().__getitem__(step)
 
     monkeypatch.setattr(importlib.import_module("acclimate.training.adapt"), "StepDataset", Recorded)
-    mix = f"agent policy={tmp_path / 'policies.py'}:act observe=train_loss every=1"
+    mix = f"agent policy={tmp_path / 'late_policies.py'}:act observe=train_loss every=1"
     result, record = run(tiny_bert, texts, tmp_path / "out", mix, 6)
     assert sorted(read) == [*range(6)] and [one["step"] for one in record["rounds"]] == [*range(6)]
     assert [step for step, _ in result.mix[0]["weights"]] == [0, 2, 3, 4, 5]

@@ -87,7 +87,9 @@ def model_files(folder: Path) -> list[Path]:
         files.update(safe_join(folder, str(name)) for name in (shards.values() if isinstance(shards, dict) else ()))
     with suppress(OSError, ValueError, TypeError, AttributeError):
         names = [module.get("path") for module in read_json(folder / "modules.json")]
-        parts = (file for name in names if name for file in safe_join(folder, name).rglob("*"))
+        # A module outside the folder is not read; what copies the modules names it.
+        inside = (name for name in names if name and ".." not in Path(name).parts and not Path(name).is_absolute())
+        parts = (file for name in inside for file in safe_join(folder, name).rglob("*"))
         files.update(file for file in parts if file.suffix in _SUFFIXES)
     files.update((folder / "additional_chat_templates").glob("*.jinja"))
     if trusts_remote_code():

@@ -11,13 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from acclimate.errors import UserError, unknown_name_error, warn_once
 from acclimate.evaluation.statistics import number_groups
-
-if TYPE_CHECKING:
-    from acclimate.tasks.readers import Row
 
 GROUP_NAMES = {
     **{"patient": "patient", "patient_id": "patient", "author_id": "author"},
@@ -85,7 +82,7 @@ class Grouping:
 
 def find_grouping(
     name: str,
-    rows: Mapping[str, Sequence[Row]],
+    rows: Mapping[str, Sequence[tuple[str, dict[str, Any]]]],
     given: str | None = None,
     taken: Collection[str | None] = (),
     more: Mapping[str, str] | None = None,

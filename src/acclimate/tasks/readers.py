@@ -8,7 +8,7 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,7 +34,7 @@ from acclimate.corpus.readers import BLANK, list_unused, read_batches, read_exce
 from acclimate.errors import DamagedFileError, UserError, first_line, warn_once
 from acclimate.files import check_regular_file
 from acclimate.tasks.drawing import draw_places
-from acclimate.tasks.groups import number_known_groups
+from acclimate.tasks.groups import describe_groups, number_known_groups
 
 SPLITS = {"train": ("train", "training"), "dev": ("dev", "validation", "valid", "val"), "test": ("test", "testing")}
 """The splits of a task, and the possible names of each."""
@@ -94,6 +94,10 @@ class Splits(ABC):
     def grouping(self, split: str) -> dict[str, Any]:
         """Return the groups of a split and their name, as arguments of a scoring."""
         return {"groups": self.groups(split), "group_name": self.group_name}
+
+    def describe_groups(self, texts: Callable[[Any], Iterable[str | None]]) -> list[str]:
+        """Return what a user should know about the groups; see :func:`acclimate.tasks.groups.describe_groups`."""
+        return describe_groups(self, texts)
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything in the task that can change a result.

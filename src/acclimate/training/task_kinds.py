@@ -251,9 +251,7 @@ def load_task(
         task_kind=task_kind,
     )
     task = _read_task(source, name, options)
-    from acclimate.tasks.groups import describe_groups  # the kinds of tasks import this module
-
-    for line in describe_groups(task, find_task_kind(task).texts):
+    for line in task.describe_groups(find_task_kind(task).texts):
         warn_once(line)
     return task
 
