@@ -16,8 +16,12 @@ import acclimate.corpus
 import acclimate.masking
 import acclimate.tasks
 
-SIZE, LIMIT = 2**14, 1 / 64
-"""Characters of a trigger, and CPU seconds that a pattern may take for it: a second for a megabyte."""
+SIZE, LIMIT = 2**14, 4 / 64
+"""Characters of a trigger, and CPU seconds that a pattern may take for it.
+
+That is four seconds for a megabyte if the time grows with the text, as the slowest takes one and a busy processor is
+slower; a quadratic pattern takes minutes.
+"""
 ANY = [
     "a",
     "aB",
@@ -80,7 +84,7 @@ def seconds(pattern: Any, source: str, name: str, text: str) -> float:
     return time.process_time() - start
 
 
-def test_every_pattern_takes_less_than_a_second_for_a_megabyte_of_its_trigger():
+def test_every_pattern_takes_time_in_proportion_to_its_trigger():
     slow, count = set(), 0
     for name, pattern, source in patterns():
         if isinstance(pattern.pattern, bytes):
