@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
+from acclimate.evaluation.statistics import number_groups
 from acclimate.tasks.classification.labels import label_name, leave_out_unlabelled, read_labels, similar_labels
 from acclimate.tasks.drawing import Link, draw_places, draw_splits, link_rows
 from acclimate.tasks.groups import ID_PATTERNS, find_grouping, group_text
@@ -290,9 +291,7 @@ class Task(Splits):
         documents = [example.document for example in getattr(self, split)]
         if None in documents:
             return MultiLabel(len(self.labels), **self.grouping(split))
-        order = {name: number for number, name in enumerate(dict.fromkeys(documents))}
-        numbers = tuple(order[name] for name in documents)
-        return MultiLabel(len(self.labels), numbers, **self.grouping(split))
+        return MultiLabel(len(self.labels), tuple(number_groups(documents)), **self.grouping(split))
 
     def _numbers(self, labels: Sequence[str]) -> tuple[int, ...]:
         numbers = set()
