@@ -3,7 +3,7 @@
     python scripts/simulate_auto.py            # all scenarios, about an hour; then `make docs`
     python scripts/simulate_auto.py --worlds 50 --only "nothing helps"
 
-The code is that of `acclimate auto`: its plan, race, claim and statistics. Only the execution of a stage is replaced:
+The code is `acclimate auto`'s: its plan, race, claim and statistics. Only the execution of a stage is replaced:
 instead of training, a world draws which items each model gets right. It knows the true gain of each entrant. Scores
 vary with the items, with what adaptation does to them, and with the seeds of adaptations and fine-tunings.
 
@@ -48,6 +48,7 @@ from acclimate.tournament.plan import (
 )
 from acclimate.tournament.race import REASONS, Race, claim_of, claim_stage, race_seeds, run_race
 from acclimate.tournament.stages import Scored, Stage, StageResult
+from acclimate.tournament.tuning import choose_rates
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, KEPT = ROOT / "docs" / "results" / "auto", ROOT / "runs" / "auto-worlds"
@@ -59,13 +60,15 @@ EASE, SHARED, OWN, NOISE = 1.0, 0.25, 0.35, 0.35
 what this one does to it besides, and of one training on one item."""
 DOCUMENT = 0.4
 """The same of what an adaptation does to a document, where items have documents: the variance of a difference of means
-is 2.1 times that of independent items."""
+is 2.1 times the variance of independent items."""
 DIP_SHARE, DIP = 0.2, 0.03
 """Share of the entrants whose scores are in a dip after the first rung, and how much they lose there."""
 SOON = 0.05
 """Share of the longest adaptation after which gains become logarithmic in the tokens, for an average entrant."""
 TEXTS, TEXT_SD = {"tune": 64, "confirm": 200}, 0.08
 """General texts that the race and the claim measure on, and how much an adaptation differs between them."""
+RATES, RATE = {1e-4: -0.005, 2e-4: 0.0, 4e-4: -0.005}, 0.25
+"""Accuracy that each learning rate of a search adds, and the standard deviation of what it does to an item."""
 COLLAPSE = 0.1
 """How much accuracy an adaptation loses that collapses."""
 
@@ -85,7 +88,9 @@ class Scenario:
         worlds: Number of worlds on the page.
         copies: Whether the last entrant is the first one that may be dropped, under another name.
         rows: Number of items of a document, which are all in one half of dev.
-        document: Standard deviation, on the scale of the probit, of what an adaptation does to a whole document.
+        document: Standard deviation, on the scale of the probit, of what an adaptation does to a whole document, and
+            of what a learning rate does to it.
+        searches: Whether the learning rate is chosen with the base model before the race.
     """
 
     name: str
@@ -98,6 +103,7 @@ class Scenario:
     copies: bool = False
     rows: int = 1
     document: float = 0.0
+    searches: bool = False
     worlds: int = 200
 
     def draw(self, rng: np.random.Generator, entrants: int) -> np.ndarray:
@@ -123,7 +129,11 @@ SCENARIOS = (
 )
 
 DOCUMENTS = Scenario("nothing helps, documents of ten items", "none", rows=10, document=DOCUMENT, worlds=1000)
-"""Not on the page; without groups, 12.5 % (9.6 to 16.1) of 400 such worlds hand back a model that does not help."""
+"""Not on the page; without groups, 12.5 % (9.6 to 16.1) of 400 such worlds return a model that does not help."""
+SEARCHED = replace(DOCUMENTS, name="nothing helps, documents of ten items, rate searched", searches=True)
+"""The same with a search of the learning rate on the items of the race."""
+UNLISTED = (DOCUMENTS, SEARCHED)
+"""Scenarios that are not on the page."""
 
 
 class Outcome(NamedTuple):
@@ -143,7 +153,7 @@ class Outcome(NamedTuple):
 
     @property
     def gained(self) -> float:
-        """True gain of the model that is handed back."""
+        """True gain of the model that is returned."""
         return self.truth if self.claim is not None and self.claim.holds else 0.0
 
 
@@ -155,12 +165,14 @@ class World:
         scenario: The scenario.
         number: Number of the world, which seeds all that is drawn.
         plan: The plan of the tournament.
+        rate: Learning rate of fine-tuning; None without a search.
     """
 
     scenario: Scenario
     number: int
     plan: Plan
     seconds: float = 0.0
+    rate: float | None = None
     _drawn: dict[tuple[Any, ...], np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -213,24 +225,33 @@ class World:
             + finetuning**2
             + NOISE**2
         )  # over items and seeds
-        items = DEV_ITEMS // 2
-        accuracy = ACCURACY + self.gain(label, tokens)
+        searched = self.rate is not None
+        if searched:
+            variance += RATE**2 + self.scenario.document**2
+        items, own = DEV_ITEMS // 2, (self.rate,) if searched else ()
+        accuracy = ACCURACY + self.gain(label, tokens) + RATES.get(self.rate or 0.0, 0.0)
         if label != BASE and (rate := self.scenario.collapsing):
             falls = self._rng("collapse", trained, tokens, seed).random() < rate
             accuracy += share * COLLAPSE * (-1.0 if falls else rate / (1 - rate))
         latent = ndtri(accuracy) * np.sqrt(variance)
         latent = latent + EASE * self._normal("ease", part, size=items)
         latent += share * SHARED * self._normal("shared", part, size=items)
+        if searched:
+            latent += RATE * self._normal("rate", self.rate, part, size=items)
+            latent += self.scenario.document * self._of_documents("rate of document", self.rate, part)
         method = self.copies[0] if trained in self.copies else trained
         latent += share * OWN * self._normal("own", method, part, size=items)
         if self.scenario.document:
-            documents = self._normal("document", method, part, size=items // self.scenario.rows)
-            latent += share * self.scenario.document * np.repeat(documents, self.scenario.rows)
+            latent += share * self.scenario.document * self._of_documents("document", method, part)
         # Adaptations of other lengths have seeds of their own: each has its own schedule from the first step on.
         latent += share * adaptation * self._normal("adaptation", trained, tokens, seed)
-        latent += finetuning * self._normal("finetuning", label, tokens, seed)
-        latent += NOISE * self._rng("noise", label, tokens, seed, part).normal(size=items)
+        latent += finetuning * self._normal("finetuning", label, tokens, seed, *own)
+        latent += NOISE * self._rng("noise", label, tokens, seed, part, *own).normal(size=items)
         return latent > 0
+
+    def _of_documents(self, *key: Any) -> np.ndarray:
+        """Return a number for each document, at each of its items (items,)."""
+        return np.repeat(self._normal(*key, size=DEV_ITEMS // 2 // self.scenario.rows), self.scenario.rows)
 
     def run(self, stage: Stage) -> StageResult:
         """Draw the result of a stage, and add its duration."""
@@ -284,6 +305,10 @@ class World:
     def tournament(self, plan: Plan) -> Outcome:
         """Run race and claim in this world."""
         self.seconds = 0.0
+        if plan.rates:
+            trials: Any = _Trials({"domains": [{"tasks": ["task"]}]}, self)
+            choose_rates(plan, trials, lambda stage, run: run(stage), 0)
+            self.rate, self.seconds = rate_of(trials.base), 0.0
         race = run_race(plan, self.run, limit=self.scenario.limit, spent=lambda: self.seconds)
         if race.winner is None:
             return Outcome(race, None, 0.0, self.seconds)
@@ -313,6 +338,24 @@ class World:
         ours, theirs = ([right.astype(int) for right in hits[label]] for label in self.copies)
         pair = PairedPredictions(gold, ours, theirs, "accuracy", SingleLabel())
         return make_claim(one, [pair], seeds=(7, 8, 9), used_seeds=()).holds
+
+
+@dataclass
+class _Trials:
+    """Runs the trials of the search of the learning rate in a world, instead of :class:`Stages`."""
+
+    base: dict[str, Any]
+    world: World
+
+    def run(self, stage: Stage) -> StageResult:
+        """Draw the result of a trial."""
+        self.world.rate = rate_of(self.base)
+        return self.world.run(stage)
+
+
+def rate_of(study: Mapping[str, Any]) -> float:
+    """Return the learning rate of the only task of a study."""
+    return float(study["domains"][0]["tasks"][0]["learning_rate"])
 
 
 def _loss_row(label: str, after: np.ndarray, before: np.ndarray, tokens: np.ndarray) -> LossRow:
@@ -377,10 +420,13 @@ def plan_without_rungs(plan: Plan) -> Plan:
 def simulate(scenario: Scenario, worlds: int, first: int = 0) -> Iterator[dict[str, Any]]:
     """Yield what happened in each world of a scenario."""
     plan = plan_tournament()
-    flat = plan_without_rungs(plan)
+    if scenario.searches:
+        plan = replace(plan, rates=[[rate] for rate in RATES])
+    flat = None if scenario in UNLISTED else plan_without_rungs(plan)
     for number in range(first, first + worlds):
         world = World(scenario, number, plan)
-        outcome, other = world.tournament(plan), World(scenario, number, plan).tournament(flat)
+        outcome = world.tournament(plan)
+        other = World(scenario, number, plan).tournament(flat) if flat else outcome
         best = max(0.0, *(world.gain(label, plan.tokens) for label in world.gains))
         top = max(world.gains, key=lambda label: world.gains[label])
         found, claim = outcome.race, outcome.claim
@@ -443,14 +489,15 @@ def summarize(scenario: Scenario, found: Sequence[Mapping[str, Any]]) -> tuple[d
 def main() -> None:
     """Simulate the scenarios and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--worlds", type=int, help="Worlds per scenario; by default those of the page.")
+    parser.add_argument("--worlds", type=int, help="Worlds per scenario; by default the number of the page.")
     parser.add_argument(
-        "--only", choices=[one.name for one in (*SCENARIOS, DOCUMENTS)], help="The only scenario to simulate."
+        "--only", choices=[one.name for one in (*SCENARIOS, *UNLISTED)], help="The only scenario to simulate."
     )
     parser.add_argument("--seconds", type=float, default=np.inf, help="Stop after this time.")
     given = parser.parse_args()
     end, found = time.monotonic() + given.seconds, {}
-    for scenario in (DOCUMENTS,) if given.only == DOCUMENTS.name else SCENARIOS:
+    unlisted = [one for one in UNLISTED if one.name == given.only]
+    for scenario in unlisted or SCENARIOS:
         path = KEPT / f"{scenario.name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         found[scenario] = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -465,7 +512,7 @@ def main() -> None:
                         break
         if found[scenario]:
             sys.stdout.writelines(json.dumps(row) + "\n" for row in summarize(scenario, found[scenario]))
-    if given.only != DOCUMENTS.name and all(len(rows) >= scenario.worlds for scenario, rows in found.items()):
+    if not unlisted and all(len(rows) >= scenario.worlds for scenario, rows in found.items()):
         pairs = [summarize(scenario, rows) for scenario, rows in found.items()]
         tables = [
             ReportTable(title=title, columns=list(rows[0]), rows=[list(row.values()) for row in rows], digits=2)

@@ -249,5 +249,9 @@ def test_mean_ranks():
         return [JobResult(None, TaskResult(gold=[], predicted=[], metrics={"f1": score})) for score in scores]
 
     methods = [[of(0.5, 0.7), of(0.9)], [of(0.6), of(0.2)], [of(0.1), of(0.3)]]
-    assert mean_ranks(methods, ["f1", "f1"]) == [(1.5 + 1) / 2, (1.5 + 3) / 2, (3 + 2) / 2]
-    assert mean_ranks([], []) == []
+    metrics = ["f1", "f1"]
+    assert mean_ranks(methods, metrics, ["one", "other"]) == [(1.5 + 1) / 2, (1.5 + 3) / 2, (3 + 2) / 2]
+    again = [[first, second, second, second] for first, second in methods]
+    ranks = mean_ranks(again, metrics * 2, ["one", "other", "other", "other"])  # one test set counts once
+    assert ranks == pytest.approx(mean_ranks(methods, metrics, ["one", "other"]))
+    assert mean_ranks([], [], []) == []

@@ -66,6 +66,35 @@ def test_a_study_compares_at_the_prevalence_in_use(folder, tmp_path, no_report):
     assert not again.jobs.done, "another budget trains nothing"
 
 
+def test_the_documents_of_items_are_the_units_of_the_comparison(folder, tmp_path, no_report):
+    """Eight copies of each item in one document: the interval is that of single items, not narrower."""
+
+    def copies(count, known):
+        def run(model, task, **options):
+            made = finetune(
+                model, SimpleNamespace(name="intent", scoring=lambda: SimpleNamespace(details=dict)), **options
+            )
+            for name in ("gold", "predicted", "probabilities"):
+                setattr(made, name, [value for value in getattr(made, name) for _ in range(count)])
+            groups = [number for number in range(len(GOLD)) for _ in range(count)]
+            made.scoring = {"groups": groups, "group_name": "document"} if known else {}
+            return made
+
+        return run
+
+    ends = []
+    for number, given in enumerate(((1, False), (8, True), (8, False))):
+        world = World()
+        world._kind = lambda model: "mlm"
+        backend = world.backend(finetune=copies(*given))
+        results = compare(reviewed(folder), tmp_path / str(number), progress=False, backend=backend)
+        (table,) = (table for table in results.tables if table.title == "At the prevalence in use")
+        ends.append({row[4]: row[7:9] for row in table.rows if row[3] == "lm"})
+    for measure, (low, high) in ends[0].items():
+        assert ends[1][measure] == pytest.approx([low, high]), measure
+    assert any(one != pytest.approx(other) for one, other in zip(ends[1].values(), ends[2].values(), strict=True))
+
+
 def test_a_label_that_is_kept_is_part_of_the_identity_only_where_it_is_used(folder):
     keys = [{job.key for job in of_kind(graph_of(values), "finetune")} for values in (reviewed(folder), study(folder))]
     jobs = of_kind(graph_of(study(folder)), "finetune")

@@ -368,7 +368,7 @@ def test_in_a_study(beir, tiny_bert, tmp_path):
     assert (base.metric, base.kind, base.test_items) == ("ndcg@10", "retrieval", 12)
     assert set(adapted.summaries) == {"ndcg@10", "mrr@10", "recall@100"} and adapted.comparison is not None
     assert "ndcg@10" in (tmp_path / "out" / "report.html").read_text().lower()
-    (table,) = [table for table in results.tables if table.title == "Beside other answers"]
+    (table,) = [table for table in results.tables if table.title == "Comparison with other answers"]
     assert [(row[3], row[4]) for row in table.rows] == [("none", "bm25"), ("lm", "bm25")]
     assert table.rows[0][7] == pytest.approx(100 * base.summaries["ndcg@10"].mean)
     leak = CliRunner().invoke(app, ["inspect", "leakage", "--corpus", str(corpus), "--task", str(beir)])

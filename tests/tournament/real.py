@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from pathlib import Path
 from unittest.mock import patch
 
@@ -43,7 +42,6 @@ def run(folder: Path, out: Path, **changes):
         patch.object(plan, "FEWEST_DEV_ITEMS", 40),
         patch.object(plan, "MOST_CLAIM_SEEDS", 3),
         patch.object(race, "MOST_CLAIM_SEEDS", 3),
-        patch.object(sys.modules["acclimate.tournament.auto"], "FEWEST_DEV_ITEMS", 40),
         patch.object(stages, "MONITORED_DOCUMENTS", 8),
         patch.object(stages, "PILOT_SECONDS", (0.2, 0.2)),
     ):

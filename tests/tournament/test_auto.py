@@ -1,4 +1,4 @@
-"""Tournaments from the plan to the model that is handed back, with a fake backend."""
+"""Tournaments from the plan to the model that is returned, with a fake backend."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_the_report_has_the_race_the_three_gains_and_the_cost(helped):
     page = (result.folder / "report.html").read_text()
     assert "<svg" in page and "The race" in page
     for text in (
-        "lm is handed back",
+        "lm is returned",
         "shrunken for the choice",
         "claimed gain",
         "fresh seeds",
@@ -159,7 +159,7 @@ def test_where_nothing_helps_the_base_model_is_handed_back(folder, tmp_path):
     assert not result.holds
     assert method_of(result.model) == "none"
     assert (result.model / "model.safetensors").read_bytes() == b"weights"
-    assert "The base model is handed back" in result.verdict()
+    assert "The base model is returned" in result.verdict()
 
 
 @pytest.mark.slow
@@ -199,6 +199,18 @@ def test_few_dev_items_are_no_race(tmp_path):
     assert len(result.plan.skipped) > 2
     assert "there is no race" in result.plan.notes[-1]
     assert result.claim.item_count == 300 and result.holds and not result.rows
+
+
+def test_few_dev_documents_are_no_race(tmp_path):
+    folder = tournament_files(tmp_path / "data")
+    path = folder / "task" / "dev.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row["document"] = f"d{number % 40}"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = run(folder, tmp_path / "out", World(gains={"lm": 0.3}))
+    assert "800 items of 40 groups" in result.plan.notes[-1] and not result.rows
+    assert (result.claim.item_count, result.claim.unit_count) == (800, 40)
 
 
 @pytest.mark.parametrize("after", [24, *(pytest.param(count, marks=pytest.mark.slow) for count in (9, 14, 36))])

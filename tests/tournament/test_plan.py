@@ -13,6 +13,7 @@ from acclimate.tournament.plan import (
     CLAIM_SEEDS,
     CLAIM_SHARE,
     ETA,
+    FEWEST_DEV_GROUPS,
     FEWEST_DEV_ITEMS,
     FEWEST_TOKENS,
     MOST_ENTRANTS,
@@ -98,19 +99,21 @@ times = st.floats(0.01, 100)
     minutes=st.floats(0.5, 5_000),
     corpus_tokens=st.floats(1, 1e9),
     dev_items=st.integers(1, 2_000),
+    share=st.none() | st.floats(0.001, 1),
     timing=st.floats(0, 200),
     parallel=st.integers(1, 8),
     extras=st.integers(1, 2),
     most=st.none() | st.integers(1, 10**8),
 )
 def test_no_plan_exceeds_its_budget(
-    count, scoring, measuring, adapting, minutes, corpus_tokens, dev_items, timing, parallel, extras, most
+    count, scoring, measuring, adapting, minutes, corpus_tokens, dev_items, share, timing, parallel, extras, most
 ):
     entrants = choose_entrants(Facts(**FACTS))[0][: count + 1]
     prices = Prices(scoring=scoring, measuring=measuring, timing=timing)
     for entrant, (overhead, per_token) in zip(entrants[1:], adapting, strict=False):
         prices.adapting[entrant.label] = Price(overhead=overhead, per_token=per_token)
     given_ = {"minutes": minutes, "corpus_tokens": corpus_tokens, "dev_items": dev_items, "parallel": parallel}
+    given_["dev_groups"] = groups = None if share is None else max(1, int(share * dev_items))
     try:
         plan = make_plan(entrants, [], prices, extras=extras, most_tokens=most, **given_)
     except UserError as error:
@@ -127,7 +130,7 @@ def test_no_plan_exceeds_its_budget(
     claim = CLAIM_SEEDS * (costly + measuring + 2 * scoring) + measuring
     assert plan.claim_seconds == pytest.approx(claim)
     idle = (parallel - 1) * (costly + measuring + scoring)
-    if dev_items < FEWEST_DEV_ITEMS:
+    if dev_items < FEWEST_DEV_ITEMS or (groups is not None and groups < FEWEST_DEV_GROUPS):
         assert not plan.races and names == [CHEAPEST] and plan.notes
         assert claim + idle <= budget * (1 + 1e-9)
         return

@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.stats import binom
-from scripts.simulate_auto import DEV_ITEMS, DOCUMENTS, PAGE, SCENARIOS, World, plan_tournament, simulate
+from scripts.simulate_auto import (
+    DEV_ITEMS,
+    PAGE,
+    RATES,
+    SCENARIOS,
+    SEARCHED,
+    UNLISTED,
+    World,
+    plan_tournament,
+    simulate,
+)
 
 from acclimate.tournament.auto import _State
 from acclimate.tournament.plan import BASE
@@ -42,7 +53,7 @@ def test_the_gain_of_a_world_is_that_of_its_accuracy(label):
     assert abs(np.mean(found) - np.mean(expected)) <= 3.5 * error
 
 
-def test_tournaments_keep_the_budget_and_hand_back_what_they_claim():
+def test_tournaments_keep_the_budget_and_return_what_they_claim():
     for scenario in (NOTHING, BY_NAME["some help, two are copies"]):
         for row in simulate(scenario, 1):
             assert row["used"] <= 1.05
@@ -160,7 +171,30 @@ def test_the_committed_results_keep_the_bars():
 
 
 @pytest.mark.slow
-def test_where_nothing_helps_documents_are_no_reason_to_claim():
+@pytest.mark.parametrize("scenario", UNLISTED, ids=lambda scenario: scenario.name)
+def test_where_nothing_helps_documents_are_no_reason_to_claim(scenario):
     """An adaptation does something to whole documents of ten items: the variance is 2.1 times that of single items."""
-    false = sum(row["false"] for row in simulate(DOCUMENTS, DOCUMENTS.worlds))
-    assert false <= 0.065 * DOCUMENTS.worlds
+    false = sum(row["false"] for row in simulate(scenario, scenario.worlds))
+    assert false <= 0.065 * scenario.worlds
+
+
+def test_a_world_searches_the_learning_rate_by_the_scores_of_the_base_model_on_the_items_of_the_race():
+    plan = replace(plan_tournament(), rates=[[rate] for rate in RATES])
+    chosen = []
+    for number in range(8):
+        world, scores = World(SEARCHED, number, plan), {}
+        draw = world.run
+
+        def run(stage, world=world, scores=scores, draw=draw):
+            found = draw(stage)
+            if stage.name.startswith("search"):
+                assert stage.evaluate_on == "tune" and set(found.entrants) == {BASE}
+                one = found.entrants[BASE].predictions[0]
+                scores[world.rate] = one.scoring.score(one.gold, one.a[0], one.metric)
+            return found
+
+        world.run = run
+        world.tournament(plan)
+        assert set(scores) == set(RATES) and scores[world.rate] == max(scores.values())
+        chosen.append(world.rate)
+    assert len(set(chosen)) > 1

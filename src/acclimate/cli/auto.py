@@ -16,7 +16,7 @@ from acclimate.terminal import echo
     "--minutes 120 --forget-at-most 0.05 --out runs/auto",
 )
 def auto(options: AutoOptions) -> None:
-    """Race ways to adapt a model under a budget; hand back the best one with a proof, or the base model.
+    """Race ways to adapt a model under a budget; return the best one with a proof, or the base model.
 
     Run it again to resume after an interruption.
     """

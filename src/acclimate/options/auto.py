@@ -49,7 +49,7 @@ class AutoOptions(LabelOptions):
             "Largest increase of the loss on general text that is accepted, in nats per token.",
             METHOD,
             default="measured, without a limit",
-            more="The upper bound of its confidence interval has to be below it; else the base model is handed back.",
+            more="The upper bound of its confidence interval has to be below it; else the base model is returned.",
         ),
     ] = None
     test: Annotated[

@@ -44,7 +44,7 @@ class Points:
         tokens: Tokens of each point (points,).
         unit: The unit of ``inputs["tokens"]``, in tokens.
         base: Loss of the base model on ``domain`` and ``general`` text; None where it is unknown.
-        planned: Inputs of the domain and the model that is planned for, in place of those of the points.
+        planned: Inputs of the domain and the model that is planned for, instead of the inputs of the points.
     """
 
     inputs: dict[str, np.ndarray]

@@ -14,7 +14,7 @@ from acclimate.rows import VERDICTS, WITHHELD, Interval, ScoreRow, verdict_word
 from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import StudyView
-from acclimate.study.summary import TaskRuns, is_replicated, pair_by_seed, replicate_groups
+from acclimate.study.summary import TaskRuns, is_replicated, pair_by_seed, replicate_groups, scoring_of
 
 Runs = Mapping[tuple[str | None, ...], TaskRuns]
 """Runs by model, domain, task and row label."""
@@ -33,15 +33,15 @@ def score_tables(view: StudyView, found: Runs, scores: Sequence[ScoreRow]) -> li
 
 
 REFERENCES = (
-    "Scores in percent of what every fine-tuned model is measured beside: BM25, chance, or the same model before it "
+    "Scores in percent of what every fine-tuned model is compared with: BM25, chance, or the same model before it "
     "was trained on the task. Means over seeds; the interval of the difference is over test items, for the first seed."
 )
 
 
 def _reference_tables(view: StudyView, found: Runs) -> list[ReportTable]:
-    """Return a table of what the models are measured beside; none if their kinds have no such reference."""
-    columns = ["model", "domain", "task", "method", "beside", "metric", "theirs", "ours", "difference", "from", "to"]
-    table = ReportTable(title="Beside other answers", note=REFERENCES, columns=columns, digits=1)
+    """Return a table of what the models are compared with; none if their kinds have no such reference."""
+    columns = ["model", "domain", "task", "method", "other", "metric", "theirs", "ours", "difference", "from", "to"]
+    table = ReportTable(title="Comparison with other answers", note=REFERENCES, columns=columns, digits=1)
     for (model, domain, task, method), runs in found.items():
         metric = view.inputs.tasks[str(domain), str(task)].metric
         results = [run.result.metrics for run in runs]
@@ -136,7 +136,10 @@ def _review_tables(view: StudyView, found: Runs) -> list[ReportTable]:
         spec = specs[str(domain), str(task)]
         if spec.review is None or any(run.result.scores is None for run in runs):
             continue
-        scoring = ReviewScoring(spec.review.prevalence, tuple(spec.review.budgets))
+        known = scoring_of(runs[0].result)
+        scoring = ReviewScoring(
+            spec.review.prevalence, tuple(spec.review.budgets), groups=known.groups, group_name=known.group_name
+        )
         base = () if method == config.baseline else found.get((model, domain, task, config.baseline), ())
         for measure in scoring.metrics:
             cells = _review_cells(runs, base, spec, scoring, measure)

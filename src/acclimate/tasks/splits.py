@@ -1,4 +1,4 @@
-"""Changing the splits of a loaded task: a random subset, dev in place of test, or a larger test split.
+"""Changing the splits of a loaded task: a random subset, dev instead of test, or a larger test split.
 
 The larger test split is the re-partition of the DGA paper (Ke et al., EMNLP 2022, footnote 10).
 """

@@ -1,4 +1,4 @@
-"""``acclimate auto``: plan, race, claim, and the model that is handed back."""
+"""``acclimate auto``: plan, race, claim, and the model that is returned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from acclimate.study.draft import draft_study
 from acclimate.study.in_memory import CompareCall, place_data
 from acclimate.study.jobs.base import RunContext
 from acclimate.study.workers import visible_gpus
-from acclimate.tournament.plan import BASE, FEWEST_DEV_ITEMS, Plan, afterwards, choose_entrants, make_plan
+from acclimate.tournament.plan import BASE, Plan, afterwards, choose_entrants, make_plan, why_no_race
 from acclimate.tournament.race import Race, Run, claim_of, claim_stage, race_seeds, run_race, search_seed
 from acclimate.tournament.report import AutoResult, describe_plan
 from acclimate.tournament.stages import Scored, Stage, StageResult, Stages, with_rates
@@ -162,17 +162,17 @@ class _State:
 
 @with_output_lock
 def _auto(options: AutoOptions) -> AutoResult:
-    """Race adaptations of a model to your text under a budget, and hand back the best one, or the base model.
+    """Race adaptations of a model to your text under a budget, and return the best one, or the base model.
 
     Entrants with default settings are adapted, fine-tuned and scored on half of the dev split, in rungs with more and
     more tokens; those that are worse leave. The winner and the base model are then trained again with fresh seeds and
     compared once, on items that chose nothing. Only if the gain is above zero, and what is lost on general text within
-    the limit, is the adapted model handed back. That nothing helps is a result, too.
+    the limit, is the adapted model returned. That nothing helps is a result, too.
 
     Every training is a job whose result is stored, so that the same call resumes after an interruption.
 
     Returns:
-        The result. ``result.model`` is the folder of the model that is handed back; ``out`` also has the report, the
+        The result. ``result.model`` is the folder of the model that is returned; ``out`` also has the report, the
         results, and a study file for each stage.
 
     Raises:
@@ -249,12 +249,12 @@ def _auto(options: AutoOptions) -> AutoResult:
     result.unlearned = stages.unlearned
     holds = result.holds
     source = scored.folder if holds and scored is not None and scored.folder else find_folder(str(options.model))
-    hand_back(source, out / MODEL)
+    copy_model(source, out / MODEL)
     result.model = out / MODEL
     method = race.winner.method["name"] if race.winner is not None and holds else BASE
     if len(result.metrics) > 1 and lookup(str(method)).reads == "task":
         first = next(iter(result.metrics))
-        result.notes.append(f"{result.winner} adapts to the text of each task; the model is that of '{first}'.")
+        result.notes.append(f"{result.winner} adapts to the text of each task; the model is the one of '{first}'.")
     result.seconds = plan.prices.timing + plan.searching + state.spent() / state.parallel
     write_json(out / RESULT, result.to_dict())
     result.report(out / PAGE)
@@ -307,7 +307,8 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
 
 
 def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
-    facts, dev_items = stages.facts(options.minutes, None if options.instruct is None else str(options.instruct))
+    instruct = None if options.instruct is None else str(options.instruct)
+    facts, dev_items, dev_groups = stages.facts(options.minutes, instruct)
     usable, unwanted = facts.usable, "it is not among --methods"
     if options.methods:
         facts = replace(facts, usable=lambda name: usable(name) if name in options.methods else unwanted)
@@ -316,7 +317,7 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
     known |= {one.label for one in skipped if " " not in one.label}  # the others are variants of lm
     if strange := next((name for name in options.methods if name not in known), None):
         raise unknown_name_error("method of a tournament:", strange, known)
-    races = dev_items >= FEWEST_DEV_ITEMS
+    races = not why_no_race(dev_items, dev_groups)
     rates = facts.rates if options.test or races else []
     if rates:
         stages.base = with_rates(stages.base, rates[1])  # so that what is timed is a trial
@@ -336,6 +337,7 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
         minutes=options.minutes,
         corpus_tokens=tokens,
         dev_items=dev_items,
+        dev_groups=dev_groups,
         most_tokens=options.tokens,
         parallel=parallel,
         extras=len(afterwards(timed[1], facts.instruct)),
@@ -344,7 +346,7 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
     return replace(plan, rates=rates, notes=[*([f"Before training: {advice}"] if advice else []), *plan.notes])
 
 
-def hand_back(source: Path, folder: Path) -> None:
-    """Copy a model folder to the place of the model that is handed back."""
+def copy_model(source: Path, folder: Path) -> None:
+    """Copy a model folder to the place of the model that is returned."""
     with atomic_folder(folder) as made:
         shutil.copytree(source, made, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoint*", ".*"))

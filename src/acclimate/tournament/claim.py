@@ -35,8 +35,8 @@ class ClaimResult(Record):
 
     Attributes:
         winner: Name of the entrant.
-        gain: Its score minus that of the base model, with the lower bound.
-        forgotten: Its loss on general text minus that of the base model, in nats per token, with the upper bound; None
+        gain: Its score minus the base model's, with the lower bound.
+        forgotten: Its loss on general text minus the base model's, in nats per token, with the upper bound; None
             if there is no general text.
         limit: The highest loss of general text that the user accepts; None for any.
         seeds: Number of adaptations and fine-tunings of the winner, and of fine-tunings of the base model.
@@ -77,7 +77,7 @@ class ClaimResult(Record):
 
     @property
     def holds(self) -> bool:
-        """Whether the winner is handed back; else it is the base model."""
+        """Whether the winner is returned; else it is the base model."""
         return self.helps and self.keeps_limit
 
 
@@ -137,7 +137,7 @@ def make_claim(
     """Compare the winner of a race with the base model on the confirming items.
 
     Both bounds are one-sided. The claim has one direction: whether the winner is worse or no better, the base model is
-    handed back. So the 5 % of :data:`LEVEL` are all spent on the error that costs something, and the bound reads as a
+    returned. So the 5 % of :data:`LEVEL` are all spent on the error that costs something, and the bound reads as a
     promise: a gain of at least so much. The bound of the loss on general text makes the limit one as well
     (non-inferiority): a loss that might be above the limit is not within it. Both conditions have to hold, so neither
     level needs a correction for the other (intersection-union test, Berger, 1982).
@@ -146,8 +146,8 @@ def make_claim(
     the second on, 1 % / (k (k - 1)): however many there are, they spend at most 5 % together (:func:`spend_level`).
 
     Trainings that collapse are rare, so that three fresh seeds often show none. Those of the race therefore count as
-    well: the gain is that of all trainings, of which the race had so many collapsed ones (:class:`Collapses`). Nothing
-    is known about collapses that neither the race nor the claim has seen.
+    well: the gain is the mean over all trainings, of which the race had so many collapsed ones (:class:`Collapses`).
+    Nothing is known about collapses that neither the race nor the claim has seen.
 
     The items and seeds chose nothing. New items alone would not do: the runs that won the race also have the more
     favorable seeds, which other items show again.

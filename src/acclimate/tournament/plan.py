@@ -12,13 +12,14 @@ from typing import Any
 from acclimate.errors import UserError
 from acclimate.records import Record, optional
 from acclimate.study.settings import UNADAPTED
+from acclimate.tasks.groups import FEW_GROUPS
 
 BASE, CHEAPEST = UNADAPTED, "lm"
 """Labels of the base model and of the entrant that is cheapest to train; both reach the end of every race."""
 MOST_ENTRANTS = 12
 """Maximum number of entrants that are trained, the base model included."""
 ETA = 3
-"""Tokens of a rung divided by those of the rung below it."""
+"""Tokens of a rung divided by the tokens of the rung below it."""
 RUNGS = 3
 """Number of rungs; two if the budget has no tokens for the lowest one."""
 RACE_SEEDS = 2
@@ -33,8 +34,9 @@ FEWEST_TOKENS = 20_000
 """Tokens of the shortest adaptation from which anything can be learned about a method."""
 ENOUGH_TOKENS = 300_000
 """Tokens of the longest adaptation below which entrants are left out rather than trained for less."""
-FEWEST_DEV_ITEMS = 400
-"""Dev items below which there is no race: half of them could not tell a good entrant from a bad one."""
+FEWEST_DEV_ITEMS, FEWEST_DEV_GROUPS = 400, 2 * FEW_GROUPS
+"""Dev items, or groups of items that are not independent, below which there is no race: half of them could not tell a
+good entrant from a bad one."""
 BROAD = 10
 """Documents per train row from which a selection has something to choose."""
 LOW_RATE = 3e-5
@@ -52,7 +54,7 @@ class Entrant(Record):
         label: Row label.
         reason: Why it takes part, a sentence.
         method: Entry of ``methods`` in a study file.
-        merge: Entry of ``merges``, for a model that is made of that of the method without further training.
+        merge: Entry of ``merges``, for a model that is made of the model of the method without further training.
     """
 
     label: str
@@ -62,7 +64,7 @@ class Entrant(Record):
 
     @property
     def trained(self) -> str:
-        """Label of the entrant whose training it needs: its own, or that of the one that it is made of."""
+        """Label of the entrant whose training it needs: its own, or the training of the one that it is made of."""
         return self.label if self.merge is None else str(self.merge["of"])
 
 
@@ -111,7 +113,9 @@ def choose_entrants(facts: Facts) -> tuple[list[Entrant], list[Skipped]]:
     broad = facts.documents >= BROAD * facts.train_rows
     heavy = facts.minutes >= HEAVY_MINUTES
     replay = "General text among the domain text is the best-tested way to forget less."
-    no_replay = None if facts.replayable else "it needs general text besides that which forgetting is measured on"
+    no_replay = (
+        None if facts.replayable else "it needs general text other than the text that forgetting is measured on"
+    )
     short = f"its preparation takes long: give {HEAVY_MINUTES} minutes"
     candidates: list[tuple[str, dict[str, Any], str, str | None]] = [
         ("lm, low rate", {"name": "lm", "adapt": {"learning_rate": LOW_RATE}}, "A low rate forgets less.", None),
@@ -299,6 +303,25 @@ def idle_seconds(labels: Sequence[str], tokens: float, prices: Prices, parallel:
     return (parallel - 1) * max(prices.model(label, tokens) for label in labels)
 
 
+def why_no_race(dev_items: int, dev_groups: int | None) -> str:
+    """Return why there is no race, a sentence; empty if there are enough dev items and groups.
+
+    Args:
+        dev_items: Items of the dev splits.
+        dev_groups: Groups of these, such as documents; None if each item is independent.
+    """
+    if dev_items < FEWEST_DEV_ITEMS:
+        held, fewest = f"{dev_items} items", FEWEST_DEV_ITEMS
+    elif dev_groups is not None and dev_groups < FEWEST_DEV_GROUPS:
+        held, fewest = f"{dev_items} items of {dev_groups} groups that are independent", FEWEST_DEV_GROUPS
+    else:
+        return ""
+    return (
+        f"The dev splits have {held}. Half of fewer than {fewest} cannot tell a good entrant from a bad one, so there "
+        f"is no race: {CHEAPEST} is compared with the base model on all of them."
+    )
+
+
 def make_plan(
     entrants: Sequence[Entrant],
     skipped: Sequence[Skipped],
@@ -307,6 +330,7 @@ def make_plan(
     minutes: float,
     corpus_tokens: float,
     dev_items: int,
+    dev_groups: int | None = None,
     most_tokens: int | None = None,
     parallel: int = 1,
     extras: int = 1,
@@ -324,6 +348,7 @@ def make_plan(
         minutes: The time for everything.
         corpus_tokens: Tokens of the domain text.
         dev_items: Items of the dev splits.
+        dev_groups: Groups of these that are independent, such as documents; None if each item is.
         most_tokens: Maximum tokens per adaptation; None for one pass over the text.
         parallel: Jobs that run at the same time at the speed that was timed.
         extras: Entrants that are made of each survivor in the last rung.
@@ -335,15 +360,11 @@ def make_plan(
     budget = (60 * minutes * (1 - RESERVE) - prices.timing - searching) * parallel
     most = float(most_tokens or max(corpus_tokens, ETA * FEWEST_TOKENS))
     own, left_out = list(entrants), list(skipped)
-    races = dev_items >= FEWEST_DEV_ITEMS
-    notes = []
-    if not races:
+    why = why_no_race(dev_items, dev_groups)
+    races, notes = not why, [why] if why else []
+    if why:
         left_out += [Skipped(label=one.label, reason="there are too few dev items to choose by") for one in own[2:]]
         del own[2:]
-        notes.append(
-            f"The dev splits have {dev_items} items. Half of fewer than {FEWEST_DEV_ITEMS} cannot tell a good entrant "
-            f"from a bad one, so there is no race: {CHEAPEST} is compared with the base model on all of them."
-        )
     while True:
         labels = [one.label for one in own if one.label != BASE]
         needed = partial(_needed, labels, prices=prices, races=races, extras=extras, parallel=parallel)

@@ -54,7 +54,7 @@ class Race:
     Attributes:
         rows: One row per rung and entrant.
         winner: The entrant with the highest score within the limit; None if none is ahead of the base model.
-        dev_gain: Its score minus that of the base model on the tune items.
+        dev_gain: Its score minus the base model's on the tune items.
         shrunken: The same, shrunken for the choice.
         tokens: Tokens of the last rung that was run.
         prices: Prices, corrected by what the rungs took.
@@ -170,7 +170,7 @@ def run_race(
 
 
 def _count_collapses(gains: np.ndarray, before: Collapses | None) -> Collapses:
-    """Count the trainings of a rung that collapsed, with those of the rungs before.
+    """Count the trainings of a rung that collapsed, with the ones of the rungs before.
 
     Args:
         gains: Item scores minus the mean ones of the base model, shape (seeds, items).

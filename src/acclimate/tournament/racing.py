@@ -78,9 +78,9 @@ def item_scores(tasks: Sequence[PairedPredictions]) -> np.ndarray:
     For a mean of scores per item, such as accuracy, these are the scores. For others, such as macro-F1, an item has
     ``score + (n - 1) * (mean of the leave-one-out scores - score without the item)``: the pseudo-values of the
     jackknife (Tukey, 1958), moved so that their mean is the score itself. Their variance divided by the number of
-    items is the jackknife variance of the score. The items of several tasks are joined and scaled such that mean and
-    variance are those of the mean of the tasks' scores; items that tasks have in common are joined to one. Where items
-    are grouped, such as the sentences of documents, "items" are the groups throughout the race.
+    items is the jackknife variance of the score. The items of several tasks are joined and scaled such that their
+    mean and variance are the ones of the tasks' mean score; items that tasks have in common are joined to one. Where
+    items are grouped, such as the sentences of documents, "items" are the groups throughout the race.
 
     Args:
         tasks: The predictions on each task; ``b`` is not read.
@@ -138,7 +138,7 @@ def decide(
     (entrants - 1)``. By Bonferroni over the other entrants, each of which may be the leader, and over the rungs that
     decide, the probability that the best entrant is ever dropped by a test is at most ``level``. This is the
     comparison with the best of Hsu (1984) and the race of Maron and Moore (1994) with a t-test, as in Birattari et al.
-    (2002). The level is more lenient than that of the claim, because the errors differ: dropping the best loses what
+    (2002). The level is more lenient than the claim's, because the errors differ: dropping the best loses what
     it is ahead of the leader, of which the items could show little, while keeping a bad one costs its share of the
     budget for certain.
 
@@ -200,7 +200,7 @@ def shrunken_gain(gains: Sequence[np.ndarray], winner: int) -> float:
     scores low on these items by chance, cancels in the spread and stays in the mean, which no choice has flattered.
 
     Args:
-        gains: For each entrant except for the base model, its item scores minus those of the base model in the last
+        gains: For each entrant except for the base model, its item scores minus the base model's in the last
             rung that it reached, shape (seeds, items), the same for all.
         winner: Number of the winner.
 
@@ -248,8 +248,8 @@ def _p_worse(scores: np.ndarray, leader: int, other: int) -> float:
 def _variance(scores: np.ndarray, one: int, other: int) -> tuple[float, float]:
     """Return the variance of the mean difference of two entrants, and its degrees of freedom (Satterthwaite).
 
-    As in :mod:`acclimate.evaluation.statistics`, but the variance between seeds is that of all entrants: the residual
-    of the two-way layout of entrants and seeds, with ``(entrants - 1) * (seeds - 1)`` degrees of freedom.
+    As in :mod:`acclimate.evaluation.statistics`, but the variance between seeds is estimated from all entrants: the
+    residual of the two-way layout of entrants and seeds, with ``(entrants - 1) * (seeds - 1)`` degrees of freedom.
 
     Args:
         scores: Shape (entrants, seeds, items).

@@ -38,7 +38,7 @@ class RaceRow(Record):
         label: The entrant.
         decision: Whether it goes on, and why.
         score: Mean of the metrics over seeds and tasks; None if it failed.
-        gain: The same minus that of the base model.
+        gain: The same minus the base model's.
         p: Adjusted one-sided p-value of "not worse than the leader".
         domain: Change of the loss on held-out domain text, in nats per token.
         general: Change of the loss on general text.
@@ -76,7 +76,7 @@ class AutoResult(Reported, Record):
         unlearned: Why the base model has not learned its tasks, so that nothing can be claimed; empty if it has.
         notes: What happened, in sentences.
         folder: The output directory.
-        model: Folder of the model that is handed back.
+        model: Folder of the model that is returned.
     """
 
     base: str
@@ -113,29 +113,29 @@ class AutoResult(Reported, Record):
 
     @property
     def holds(self) -> bool:
-        """Whether an adapted model is handed back."""
+        """Whether an adapted model is returned."""
         return self.claim is not None and self.claim.holds and not self.unlearned
 
     def verdict(self) -> str:
-        """Return one sentence on what is handed back, and why."""
+        """Return one sentence on what is returned, and why."""
         if self.unlearned:
-            return f"The base model is handed back: whether adaptation helps cannot be answered, as {self.unlearned}"
+            return f"The base model is returned: whether adaptation helps cannot be answered, as {self.unlearned}"
         if self.claim is None:
             within = "" if self.limit is None else " within the limit of forgetting"
-            return f"The base model is handed back: no entrant was ahead of it in the race{within}."
+            return f"The base model is returned: no entrant was ahead of it in the race{within}."
         claim, gain = self.claim, self.claim.gain
         what = (
             f"{100 * gain.estimate:+.1f} points ({_metric(self.metrics)}), at least {100 * gain.bound:+.1f} with "
             f"{100 * claim.confidence:.4g} % confidence"
         )
         if claim.holds:
-            return f"{claim.winner} is handed back: {what}."
+            return f"{claim.winner} is returned: {what}."
         if not claim.helps:
-            return f"The base model is handed back: {claim.winner} gains {what}, so there may be no gain."
+            return f"The base model is returned: {claim.winner} gains {what}, so there may be no gain."
         if claim.forgotten is None:
-            return f"The base model is handed back: what {claim.winner} loses on general text could not be measured."
+            return f"The base model is returned: what {claim.winner} loses on general text could not be measured."
         return (
-            f"The base model is handed back: {claim.winner} gains {what}, but its loss on general text may rise by "
+            f"The base model is returned: {claim.winner} gains {what}, but its loss on general text may rise by "
             f"{claim.forgotten.bound:.3f} nats per token, and the limit is {claim.limit:g}."
         )
 

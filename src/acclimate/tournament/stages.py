@@ -36,12 +36,12 @@ from acclimate.study.in_memory import CompareCall
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.adapt import AdaptJob
 from acclimate.study.jobs.advice import Advice
-from acclimate.study.jobs.base import JobGraph, Outcome, RunContext, StudyView
+from acclimate.study.jobs.base import JobGraph, JobResult, Outcome, RunContext, StudyView
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.lm_loss import LmLossJob, TextLoss
 from acclimate.study.learned import judge_base
-from acclimate.study.summary import TaskResult, scoring_of, summarize
-from acclimate.tasks.kinds import find_width
+from acclimate.study.summary import TaskResult, scoring_of, summarize, test_of
+from acclimate.tasks.kinds import LabelledTask, find_width
 from acclimate.tournament.confirming import count_reads
 from acclimate.tournament.plan import (
     BASE,
@@ -119,7 +119,7 @@ class StageResult:
         measuring: Mean seconds of measuring the losses of one model.
         advice: What a measurement says of the text before any training; empty without one.
         unlearned: Why the base model has not learned a task, and what to do; empty if it has.
-        summarize: Returns the results of the stage as those of a study; None in a simulation.
+        summarize: Returns the results of the stage as the results of a study; None in a simulation.
     """
 
     entrants: dict[str, Scored]
@@ -167,7 +167,7 @@ def stage_study(base: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
 
 
 def with_rates(base: Mapping[str, Any], rates: Sequence[float | None]) -> dict[str, Any]:
-    """Return a study with learning rates of fine-tuning, one per task; None for that of the study."""
+    """Return a study with learning rates of fine-tuning, one per task; None keeps the rate of the study."""
     (domain,) = base["domains"]
     tasks = [task if isinstance(task, Mapping) else {"path": task} for task in domain.get("tasks", ())]
     changed = [
@@ -222,7 +222,7 @@ class Stages:
         """Time a stage that has only the base model, and a short adaptation of each entrant.
 
         Args:
-            stage: The stage; its entrants are those of the race, its seeds the first one of the race.
+            stage: The stage; its entrants are the ones of the race, its seeds the first one of the race.
             minutes: The time for the whole tournament.
 
         Returns:
@@ -279,8 +279,8 @@ class Stages:
         jobs = (job for job in graph.jobs.values() if isinstance(job, AdaptJob) and not job.is_shared_base)
         return {str(job.place.method): job for job in jobs}
 
-    def facts(self, minutes: float, instruct: str | None) -> tuple[Facts, int]:
-        """Return what the choice of entrants depends on, and the number of dev items.
+    def facts(self, minutes: float, instruct: str | None) -> tuple[Facts, int, int | None]:
+        """Return what the choice of entrants depends on, the number of dev items, and of their groups if any has one.
 
         Raises:
             UserError: If an input of the study is missing or wrong, or a task has no dev split.
@@ -310,7 +310,7 @@ class Stages:
             instruct=instruct,
             usable=usable,
             rates=_rates_to_try(inputs) if self.base.get("search") else [],
-        ), sum(len(task.test) for task in tasks)
+        ), *_count_units(tasks)
 
     def _plan_study(self, instruct: str | None) -> dict[str, Any]:
         """Return the study of plain training and what is made of it, which has all inputs of a tournament."""
@@ -376,9 +376,10 @@ def _collect(
     made.summarize = lambda: summarize(inputs, graph, outcomes, out, contamination=contamination)
     (domain,) = inputs.config.domains
     metrics = {task.name: inputs.tasks[domain.name, task.name].metric for task in domain.tasks}
-    runs: dict[tuple[str, str], dict[int, TaskResult]] = {}
-    for job, result in view.find(TaskResult, lambda job: job.is_scored):
-        runs.setdefault((str(job.place.method), str(job.place.task)), {})[int(job.place.seed or 0)] = result
+    runs: dict[tuple[str, str], dict[int, JobResult[TaskResult]]] = {}
+    for run in view.find(TaskResult, lambda job: job.is_scored):
+        place = run.job.place
+        runs.setdefault((str(place.method), str(place.task)), {})[int(place.seed or 0)] = run
     texts = list(view.find(TextLoss))
     for entrant in stage.entrants:
         label = entrant.label
@@ -393,11 +394,12 @@ def _collect(
         made.entrants[label] = Scored(
             predictions=[
                 PairedPredictions(
-                    (first := found[stage.seeds[0]]).gold,
-                    [found[seed].predicted for seed in stage.seeds],
+                    (first := found[stage.seeds[0]]).result.gold,
+                    [found[seed].result.predicted for seed in stage.seeds],
                     None,
                     metrics[task],
-                    scoring_of(first),
+                    scoring_of(first.result),
+                    test_of([first]),  # tasks on the same texts are not independent
                 )
                 for task, found in own.items()
             ],
@@ -418,6 +420,13 @@ def _collect(
     made.advice = next((result.says for _, result in view.find(Advice)), "")
     made.measuring = float(np.mean(measuring)) * (1 + (inputs.general is not None))
     return made
+
+
+def _count_units(tasks: Sequence[LabelledTask]) -> tuple[int, int | None]:
+    """Return the number of test items of tasks, and of groups of these; None for the groups if no item has one."""
+    found = [(len(task.test), task.groups("test")) for task in tasks]
+    units = sum(count if groups is None else max(groups) + 1 for count, groups in found)
+    return sum(count for count, _ in found), None if all(groups is None for _, groups in found) else units
 
 
 def _rates_to_try(inputs: StudyInputs) -> list[list[float | None]]:

@@ -50,7 +50,7 @@ def test_a_study_and_its_report(places, tiny_bert, tiny_llama, tmp_path):
     results = compare(tmp_path / "study.json", tmp_path / "out", progress=False)
     assert not results.failures
     assert {(row.metric, row.kind) for row in results.scores} == {("accuracy", "choice")} and len(results.scores) == 4
-    (table,) = [table for table in results.tables if table.title == "Beside other answers"]
+    (table,) = [table for table in results.tables if table.title == "Comparison with other answers"]
     assert {row[4] for row in table.rows} == {
         *("chance", "most frequent position", "before training"),
         *("likelihood of the whole choice", "likelihood per token"),
@@ -58,7 +58,7 @@ def test_a_study_and_its_report(places, tiny_bert, tiny_llama, tmp_path):
     assert all(row.collapsed for row in results.scores)  # one epoch on 24 items teaches nothing
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Cannot be answered: the models have not learned the task" in summarize(results).headline
-    assert "no better than chance" in page and "Beside other answers" in page
+    assert "no better than chance" in page and "Comparison with other answers" in page
     leaked = [row for split in results.contamination for row in split.texts]
     assert any(row.found for row in leaked)
 

@@ -197,7 +197,7 @@ class FinetuneJob(Job):
 
     @classmethod
     def measurements(cls, inputs: StudyInputs) -> list[str]:
-        """Return the tasks of the domains, and those of other domains."""
+        """Return the tasks of the domains, and tasks of other domains."""
         return [*dict.fromkeys(name for _, name in inputs.tasks)]
 
     @classmethod
@@ -267,26 +267,33 @@ def _mean_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns]
             average_over_tasks(own, base if label != config.baseline else [], metrics)
             for label, own in complete.items()
         ]
-        for row, rank in zip(made, mean_ranks(list(complete.values()), metrics), strict=True):
+        tests = list(map(test_of, next(iter(complete.values()), [])))
+        for row, rank in zip(made, mean_ranks(list(complete.values()), metrics, tests), strict=True):
             if row is not None:
                 row.rank = rank
                 rows.append(row)
     return rows
 
 
-def mean_ranks(methods: Sequence[Sequence[TaskRuns]], metrics: Sequence[str]) -> list[float]:
+def mean_ranks(methods: Sequence[Sequence[TaskRuns]], metrics: Sequence[str], tests: Sequence[str]) -> list[float]:
     """Return the rank of each method by its mean score, averaged over tasks; 1 is the best.
+
+    Tasks with one test set, such as several numbers of labels, count as one task: their ranks are averaged first.
 
     Args:
         methods: Runs of each method on each task.
         metrics: The metric of each task.
+        tests: The identity of the test set of each task.
     """
     means = [
         [float(np.mean([run.result.metrics[name] for run in runs])) for runs, name in zip(own, metrics, strict=True)]
         for own in methods
     ]
+    if not means:
+        return []
+    weights = [1 / tests.count(test) for test in tests]
     # Rounded, so that equal scores do not differ by the order of a sum.
-    return rankdata(-np.round(means, 12), axis=0).mean(axis=1).tolist() if means else []
+    return np.average(rankdata(-np.round(means, 12), axis=0), axis=1, weights=weights).tolist()
 
 
 def average_over_tasks(
