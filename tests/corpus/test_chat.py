@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from acclimate.corpus.chat import Chats, plain_ids, read_conversation, tokenize_chats
+from acclimate.corpus.chat import LEARNED, Chats, plain_ids, read_conversation, tokenize_chats
 from acclimate.errors import UserError
 from tests.cases import each
 
@@ -294,10 +294,19 @@ def test_known_keys_of_rows_and_turns_act(tmp_path):
     for template in (THINKING, THINKING.replace("assistant\n' }}{% endif", "assistant\n<think>\n' }}{% endif")):
         (text,), _ = marked([{"messages": [ask, good]}], template, tmp_path / "a.jsonl")
         assert "<think>\n\n</think>\n\n«was good<|im_end|>»" in text  # nothing is no reasoning to learn
-    for mark in ({"weight": 0}, {"train": False}, {"trainable": False}, {"loss_mask": 0}):
+    for mark in [{name: no} for name in LEARNED for no in (0, False, 0.0)]:
         turns = [ask, {**bad, **mark}, ask, {**good, **dict.fromkeys(mark, 1)}]
         (text,), _ = marked([{"messages": turns}], CHATML, tmp_path / "a.jsonl")
         assert "was bad" in text and "«was good<|im_end|>»" in text and text.count("«") == 1
+        (text,), chats = marked(
+            [{"messages": [ask, bad], **mark}, {"messages": [ask, good]}], CHATML, tmp_path / "a.jsonl"
+        )
+        assert "was bad" not in text and chats.report.broken == 1
+    preference = [{"prompt": "food?", "completion": "was good", "label": label} for label in (True, False)]
+    (text,), chats = marked(preference, CHATML, tmp_path / "a.jsonl")
+    assert "was good" in text and (chats.report.broken, chats.report.unused) == (1, {})
+    (text,), chats = marked([{"messages": [{**ask, "value": "other"}, good]}], CHATML, tmp_path / "a.jsonl")
+    assert chats.report.unused == {"value of a turn": 1}
 
 
 def test_keys_that_are_not_used_are_counted(tmp_path):

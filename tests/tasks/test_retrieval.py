@@ -440,7 +440,7 @@ def same_ids(tmp_path):
 
 def test_a_query_that_is_a_document_does_not_find_itself(same_ids, tiny_bert, caplog):
     task = load_task(same_ids)
-    assert "12 of 12 queries have the id of a document" in caplog.text
+    assert f"12 of the 12 queries of the task '{task.name}' are documents" in caplog.text
     learner = find_task_kind(task).learner(tiny_bert, task, ResolvedOptions(max_length=24, metric="ndcg@10"), None)
     measured = learner.measure("test", "fp32")
     assert measured.metrics["references"]["bm25"]["ndcg@10"] == 1.0
@@ -457,6 +457,21 @@ def test_a_query_that_is_a_document_does_not_find_itself(same_ids, tiny_bert, ca
     (same_ids / "qrels" / "test.tsv").write_text(with_own)
     task = load_task(same_ids)
     assert task.own_documents(task.test) == ["p0", None, *(f"p{n}" for n in range(2, 6))]
+    print_of = task.fingerprint()
+    for file in (same_ids / "queries.jsonl", *(same_ids / "qrels").iterdir()):  # the same texts, with ids of their own
+        text = file.read_text().replace('"_id": "', '"_id": "q')
+        file.write_text("\n".join(line if line[0] != "p" else f"q{line}" for line in text.splitlines()))
+    task = load_task(same_ids)
+    assert not any(task.own_documents(task.test)) and task.fingerprint() != print_of
+
+
+def test_a_query_of_a_pair_that_is_also_a_passage_does_not_find_itself(caplog):
+    pairs = [{"anchor": f"{one} {n}", "positive": f"{two} {n}"}
+             for n in range(6) for one, two in (("soup", "broth"), ("broth", "soup"))]  # fmt: skip
+    task = load_task({"train": [{"anchor": "new", "positive": "news"}], "test": pairs}, name="pairs")
+    found = [task.documents.get(key) for key in task.own_documents(task.test)]
+    assert found == [query.text for query in task.test] and task.own_documents(task.train) == [None]
+    assert "12 of the 13 queries of the task 'pairs' are documents" in caplog.text
 
 
 def test_what_a_model_finds_as_similar_as_a_relevant_document_is_no_negative(beir):

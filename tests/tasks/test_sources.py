@@ -143,7 +143,10 @@ def test_minus_one_is_a_class_only_where_it_can_be_one():
     def rows(*counts):
         return [{"text": f"{label} {number}", "label": label} for label, count in counts for number in range(count)]
 
-    assert load_task(rows(("bad", 30), ("good", 30), ("-1", 3)), name="t").labels == ["bad", "good"]
+    for mark in ("-1", -1, -1.0, "-1.0", -100, "-100.0", "-"):
+        assert load_task(rows(("bad", 30), ("good", 30), (mark, 3)), name="t").labels == ["bad", "good"]
+    assert load_task(rows((-100, 3), (0, 30), (1, 30)), name="t").labels == ["0", "1"]
+    assert load_task(rows(("-", 30), ("+", 30)), name="t").labels == ["+", "-"]
     assert load_task(rows((-1, 30), (0, 30), (1, 30)), name="t").labels == ["-1", "0", "1"]
     with pytest.raises(UserError, match="has 4 of 104 train rows"):
         load_task(rows((-1, 4), (0, 50), (1, 50)), name="t")

@@ -38,8 +38,8 @@ ROLES = {
 }
 """The role of a speaker, by the names that it has in files."""
 SYSTEM = ("system", "system_prompt")
-LEARNED = ("weight", "train", "trainable", "loss_mask")
-"""Keys of a turn by which exports say whether it is learned (1 or true) or only read (0 or false)."""
+LEARNED = ("weight", "train", "trainable", "training", "loss", "loss_mask")
+"""Keys of a turn, or of a row, by which exports say whether it is learned (1 or true) or only read (0 or false)."""
 REASONING = ("reasoning_content", "reasoning", "thinking")
 """Keys of the reasoning of a turn; it is given to the template by the name that the template knows."""
 EMPTY_REASONING = re.compile(r"\s*<(think|thinking|thought|reasoning)>\s*</\1>\s*")
@@ -63,7 +63,7 @@ class Conversation:
     unused: tuple[str, ...] = ()
 
 
-_VERSION = 2  # increment when the same conversations and settings give different rows
+_VERSION = 3  # increment when the same conversations and settings give different rows
 
 
 class TemplateError(Exception):
@@ -84,6 +84,8 @@ def read_conversation(row: object) -> Conversation:
     """
     if not isinstance(row, dict):
         raise ValueError(f"not an object but a {type(row).__name__}")
+    if any(row.get(key) in (0, False) for key in LEARNED) or row.get("label") is False:  # the latter: of preferences
+        raise ValueError("the row is marked as not to be learned")
     listed, used = _list_turns(row)
     read = [_read_turn(turn) for turn in listed]
     turns = [turn for turn, _ in read]
@@ -106,7 +108,8 @@ def read_conversation(row: object) -> Conversation:
     for text in _texts_of([turns, tools]):
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise ValueError("half of a surrogate pair")
-    unused = [str(key) for key, value in row.items() if key not in (*used, name, "tools") and not _is_empty(value)]
+    read_keys = (*used, name, "tools", *(key for key in (*LEARNED, "label") if row.get(key) in (1, True)))
+    unused = [str(key) for key, value in row.items() if key not in read_keys and not _is_empty(value)]
     return Conversation(turns, tools, not_learned, tuple(unused))
 
 
@@ -159,7 +162,7 @@ def _read_turn(turn: object) -> tuple[dict[str, Any], bool]:
         if turn.get(key) not in (None, 0, 1):
             raise ValueError(f"'{key}' of a turn is {str(turn[key])[:50]!r}, which is neither 0 nor 1")
         is_learned = is_learned and turn.get(key) in (None, 1)
-    names = ("role", "from", "content", "value", *LEARNED)
+    names = ("role", "from", "content" if "content" in turn else "value", *LEARNED)
     others = {str(key): value for key, value in turn.items() if key not in names and not _is_empty(value)}
     return {"role": ROLES[str(role)], "content": content, **others}, is_learned
 

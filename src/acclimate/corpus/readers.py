@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -347,6 +347,7 @@ def read_excel_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     try:
         book = load_workbook(open_bytes(path), read_only=True, data_only=True)
         first, *others = book.worksheets
+        first.reset_dimensions()  # what some programs write is wrong, and rows outside of it would be lost
         rows = [["" if cell is None else str(cell) for cell in row] for row in first.iter_rows(values_only=True)]
     except Exception as error:  # a damaged file raises errors of zipfile, zlib and XML, among others
         raise UserError(f"'{path}' is not an Excel file ({first_line(error)}).") from error
@@ -358,7 +359,7 @@ def read_excel_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     if (duplicate := find_duplicate(names)) is not None:
         raise UserError(f"{path}: two columns are named '{duplicate}'; rename one.")
     for number, row in numbered:
-        yield number, {name: cell for name, cell in zip(names, row, strict=False) if name}
+        yield number, {name: cell for name, cell in zip_longest(names, row[: len(names)], fillvalue="") if name}
 
 
 def read_batches(

@@ -138,6 +138,13 @@ def test_files_of_columns(name, lines, scheme, tmp_path):
         load_task(tmp_path / name)  # a file by itself is recognized, too
 
 
+def test_words_that_are_numbered_and_tabs_at_the_end_of_lines(tmp_path, caplog):
+    lines = [f"{number}\t{word}\tNN\t{tag}\t" for number, (word, tag) in enumerate(zip(WORDS, IOB2, strict=True), 1)]
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.conll").write_text("\n".join([*lines, "", *lines]))
+    assert entities_of(load_task(tmp_path)) == [SPANS, SPANS] and "numbers words in its first column" in caplog.text
+
+
 def test_one_mark_at_the_start_of_a_file_is_no_document(tmp_path):
     body = "\n\n".join("\n".join(f"{word}{n} {tag}" for word, tag in zip(WORDS, IOB2, strict=True)) for n in range(60))
     for start in ("", "-DOCSTART- -X- O O\n\n"):
@@ -203,18 +210,20 @@ def test_sentences_of_a_table_with_a_word_per_row(tmp_path):
     parts=st.lists(
         st.tuples(st.integers(1, 3), st.integers(0, 2), st.sampled_from(["PER", "a_b"])), min_size=2, max_size=6
     ),
-    mark=st.sampled_from("_.:/"),
+    mark=st.sampled_from("_.:/|+~=–"),
     scheme=st.sampled_from(["IOB2", "BIOES"]),
     at_end=st.booleans(),
+    lower=st.booleans(),
 )
-def test_tags_with_another_separator_are_the_usual_ones(parts, mark, scheme, at_end):
+def test_tags_with_another_separator_are_the_usual_ones(parts, mark, scheme, at_end, lower):
     """Tags that are not certain to have a separator are refused, and names that look like it stay names."""
     spans, place = [(0, 2, "PER")], 2
     for width, gap, name in parts:
         spans.append((place + gap, place + gap + width, name))
         place += gap + width
     tags = to_scheme(spans, place + 1, scheme)
-    other = [tag if tag == "O" else mark.join(reversed(tag.split("-")) if at_end else tag.split("-")) for tag in tags]
+    split = [(prefix.lower() if lower else prefix, name) for prefix, _, name in (tag.partition("-") for tag in tags)]
+    other = [mark.join(reversed(pair) if at_end else pair) if pair[1] else "O" for pair in split]
     words = [f"w{number}" for number in range(len(tags))]
     tasks = [
         load_task({split: [{"tokens": words, "tags": form}] for split in ("train", "test")}) for form in (tags, other)

@@ -24,8 +24,8 @@ Labels = tuple[str, ...]
 NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 NOT_A_LABEL = ("nan", "<na>", "nat", "inf", "-inf", "infinity", "-infinity")
 """How libraries write missing and infinite numbers as text."""
-NO_CLASS = ("-1", "-100")
-"""How data sets mark rows without a label; where the classes are numbers, -1 can be one of them."""
+NO_CLASS = ("-1", "-1.0", "-100", "-100.0", "-")
+"""How data sets mark rows without a label; where the classes are not words, all but -100 can be one of them."""
 MAX_UNLABELLED = 0.05
 """Where -1 next to 0 and 1 has a smaller share of the rows, it is probably no class."""
 PRINTED_ARRAY = re.compile(r"\[[\s\d.,+e-]++\]|\[(?=[^,]*,).*\]|(array|tensor|set|frozenset)\(.*\)", re.DOTALL)
@@ -107,22 +107,23 @@ def leave_out_unlabelled(name: str, rows: Mapping[str, list[Row]]) -> dict[str, 
     """Return the rows that have a label; report the number of the others.
 
     A row has none where the label is a :class:`acclimate.tasks.readers.NoLabel`, or one of :data:`NO_CLASS` while
-    labels of train are names.
+    labels of train are words, or -100, which libraries leave out of a loss.
     """
     given = [row.get("label") for _, row in rows["train"]]
-    named = any(isinstance(label, str) and not NUMBER.fullmatch(label.strip()) for label in given)
+    named = any(isinstance(label, str) and any(map(str.isalpha, label)) for label in given)
+    marks = NO_CLASS if named else NO_CLASS[2:4]
     kept = {
         split: [
             (where, row)
             for where, row in found
             if not isinstance(label := row.get("label"), NoLabel)
-            and not (named and isinstance(label, str | int) and str(label).strip() in NO_CLASS)
+            and not (isinstance(label, str | int | float) and str(label).strip() in marks)
         ]
         for split, found in rows.items()
     }
     left = {split: len(found) - len(kept[split]) for split, found in rows.items()}
     if counts := ", ".join(f"{count:,} {split}" for split, count in left.items() if count):
-        warn_once(f"Rows of the task '{name}' without a label (-1), which are left out: {counts}.")
+        warn_once(f"Rows of the task '{name}' without a label (such as -1), which are left out: {counts}.")
     return kept
 
 

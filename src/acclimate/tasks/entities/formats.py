@@ -350,6 +350,7 @@ def read_columns(path: Path, encoding: str | None = None, prefix: str = "") -> l
 
     A blank line ends a sentence, and ``-DOCSTART-`` begins a document; a single one separates nothing. Columns are
     separated by tabs if a line has any, else by blanks. Lines that start with ``#`` and have no tag are comments.
+    If the first column numbers the words of each sentence, as in CoNLL-U and GermEval, the second is the word.
 
     Args:
         path: The file.
@@ -360,16 +361,18 @@ def read_columns(path: Path, encoding: str | None = None, prefix: str = "") -> l
         UserError: If a line has fewer than two columns, or the file cannot be read.
     """
     sentences: list[RawSentence] = []
-    words: list[str] = []
-    tags: list[str] = []
+    rows: list[list[str]] = []
+    numbered: list[RawSentence] = []  # the same sentences, with the second column as words
     documents, first = 0, 0
 
     def finish() -> None:
-        if words:
+        if rows:
             group = f"{prefix}{documents}" if documents else None
-            sentences.append(RawSentence(f"{path}:{first}", tuple(words), tuple(tags), group=group))
-        words.clear()
-        tags.clear()
+            words, tags = tuple(row[0] for row in rows), tuple(row[-1] for row in rows)
+            sentences.append(RawSentence(f"{path}:{first}", words, tags, group=group))
+            if words == tuple(str(number) for number in range(1, len(rows) + 1)) and min(map(len, rows)) > 2:
+                numbered.append(replace(sentences[-1], words=tuple(row[1] for row in rows)))
+        rows.clear()
 
     for number, fields in _lines(path, encoding):
         if not fields:
@@ -381,10 +384,12 @@ def read_columns(path: Path, encoding: str | None = None, prefix: str = "") -> l
             continue
         if len(fields) < 2:
             raise UserError(f"{path}:{number}: '{fields[0]:.40}' has no tag; each line has a word and a tag.")
-        first = first if words else number
-        words.append(fields[0])
-        tags.append(fields[-1])
+        first = first if rows else number
+        rows.append(fields)
     finish()
+    if sentences and len(numbered) == len(sentences):
+        warn_once(f"'{path}' numbers words in its first column, so the second is read as the word.")
+        sentences = numbered
     if documents == 1:  # every exporter writes one mark, at the start
         return [replace(sentence, group=None) for sentence in sentences]
     return sentences
@@ -402,8 +407,8 @@ def _lines(path: Path, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
             if problem:
                 raise UserError(f"{path}:{number}: {problem}; fix the line, or give the encoding of the file.")
             # Other blanks, such as U+00A0 and U+3000, are characters of words.
-            fields = [part.strip(" ") for part in text.split("\t")] if "\t" in text else text.split(" ")
-            fields = fields if "\t" in text else [part for part in fields if part]
+            fields = [part.strip(" ") for part in text.rstrip("\t ").split("\t")]
+            fields = fields if "\t" in text else [part for part in text.split(" ") if part]
             is_tagged = len(fields) > 1 and (is_tag(fields[-1]) or text[1:2].strip())
             is_comment = text.startswith("#") and not is_tagged
             if not is_comment:

@@ -12,8 +12,8 @@ OUTSIDE = "O"
 TAG = re.compile(r"(?:O|[BIESLUM](?:-(?:.*\S)?)?)", re.IGNORECASE)
 """Pattern of a tag with a prefix."""
 OTHER_TAGS = (
-    re.compile(r"(?P<prefix>[BIESLUM])(?P<mark>[_.:/])(?P<type>.*\S)"),
-    re.compile(r"(?P<type>\S.*)(?P<mark>[-_.:/])(?P<prefix>[BIESLUM])"),
+    re.compile(r"(?P<prefix>[BIESLUM])(?P<mark>[^\w\s]|_)(?P<type>.*\S)", re.IGNORECASE),
+    re.compile(r"(?P<type>\S.*)(?P<mark>[^\w\s]|_)(?P<prefix>[BIESLUM])", re.IGNORECASE),
 )
 """Patterns of tags with another separator (``B_PER``), or with the prefix at the end (``PER-B``)."""
 UNTYPED = "entity"
@@ -47,7 +47,7 @@ def standard_tags(tags: Collection[str]) -> dict[str, str]:
             parts = {tag: (m["prefix"], m["type"]) for tag, m in found.items() if m["mark"] == mark}
             prefixes = {prefix for prefix, _ in parts.values()}
             first, later = (
-                {name for prefix, name in parts.values() if (prefix in BEGINS) == is_first}
+                {name for prefix, name in parts.values() if (prefix.upper() in BEGINS) == is_first}
                 for is_first in (True, False)
             )
             certain, whole = bool(first & later), len(parts) == len(tags)

@@ -116,12 +116,22 @@ class RetrievalTask(Splits):
             for query in queries
         ]
 
+    def report_own(self) -> None:
+        """Say how many queries are documents."""
+        own = self.own_documents([*self.train, *self.dev, *self.test])
+        if found := sum(key is not None for key in own):
+            warn_once(
+                f"{found:,} of the {len(own):,} queries of the task '{self.name}' are documents (by id in a folder, "
+                "by text in a table); each is left out of its own ranking and negatives."
+            )
+
     def _describe_task(self) -> bytes:
         return super()._describe_task() + json.dumps(sorted(self.documents.items())).encode()
 
     def _describe(self, example: Query) -> list[Any]:
         relevant = [[passage.id, passage.text, passage.grade] for passage in example.relevant]
-        return [example.text, relevant, example.negatives, *([example.margins] if example.margins else [])]
+        own = [{"own": key} for key in self.own_documents([example]) if key]
+        return [example.text, relevant, example.negatives, *([example.margins] if example.margins else []), *own]
 
     def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> RetrievalScoring:
         """Return how rankings are scored.
@@ -196,12 +206,7 @@ def read_beir(folder: Path, name: str, group_column: str | None = None) -> Retri
     }
     parts = (splits["train"], splits["test"], documents, splits["dev"])
     task = RetrievalTask(name, *parts, folder, group_name=grouping.name)
-    own = task.own_documents([*task.train, *task.dev, *task.test])
-    if found := sum(key is not None for key in own):
-        warn_once(
-            f"'{folder}': {found:,} of {len(own):,} queries have the id of a document, so they are that document; it "
-            "is left out of their rankings and negatives."
-        )
+    task.report_own()
     return task
 
 
@@ -344,7 +349,8 @@ def read_pairs(
 ) -> RetrievalTask:
     """Read pairs or triplets; the documents are all passages and negatives.
 
-    Rows with the same query are one query with several relevant documents.
+    Rows with the same query are one query with several relevant documents. A query whose text is a document has the id
+    of that document.
 
     Raises:
         UserError: If the columns are not clear, or a text cannot be used.
@@ -403,7 +409,13 @@ def read_pairs(
         labels = [[0]] * len(splits["train"])
         drawn = draw_splits(splits, name, labels, options.split_seed, items="queries", group_name=what)
     documents = {key: text for text, key in texts.items()}
-    return RetrievalTask(name, splits["train"], splits["test"], documents, splits["dev"], path, drawn, group_name=what)
+    named = {
+        split: [replace(query, id=texts.get(query.text, query.id)) for query in queries]
+        for split, queries in splits.items()
+    }
+    task = RetrievalTask(name, named["train"], named["test"], documents, named["dev"], path, drawn, group_name=what)
+    task.report_own()
+    return task
 
 
 def _check_passages(columns: Mapping[str, str], rows: Sequence[Row]) -> None:
