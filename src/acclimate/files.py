@@ -331,7 +331,7 @@ def check_report_file(out: str | Path | None) -> None:
 
 
 def check_output_name(out: str | Path) -> None:
-    """Check that the name of an output can be read again as that of a file.
+    """Check that the name of an output can be read again as a name of a file.
 
     Raises:
         UserError: If it has a line end in it.

@@ -177,7 +177,7 @@ def build_value(hint: Any, value: Any, place: str) -> Any:
 
     Args:
         hint: The type, such as ``list[dict[str, float]]`` or a class of records.
-        value: The values, such as those of a JSON file.
+        value: The values, such as the content of a JSON file.
         place: Where they are, for messages, such as ``"scores[2]"``.
 
     Raises:

@@ -57,7 +57,7 @@ HEAD_BYTES = 1 << 16
 DAMAGE_BYTES = 1 << 12
 """Maximum bytes of text before the damage that are lost, since pyarrow fails on a whole block."""
 MAX_WINDOW_BYTES = 1 << 31
-"""Largest window of a zstd file: that of ``--long=31``, the most that zstd writes."""
+"""Largest window of a zstd file, as of ``--long=31``, the most that zstd writes."""
 LIMIT = "it needs"
 """Start of the reason where a file is not damaged but beyond a limit of its decoder."""
 MAX_LINE_BYTES = 1 << 28

@@ -46,7 +46,7 @@ class PairedPredictions(NamedTuple):
     names: Sequence[Hashable] | str | None = None
 
     def unit_names(self, units: int) -> list[Hashable]:
-        """Return the name of each unit; those of equal tests are equal."""
+        """Return the name of each unit; equal tests have equal names."""
         if self.names is not None and not isinstance(self.names, str):
             return list(self.names)
         # NumPy's numbers are not known to JSON.

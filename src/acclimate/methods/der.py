@@ -199,7 +199,7 @@ class DarkExperience(Method):
         except (LookupError, RuntimeError, TypeError, ValueError):
             sound = False
         if not sound:
-            raise UserError("The kept texts beside the model are damaged ('der++'); restore them, or start anew.")
+            raise UserError("The kept texts next to the model are damaged ('der++'); restore them, or start anew.")
         if examples:
             self._kept = DrawKept(examples)
         domains = format_count(len(self._past), "earlier domain")

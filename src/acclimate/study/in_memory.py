@@ -130,7 +130,7 @@ def _place_task(value: Any, folder: Path) -> Any:
 
 
 def _plain(cell: Any, classes: list[str]) -> Any:
-    """Return a cell as JSON has it: names in place of class numbers, and None in place of NaN; -1 is no class."""
+    """Return a cell as JSON has it: names instead of class numbers, and None instead of NaN; -1 is no class."""
     if classes and isinstance(cell, int) and cell == -1:
         return NoLabel(cell)
     if classes and isinstance(cell, int) and 0 <= cell < len(classes):

@@ -29,7 +29,7 @@ def draw_splits(
 ) -> str:
     """Move train items of a task without a test split to test, and to dev if that is empty, too.
 
-    Items with the same text or of the same group stay together, see :func:`link_rows`; those of a group of an existing
+    Items with the same text or of the same group stay together, see :func:`link_rows`; items of a group of an existing
     dev split remain in train.
 
     Args:

@@ -200,7 +200,7 @@ def find_split_files(folder: Path, split: str, *, required: bool = True) -> list
     if not found and required and split != "dev":
         raise UserError(
             f"'{folder}' has no {split} file; it needs {split}{FORMATS[0]} (or {', '.join(FORMATS[1:6])}). "
-            f"Found: {_list_names(folder.iterdir())}.{advise_conversion(folder.iterdir())}"
+            f"Found: {_list_names(folder.iterdir())}.{advise_conversion(folder.rglob('*'))}"
         )
     files = next(iter(found.values()), [])
     if files and len(files) != expected:
@@ -228,11 +228,11 @@ def find_saved_files(folder: Path) -> list[Path]:
 
 
 def advise_conversion(files: Iterable[Path]) -> str:
-    """Return how to convert files of spaCy, after a space; empty if there are none."""
-    if not any(file.name.endswith(".spacy") for file in files):
+    """Return how to convert files of spaCy or brat, after a space; empty if there are none."""
+    if (ending := next((file.suffix for file in files if file.suffix in (".spacy", ".ann")), None)) is None:
         return ""
     return (
-        ' A .spacy file is not read: write each text as a row {"text": ..., "spans": [{"start": ..., "end": ..., '
+        f' A {ending} file is not read: write each text as a row {{"text": ..., "spans": [{{"start": ..., "end": ..., '
         '"label": ...}]} of train.jsonl, with the lines in docs/entities.md.'
     )
 

@@ -129,7 +129,7 @@ class Carried:
             raise UserError(f"'{stored}' is damaged ({first_line(error)}); restore it, or delete both.") from error
         if missing := sorted({*found.tensors} - present):
             raise UserError(
-                f"'{stored}' is missing, or lacks '{missing[0]}', which {CARRIED_FILE} beside it names. Restore it, "
+                f"'{stored}' is missing, or lacks '{missing[0]}', which {CARRIED_FILE} next to it names. Restore it, "
                 "or delete both to start anew."
             )
         return cls([one.to_dict() for one in found.domains], {}, found.records, found.shape, folder)

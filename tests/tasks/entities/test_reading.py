@@ -154,23 +154,21 @@ def test_one_mark_at_the_start_of_a_file_is_no_document(tmp_path):
         assert {sentence.group for sentence in task.train} == {None}
 
 
-@each("places", [["train", "dev", "test"], ["."]])
-def test_folders_of_brat(places, tmp_path, caplog):
-    text = "The 😀 waiter\r\nof pasta\nhouse."
-    marks = ["T1\tROLE 6 12\twaiter", "T2\tPLACE 17 22;23 28\tpasta house", "R1\tof Arg1:T1 Arg2:T2", ""]
-    for place in places:
-        (tmp_path / place).mkdir(exist_ok=True)
-        for number in range(30):
-            file = tmp_path / place / f"{number}.txt"
-            file.write_bytes(f"{text} {number}".encode())
-            file.with_suffix(".ann").write_text("\n".join(marks), encoding="utf-8")
-    task = load_task(tmp_path, name=f"t{len(places)}")
-    assert [len(task.train), len(task.dev), len(task.test)] == ([30] * 3 if len(places) == 3 else [21, 3, 6])
+def test_the_lines_of_the_page_convert_a_folder_of_brat(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "brat" / "train").mkdir(parents=True)
+    for number in range(30):
+        file = tmp_path / "brat" / "train" / f"{number}.txt"
+        file.write_bytes(f"The 😀 waiter\r\nof pasta\nhouse. {number}".encode())
+        marks = ["T1\tROLE 6 12\twaiter", "T2\tPLACE 17 22;23 28\tpasta house", "R1\tof Arg1:T1 Arg2:T2", ""]
+        file.with_suffix(".ann").write_text("\n".join(marks), encoding="utf-8")
+    with pytest.raises(UserError, match=r"A .ann file is not read: write each text as a row .* docs/entities.md"):
+        load_task(tmp_path / "brat")
+    page = (Path(__file__).parents[3] / "docs" / "entities.md").read_text(encoding="utf-8")
+    exec(page.partition("needs a folder of brat -->\n```python\n")[2].partition("```")[0], {})
+    task = load_task(tmp_path / "train.jsonl")
+    assert [len(task.train), len(task.dev), len(task.test)] == [21, 3, 6] and task.train[0].group is not None
     assert entities_of(task)[0] == [(6, 12, "ROLE"), (17, 28, "PLACE")]
-    assert f"mark no entity: {30 * len(places)}" in caplog.text and "in several parts" in caplog.text
-    file.with_suffix(".ann").write_text("T1 ROLE\n")
-    with pytest.raises(UserError, match=r"29.ann:1: 'T1 ROLE' is no entity such as"):
-        load_task(tmp_path)
 
 
 def test_files_of_spacy_are_named_with_what_to_do(tmp_path):

@@ -19,10 +19,8 @@ from acclimate.evaluation.entities import entity_metrics
 from acclimate.masking import IGNORE_INDEX
 from acclimate.models.loading import is_encoder
 from acclimate.options.reading import ReadingOptions
-from acclimate.tasks.entities.brat import find_brat_files, read_brat
 from acclimate.tasks.entities.data import Entity, EntityTask, Sentence, build_task
 from acclimate.tasks.entities.formats import find_column_files, find_columns, holds_columns, read_columns, read_table
-from acclimate.tasks.entities.offsets import convert_offsets
 from acclimate.tasks.entities.schemes import OUTSIDE, read_entities, split_tag
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
@@ -294,15 +292,15 @@ class Entities(TaskKind):
     distillation: ClassVar[tuple[str, ...]] = ("kl",)
 
     def matches(self, folder: Path) -> bool:
-        """Return whether a folder has files of columns or of brat."""
-        return bool(find_brat_files(folder) or find_column_files(folder))
+        """Return whether a folder has files of columns."""
+        return bool(find_column_files(folder))
 
     def matches_source(self, source: Any) -> bool:
         """Return whether a file has a word and its tag per line."""
         return isinstance(source, str | Path) and holds_columns(Path(source))
 
     def read_source(self, source: Any, name: str, options: ReadingOptions) -> EntityTask:
-        """Read files of columns or of brat.
+        """Read files of columns.
 
         Raises:
             UserError: If a column is named, since columns have no names here, or a file cannot be used.
@@ -310,10 +308,6 @@ class Entities(TaskKind):
         if options.text_column or options.pair_column or options.label_column or options.group_column:
             return super().read_source(source, name, options)  # raises
         path = Path(source)
-        if path.is_dir() and (found := find_brat_files(path)):
-            return build_task(
-                name, convert_offsets(name, read_brat(found, name, options.encoding)), path, options.split_seed
-            )
         files = find_column_files(path) if path.is_dir() else {"train": [path]}
         raw = {
             split: [row for file in found for row in read_columns(file, options.encoding, f"{split} ")]

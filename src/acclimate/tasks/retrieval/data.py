@@ -187,7 +187,9 @@ def read_beir(folder: Path, name: str, group_column: str | None = None) -> Retri
         raise UserError(f"'{folder / 'qrels'}' has no test.tsv with a relevant document; add the test split.")
     documents = {key: text for key, text in documents.items() if text}
     titles = [row["title"] for _, row in sources.values() if row.get("title")]
-    article = {"title": "article"} if 2 * len(set(titles)) <= len(titles) else {}  # else each is that of its document
+    article = (
+        {"title": "article"} if 2 * len(set(titles)) <= len(titles) else {}
+    )  # else each is the title of its document
     columns = {
         split: [(asked[query.id][0], {**sources[_source(query).id][1], **asked[query.id][1]}) for query in own]
         for split, own in splits.items()
