@@ -20,7 +20,7 @@ from acclimate import cli, merge
 from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
 from acclimate.merging.fisher import expected_terms, fisher_information, sampled_terms
-from acclimate.merging.measuring import MeasuredTask
+from acclimate.merging.measuring import MeasuredTask, open_data
 from acclimate.merging.rules import fisher_weighted
 from acclimate.merging.soup import greedy_soup
 from acclimate.merging.weights import Checkpoint
@@ -236,6 +236,17 @@ def test_a_greedy_soup_is_selected_on_dev(classifiers, task, tmp_path):
     ]
     mean = sum(state(folder)["classifier.weight"] for folder in kept) / len(kept)
     torch.testing.assert_close(state(tmp_path / "out")["classifier.weight"], mean)
+
+
+def test_the_splits_of_a_task_are_drawn_as_for_the_fine_tuning_of_the_models(classifiers, tmp_path):
+    """Else a soup is selected on rows that the models have learned."""
+    rows = [{"text": f"text {n}", "label": "ab"[n % 2], "patient": n // 5, "site": n % 30} for n in range(150)]
+    path = tmp_path / "task.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for columns in ({}, {"group_column": "site"}, {"group_column": "patient", "split_seed": 3}):
+        options = build(MergeOptions, ["a", "b"], "greedy-soup", tmp_path / "out", data=str(path), **columns)
+        read = open_data(str(path), str(classifiers[0]), options)
+        assert read.fingerprint() == load_task(path, **columns).fingerprint()
 
 
 @pytest.mark.slow

@@ -194,4 +194,4 @@ def open_data(data: Any, model: str, options: MergeOptions) -> Measured:
         not hasattr(data, "task_kind") and any(map(find_kind, class_names(load_config(model).architectures)))
     ):
         return MeasuredText(as_corpus(data, options.text_column, options.encoding), options)
-    return MeasuredTask(open_task(data), options)
+    return MeasuredTask(open_task(data, options, text_column=None), options)

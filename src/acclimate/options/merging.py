@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.numbers import Count, Fraction, Integer, Number, Positive, read_number
-from acclimate.options.reading import Encoding
+from acclimate.options.reading import Encoding, LabelOptions
 from acclimate.options.training import MaxLength, Overwrite, Progress, Seed, TextColumn, TextInput
 
 
@@ -197,7 +197,7 @@ def _text(what: str) -> Option:
 
 
 @options
-class MergeOptions:
+class MergeOptions(LabelOptions):
     """Options of :func:`acclimate.merge`."""
 
     models: Annotated[
