@@ -12,13 +12,16 @@ as without on popular benchmarks).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from acclimate.evaluation.scoring import Scoring, SingleLabel, pool_rows
 
@@ -232,16 +235,14 @@ def number_groups(names: Sequence[Hashable]) -> list[int]:
     return [order[name] for name in names]
 
 
-def _join_overlapping(names: Sequence[Sequence[Hashable]]) -> list[tuple[list[int], dict[Hashable, int]]]:
-    """Return the places of the tests that have units in common, directly or through others, and these units."""
-    joined: list[tuple[list[int], dict[Hashable, int]]] = []
-    for place, own in enumerate(names):
-        shared = [entry for entry in joined if not entry[1].keys().isdisjoint(own)]
-        members = dict.fromkeys([name for _, units in shared for name in units] + list(own), 0)
-        merged = [each for places, _ in shared for each in places] + [place], members
-        joined = [entry for entry in joined if entry not in shared] + [merged]
-    return [(places, {name: number for number, name in enumerate(units)}) for places, units in sorted(
-        joined, key=lambda entry: entry[0][0])]  # fmt: skip
+def connect(keys: Sequence[Collection[Hashable]]) -> list[int]:
+    """Return a number for each entry, equal for entries that share a key, directly or through others."""
+    nodes = {key: number for number, key in enumerate(dict.fromkeys(chain.from_iterable(keys)), len(keys))}
+    ends = np.array([(place, nodes[key]) for place, own in enumerate(keys) for key in own], dtype=int).reshape(-1, 2)
+    size = len(keys) + len(nodes)
+    _, found = connected_components(coo_array((np.ones(len(ends)), tuple(ends.T)), (size, size)), directed=False)
+    numbers: list[int] = found[: len(keys)].tolist()
+    return numbers
 
 
 def resample_together(
@@ -259,7 +260,12 @@ def resample_together(
         For each test the values (n, ...).
     """
     found: dict[int, np.ndarray] = {}
-    for places, units in _join_overlapping(names):
+    parts = connect(names)
+    for part in dict.fromkeys(parts):
+        places = [place for place, own in enumerate(parts) if own == part]
+        units = {
+            name: number for number, name in enumerate(dict.fromkeys(n for place in places for n in names[place]))
+        }
         columns = {place: [units[name] for name in names[place]] for place in places}
         blocks: dict[int, list[np.ndarray]] = {place: [] for place in places}
         for weights in bootstrap_weights(len(units), n, seed + places[0]):

@@ -7,11 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-
 from acclimate.errors import UserError, warn_once
+from acclimate.evaluation.statistics import connect
 
 TEST_SHARE, DEV_SHARE = 0.2, 0.1
 """Approximate shares of the rows that are drawn for test and dev, if a task has only train."""
@@ -94,27 +91,22 @@ def link_rows(rows: Sequence[Any], texts: Sequence[str] = ()) -> list[str]:
         A name for each row, equal for rows that are linked, also through others. It does not depend on the order of
         the rows: it is the smallest group, else the smallest text or item, among the linked rows.
     """
-    keys: dict[tuple[str, Any], int] = {}
-    links: list[tuple[int, int]] = []
+    keys: list[list[tuple[str, Any]]] = []
     for place, row in enumerate(rows):
         values = {name: getattr(row, name, None) for name in ("group", "document", "item", "passage")}
         values["text"] = texts[place] if texts else None
-        for key in values.items():
-            if key[1] is not None:
-                links.append((place, keys.setdefault(key, len(rows) + len(keys))))
-    if not links:
+        keys.append([key for key in values.items() if key[1] is not None])
+    if not any(keys):
         return []
-    size = len(rows) + len(keys)
-    _, found = connected_components(
-        coo_array((np.ones(len(links)), np.transpose(links)), (size, size)), directed=False
-    )
+    parts = connect(keys)
     names: dict[int, tuple[bool, str]] = {}
     named_by = "text" if texts else "item"
-    for (kind, value), node in keys.items():
-        if kind in ("group", named_by):
-            own = (kind != "group", str(value))
-            names[found[node]] = min(names.get(found[node], own), own)
-    return [names.get(part, (True, f"row {place}"))[1] for place, part in enumerate(found[: len(rows)])]
+    for part, own in zip(parts, keys, strict=True):
+        for kind, value in own:
+            if kind in ("group", named_by):
+                name = (kind != "group", str(value))
+                names[part] = min(names.get(part, name), name)
+    return [names.get(part, (True, f"row {place}"))[1] for place, part in enumerate(parts)]
 
 
 def spread_groups(rows: Sequence[Any], order: Sequence[int]) -> list[int]:
