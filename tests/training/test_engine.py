@@ -9,10 +9,11 @@ import weakref
 import pytest
 import torch
 
+from acclimate.errors import UserError
 from acclimate.models import attach
 from acclimate.models.batching import padding_policy
 from acclimate.objectives import BatchObjective, Gates, GeneralKnowledgeContrast, LanguageModelling, View
-from acclimate.training.engine import Engine
+from acclimate.training.engine import Engine, check_objectives
 from tests.cases import each
 from tests.tiny import ENCODERS, tiny_model
 from tests.training.helpers import micro_batches
@@ -164,6 +165,44 @@ def test_equal_views_share_a_forward_pass():
     original = [LanguageModelling(), GeneralKnowledgeContrast(importance, tokens="original")]
     assert Engine(model, original).student_views == 4
     assert View(gates=Gates(importance)) != View(gates=Gates(importance))
+
+
+@each("use", ["masked_logits", "pooled", "map_logits"])
+def test_a_target_that_a_term_computes_without_gradients_is_not_the_input_of_others(use):
+    """Terms that learn from the same view have the same gradient before and after a term that only looks at it."""
+
+    class Reads(LanguageModelling):
+        """Adds the squares of what it computes from its view, without gradients if it only looks."""
+
+        def __init__(self, name, looks=False):
+            super().__init__()
+            self.name, self.looks, self.chosen_only = name, looks, False
+
+        def token_losses(self, outputs):
+            return None
+
+        def total(self, outputs):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.looks):
+                if use == "map_logits":
+                    found = outputs.map_logits(lambda logits: logits.square().sum(-1), (self.view,))
+                else:
+                    found = getattr(outputs, use)(self.view)
+            return found.square().sum() + 0 * outputs.hidden(self.view).sum()
+
+    found = []
+    for looks in ([], [Reads("looks", looks=True)]):
+        model = tiny_model("bert")
+        attach(model)
+        Engine(model, [*looks, Reads("learns")]).step(micro_batches(10_000))
+        found.append(gradients(model))
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+    assert any(value.any() for value in found[0].values())
+
+
+def test_objectives_of_which_all_weights_are_0_are_refused():
+    with pytest.raises(UserError, match="All weights of the objectives are 0"):
+        check_objectives([LanguageModelling(0.0), GeneralKnowledgeContrast({}, weight=0.0)], tiny_model("bert"))
 
 
 def test_views_get_what_they_ask_for():

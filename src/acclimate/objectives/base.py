@@ -260,8 +260,9 @@ class Outputs:
         """
         self._hidden, self.batch, self._heads, self._embedded = hidden, batch, heads, embedded or {}
         self._chosen, self._logit_rows, self.progress = chosen or {}, logit_rows, progress
-        self._pooled: dict[tuple[View, PoolingHead | None], Tensor] = {}
-        self._logits: dict[View, Tensor] = {}
+        # What a term computes without gradients, as a target, must not be read by others as their own.
+        self._pooled: dict[tuple[View, PoolingHead | None, bool], Tensor] = {}
+        self._logits: dict[tuple[View, bool], Tensor] = {}
 
     def hidden(self, view: View) -> Tensor:
         """Return the last hidden states (rows, tokens, width), undefined at padding.
@@ -283,23 +284,25 @@ class Outputs:
 
     def pooled(self, view: View, head: PoolingHead | None = None) -> Tensor:
         """Return the vector of each text, float32: the mean over its real tokens (texts, width), or that of a head."""
-        if (view, head) not in self._pooled:
+        key = view, head, torch.is_grad_enabled()
+        if key not in self._pooled:
             text, states = self.batch.host.view_input(view.tokens).text, self._hidden[view]
             if head is None:
                 found = mean_pool(states, text, self.batch.texts)
             else:
                 found = head(*split_texts(states.float(), text, self.batch.texts)).float()
-            self._pooled[view, head] = found
-        return self._pooled[view, head]
+            self._pooled[key] = found
+        return self._pooled[key]
 
     def masked_logits(self, view: View) -> Tensor:
         """Return vocabulary logits at the labelled positions only, in row order: (positions, vocabulary).
 
         With a causal model these are nearly all positions. :meth:`map_logits` needs memory for some of them only.
         """
-        if view not in self._logits:
-            self._logits[view] = self._head(view)(self.labelled_states(view))
-        return self._logits[view][: self.batch.labelled]
+        key = view, torch.is_grad_enabled()
+        if key not in self._logits:
+            self._logits[key] = self._head(view)(self.labelled_states(view))
+        return self._logits[key][: self.batch.labelled]
 
     def map_logits(self, function: Callable[..., Tensor], views: Sequence[View], *values: Tensor) -> Tensor:
         """Apply a function of vocabulary logits at the labelled positions, some positions at a time.

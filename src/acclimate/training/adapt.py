@@ -50,7 +50,7 @@ from acclimate.training.callbacks import (
 )
 from acclimate.training.carried import Carried
 from acclimate.training.distributed import join_process_group
-from acclimate.training.engine import Engine, check_dropout, make_reference
+from acclimate.training.engine import Engine, check_objectives, make_reference
 from acclimate.training.heldout import NO_SIMILARITY, HeldOutText, SimilarityCheck
 from acclimate.training.inputs import (
     STEP_TOKENS,
@@ -249,7 +249,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         set_weight_type(loaded.model, options.weights)
         result.preparation |= context.preparation
         objectives = method.objectives()
-        check_dropout(objectives, loaded.model)
+        check_objectives(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model, shared=adapter is not None)
         rule = add_adapter(options, adapter, loaded, rows, rule)
         rule = add_update_rules(options, context, loaded.adapter, rule, length, framing)

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from acclimate.device import Precision, autocast, concatenate, copy_to, host_copy
+from acclimate.errors import UserError
 from acclimate.masking import Rewriting
 from acclimate.models import kind_of, language_head, reads_positions, step_context
 from acclimate.models.adapters import share_weights
@@ -382,12 +383,14 @@ class TaskEngine:
             self.model.train(training)
 
 
-def check_dropout(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> None:
-    """Check that the model has dropout if some views differ only in their dropout mask.
+def check_objectives(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> None:
+    """Check that something is learned, and that the model has dropout if some views differ only in their dropout mask.
 
     Raises:
-        UserError: If it has none.
+        UserError: If all weights are 0, or it has none.
     """
+    if not any(term.weight for term in objectives):
+        raise UserError("All weights of the objectives are 0, so nothing would be learned; set one.")
     views = {view for term in objectives for view in term.views if view.reader == "student"}
     if len({replace(view, draw=0) for view in views}) < len(views):
         check_dropout_masks(model)
