@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from acclimate.masking import Drawing
 from acclimate.tasks import Task
 from acclimate.training import adapt, get
 from acclimate.training.engine import Engine
+from tests.cases import each
 from tests.methods.test_contract import SHORT, TASK
 from tests.tiny import save_tiny, tiny_tokenizer
 
@@ -192,3 +194,21 @@ def test_pairs_have_the_segments_of_fine_tuning(kind, segments, tmp_path, monkey
                 with torch.no_grad():
                     expected = model[-1].base_model(**given).last_hidden_state[0]
                 torch.testing.assert_close(states[row][text >= 0], expected, atol=1e-5, rtol=1e-4)
+
+
+@each(
+    ("method", "settings"),
+    [
+        ("relations", {"taxonomy": "no.jsonl"}),
+        ("fastdoc", {"taxonomy": "no.jsonl"}),
+        ("pairs", {"table": "no.jsonl"}),
+        ("similarity-kd", {"teacher": "./no"}),
+    ],
+)
+def test_a_second_text_or_model_is_refused_before_the_text_is_tokenized(
+    tiny_bert, tmp_path, monkeypatch, method, settings
+):
+    module = sys.modules["acclimate.training.adapt"]
+    monkeypatch.setattr(module, "tokenize_documents", lambda *_: pytest.fail("the text is tokenized"))
+    with pytest.raises(UserError, match="no"):
+        run(tiny_bert, tmp_path / "out", method, TASK, **settings)

@@ -82,15 +82,20 @@ class DocumentLevelMetadata(LabelledMethod):
             raise UserError("separator is empty; give what separates the levels of a code.")
         self._term: DocumentMetadata | None = None  # set by `prepare`
 
-    def prepare(self, run: AdaptContext) -> None:
-        """Encode the sentences of all documents, and add the layer and the heads."""
-        found, dropped = self.read_codes(run, self.taxonomy)
-        triplets = DrawTriplets([("", code, text) for text, code in found.items()])
-        if not triplets.anchors:
+    def check(self, run: AdaptContext) -> None:
+        """Read the taxonomy."""
+        found, self._dropped = self.read_codes(run, self.taxonomy)
+        self._triplets = DrawTriplets([("", code, text) for text, code in found.items()])
+        if not self._triplets.anchors:
             raise UserError(
                 "There are no two documents with the same code and one with another, so there is nothing to compare; "
                 "check the codes of the taxonomy."
             )
+        super().check(run)
+
+    def prepare(self, run: AdaptContext) -> None:
+        """Encode the sentences of all documents, and add the layer and the heads."""
+        triplets = self._triplets
         documents, cut = self._encode(run, [text for _, _, text in triplets.entries])
         parts = [code.split(self.separator) for _, code, _ in triplets.entries]
         levels = [["/".join(part[: level + 1]) for part in parts] for level in range(max(map(len, parts)))]
@@ -98,7 +103,8 @@ class DocumentLevelMetadata(LabelledMethod):
         codes = torch.tensor([[known[name] for name in names] for known, names in zip(classes, levels, strict=True)]).T
         run.say(
             f"Documents: {len(documents):,} with {sum(map(len, documents)):,} sentences; classes by level: "
-            f"{', '.join(f'{len(known):,}' for known in classes)}; anchors: {len(triplets.anchors):,}{cut}{dropped}."
+            f"{', '.join(f'{len(known):,}' for known in classes)}; anchors: {len(triplets.anchors):,}"
+            f"{cut}{self._dropped}."
         )
 
         def make() -> None:

@@ -145,11 +145,16 @@ class PairContrasted(LabelledMethod):
         """The mean over tokens, if it learns nothing but sentence embeddings."""
         return None if self.lm_weight else "mean"
 
-    def prepare(self, run: AdaptContext) -> None:
-        """Read the table and tokenize its texts."""
-        codes: dict[str, set[str]] = defaultdict(set)
+    def check(self, run: AdaptContext) -> None:
+        """Read the table."""
+        self._codes: dict[str, set[str]] = defaultdict(set)
         for text, code in self.coded_rows(run, self.table, "table"):
-            codes[text].add(code)
+            self._codes[text].add(code)
+        super().check(run)
+
+    def prepare(self, run: AdaptContext) -> None:
+        """Tokenize the texts of the table."""
+        codes = self._codes
         names = {name: number for number, name in enumerate(sorted(set().union(*codes.values())))}
         own = [sorted(names[name] for name in found) for found in codes.values()]
         read = run.tokenizer([*codes])["input_ids"]

@@ -51,9 +51,14 @@ class TaxonomyRelations(LabelledMethod):
         check_not_negative(weight=self.weight)
         self._term: DrawnClassification | None = None  # set by `prepare`
 
+    def check(self, run: AdaptContext) -> None:
+        """Read the taxonomy."""
+        self._codes = self.read_codes(run, self.taxonomy)
+        super().check(run)
+
     def prepare(self, run: AdaptContext) -> None:
-        """Read the taxonomy and add the head."""
-        codes, dropped = self.read_codes(run, self.taxonomy)
+        """Find the pairs and add the head."""
+        codes, dropped = self._codes
         entries = [(self._group(code), code, text) for text, code in codes.items()]
 
         def encode(first: str, second: str) -> list[int]:

@@ -62,15 +62,15 @@ class SimilarityDistilled(LabelledMethod):
         self._terms: list[Objective | BatchObjective] = []
 
     def check(self, run: AdaptContext) -> None:
-        """Check the kind of the task."""
+        """Check the kind of the task, and load the teacher."""
         self.check_tasks([run.task])
+        self._model = None if self.teacher is None else run.load_reader(self.teacher, "similarities")
         super().check(run)
 
     def prepare(self, run: AdaptContext) -> None:
-        """Tokenize the examples, add the head and load the teacher."""
+        """Tokenize the examples and add the head."""
         examples = self.draw_examples(run, [run.task])
         heads = run.seeded(lambda: self.add_heads(run, [run.task]))
-        self._model = None if self.teacher is None else run.load_reader(self.teacher, "similarities")
         reader = "reference" if self.teacher is None else "teacher"
         self._terms = [
             DrawnClassification(examples, heads, self.label_weight),
