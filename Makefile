@@ -1,13 +1,15 @@
 # The development loop. Each target installs what it needs into .venv and nowhere else.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format docs bench
+.PHONY: help setup demo test test-changed lint format docs bench
 
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# Compiled files are kept even if the environment says otherwise: tests start many processes with the same imports.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 setup: $(STAMP)  ## create .venv with pinned versions
 
@@ -18,7 +20,10 @@ demo: setup  ## adapt a real model to real text; writes runs/demo/report.html
 	$(BIN)/acclimate demo --out runs/demo
 
 test: setup  ## run the tests
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 2 --dist worksteal -q
+	$(PYTEST) -n 2 --dist worksteal -q
+
+test-changed: setup  ## run the tests that the changes since the main branch reach
+	tests=$$($(BIN)/python scripts/changed_tests.py) && if [ -n "$$tests" ]; then $(PYTEST) -q $$tests; fi
 
 lint: setup  ## check style, types and words
 	$(BIN)/ruff check .

@@ -179,6 +179,7 @@ def test_students_of_doktra_are_fine_tuned_as_the_row_without_distillation(load)
         assert {options[name] for options in plain} == {options[ours] for options in given}
 
 
+@pytest.mark.slow
 def test_selective_masking_is_compared_at_equal_steps(load):
     inputs, graph = load("selective/small.yaml")
     assert {job.options["steps"] for job in jobs(graph, "adapt")} == {120}

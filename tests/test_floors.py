@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -30,7 +31,7 @@ REGISTRIES: dict[str, str | tuple[str, ...]] = {
 """The package, or packages, that the registries in a module import."""
 
 
-def imported_names(source: str, module: str) -> set[str]:
+def imported_names(source: str, module: str, packages: tuple[str, ...] = ("acclimate.",)) -> set[str]:
     """Return the dotted names that a module imports; ``from a import b`` counts as ``a.b``."""
     names = set()
     for node in ast.walk(ast.parse(source)):
@@ -43,7 +44,7 @@ def imported_names(source: str, module: str) -> set[str]:
             names |= {f"{base}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
             names |= {str(argument.value) for argument in node.args[:1] if isinstance(argument, ast.Constant)}
-    return {name for name in names if name.startswith("acclimate.")}
+    return {name for name in names if name.startswith(packages)}
 
 
 def dynamic_imports(source: str) -> list[str]:
@@ -84,9 +85,13 @@ def floors() -> dict[str, int]:
     return {name: int(floor) for floor, names in rows for name in re.findall(r"`(\w+)`", names)}
 
 
-def module_graph() -> dict[str, set[str]]:
-    """Return the imports of each module; an import through a package counts for the module that defines the name."""
-    imports = modules()
+def module_graph(others: Mapping[str, set[str]] | None = None) -> dict[str, set[str]]:
+    """Return the imports of each module; an import through a package counts for the module that defines the name.
+
+    Args:
+        others: The names that modules outside of the package import.
+    """
+    imports = {**modules(), **(others or {})}
     exported = {}  # name of a package -> where its __init__ imports it from
     for package, names in imports.items():
         if (PACKAGE.parent / package.replace(".", "/") / "__init__.py").is_file():

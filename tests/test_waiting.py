@@ -120,7 +120,7 @@ TOGETHER = "an operation of all processes"
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        pytest.param(name, number, marks=pytest.mark.slow if name == TOGETHER and number != signal.SIGTERM else ())
+        pytest.param(name, number, marks=pytest.mark.slow if name == TOGETHER else ())
         for name in WAITS
         for number in (signal.SIGINT, signal.SIGTERM, None)
     ],

@@ -10,7 +10,7 @@ import pytest
 from acclimate.files import read_json, write_json
 from benchmarks import gpu
 
-QUICK = ("decoder-135m", "encoder-base-32", "finetuning", "evaluation")
+QUICK = ("decoder-135m", "finetuning", "evaluation")
 SLOW = [one.name for one in gpu.QUEUE if one.name not in QUICK]
 
 

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from acclimate.corpus import Corpus, tokenize, tokenizing
 from acclimate.corpus.tokenizing import Framing, encode
 from tests.cases import each
-from tests.conftest import SHARED
+from tests.fixtures import SHARED
 from tests.tiny import tiny_tokenizer
 
 START, END = 2, 3

@@ -28,6 +28,7 @@ from acclimate.training.trainer import StepTrainer
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.counting import counted
+from tests.methods.shapes import marked
 from tests.methods.test_contract import DOCUMENTS, TASK, run, weights
 from tests.tiny import ENCODERS, WORDS, save_tiny, tiny_model, tiny_tokenizer
 
@@ -85,7 +86,7 @@ def cost_of(method, folder, *, count=6, steps=3, layers=12, **options):
     return found[-1]
 
 
-@each(("method", "most"), [("lm", 1_250), ("dga", 1_800)])
+@pytest.mark.parametrize(("method", "most"), [pytest.param("lm", 1_250, marks=pytest.mark.slow), ("dga", 1_800)])
 def test_launches_of_a_step(method, most, tmp_path):
     """The number of launches does not depend on the number of texts, as long as they are one micro-batch."""
     step = cost_of(method, tmp_path, settings={"importance_tokens": 500} if method == "dga" else None)
@@ -104,7 +105,7 @@ def test_a_step_of_256_texts_is_one_micro_batch():
     assert len(batches) == 1 and batches[0].tokens == lengths.sum()
 
 
-@pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains])
+@pytest.mark.parametrize("method", marked(name for name in names() if lookup(name).trains))
 def test_any_method_adapts_in_bf16_and_a_step_waits_at_most_twice(tiny_bert, tmp_path, method):
     out, text = tmp_path / "out", Corpus.of(DOCUMENTS[:4])
     with counted() as ledger, steps_of(ledger) as found:
@@ -170,7 +171,7 @@ def test_a_step_of_fine_tuning_waits_once(tiny_bert):
 
 
 @each("family", sorted(ENCODERS))
-@each("bf16", [False, True])
+@pytest.mark.parametrize("bf16", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_attention_without_padding_equals_padded_rows(family, bf16, monkeypatch):
     """Also for packed rows and head gates; in bf16 to its precision."""
     text = torch.tensor([[0] * 3 + [1] * 5 + [-1] * 4, [2] * 6 + [3] * 5 + [-1], [4] * 12])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from accelerate.utils import parse_flag_from_env
 from transformers import Trainer
@@ -55,7 +56,7 @@ def test_training_on_the_cpu_beside_an_accelerator(tiny_bert, tmp_path, monkeypa
         assert not accelerator.used
 
 
-@each("environment", ["fp16", "bf16"])
+@pytest.mark.parametrize("environment", ["fp16", pytest.param("bf16", marks=pytest.mark.slow)])
 @each("asked", ["fp32", "bf16"])
 def test_the_launcher_does_not_change_the_precision(environment, asked, tiny_bert, tmp_path, monkeypatch):
     """With fp16 from the environment, the Trainer would use a gradient scaler, which our engine bypasses."""

@@ -18,8 +18,8 @@ from tests.docs.blocks import ROOT, blocks, pages, run_page
 
 adapting = importlib.import_module("acclimate.training.adapt")  # the package has a function of this name
 STEPS = 2
-QUICK = ("README.md", "docs/data.md", "docs/models.md", "docs/install.md")
-"""Pages of the first hour, which are run in every test run; the others are slow tests."""
+QUICK = ("README.md", "docs/models.md", "docs/install.md")
+"""Pages of the first hour that are short, which are run in every test run; the others are slow tests."""
 MOST_SKIPPED = 13
 TO_COPY = sorted(path for folder in ("start", "recipes") for path in (ROOT / "examples" / folder).glob("*.yaml"))
 

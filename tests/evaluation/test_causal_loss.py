@@ -19,7 +19,7 @@ from acclimate.model_kinds import CAUSAL
 from acclimate.models import attach, load_language_model
 from acclimate.training.inputs import document_framing, tokenize_documents
 from tests.cases import each
-from tests.conftest import SHARED
+from tests.fixtures import SHARED
 from tests.tiny import DECODERS, TEXTS, decoder_tokenizer, tiny_model, tiny_tokenizer
 
 LONG = " ".join(TEXTS)

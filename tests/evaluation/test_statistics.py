@@ -83,6 +83,7 @@ def test_coverage_is_95_percent_with_five_seeds(seed_effect):
     assert 0.93 <= coverage(1000, seeds=5, seed_effect=seed_effect) <= 0.97
 
 
+@pytest.mark.slow
 def test_resampled_differences_against_scikit_learn():
     gold, a, b = null_study(np.random.default_rng(3), seeds=2, items=60, classes=3)
     pairs = list(zip(a, b, strict=True))
@@ -165,6 +166,7 @@ def test_unequal_groups_have_the_same_weights_in_the_estimate_and_its_variance()
     assert found.high - found.difference == pytest.approx(stats.t.ppf(0.975, 2) * variance**0.5)
 
 
+@pytest.mark.slow
 @each("sizes", [(2, 2, 1), (4, 1, 1), (3, 2)])
 def test_the_variance_and_coverage_of_unequal_groups(sizes):
     rng = np.random.default_rng(9)

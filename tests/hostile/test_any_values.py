@@ -94,7 +94,7 @@ def test_any_value_of_any_parameter_of_a_method_is_accepted_or_a_user_error(data
         assert "\n" not in str(error)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SHARED)
+@settings(max_examples=25, deadline=None, suppress_health_check=SHARED)
 @given(data=st.data())
 def test_any_text_for_any_flag_is_accepted_or_a_user_error(tmp_path, monkeypatch, capsys, data):
     verb = data.draw(st.sampled_from(["adapt", "pretrain", "finetune", "distill"]))

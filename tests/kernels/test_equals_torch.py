@@ -52,9 +52,9 @@ def two_steps(kind, method, layout, tied, precision="fp32"):
 
 
 @pytest.mark.parametrize("method", [pytest.param("mlm", marks=pytest.mark.slow), "dga"])  # dga has the term of mlm
+@pytest.mark.parametrize("tied", [pytest.param(True, marks=pytest.mark.slow), False])
 @each("layout", ["padded", "packed"])
 @each("kind", sorted(ENCODERS))
-@each("tied", [True, False])
 def test_loss_and_gradients(kind, tied, layout, method, monkeypatch):
     monkeypatch.setattr(module, "MIN_OUTPUTS", 11)  # so that the vocabulary of a tiny model counts as large
     found = two_steps(kind, method, layout, tied)
@@ -66,6 +66,7 @@ def test_loss_and_gradients(kind, tied, layout, method, monkeypatch):
     assert found[3] < expected[3] or layout == "packed", "the kernels skip padding"
 
 
+@pytest.mark.slow
 @each("kind", sorted(ENCODERS))
 def test_bf16_is_as_near_to_fp32_as_under_autocast(kind, monkeypatch):
     exact = two_steps(kind, "dga", "padded", True)[1]

@@ -104,6 +104,7 @@ def test_without_static_masking_the_replacements_change(store):
     assert any((a[0] != b[0]).any() for a, b in zip(one, two, strict=True))
 
 
+@pytest.mark.slow
 def test_replacement_shares_without_special_tokens(store):
     masking = SelectiveMasking(store=store)
     counts = np.zeros(3)

@@ -167,6 +167,7 @@ def texts(tmp_path_factory) -> dict[str, Path]:
     return {name: folder / f"{name}.txt" for name in parts}
 
 
+@pytest.mark.slow
 def test_losses_along_an_interpolation(models, texts, tmp_path):
     given = {"base": models["base"], "alphas": [0.5], "max_length": 32, **texts, **QUIET}
     result = merge(models["adapted"], "interpolation", tmp_path / "path", **given)

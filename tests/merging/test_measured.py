@@ -144,6 +144,7 @@ def slow_fisher(folder: Path, texts: list[str], wanted: str) -> np.ndarray:
     return np.maximum(total[wanted] / np.sqrt(np.mean(every**2)), FLOOR)
 
 
+@pytest.mark.slow
 def test_classifiers_are_merged_with_their_fisher_information(classifiers, task, tmp_path):
     merge(classifiers[:2], "fisher", tmp_path / "out", data=task, weights=[1, 3], documents=6, **QUIET)
     found, states = state(tmp_path / "out"), [state(folder) for folder in classifiers[:2]]

@@ -25,6 +25,7 @@ from acclimate.training import adapt, get, names
 from acclimate.training.method import Method, lookup
 from tests.kills import counted, killed
 from tests.methods.first_step import checked_steps
+from tests.methods.shapes import ALIKE, OTHERS, marked
 from tests.tiny import DECODERS, ENCODERS, TEXTS, save_tiny, tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,10 +62,11 @@ PAIRS = {(method, group[number % len(group)]) for number, method in enumerate(na
 PAIRS |= {(method, kind) for method in ("mlm", "dga") for kind in ENCODERS}
 QUICK = {
     (method, group[number % len(group)])
-    for number, method in enumerate(names())
+    for number, method in enumerate(name for name in names() if name not in OTHERS)
     for group in [SIMILAR[number % len(SIMILAR)]]
 } | {("mlm", kind) for kind in ENCODERS}
-"""Those of the quick suite: each method with one architecture."""
+"""Those of the quick suite: a method of each path with one architecture, and one method with all."""
+PAIRS |= QUICK
 SINGLE_STAGE = [name for name in names() if lookup(name).trains and not get(name).stages()]
 """Methods with a single stage."""
 
@@ -126,7 +128,15 @@ def test_trains_saves_and_loads_without_acclimate(models, method, kind, tmp_path
     assert not list(tmp_path.glob(".out*")), "the working folder was not removed"
 
 
-@pytest.mark.parametrize(("method", "kind"), zip(names(), itertools.cycle(sorted(DECODERS)), strict=False))
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        pytest.param(
+            method, kind, marks=pytest.mark.slow if method in OTHERS and "causal" in lookup(method).kinds else ()
+        )
+        for method, kind in zip(names(), itertools.cycle(sorted(DECODERS)), strict=False)
+    ],
+)
 def test_adapts_a_decoder_or_says_why_not(decoders, method, kind, tmp_path):
     cls, start = lookup(method), decoders[kind]
     if "causal" not in cls.kinds:
@@ -167,7 +177,9 @@ def test_masking_options_do_not_apply_to_a_decoder(tiny_llama, option, tmp_path)
         run(tiny_llama, "lm", tmp_path / "out", steps=1, **option)
 
 
-@pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains and name not in SINGLE_STAGE])
+@pytest.mark.parametrize(
+    "method", marked(name for name in names() if lookup(name).trains and name not in SINGLE_STAGE)
+)
 def test_the_seed_determines_the_weights(models, method, tmp_path):
     """For methods with several stages; the next test covers the others."""
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
@@ -177,7 +189,7 @@ def test_the_seed_determines_the_weights(models, method, tmp_path):
     assert any(not torch.equal(a[name], c[name]) for name in a)
 
 
-@pytest.mark.parametrize("method", SINGLE_STAGE)
+@pytest.mark.parametrize("method", marked(SINGLE_STAGE))
 def test_an_interrupted_run_resumes_to_identical_weights(models, method, tmp_path):
     """The same seed gives the same weights, also if held-out text is measured; another seed of ``lm`` gives others."""
     run(models["bert"], method, tmp_path / "whole", steps=4)
@@ -203,6 +215,11 @@ def test_an_interrupted_run_resumes_to_identical_weights(models, method, tmp_pat
         run(models["bert"], method, tmp_path / "other", steps=4, seed=1)
         other = weights(tmp_path / "other")
         assert any(not torch.equal(whole[name], other[name]) for name in whole)
+
+
+def test_each_method_takes_one_path():
+    listed = [*ALIKE, *(name for alike in ALIKE.values() for name in alike)]
+    assert len(set(listed)) == len(listed) and set(listed) <= set(names())
 
 
 def test_unknown_names_and_invalid_values_are_explained():

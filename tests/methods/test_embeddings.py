@@ -45,6 +45,7 @@ def our_vectors(folder, pooling):
     return vectors[[order.index(text) for text in texts]].numpy()
 
 
+@pytest.mark.slow
 @each(("method", "settings", "pooling"), [
     ("tsdae", {}, "mean"),
     ("tsdae", {"pooling": "cls"}, "cls"),

@@ -108,7 +108,7 @@ def token_classifier():
     return load_token_classifier(folder)
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize("layout", [pytest.param("padded", marks=pytest.mark.slow), "packed"])
 def test_exactly_the_predicted_tokens_are_masked_and_the_summary_is_saved(
     tiny_bert, tmp_path, batches, layout, fresh_cache
 ):
@@ -149,6 +149,7 @@ def test_static_masking_is_the_same_in_every_epoch(tiny_bert, tmp_path, batches,
     assert all(len(found) == 1 for found in variants.values()) == (replacement == "static")
 
 
+@pytest.mark.slow
 def test_the_control_masks_as_many_random_tokens_with_the_same_stages(tiny_bert, tmp_path, batches, monkeypatch):
     run(tiny_bert, tmp_path / "a", batch_size=40, steps=1)
     monkeypatch.setattr(stages, "mark_rows", None)  # fails if anything is not cached
@@ -219,6 +220,7 @@ def test_a_classifier_at_chance_level_logs_a_warning_in_every_run(tiny_bert, tmp
         assert "30 items of dev" in message
 
 
+@pytest.mark.slow
 def test_an_annotation_that_marks_every_token_logs_a_warning(tiny_bert, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         run(tiny_bert, tmp_path / "out", settings={"delta": 1.0})

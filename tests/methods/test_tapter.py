@@ -34,6 +34,7 @@ def run(model, out, method="tapter", steps=6, **settings):
     return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=settings, **options)
 
 
+@pytest.mark.slow
 def test_the_embedding_loss_falls_and_the_projection_is_not_saved(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "mlm", "mlm")
     result = run(tiny_bert, tmp_path / "tapter", weight=50.0)

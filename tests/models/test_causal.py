@@ -29,7 +29,7 @@ from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
 from tests import tiny
 from tests.cases import each
-from tests.conftest import SHARED
+from tests.fixtures import SHARED
 from tests.kills import counted, killed
 from tests.tiny import decoder_tokenizer, tiny_model
 

@@ -20,7 +20,16 @@ REAL = TEXT >= 0
 OTHERS = ("I", "O", "E")
 
 
-@pytest.fixture(params=[*sorted(ENCODERS), *sorted(DECODERS)])
+ALIKE = ("camembert", "granite", "mistral", "olmo", "roberta", "smollm3", "xlm-roberta")
+"""Families whose layers are those of BERT or Llama."""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(kind, marks=pytest.mark.slow if kind in ALIKE else ())
+        for kind in [*sorted(ENCODERS), *sorted(DECODERS)]
+    ]
+)
 def model(request):
     return tiny_model(request.param)
 

@@ -299,6 +299,7 @@ def encoder(kind, changes):
     return AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **{**given, **changes})).eval()
 
 
+@pytest.mark.slow
 @each("kind", OTHERS)
 def test_other_encoders_of_transformers_train_with_their_own_outputs(kind):
     model = encoder(kind, OTHERS[kind])

@@ -257,6 +257,7 @@ def test_the_same_model_changes_nothing(encoder):
     assert (change.difference, change.verdict) == (0.0, "tie")
 
 
+@pytest.mark.slow
 def test_a_study_compares_the_embeddings_with_those_of_the_base_model(encoder, tmp_path):
     files = {name: str(tmp_path / f"{name}.jsonl") for name in ("corpus", "heldout", "general")}
     for name, file in files.items():

@@ -57,8 +57,14 @@ def ensembles(encoders, tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("ensemble", [False, True])
-@pytest.mark.parametrize("kind", sorted(ENCODERS))
+@pytest.mark.parametrize(
+    ("kind", "ensemble"),
+    [
+        pytest.param(kind, ensemble, marks=pytest.mark.slow if ensemble and kind not in ("bert", "modernbert") else ())
+        for kind in sorted(ENCODERS)
+        for ensemble in (False, True)
+    ],
+)
 @each("auto", HEADS)
 def test_the_same_logits_and_gradients(kind, auto, ensemble, encoders, ensembles):
     model = with_head(auto, ensembles(kind) if ensemble else encoders[kind])

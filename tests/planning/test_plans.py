@@ -88,6 +88,7 @@ def forgetting(share, tokens):
     return 3.0 - 0.4 * share**0.7 - 0.1 * share**0.7 * np.log(tokens / 1e6), general
 
 
+@pytest.mark.slow
 def test_a_law_that_cannot_rise_with_the_tokens_is_ruled_out_where_general_text_is_forgotten():
     plan = plan_ratio(points(forgetting, 5, noise=0.01), **FEW)
     assert plan["laws"] == {"cmr": True, "dcpt": False} and plan["law"] == "cmr"
@@ -95,6 +96,7 @@ def test_a_law_that_cannot_rise_with_the_tokens_is_ruled_out_where_general_text_
     assert plan["refused"] or plan["share"]["low"] - 0.05 <= expected <= plan["share"]["high"] + 0.05
 
 
+@pytest.mark.slow
 def test_the_law_is_chosen_again_in_each_bootstrap_sample():
     given = build(RatioOptions, points(dcpt, 3, noise=0.02), resamples=20)
     measured = ratio.read_points(given)

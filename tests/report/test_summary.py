@@ -6,6 +6,8 @@ import json
 import re
 from dataclasses import fields, replace
 
+import pytest
+
 from acclimate.report import markdown, render, summarize
 from acclimate.report.formatting import plain, signed
 from acclimate.report.summary import NO_DIFFERENCE
@@ -205,6 +207,7 @@ def test_of_many_methods_the_headline_names_the_best_and_the_worst(results):
     assert re.match(start, headline)
 
 
+@pytest.mark.slow
 def test_one_seed_is_too_few(small):
     found = small(seeds=1)
     parse(render(found))
@@ -228,6 +231,7 @@ def test_without_a_verdict_the_headline_says_why(small, results):
     assert summarize(found).reasons[0].startswith("With one adaptation of each method")
 
 
+@pytest.mark.slow
 def test_without_general_text(small):
     found = small(general=None)
     page = render(found)

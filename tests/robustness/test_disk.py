@@ -46,7 +46,14 @@ def test_a_disk_that_fills_up(commands, undisturbed, tmp_path, verb, share):
     check_recovery(commands[verb], tmp_path / "full", results(whole), ended)
 
 
-@pytest.mark.parametrize(("verb", "limit"), [("adapt", 40_000), ("adapt", 150_000), ("finetune", 40_000)])
+@pytest.mark.parametrize(
+    ("verb", "limit"),
+    [
+        ("adapt", 40_000),
+        pytest.param("adapt", 150_000, marks=pytest.mark.slow),
+        pytest.param("finetune", 40_000, marks=pytest.mark.slow),
+    ],
+)
 def test_files_that_are_cut_short_by_a_limit(commands, undisturbed, tmp_path, verb, limit):
     """Here, weights (safetensors) and the optimizer state (torch.save) are actually half-written."""
     whole, _ = undisturbed(verb)

@@ -20,7 +20,9 @@ def killed(command, folder, at: int) -> bool:
 
 
 # In the quick suite, the test of signals below stops and resumes a study.
-@pytest.mark.parametrize("verb", [*VERBS[:-1], pytest.param("compare", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "verb", [pytest.param(verb, marks=() if verb in ("adapt", "distill") else pytest.mark.slow) for verb in VERBS]
+)
 def test_a_command_that_is_killed_repeatedly_resumes_with_the_same_result(commands, undisturbed, tmp_path, verb):
     command, (whole, first) = commands[verb], undisturbed(verb)
     expected, folder = results(whole), tmp_path / "cut"
@@ -52,6 +54,7 @@ def test_finished_seeds_are_not_repeated(commands, undisturbed, tmp_path):
     assert {name: stamp for name, stamp in stamps(folder).items() if name in before} == before
 
 
+@pytest.mark.slow
 def test_a_signal_leaves_no_lock_and_a_study_resumes(commands, undisturbed, tmp_path):
     command, (whole, first) = commands["compare"], undisturbed("compare")
     folder = tmp_path / "stopped"

@@ -41,7 +41,9 @@ def test_results_and_files(folder, tmp_path, capsys):
     assert output.err.count("✓") == JOBS
 
 
-@pytest.mark.parametrize("after", [1, 5, JOBS - 1])
+@pytest.mark.parametrize(
+    "after", [pytest.param(1, marks=pytest.mark.slow), 5, pytest.param(JOBS - 1, marks=pytest.mark.slow)]
+)
 def test_an_interrupted_study_resumes_and_repeats_no_finished_job(no_report, folder, tmp_path, after):
     whole = compare(study(folder), tmp_path / "whole", progress=False, backend=World().backend())
     killed = World()
@@ -80,7 +82,9 @@ def test_a_deleted_model_is_made_again_only_when_needed(no_report, folder, tmp_p
     assert (world.calls["adapt"], world.calls["finetune"]) == (2, 3)
 
 
-@pytest.mark.parametrize("error", [UserError("The loss is nan."), RuntimeError("out of\nmemory")])
+@pytest.mark.parametrize(
+    "error", [pytest.param(UserError("The loss is nan."), marks=pytest.mark.slow), RuntimeError("out of\nmemory")]
+)
 def test_a_failed_job_does_not_stop_the_others(folder, tmp_path, error):
     world = World()
     world.fail_on["finetune intent"] = error

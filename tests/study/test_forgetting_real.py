@@ -44,6 +44,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_all_measurements_of_one_study(place):
     (place / "study.yaml").write_text(
         "models: [model]\nmethods: [none, mlm, {name: prompt, length: 4, adapt: {learning_rate: 0.1}}]\n"

@@ -51,6 +51,7 @@ def searched(folder):
     return study(folder, methods=["none", "lm"], domains=[domain], search=search, adapt_seeds=3, leakage="off")
 
 
+@pytest.mark.slow
 def test_a_search_for_one_side_shows_a_gain_that_is_none(searched, tmp_path):
     world = World()
     world._kind = lambda model: "mlm"

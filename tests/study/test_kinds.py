@@ -34,6 +34,7 @@ def test_a_metric_that_the_task_does_not_have(folder, tmp_path):
         compare(study(folder, domains=domains), tmp_path / "out", progress=False, backend=World().backend())
 
 
+@pytest.mark.slow
 def test_lists_of_labels_are_compared_by_document(folder, tmp_path):
     """Results of a multi-label task hold lists of labels and the documents of the items."""
     world = World(gain=0.3)

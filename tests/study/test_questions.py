@@ -60,6 +60,7 @@ def keys(config):
     return {job.key: job.identity for job in graph.jobs.values() if job.name == "finetune"}
 
 
+@pytest.mark.slow
 def test_questions_are_compared_by_f1_or_the_metric_of_the_task(folder):
     config = study(folder, {"path": "food"}, {"path": "food", "name": "ranked", "metric": "mrr"})
     results = compare(config, folder / "out", progress=False)

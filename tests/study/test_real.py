@@ -100,6 +100,7 @@ def test_the_text_of_the_task_and_held_out_text(folder):
     assert compare(path, folder / "out", progress=False)["jobs"]["done"] == 0
 
 
+@pytest.mark.slow
 def test_unreadable_records_are_reported(folder):
     save_tiny("bert", folder / "model")
     path = write_study(folder, "[none, mlm, {name: dapt+tapt, task_steps: 1}]")

@@ -135,6 +135,7 @@ def coverage(studies, origins, tasks=1, items=200, adapted_baseline=False):
     return inside / studies
 
 
+@pytest.mark.slow
 @each("options", [{}, {"adapted_baseline": True}, {"tasks": 2}])
 def test_intervals_cover_the_variance_between_adaptations(options):
     assert 0.92 <= coverage(60, "abcab", **options) <= 0.99

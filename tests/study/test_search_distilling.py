@@ -80,6 +80,7 @@ def test_an_unknown_setting_of_distillation(folder, two):
         read(searching(folder, **two, distill=[ROW], search={"distill": {"margn": [1]}}), Trials())
 
 
+@pytest.mark.slow
 def test_a_real_search_does_not_depend_on_the_test_split(real_folder):  # noqa: F811
     save_tiny("bert", real_folder / "model")
     rows = (real_folder / "task" / "train.jsonl").read_text().splitlines()

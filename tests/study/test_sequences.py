@@ -263,6 +263,7 @@ def test_the_verb_refuses(shared, tmp_path, changes, words):
     assert words.lower() in str(error.value).lower()
 
 
+@pytest.mark.slow
 def test_a_real_model_from_the_command_line(tmp_path, no_report, monkeypatch, capsys):
     monkeypatch.setattr("acclimate.study.budget.TIMING_SECONDS", 0.05)
     for name in ("cs", "food"):

@@ -151,6 +151,7 @@ def test_the_last_shard_writes_the_report_and_gathering_computes_nothing(no_repo
     assert [path.name for path in (out / "jobs").iterdir() if path.suffix != ".json"] == []
 
 
+@pytest.mark.slow
 def test_more_shards_than_work(no_report, folder, tmp_path):
     worlds = [World() for _ in range(9)]
     for index, world in enumerate(worlds, 1):

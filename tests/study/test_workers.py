@@ -140,6 +140,7 @@ def test_a_worker_without_a_sign_of_life_is_named_and_ended(machine, folder, tmp
     assert printed.count("minutes without a sign of life") == 1 and "died: ended by SIGKILL" in printed
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_its_workers_fails_and_the_others_are_computed(machine, folder, tmp_path):
     world = Deadly(tmp_path / "journal", 0.02)
     world.deadly = "finetune 1"
@@ -151,6 +152,7 @@ def test_a_job_that_kills_its_workers_fails_and_the_others_are_computed(machine,
     assert (again.jobs.done, again.jobs.reused) == (3, 14)  # the next run tries them again
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stopped_is_replaced_each_time(machine, folder, tmp_path):
     """As where jobs of a cluster are preempted: the job is not what ends them."""
     world = Deadly(tmp_path / "journal", 0.0)
@@ -159,6 +161,7 @@ def test_a_worker_that_is_stopped_is_replaced_each_time(machine, folder, tmp_pat
     assert max(starts(world.journal).values()) > workers.MAX_JOB_DEATHS
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_is_tried_once(machine, folder, tmp_path):
     world = Deadly(tmp_path / "journal", 0.02)
     world.fail_on["adapt"] = UserError("no memory")

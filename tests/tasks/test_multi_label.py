@@ -168,6 +168,7 @@ def test_the_loss_is_the_mean_binary_cross_entropy(tiny_bert):
     assert output.loss.item() == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 @each("task", ["chemprot", "ddi", "hoc", "hoc_doc"])
 def test_real_data_sets_are_read(shared, task):
     loaded = load_task(shared / "data" / task)
@@ -192,6 +193,7 @@ def test_hallmarks_of_cancer_is_scored_by_document(shared):
     assert "document_f1" not in whole.scoring().metrics  # there, each row is a document
 
 
+@pytest.mark.slow
 def test_the_negative_class_of_a_real_set(shared):
     task = load_task(shared / "data" / "ddi")
     scoring = task.scoring(negative=["DDI-false"])

@@ -126,7 +126,9 @@ def test_texts_and_copies_of_a_task():
     assert task.fingerprint() == task_of(pair=True).fingerprint() != task_of().fingerprint()
 
 
-@each(("kind", "scale", "shift"), [("bert", 1000.0, 5000.5), ("llama", 1.0, 0.5)])
+@pytest.mark.parametrize(
+    ("kind", "scale", "shift"), [("bert", 1000.0, 5000.5), pytest.param("llama", 1.0, 0.5, marks=pytest.mark.slow)]
+)
 def test_a_model_learns_any_unit_and_its_folder_predicts_in_it(kind, scale, shift, tmp_path):
     task = task_of(scale=scale, shift=shift, pair=kind == "bert")
     model = save_tiny(kind, tmp_path / "model")
@@ -162,6 +164,7 @@ def test_what_does_not_apply_is_an_error(tiny_bert):
         finetune(tiny_bert, task, confidence_penalty=0.1, **QUICK)
 
 
+@pytest.mark.slow
 def test_in_a_study_and_on_the_command_line(tiny_bert, tmp_path):
     folder = tmp_path / "task"
     folder.mkdir()

@@ -36,7 +36,9 @@ def assert_same_run(one, two):
     assert [line["step"] for line in lines[0]] == list(range(1, len(lines[0]) + 1))
 
 
-@pytest.mark.parametrize("at", [2, 3, 4, 7])
+@pytest.mark.parametrize(
+    "at", [pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow), 4, 7]
+)
 def test_fine_tuning_resumes_in_the_middle_and_at_the_end_of_an_epoch(tiny_bert, tmp_path, at):
     """Three steps per epoch; the best epoch on dev and its weights survive the kill."""
     task = keyword_task(train=24, test=12)
@@ -74,7 +76,7 @@ def test_without_an_output_directory_there_are_no_checkpoints(tiny_bert, tmp_pat
     assert not saved and not list(tmp_path.glob(".*.work"))
 
 
-@pytest.mark.parametrize("at", [2, 4, 7])
+@pytest.mark.parametrize("at", [pytest.param(2, marks=pytest.mark.slow), 4, pytest.param(7, marks=pytest.mark.slow)])
 def test_distillation_resumes_in_both_phases(tiny_bert, tmp_path, at):
     """The connector, its optimizer and the disagreement curve are in a checkpoint; teacher and student are cached."""
     student = save_tiny("roberta", tmp_path / "student", hidden_size=24, num_attention_heads=2)

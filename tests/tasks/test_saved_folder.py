@@ -129,6 +129,7 @@ def test_probabilities_are_those_of_transformers(kind, letters, variant):
     check()
 
 
+@pytest.mark.slow
 @each(("kind", "letters", "variant"), VARIANTS)
 def test_the_logits_of_answers_are_those_of_transformers(kind, letters, variant):
     head, model, tokenizer = saved(kind, letters, variant, transformers.AutoModelForQuestionAnswering)

@@ -154,6 +154,7 @@ def test_a_finished_tournament_trains_nothing_again(helped, folder):
     assert again.claim == result.claim and again.rows == result.rows
 
 
+@pytest.mark.slow
 def test_where_nothing_helps_the_base_model_is_handed_back(folder, tmp_path):
     result = run(folder, tmp_path / "out", World(gains={"lm": -0.2, "tapt": -0.2}))
     assert not result.holds

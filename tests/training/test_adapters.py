@@ -19,6 +19,7 @@ from acclimate.training.callbacks import is_complete
 from acclimate.training.method import get, lookup
 from tests.cases import each
 from tests.kills import counted, killed
+from tests.methods.shapes import OTHERS
 from tests.methods.test_contract import CHEAP, task_of
 from tests.tiny import TEXTS, save_tiny
 
@@ -41,7 +42,13 @@ def weights(folder):
     return load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("method", names())
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in OTHERS and not lookup(name).without_adapter else ())
+        for name in names()
+    ],
+)
 def test_every_method_trains_an_adapter_or_says_why_not(models, method, tmp_path):
     kind = lookup(method)
     options = {"settings": CHEAP.get(method), "task": task_of(method)}
@@ -62,7 +69,11 @@ def test_every_method_trains_an_adapter_or_says_why_not(models, method, tmp_path
 
 @pytest.mark.parametrize(
     ("kind", "adapter", "method"),
-    [("llama", "pissa", "lm"), pytest.param("bert", "dora", "kd", marks=pytest.mark.slow), ("bert", "codyra", "lm")],
+    [
+        ("llama", "pissa", "lm"),
+        pytest.param("bert", "dora", "kd", marks=pytest.mark.slow),
+        pytest.param("bert", "codyra", "lm", marks=pytest.mark.slow),
+    ],
 )
 def test_a_killed_run_resumes_to_identical_weights(models, tmp_path, kind, adapter, method):
     """Its checkpoints hold the adapter alone, and writing intermediate models does not disturb it."""

@@ -28,7 +28,7 @@ from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
 from acclimate.training.inputs import document_framing
 from tests.cases import each
-from tests.conftest import SHARED
+from tests.fixtures import SHARED
 from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()

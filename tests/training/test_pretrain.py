@@ -108,6 +108,7 @@ def test_a_killed_decoder_resumes_with_the_same_result(tmp_path):
     assert read_json(tmp_path / "cut" / "acclimate.json")["settings"]["configuration"]["model_type"] == "llama"
 
 
+@pytest.mark.slow
 def test_the_loss_falls(tmp_path):
     run(tmp_path / "out", steps=60, learning_rate=6e-3)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]

@@ -184,6 +184,7 @@ def test_every_architecture_can_be_a_student(teacher, encoders, kind):
     assert result.units == 32
 
 
+@pytest.mark.slow
 def test_both_precisions(teacher, undertrained):
     options = {**FAST, "epochs": 4, "distill_share": 0.75, "batch_size": 8}
     low = distill(teacher, undertrained, keyword_task(), **{**options, "precision": "bf16"})
@@ -239,6 +240,7 @@ def test_models_without_a_classifier_are_fine_tuned_first(tiny_bert, student, tm
     assert direct.metrics == result.teacher_metrics
 
 
+@pytest.mark.slow
 def test_a_finished_result_checks_the_teacher_folder(tiny_bert, student, tmp_path):
     """Further seeds use the teacher in that folder."""
     kept = tmp_path / "teacher"
@@ -298,6 +300,7 @@ def test_scores_are_measured_again_if_the_cache_does_not_match(teacher, monkeypa
     assert load_or_evaluate(learner, "fp32")["test"] not in ({}, first["test"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -373,6 +376,7 @@ def test_options_of_all_stages_are_checked_first(tiny_bert, student, slip, messa
         distill(tiny_bert, student, keyword_task(), **{**FAST, **slip})
 
 
+@pytest.mark.slow
 def test_the_penalty_makes_a_teacher_less_confident(tiny_bert):
     # With 6 epochs, it depends on the seed whether the model learns the task.
     options = {"epochs": 12, "learning_rate": 3e-3, **QUICK}
@@ -397,6 +401,7 @@ def test_a_classifier_of_other_labels_is_fine_tuned(teacher, tiny_bert, tmp_path
         is_classifier_of(tmp_path / "nothing", task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["boundary", pytest.param("kl", marks=pytest.mark.slow)])
 def test_a_multi_label_task(tiny_bert, student, objective):
     def row(number):

@@ -18,7 +18,7 @@ from acclimate.tasks import load_task
 from acclimate.tasks.entities.schemes import find_scheme, read_entities, split_tag
 from acclimate.tasks.kinds import find_task_kind, item_texts, task_text
 from tests.cases import each
-from tests.conftest import SHARED
+from tests.fixtures import SHARED
 
 WORDS = ["the", "waiter", "of", "pasta", "house", "was", "rude"]
 IOB2 = ["O", "B-ROLE", "O", "B-PLACE", "I-PLACE", "O", "O"]

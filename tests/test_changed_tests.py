@@ -1,0 +1,36 @@
+"""``scripts/changed_tests.py`` finds the tests that a change reaches."""
+
+from __future__ import annotations
+
+from scripts.changed_tests import ROOT, import_graph, module_name, reached
+
+GRAPH = {
+    "acclimate.a": set(),
+    "acclimate.b": {"acclimate.a"},
+    "acclimate.c": {"acclimate.b"},
+    "acclimate.d.e": set(),
+    "tests.test_imports": {"acclimate.a"},
+    "tests.test_one_between": {"acclimate.b"},
+    "tests.test_two_between": {"acclimate.c"},
+    "tests.helper": {"acclimate.b"},
+    "tests.test_helped": {"tests.helper"},
+    "tests.d.test_e": set(),
+}
+
+
+def test_importers_helpers_and_tests_of_the_same_name():
+    assert reached({"acclimate.a"}, GRAPH) == {
+        "tests.test_imports", "tests.test_one_between", "tests.helper", "tests.test_helped",
+    }  # fmt: skip
+    assert reached({"tests.helper"}, GRAPH) == {"tests.helper", "tests.test_helped"}
+    assert reached({"acclimate.d.e"}, GRAPH) == {"tests.d.test_e"}
+    assert reached({"scripts.other"}, GRAPH) == set()
+
+
+def test_in_this_repository():
+    graph = import_graph({module_name(str(file.relative_to(ROOT))): file for file in (ROOT / "tests").rglob("*.py")})
+    method = reached({"acclimate.methods.dga"}, graph)
+    assert {"tests.methods.test_dga", "tests.methods.test_contract"} <= method
+    assert "tests.corpus.test_chat" not in method
+    assert "tests.corpus.test_chat" in reached({"acclimate.corpus.chat"}, graph)
+    assert "tests.test_cases" in reached({"tests.cases"}, graph)
