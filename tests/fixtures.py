@@ -93,8 +93,7 @@ def _no_waits_for_the_disk():
 
 
 DRAWN = (
-    "tests.report.test_html",
-    "tests.report.test_browser",
+    "tests.report.",
     "tests.demo.",
     "tests.study.test_compare",
     "tests.periods.test_gap",
