@@ -30,7 +30,13 @@ from acclimate.registry import published
 from acclimate.report import render
 from acclimate.report.tables import overview
 from acclimate.results import StudyResults
-from acclimate.training.method import PURPOSES, REGISTRY, former_names, lookup, names
+from acclimate.training.method import (
+    PURPOSES,
+    REGISTRY,
+    former_names,
+    lookup,
+    names,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

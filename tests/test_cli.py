@@ -23,7 +23,10 @@ from acclimate.cli.commands import HUGGING_FACE, JOURNEY, PAGES, propose
 from acclimate.errors import Stopped
 from acclimate.methods import Method, names
 from acclimate.training import distributed
-from acclimate.training.method import PURPOSES, REGISTRY
+from acclimate.training.method import (
+    PURPOSES,
+    REGISTRY,
+)
 from tests.cases import each
 from tests.tiny import TEXTS
 

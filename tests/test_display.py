@@ -20,7 +20,9 @@ from acclimate.errors import UserError
 from acclimate.inspect.embeddings import EmbeddingsResult
 from acclimate.merging import MergeResult
 from acclimate.options import Option, options, verb
-from acclimate.options.training import Progress as ShowProgress
+from acclimate.options.fields import (
+    Progress as ShowProgress,
+)
 from acclimate.report import summarize
 from acclimate.report.masked_text import REPLACEMENTS
 from acclimate.results import Measurements, StudyResults

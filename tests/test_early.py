@@ -13,7 +13,9 @@ from acclimate.corpus.mix.base import MIXES
 from acclimate.corpus.operations import SELECTIONS, TRANSFORMS
 from acclimate.masking.base import REGISTRY as MASKINGS
 from acclimate.registry import declared_names
-from acclimate.training.method import REGISTRY as METHODS
+from acclimate.training.method import (
+    REGISTRY as METHODS,
+)
 from tests.cases import each
 
 RUNNER = """

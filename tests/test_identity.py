@@ -13,7 +13,9 @@ from acclimate.masking.base import REGISTRY as MASKINGS
 from acclimate.masking.base import Strategy
 from acclimate.registry import PLUGIN, identify_function
 from acclimate.tasks import load_task
-from acclimate.training.method import REGISTRY as METHODS
+from acclimate.training.method import (
+    REGISTRY as METHODS,
+)
 from tests.cases import each
 
 REGISTRIES = (METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES)

@@ -41,11 +41,18 @@ from acclimate.options import (
     section,
     verb,
 )
+from acclimate.options.advise import (
+    AdviseOptions,
+)
 from acclimate.options.declaration import MISSING, accepts
-from acclimate.options.inspection import AdviseOptions, DemoOptions
+from acclimate.options.demo import (
+    DemoOptions,
+)
 from acclimate.options.numbers import Count
 from acclimate.options.periods import PERIOD_VERBS
-from acclimate.options.studies import InitOptions
+from acclimate.options.studies import (
+    InitOptions,
+)
 from acclimate.options.tasks import ProbeSettings
 from acclimate.planning.cost import inspect_cost
 from acclimate.study.in_memory import CompareCall

@@ -12,7 +12,11 @@ from scripts import site_hooks
 
 import acclimate
 from acclimate.cli import app
-from acclimate.training.method import REGISTRY, lookup, names
+from acclimate.training.method import (
+    REGISTRY,
+    lookup,
+    names,
+)
 from tests.cases import each
 
 ROOT = Path(__file__).resolve().parents[1]

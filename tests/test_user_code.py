@@ -11,7 +11,9 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.registry import PLUGIN, hash_user_code
 from acclimate.training import adapt
-from acclimate.training.method import REGISTRY
+from acclimate.training.method import (
+    REGISTRY,
+)
 from tests.cases import each
 from tests.test_cli import call
 from tests.tiny import TEXTS

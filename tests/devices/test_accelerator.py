@@ -12,7 +12,9 @@ from acclimate.inspect import inspect_importance
 from acclimate.study import compare
 from acclimate.tasks import distill, finetune
 from acclimate.training import names
-from acclimate.training.method import lookup
+from acclimate.training.method import (
+    lookup,
+)
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.kills import killed

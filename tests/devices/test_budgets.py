@@ -23,7 +23,9 @@ from acclimate.planning.shapes import draw_lengths
 from acclimate.tasks import finetune
 from acclimate.training import adapt, heldout, names, trainer
 from acclimate.training.batches import Collator
-from acclimate.training.method import lookup
+from acclimate.training.method import (
+    lookup,
+)
 from acclimate.training.trainer import StepTrainer
 from tests.accelerator import emulated
 from tests.cases import each

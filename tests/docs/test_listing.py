@@ -16,7 +16,9 @@ from acclimate.options.merging import METHODS as MERGES
 from acclimate.study import Backend, StudyConfig
 from acclimate.study.graph import plan, read_study
 from acclimate.training.adapters import ADAPTERS
-from acclimate.training.method import REGISTRY as METHODS
+from acclimate.training.method import (
+    REGISTRY as METHODS,
+)
 from acclimate.training.task_kinds import TASK_KINDS
 from tests.cases import each
 from tests.docs.blocks import ROOT

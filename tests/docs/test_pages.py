@@ -13,7 +13,9 @@ from acclimate.corpus.mix.base import MIXES
 from acclimate.masking import base as masking
 from acclimate.study import budget
 from acclimate.training import inputs, method, mixture
-from acclimate.training.callbacks import check_keep_steps
+from acclimate.training.method import (
+    check_keep_steps,
+)
 from tests.docs.blocks import ROOT, blocks, pages, run_page
 
 adapting = importlib.import_module("acclimate.training.adapt")  # the package has a function of this name

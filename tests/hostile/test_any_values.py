@@ -27,7 +27,11 @@ from acclimate.records import fingerprint
 from acclimate.study.forecast import forecast
 from acclimate.training import adapt
 from acclimate.training.inputs import Budget
-from acclimate.training.method import get, lookup, names
+from acclimate.training.method import (
+    get,
+    lookup,
+    names,
+)
 from tests.hostile.runner import HALF_WRITTEN
 from tests.study.fakes import World, distilling, files
 from tests.tiny import TEXTS

@@ -16,7 +16,10 @@ from acclimate.corpus import tokenize
 from acclimate.errors import UserError
 from acclimate.inspect.model import estimate_memory
 from acclimate.models import attach
-from acclimate.training.method import lookup, names
+from acclimate.training.method import (
+    lookup,
+    names,
+)
 from tests.cases import each
 from tests.methods.test_contract import run
 from tests.models.test_encoders import SMALL

@@ -22,7 +22,10 @@ from acclimate.models.checkpoints import WEIGHTS
 from acclimate.objectives import View
 from acclimate.tasks import Task
 from acclimate.training import adapt, get, names
-from acclimate.training.method import Method, lookup
+from acclimate.training.method import (
+    Method,
+    lookup,
+)
 from tests.kills import counted, killed
 from tests.methods.first_step import checked_steps
 from tests.methods.shapes import ALIKE, OTHERS, marked

@@ -19,7 +19,9 @@ from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling
 from acclimate.training import adapt, cache_folder
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
-from acclimate.training.method import Method
+from acclimate.training.method import (
+    Method,
+)
 from acclimate.updates import SoftMask, mean_importance, normalize_importance, summed_importance
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tiny import TEXTS, decoder_tokenizer, tiny_model
@@ -167,7 +169,9 @@ def test_the_domain_contrast_gates_with_one_minus_the_importance():
 
 
 def test_random_importance_is_determined_by_the_seed():
-    from acclimate.training.method import get
+    from acclimate.training.method import (
+        get,
+    )
 
     drawn = []
     for seed in (0, 0, 1):
@@ -183,21 +187,27 @@ def test_random_importance_is_determined_by_the_seed():
 
 
 def test_an_unknown_part_is_an_error():
-    from acclimate.training.method import get
+    from acclimate.training.method import (
+        get,
+    )
 
     with pytest.raises(UserError, match=r"dga.*parts"):
         get("dga", parts="H,X")
 
 
 def test_an_empty_list_of_parts_is_an_error():
-    from acclimate.training.method import get
+    from acclimate.training.method import (
+        get,
+    )
 
     with pytest.raises(UserError, match="parts is empty"):
         get("dga", parts=[])
 
 
 def test_domain_knowledge_without_contrast_is_an_error():
-    from acclimate.training.method import get
+    from acclimate.training.method import (
+        get,
+    )
 
     with pytest.raises(UserError, match="has no effect"):
         get("dga", contrast_weight=0, knowledge="domain")

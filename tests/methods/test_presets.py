@@ -22,7 +22,11 @@ from acclimate.study.jobs.distill import _split_settings
 from acclimate.study.method_inputs import read_method
 from acclimate.tasks import Task
 from acclimate.training import adapt
-from acclimate.training.method import get, lookup, names
+from acclimate.training.method import (
+    get,
+    lookup,
+    names,
+)
 from tests.cases import each
 from tests.methods.test_contract import SHORT
 from tests.test_cli import call

@@ -11,7 +11,9 @@ from acclimate import finetune
 from acclimate.corpus import Corpus
 from acclimate.modules import virtual_ids
 from acclimate.training import adapt
-from acclimate.training.method import lookup
+from acclimate.training.method import (
+    lookup,
+)
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tasks.test_classification import keyword_task
 

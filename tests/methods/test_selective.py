@@ -21,7 +21,10 @@ from acclimate.options.tasks import AnnotatorOptions
 from acclimate.tasks import Task
 from acclimate.training import adapt, get
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.method import AdaptContext, cache_folder
+from acclimate.training.method import (
+    AdaptContext,
+    cache_folder,
+)
 from acclimate.training.trainer import StepTrainer
 from tests.cases import each
 from tests.methods.test_contract import SHORT, weights

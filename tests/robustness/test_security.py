@@ -22,8 +22,13 @@ from acclimate.models.checkpoints import TRUST, trusts_remote_code
 from acclimate.study import compare
 from acclimate.tasks import Task, finetune
 from acclimate.training import adapt
-from acclimate.training.callbacks import find_newest_checkpoint, mark_complete
-from acclimate.training.method import Method
+from acclimate.training.callbacks import (
+    find_newest_checkpoint,
+    mark_complete,
+)
+from acclimate.training.method import (
+    Method,
+)
 from tests.kills import killed
 from tests.study.fakes import World, files, study
 from tests.tiny import TEXTS, save_tiny, tiny_tokenizer

@@ -10,7 +10,9 @@ import yaml
 
 from acclimate.errors import UserError
 from acclimate.options import build
-from acclimate.options.studies import InitOptions
+from acclimate.options.studies import (
+    InitOptions,
+)
 from acclimate.results import StudyResults
 from acclimate.study import StudyConfig
 from acclimate.study.draft import draft_study, init

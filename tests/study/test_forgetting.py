@@ -11,7 +11,9 @@ from acclimate.errors import UserError
 from acclimate.report import markdown, render, summarize
 from acclimate.study import StudyConfig, compare
 from acclimate.study.jobs.base import FORGETTING
-from acclimate.training.method import cache_folder
+from acclimate.training.method import (
+    cache_folder,
+)
 from tests.study.fakes import World, graph_of, of_kind, study, write_task
 
 pytestmark = pytest.mark.usefixtures("no_report")

@@ -10,7 +10,9 @@ from safetensors.torch import load_file
 
 from acclimate.tasks import distill, finetune
 from acclimate.training import callbacks, trainer
-from acclimate.training.callbacks import find_newest_checkpoint
+from acclimate.training.callbacks import (
+    find_newest_checkpoint,
+)
 from tests.kills import counted, killed
 from tests.tasks.test_classification import keyword_task
 from tests.tiny import save_tiny

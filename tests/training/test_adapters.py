@@ -15,8 +15,13 @@ from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.models.adapters import ADAPTER_FOLDER
 from acclimate.training import adapt, names
-from acclimate.training.callbacks import is_complete
-from acclimate.training.method import get, lookup
+from acclimate.training.callbacks import (
+    is_complete,
+)
+from acclimate.training.method import (
+    get,
+    lookup,
+)
 from tests.cases import each
 from tests.kills import counted, killed
 from tests.methods.shapes import OTHERS

@@ -11,7 +11,9 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.objectives import GeneralKnowledgeContrast
 from acclimate.training import adapt
-from acclimate.training.callbacks import find_newest_checkpoint
+from acclimate.training.callbacks import (
+    find_newest_checkpoint,
+)
 from acclimate.training.engine import Engine
 from acclimate.training.result import warn_of_explosion
 from tests.cases import each

@@ -14,7 +14,9 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, RandomMasking, get
 from acclimate.training import adapt
-from acclimate.training.method import Method
+from acclimate.training.method import (
+    Method,
+)
 from acclimate.training.result import SHOWN_TEXTS as SHOWN
 from tests.cases import each
 from tests.test_cli import call

@@ -24,7 +24,9 @@ from acclimate.objectives import LanguageModelling
 from acclimate.options import AdaptOptions
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
-from acclimate.training.callbacks import Clock
+from acclimate.training.callbacks import (
+    Clock,
+)
 from acclimate.training.engine import Engine
 from acclimate.training.inputs import Budget
 from acclimate.training.ledger import SourceLedger

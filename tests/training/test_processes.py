@@ -22,7 +22,9 @@ from acclimate.training import adapt, batches, cutting, distributed, method
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.inputs import report_batch
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 from tests.cases import each
 from tests.kills import killed
 from tests.methods.test_contract import DOCUMENTS, SHORT

@@ -14,7 +14,9 @@ from acclimate.corpus import Corpus
 from acclimate.errors import Stopped, check_stop, postpone_stop, stop_on_signals
 from acclimate.progress import Progress
 from acclimate.training import adapt
-from acclimate.training.callbacks import find_newest_checkpoint
+from acclimate.training.callbacks import (
+    find_newest_checkpoint,
+)
 from tests.cases import each
 from tests.kills import before_steps, counted
 from tests.tiny import TEXTS

@@ -13,7 +13,11 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.tasks import distill, finetune
 from acclimate.training import adapt
-from acclimate.training.callbacks import TENSORBOARD_VARIABLE, check_trackers, tensorboard_folder
+from acclimate.training.callbacks import (
+    TENSORBOARD_VARIABLE,
+    check_trackers,
+    tensorboard_folder,
+)
 from tests.test_cli import call
 from tests.tiny import TEXTS
 

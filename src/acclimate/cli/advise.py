@@ -12,12 +12,16 @@ from acclimate.cli.commands import PAGES, Command, make_epilog
 from acclimate.cli.early import check_name
 from acclimate.cli.options import Plugin, command, import_plugins
 from acclimate.options import values
+from acclimate.options.advise import (
+    AdviseOptions,
+)
 from acclimate.options.declaration import METHOD
-from acclimate.options.inspection import AdviseOptions
 from acclimate.terminal import SafeConsole, echo
 
 if TYPE_CHECKING:
-    from acclimate.training.method import Method
+    from acclimate.training.method import (
+        Method,
+    )
 
 SECTION = "Attributes:"
 """Heading of the parameters in the docstring of a method."""
@@ -71,7 +75,10 @@ def methods(
     import_plugins(plugin)
     if name is not None:
         check_name(name, "acclimate.methods", "method")
-    from acclimate.training.method import lookup, names
+    from acclimate.training.method import (
+        lookup,
+        names,
+    )
 
     if name is None:
         print_tables(_method_tables([lookup(known) for known in names()]))
@@ -90,7 +97,9 @@ def _method_tables(methods: Sequence[type[Method]]) -> list[Any]:
     from rich.table import Table
 
     from acclimate.model_kinds import KINDS
-    from acclimate.training.method import PURPOSES
+    from acclimate.training.method import (
+        PURPOSES,
+    )
 
     groups: dict[str, list[type[Method]]] = {purpose: [] for purpose in (*PURPOSES, OTHERS)}
     for method in methods:
@@ -118,7 +127,9 @@ def _describe(method: type[Method]) -> str:
     import inspect
 
     from acclimate.model_kinds import KINDS
-    from acclimate.training.method import former_names
+    from acclimate.training.method import (
+        former_names,
+    )
 
     notes = [method.paper] if method.paper else []
     notes += [f"formerly {', '.join(former)}"] if (former := former_names(method.name)) else []

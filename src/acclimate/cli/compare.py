@@ -14,7 +14,11 @@ from acclimate.options import Option, options, values
 from acclimate.options.declaration import DATA, OUTPUT, TRAINING
 from acclimate.options.numbers import Duration
 from acclimate.options.reading import LabelOptions
-from acclimate.options.studies import CompareOptions, InitOptions, StudyOptions
+from acclimate.options.studies import (
+    CompareOptions,
+    InitOptions,
+    StudyOptions,
+)
 from acclimate.terminal import SafeConsole, echo
 
 

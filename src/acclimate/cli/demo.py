@@ -7,7 +7,9 @@ from pathlib import Path
 from acclimate.cli.app import app, print_next
 from acclimate.cli.options import command
 from acclimate.options import values
-from acclimate.options.inspection import DemoOptions
+from acclimate.options.demo import (
+    DemoOptions,
+)
 from acclimate.terminal import echo
 
 

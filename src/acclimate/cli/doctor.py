@@ -20,8 +20,10 @@ from acclimate.cli.options import command
 from acclimate.errors import UserError
 from acclimate.files import cache_path
 from acclimate.options import Option, options, values
+from acclimate.options.bench import (
+    BenchOptions,
+)
 from acclimate.options.declaration import OUTPUT
-from acclimate.options.inspection import BenchOptions
 from acclimate.terminal import echo
 from acclimate.version import __version__
 

@@ -15,7 +15,9 @@ from acclimate.errors import Problems, unknown_name_error
 from acclimate.files import check_output_name, existing_folder
 from acclimate.options.declaration import MODEL, OptionField, defaults
 from acclimate.options.reading import LabelOptions, find_task
-from acclimate.options.studies import StudyOptions
+from acclimate.options.studies import (
+    StudyOptions,
+)
 from acclimate.registry import declared_names, parse_entry
 from acclimate.settings_file import check_study_file
 

@@ -8,23 +8,27 @@ from typing import Any
 from acclimate.cli.app import describe_reading, describe_text, inspection, print_next, print_tables
 from acclimate.cli.options import command
 from acclimate.options import values
+from acclimate.options.benchmarks import (
+    InspectBenchmarksOptions,
+    InspectInstructionsOptions,
+)
+from acclimate.options.cost import (
+    InspectCostOptions,
+)
 from acclimate.options.effects import (
+    InspectExpertsOptions,
     InspectReviewOptions,
     InspectSensitivityOptions,
     InspectSpecificityOptions,
     InspectTaskWordsOptions,
 )
 from acclimate.options.inspection import (
-    InspectBenchmarksOptions,
-    InspectCostOptions,
     InspectEmbeddingsOptions,
     InspectImportanceOptions,
-    InspectInstructionsOptions,
     InspectLeakageOptions,
     InspectMasksOptions,
     InspectModelOptions,
 )
-from acclimate.options.selection import InspectExpertsOptions
 from acclimate.terminal import echo
 
 

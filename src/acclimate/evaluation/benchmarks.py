@@ -21,7 +21,9 @@ from acclimate.files import check_report_file, write_json
 from acclimate.models import load_language_model, load_tokenizer
 from acclimate.models.loading import read_kind
 from acclimate.options import verb
-from acclimate.options.inspection import InspectBenchmarksOptions
+from acclimate.options.benchmarks import (
+    InspectBenchmarksOptions,
+)
 from acclimate.results import Measurements
 from acclimate.version import __version__
 

@@ -30,7 +30,9 @@ from acclimate.models import load_language_model, load_tokenizer, longest_text
 from acclimate.models.batching import micro_batch_tokens
 from acclimate.models.loading import read_kind
 from acclimate.options import verb
-from acclimate.options.inspection import InspectInstructionsOptions
+from acclimate.options.benchmarks import (
+    InspectInstructionsOptions,
+)
 from acclimate.records import texts_fingerprint
 from acclimate.results import Measurements
 from acclimate.version import __version__

@@ -20,10 +20,14 @@ from acclimate.locks import with_output_lock
 from acclimate.models import LanguageModel, load_language_model
 from acclimate.modules import virtual_ids
 from acclimate.options import verb
-from acclimate.options.inspection import InspectEmbeddingsOptions
+from acclimate.options.inspection import (
+    InspectEmbeddingsOptions,
+)
 from acclimate.results import StudyResults, table_results
 from acclimate.training.inputs import as_corpus
-from acclimate.training.method import cache_folder
+from acclimate.training.method import (
+    cache_folder,
+)
 from acclimate.version import __version__
 
 if TYPE_CHECKING:

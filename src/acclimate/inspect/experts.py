@@ -11,7 +11,9 @@ from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.files import check_report_file, write_json
 from acclimate.merging.experts import compare_domains
 from acclimate.options import verb
-from acclimate.options.selection import InspectExpertsOptions
+from acclimate.options.effects import (
+    InspectExpertsOptions,
+)
 from acclimate.progress import Progress
 from acclimate.results import Measurements
 from acclimate.version import __version__

@@ -25,11 +25,16 @@ from acclimate.models import attach, dropout_rates, load_language_model
 from acclimate.models.gates import PARTS, parse_parts
 from acclimate.modules import virtual_ids
 from acclimate.options import verb
-from acclimate.options.inspection import InspectImportanceOptions
+from acclimate.options.inspection import (
+    InspectImportanceOptions,
+)
 from acclimate.results import StudyResults, table_results
 from acclimate.training.importance import MeasuredImportance, measure_importance
 from acclimate.training.inputs import as_corpus, check_length
-from acclimate.training.method import AdaptContext, cache_folder
+from acclimate.training.method import (
+    AdaptContext,
+    cache_folder,
+)
 from acclimate.updates import normalize_importance
 from acclimate.version import __version__
 

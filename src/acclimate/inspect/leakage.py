@@ -9,7 +9,9 @@ from acclimate.corpus.contamination import MatchRules, find_contamination, summa
 from acclimate.errors import UserError
 from acclimate.files import check_report_file, write_json
 from acclimate.options import verb
-from acclimate.options.inspection import InspectLeakageOptions
+from acclimate.options.inspection import (
+    InspectLeakageOptions,
+)
 from acclimate.results import Measurements
 from acclimate.tasks.groups import shared_groups
 from acclimate.tasks.kinds import evaluation_texts, item_texts

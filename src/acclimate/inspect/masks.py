@@ -22,12 +22,19 @@ from acclimate.masking.preview import find_importance_store, preview_tokens
 from acclimate.masking.token_importance_store import TokenImportanceStore
 from acclimate.models import MASKED, attach, load_language_model, load_tokenizer
 from acclimate.options import verb
-from acclimate.options.inspection import InspectMasksOptions
+from acclimate.options.inspection import (
+    InspectMasksOptions,
+)
 from acclimate.registry import parse_entry
 from acclimate.training.batches import Collator
 from acclimate.training.inputs import as_corpus
-from acclimate.training.method import AdaptContext, Method
-from acclimate.training.method import get as get_method
+from acclimate.training.method import (
+    AdaptContext,
+    Method,
+)
+from acclimate.training.method import (
+    get as get_method,
+)
 from acclimate.training.task_kinds import open_task
 from acclimate.version import __version__
 

@@ -30,9 +30,15 @@ from acclimate.models.checkpoints import load_config
 from acclimate.models.families import Probe, probe_of
 from acclimate.models.lora import AdapterSettings
 from acclimate.options import verb
-from acclimate.options.inspection import InspectModelOptions
+from acclimate.options.inspection import (
+    InspectModelOptions,
+)
 from acclimate.results import Measurements
-from acclimate.training.method import get, lookup, names
+from acclimate.training.method import (
+    get,
+    lookup,
+    names,
+)
 from acclimate.version import __version__
 
 if TYPE_CHECKING:

@@ -20,8 +20,10 @@ from acclimate.files import check_report_file, write_json
 from acclimate.methods import get, lookup
 from acclimate.model_kinds import get_kind
 from acclimate.options import verb
+from acclimate.options.advise import (
+    AdviseOptions,
+)
 from acclimate.options.effects import InspectSpecificityOptions
-from acclimate.options.inspection import AdviseOptions
 from acclimate.results import Measurements
 from acclimate.tasks.kinds import LabelledTask, open_task, task_text
 from acclimate.training import AdaptResult, adapt

@@ -9,7 +9,9 @@ from transformers import PreTrainedModel
 from acclimate.errors import check_positive
 from acclimate.methods import Method, register
 from acclimate.models import HeadLayer, add_adapters, gate_units
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 
 @register(

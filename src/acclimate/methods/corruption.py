@@ -23,7 +23,9 @@ from acclimate.methods.tapter.target_vectors import DecodedDocuments
 from acclimate.models import encode
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, mean_pool
 from acclimate.objectives.supervised import DrawnObjective
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 MAX_DOCUMENTS = 50_000
 """Documents whose sentences are held in memory; the first ones of the text."""

@@ -10,7 +10,9 @@ from acclimate.methods import register
 from acclimate.methods.labelled import LabelledMethod
 from acclimate.objectives import BatchObjective, DomainAdversary, DrawnClassification, Objective
 from acclimate.registry import Published, with_presets
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 
 @register(

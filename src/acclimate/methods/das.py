@@ -18,7 +18,9 @@ from acclimate.models import Part
 from acclimate.models.gates import PARTS, parse_parts
 from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TextContrast
 from acclimate.registry import with_presets
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 PREFIX = "das/"
 """Beginning of the names of the carried importance of each part."""

@@ -7,7 +7,9 @@ from acclimate.errors import check_not_negative
 from acclimate.methods import Method, register
 from acclimate.modules import virtual_ids
 from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TokenDistillation
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 
 @register(

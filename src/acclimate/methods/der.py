@@ -25,7 +25,10 @@ from acclimate.objectives.vocabulary import cross_entropy
 from acclimate.records import Count, Record
 from acclimate.registry import Published, with_presets
 from acclimate.training.carried import share_memory
-from acclimate.training.method import AdaptContext, check_single_process
+from acclimate.training.method import (
+    AdaptContext,
+    check_single_process,
+)
 
 PREFIX = "der++/"
 """Beginning of the names of the carried tensors."""

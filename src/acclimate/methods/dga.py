@@ -13,10 +13,15 @@ from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.models import HeadLayer, Part, UnitGroup, gate_units
 from acclimate.models.gates import parse_parts
+from acclimate.models.loading import (
+    check_dropout_masks,
+)
 from acclimate.objectives import BatchObjective, GeneralKnowledgeContrast, LanguageModelling, Objective
 from acclimate.registry import Published, with_presets
 from acclimate.training.importance import measure_importance, summarize_importance
-from acclimate.training.method import AdaptContext, check_dropout_masks
+from acclimate.training.method import (
+    AdaptContext,
+)
 from acclimate.updates import SoftMask, normalize_importance
 from acclimate.updates.importance import Reads
 

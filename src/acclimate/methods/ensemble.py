@@ -5,7 +5,9 @@ from typing import ClassVar
 
 from acclimate.methods import Method, register
 from acclimate.models import keep_original
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 
 @register(

@@ -13,7 +13,9 @@ from acclimate.corpus.documents import format_count
 from acclimate.errors import UserError, check_positive
 from acclimate.methods import Method, register
 from acclimate.records import Count
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 from acclimate.training.rules import FISHER_TOKENS, measure_fisher
 from acclimate.updates import PullToStart
 

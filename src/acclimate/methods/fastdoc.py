@@ -22,7 +22,9 @@ from acclimate.objectives import (
 )
 from acclimate.records import fingerprint
 from acclimate.registry import Published, with_presets
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 SENTENCES_AT_ONCE = 64
 

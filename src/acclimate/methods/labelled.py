@@ -16,7 +16,10 @@ from acclimate.masking.rewriting import SECOND_SEGMENT
 from acclimate.models.families import reads_segments
 from acclimate.objectives import BatchObjective, ClassificationHeads, LanguageModelling, Objective
 from acclimate.tasks.readers import read_rows
-from acclimate.training.method import AdaptContext, Method
+from acclimate.training.method import (
+    AdaptContext,
+    Method,
+)
 
 HEADS_NAME = "acclimate_heads"
 """Name of the heads' submodule of the model during training, so that checkpoints include it."""

@@ -18,7 +18,10 @@ from acclimate.methods import Method, register
 from acclimate.models import encode, step_context
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective, Outputs, View
-from acclimate.training.method import AdaptContext, check_single_process
+from acclimate.training.method import (
+    AdaptContext,
+    check_single_process,
+)
 
 TOKENS_PER_ENTRY = 8
 """Tokens of text per entry, of which a masked model predicts about one in seven."""

@@ -25,7 +25,9 @@ from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.gates import feed_forward_units, linear_sizes
 from acclimate.objectives import BatchObjective, DomainLanguageModelling, Objective, StateRetention
 from acclimate.registry import Published
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 from acclimate.updates import UpdateRule
 
 DROPOUT = 0.2

@@ -14,7 +14,9 @@ from acclimate.objectives import (
     Objective,
 )
 from acclimate.registry import Published, with_presets
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 from acclimate.training.task_kinds import load_task
 
 FEW_TASKS = 15

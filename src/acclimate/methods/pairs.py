@@ -19,7 +19,9 @@ from acclimate.methods.labelled import LabelledMethod
 from acclimate.objectives import BatchObjective, Objective, Outputs, PoolingHead, View
 from acclimate.objectives.contrast import similarities
 from acclimate.objectives.supervised import known_numbers
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 
 class DrawPartners(Drawing):

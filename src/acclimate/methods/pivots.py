@@ -18,7 +18,9 @@ from acclimate.masking.words import SubwordTable, Words
 from acclimate.methods import Method, register
 from acclimate.methods.labelled import check_single_label
 from acclimate.ranking import best_first
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 PIVOTS_FILE = "pivots.json"
 COUNTED_TOKENS = 10_000_000

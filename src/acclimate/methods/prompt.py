@@ -7,7 +7,9 @@ from acclimate.errors import check_positive
 from acclimate.methods import Method, register
 from acclimate.modules import virtual_ids
 from acclimate.registry import Published
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 from acclimate.updates import FreezeOtherRows
 
 

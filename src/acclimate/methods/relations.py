@@ -9,7 +9,9 @@ from acclimate.masking.rewriting import RELATIONS
 from acclimate.methods import register
 from acclimate.methods.labelled import LabelledMethod, encode_pairs
 from acclimate.objectives import BatchObjective, ClassificationHeads, DrawnClassification, LanguageModelling, Objective
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 
 @register(

@@ -14,7 +14,10 @@ from acclimate.methods.lm import LM
 from acclimate.models import HeadLayer, kind_of
 from acclimate.objectives import BatchObjective, LanguageModelling, Objective, StateDistillation
 from acclimate.registry import Published
-from acclimate.training.method import AdaptContext, Stage
+from acclimate.training.method import (
+    AdaptContext,
+    Stage,
+)
 
 
 @register(

@@ -10,9 +10,14 @@ from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.evaluation.embeddings import load_pooling_head
 from acclimate.methods import Method, register
 from acclimate.models import HeadLayer
+from acclimate.models.loading import (
+    check_dropout_masks,
+)
 from acclimate.objectives import BatchObjective, LanguageModelling, Objective, PoolingHead, TextContrast
 from acclimate.registry import Published, with_presets
-from acclimate.training.method import AdaptContext, check_dropout_masks
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 
 @register(

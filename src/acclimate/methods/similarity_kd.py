@@ -14,7 +14,9 @@ from acclimate.objectives import (
     Objective,
     SimilarityDistillation,
 )
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 
 @register(

@@ -7,7 +7,9 @@ from typing import Any, ClassVar, Literal
 from acclimate.errors import UserError, check_positive
 from acclimate.methods import Method, register
 from acclimate.methods.lm import LM
-from acclimate.training.method import Stage
+from acclimate.training.method import (
+    Stage,
+)
 
 
 @register(

@@ -11,7 +11,9 @@ from acclimate.errors import UserError, check_not_negative, check_positive, unkn
 from acclimate.methods import Method, register
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TeacherDistillation
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 
 def parse_teachers(given: Any) -> Any:

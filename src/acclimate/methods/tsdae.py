@@ -13,7 +13,9 @@ from acclimate.models import HeadLayer
 from acclimate.modules import TiedDecoder
 from acclimate.objectives import BatchObjective, Objective, SentenceReconstruction
 from acclimate.registry import Published, with_presets
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 DECODER_NAME = "acclimate_decoder"
 """Name of the decoder's submodule of the model during training, so that checkpoints include it."""

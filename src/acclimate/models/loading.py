@@ -420,3 +420,16 @@ def dropout_rates(model: nn.Module) -> list[float]:
         if isinstance(attention, float | int):
             rates.add(float(attention))
     return sorted(rates)
+
+
+def check_dropout_masks(model: PreTrainedModel) -> None:
+    """Check that a model has dropout, for methods that compare two dropout masks of each text.
+
+    Raises:
+        UserError: If it has none: the views would be equal, and a contrast between them would learn nothing.
+    """
+    if not any(dropout_rates(model)):
+        raise UserError(
+            "This method compares two dropout masks of each text, but the model has no dropout. Set one for the "
+            "adaptation with --dropout 0.1 (in Python dropout=0.1)."
+        )

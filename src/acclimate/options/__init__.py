@@ -21,7 +21,11 @@ from acclimate.options.declaration import (
 from acclimate.options.embeddings import GenerateQueriesOptions
 from acclimate.options.merging import MergeOptions
 from acclimate.options.tasks import AnnotateOptions, DistillOptions, FinetuneOptions, ProbeOptions, SupervisedOptions
-from acclimate.options.training import AdaptOptions, PretrainOptions, TrainingOptions
+from acclimate.options.training import (
+    AdaptOptions,
+    PretrainOptions,
+    TrainingOptions,
+)
 
 __all__ = [
     "AdaptOptions",

@@ -9,10 +9,17 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
+from acclimate.options.fields import (
+    Progress,
+    Seed,
+    read_names,
+)
 from acclimate.options.numbers import Count, Duration, NonNegative, TokenCount, number_or_auto
 from acclimate.options.reading import Encoding, LabelOptions
-from acclimate.options.studies import MAX_WORKERS, Strings, read_names
-from acclimate.options.training import Progress, Seed
+from acclimate.options.studies import (
+    MAX_WORKERS,
+    Strings,
+)
 
 
 def _text(what: str, **more: Any) -> Option:

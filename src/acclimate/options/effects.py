@@ -9,21 +9,26 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BeforeValidator, Field
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, Option, options
-from acclimate.options.inspection import (
+from acclimate.options.fields import (
     JsonFile,
+    MaxLength,
     Models,
     PilotBatch,
     PilotMethod,
     PilotRate,
     PilotSeed,
+    Progress,
+    Seed,
     StopWords,
+    TextColumn,
+    TextInput,
+    Texts,
+    read_listed,
     read_models,
 )
 from acclimate.options.numbers import Count, Fraction, Integer, Number, SeedCount
 from acclimate.options.reading import Encoding, LabelOptions
-from acclimate.options.studies import read_listed
 from acclimate.options.tasks import TaskLike
-from acclimate.options.training import MaxLength, Progress, Seed, TextColumn, TextInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,3 +182,46 @@ class InspectReviewOptions:
     ] = (0.001, 0.005, 0.01, 0.05, 0.1, 0.2)
     resamples: Annotated[Count, Option("Bootstrap resamples of the test items.", METHOD)] = 1_000
     seed: Annotated[Seed, Option("Random seed of the resamples.")] = 0
+
+
+@options
+class InspectExpertsOptions:
+    """Options of :func:`acclimate.inspect.experts.inspect_experts`."""
+
+    experts: Annotated[
+        Models,
+        BeforeValidator(read_models),
+        Field(min_length=2),
+        Option(
+            "Model adapted to another domain, as FOLDER or NAME=FOLDER.",
+            MODEL,
+            more="Or folders by name.",
+            flag="--expert",
+            many=True,
+        ),
+    ]
+    target: Annotated[
+        TextInput,
+        Option("Text of the new domain: file, folder, glob or hf:NAME.", DATA, many=True),
+    ]
+    out: JsonFile = None
+    _: KW_ONLY
+    corpora: Annotated[
+        Texts | None,
+        Option(
+            "Text that an expert was adapted to, as NAME=TEXT, to compare the domains.",
+            DATA,
+            default="only the losses are compared",
+            flag="--corpus",
+        ),
+    ] = None
+    top: Annotated[Count, Option("Number of experts to propose by each measure.", METHOD)] = 2
+    documents: Annotated[Count, Option("Maximum documents of each text.", DATA)] = 200
+    encoder: Annotated[
+        str | Path | None,
+        Option("Model that embeds the texts.", MODEL, default="TF-IDF, reduced by a singular value decomposition"),
+    ] = None
+    max_length: MaxLength = 128
+    text_column: TextColumn = "text"
+    encoding: Encoding = None
+    progress: Progress = True

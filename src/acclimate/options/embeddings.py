@@ -8,10 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from acclimate.options.declaration import DATA, METHOD, OUTPUT, Option, options
+from acclimate.options.fields import (
+    Progress,
+    Seed,
+    TextColumn,
+    TextInput,
+)
 from acclimate.options.memory import LowRankName
 from acclimate.options.numbers import Count
 from acclimate.options.reading import Encoding
-from acclimate.options.training import Overwrite, Progress, Seed, TextColumn, TextInput
+from acclimate.options.training import (
+    Overwrite,
+)
 
 if TYPE_CHECKING:
     Function = str | Callable[..., Any]

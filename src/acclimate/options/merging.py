@@ -12,9 +12,16 @@ from pydantic import BeforeValidator, Field
 
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.options.fields import (
+    MaxLength,
+    Progress,
+    Seed,
+    TextColumn,
+    TextInput,
+)
 from acclimate.options.numbers import Count, Fraction, Integer, Number, Positive, read_number
 from acclimate.options.reading import Encoding, LabelOptions
-from acclimate.options.training import MaxLength, Overwrite, Progress, Seed, TextColumn, TextInput
+from acclimate.options.training import Overwrite
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,19 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.options.inspection import Folder, Models, read_models
+from acclimate.options.fields import (
+    Folder,
+    MaxLength,
+    Models,
+    Progress,
+    Seed,
+    TextColumn,
+    TextInput,
+    read_models,
+)
 from acclimate.options.numbers import Count, Duration, Fraction, SeedCount, Size
 from acclimate.options.reading import Encoding, ReadingOptions
 from acclimate.options.tasks import SupervisedOptions, TaskLike
-from acclimate.options.training import MaxLength, Progress, Seed, TextColumn, TextInput
 
 DatedText = Annotated[
     TextInput,

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
-from acclimate.options.inspection import Folder
+from acclimate.options.fields import (
+    Folder,
+    Places,
+    Progress,
+    Seed,
+    read_listed,
+)
 from acclimate.options.numbers import (
     Count,
     Integer,
@@ -20,8 +26,9 @@ from acclimate.options.numbers import (
     SeedCount,
     TokenCount,
 )
-from acclimate.options.studies import Places, Strings, read_listed
-from acclimate.options.training import Progress, Seed
+from acclimate.options.studies import (
+    Strings,
+)
 from acclimate.registry import parse_number
 
 if TYPE_CHECKING:

@@ -7,13 +7,15 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
-from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.options.inspection import JsonFile, Models, Texts, read_models
-from acclimate.options.numbers import Count
+from acclimate.options.declaration import DATA, METHOD, OUTPUT, Option, options
+from acclimate.options.fields import (
+    Progress,
+    TextColumn,
+    TextInput,
+)
 from acclimate.options.reading import Encoding, LabelOptions
-from acclimate.options.training import MaxLength, Progress, TextColumn, TextInput
 
 if TYPE_CHECKING:
     from acclimate.corpus.operations import Operation
@@ -109,46 +111,3 @@ class TransformOptions(OperationOptions):
     by: Annotated[
         Operations, BeforeValidator(_read_operations), _describe_operations("Transform", "docs/transform.md")
     ]
-
-
-@options
-class InspectExpertsOptions:
-    """Options of :func:`acclimate.inspect.experts.inspect_experts`."""
-
-    experts: Annotated[
-        Models,
-        BeforeValidator(read_models),
-        Field(min_length=2),
-        Option(
-            "Model adapted to another domain, as FOLDER or NAME=FOLDER.",
-            MODEL,
-            more="Or folders by name.",
-            flag="--expert",
-            many=True,
-        ),
-    ]
-    target: Annotated[
-        TextInput,
-        Option("Text of the new domain: file, folder, glob or hf:NAME.", DATA, many=True),
-    ]
-    out: JsonFile = None
-    _: KW_ONLY
-    corpora: Annotated[
-        Texts | None,
-        Option(
-            "Text that an expert was adapted to, as NAME=TEXT, to compare the domains.",
-            DATA,
-            default="only the losses are compared",
-            flag="--corpus",
-        ),
-    ] = None
-    top: Annotated[Count, Option("Number of experts to propose by each measure.", METHOD)] = 2
-    documents: Annotated[Count, Option("Maximum documents of each text.", DATA)] = 200
-    encoder: Annotated[
-        str | Path | None,
-        Option("Model that embeds the texts.", MODEL, default="TF-IDF, reduced by a singular value decomposition"),
-    ] = None
-    max_length: MaxLength = 128
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
-    progress: Progress = True

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
+from acclimate.options.fields import (
+    Places,
+    Progress,
+    read_listed,
+    read_names,
+)
 from acclimate.options.numbers import Count, SeedCount, SeedNumber, TokenCount, number_or_auto
 from acclimate.options.replay import Texts
-from acclimate.options.studies import MAX_WORKERS, Places, read_listed, read_names
-from acclimate.options.training import Progress
+from acclimate.options.studies import (
+    MAX_WORKERS,
+)
 
 if TYPE_CHECKING:
     Strings = Sequence[str]

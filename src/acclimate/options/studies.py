@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,9 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
+from acclimate.options.fields import (
+    Places,
+    Progress,
+    read_listed,
+    read_names,
+    text_option,
+)
 from acclimate.options.numbers import Count, SeedCount, TokenCount, number_or_auto
 from acclimate.options.reading import Encoding, LabelOptions
-from acclimate.options.training import Progress
 
 MAX_WORKERS = 4_096
 
@@ -23,47 +28,17 @@ else:
     Strings = tuple[str, ...]
 
 
-def read_listed(value: Any) -> Any:
-    """Return one or several values as a tuple."""
-    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else (value,)
-
-
-def read_places(value: Any) -> Any:
-    """Return one or several paths or names as a tuple of texts; ``~`` is the home folder.
-
-    Raises:
-        ValueError: If one is empty.
-    """
-    places = tuple(os.path.expanduser(str(one)) if isinstance(one, str | Path) else one for one in read_listed(value))
-    if "" in places:
-        raise ValueError("must not be empty")
-    return places
-
-
-def read_names(value: Any) -> Any:
-    """Return names as a tuple; they are given as a list, as one text such as ``"lm,dga"``, or both."""
-    items = read_listed(value)
-    if not all(isinstance(item, str) for item in items):
-        return items
-    return tuple(dict.fromkeys(name.strip() for item in items for name in item.split(",") if name.strip()))
-
-
-Places = Annotated[Strings, BeforeValidator(read_places)]
-
-
-def _text(what: str, **more: Any) -> Option:
-    return Option(f"{what}: file, folder, glob or hf:NAME.", DATA, many=True, **more)
-
-
 @options
 class StudyOptions:
     """Options that describe a study in place of its file, together with :class:`LabelOptions`."""
 
     _: KW_ONLY
     model: Annotated[Places, Option("Base model: folder or name on the Hugging Face Hub.", MODEL, many=True)] = ()
-    corpus: Annotated[Places, _text("Domain text")] = ()
-    heldout: Annotated[Places, _text("Domain text to measure on", default="2 % of the documents of the corpus")] = ()
-    general: Annotated[Places, _text("General text, to measure forgetting", default="not measured")] = ()
+    corpus: Annotated[Places, text_option("Domain text")] = ()
+    heldout: Annotated[
+        Places, text_option("Domain text to measure on", default="2 % of the documents of the corpus")
+    ] = ()
+    general: Annotated[Places, text_option("General text, to measure forgetting", default="not measured")] = ()
     task: Annotated[
         Places,
         Option(

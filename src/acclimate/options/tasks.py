@@ -13,6 +13,12 @@ from pydantic_core import ArgsKwargs
 from acclimate.options import recipe
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.embeddings import EmbeddingOptions
+from acclimate.options.fields import (
+    MaxLength,
+    Precision,
+    Progress,
+    Seed,
+)
 from acclimate.options.memory import Compile
 from acclimate.options.numbers import (
     ALL,
@@ -29,7 +35,11 @@ from acclimate.options.numbers import (
 )
 from acclimate.options.reading import ReadingOptions
 from acclimate.options.steps import FreezeForTask
-from acclimate.options.training import PEAK_RATE, MaxGradientNorm, MaxLength, Precision, Progress, ReportTo, Seed
+from acclimate.options.training import (
+    PEAK_RATE,
+    MaxGradientNorm,
+    ReportTo,
+)
 from acclimate.registry import Published, fill_from_preset, preset_names
 
 if TYPE_CHECKING:

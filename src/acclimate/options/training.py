@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_che
 from pydantic import BeforeValidator, Field, model_validator
 
 from acclimate.errors import shorten
-from acclimate.model_kinds import CAUSAL, MASKED
+from acclimate.model_kinds import MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.options.fields import (
+    LENGTH,
+    LENGTH_OF_CAUSAL,
+    MASK_RATE,
+    Length,
+    Precision,
+    Progress,
+    Seed,
+    TextColumn,
+    TextInput,
+)
 from acclimate.options.memory import (
     Adapter,
     AdapterSetting,
@@ -32,7 +43,6 @@ from acclimate.options.numbers import (
     NonNegative,
     Number,
     Positive,
-    SeedNumber,
     Share,
     TokenCount,
     number_or_auto,
@@ -60,17 +70,13 @@ from acclimate.options.steps import (
 from acclimate.options.vocabulary import NewTokens, NewTokenSettings, check_new_tokens
 
 if TYPE_CHECKING:
-    from acclimate.corpus import Corpus
     from acclimate.masking import Strategy
 
-    TextInput = str | Path | Iterable[str | Path] | Corpus
     Steps = Collection[int]
 else:  # the command line imports neither torch nor transformers to show its help
-    TextInput = Strategy = Any
+    Strategy = Any
     Steps = tuple[Annotated[int, Field(le=10**9)], ...]
 
-MASK_RATE = 0.15
-"""Share of tokens to predict (Devlin et al., 2019)."""
 HEAD_TOKENS = 300_000
 """Budget for training a missing masked-LM head, in tokens."""
 PRETRAIN_LENGTH = 256
@@ -79,8 +85,6 @@ SAMPLE_CHARACTERS = 50_000_000
 """Size of the sample that a tokenizer is trained on, in characters."""
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 """Options that limit the training; at most one of them may be given."""
-
-PrecisionName = Literal["fp32", "bf16", "fp16", "auto"]
 
 
 @runtime_checkable
@@ -101,22 +105,6 @@ def read_steps(value: Any) -> Any:
         raise ValueError(f"expects step numbers such as 1000,2000, not {shorten(shown)}") from error
 
 
-Seed = Annotated[
-    SeedNumber,
-    Option(
-        "Random seed.",
-        more="The same seed gives the same weights on the same machine: bit by bit on a CPU, up to the rounding of "
-        "sums on an accelerator.",
-    ),
-]
-Length = Annotated[Integer, Field(ge=8, le=MAX_SIZE)]
-LENGTH = Option(
-    "Maximum tokens per text.",
-    DATA,
-    more="Longer documents are split. Virtual tokens that a method adds are not counted.",
-)
-MaxLength = Annotated[Length, LENGTH]
-LENGTH_OF_CAUSAL = f"{CAUSAL.max_length:,} for causal models, or all positions of a model with fewer"
 PEAK_RATE = Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero.")
 LearningRate = Annotated[Positive, PEAK_RATE]
 BatchSize = Annotated[
@@ -159,23 +147,6 @@ ReportTo = Annotated[
         more="It receives what is written to ``log.jsonl``; see :func:`acclimate.training.callbacks.check_trackers`.",
         many=True,
         recorded=False,
-    ),
-]
-Progress = Annotated[bool, Option("Show progress bars.", OUTPUT, cli=False, study=False, recorded=False)]
-TextColumn = Annotated[
-    str,
-    Option(
-        "Column or key that holds the text in tables and JSON.",
-        DATA,
-        more="A source can name its own: ``reviews.csv:body``. ``*`` reads whole rows, for the transform ``records``.",
-        default="text, or a usual name such as review",
-    ),
-]
-Precision = Annotated[
-    PrecisionName,
-    Option(
-        "Precision of the forward pass; auto is bf16 where the hardware supports it, fp16 on older GPUs, else fp32.",
-        more="Weights stay in fp32.",
     ),
 ]
 

@@ -25,7 +25,9 @@ from acclimate.methods import lookup
 from acclimate.model_kinds import get_kind, loss_terms
 from acclimate.models import load_language_model
 from acclimate.options import verb
-from acclimate.options.inspection import AdviseOptions
+from acclimate.options.advise import (
+    AdviseOptions,
+)
 from acclimate.planning.advice_text import advice_text
 from acclimate.planning.plans import read_plan
 from acclimate.planning.recommendation import recommend

@@ -27,8 +27,12 @@ from acclimate.errors import UserError
 from acclimate.models import attach, describe_computation
 from acclimate.models.batching import token_bytes, training_tokens
 from acclimate.options import verb
-from acclimate.options.inspection import BenchOptions
-from acclimate.options.training import MASK_RATE
+from acclimate.options.bench import (
+    BenchOptions,
+)
+from acclimate.options.fields import (
+    MASK_RATE,
+)
 from acclimate.planning.contenders import WARM_UP, Cost, time_ours, time_trainer, time_trainer_on_blocks
 from acclimate.planning.shapes import draw_lengths, find_shape, write_inputs
 from acclimate.progress import Progress

@@ -27,7 +27,9 @@ from transformers import (
 )
 
 from acclimate.device import TF32_CAPABILITY, Precision, default_device, has_capability, malloc_trim
-from acclimate.options.training import MASK_RATE
+from acclimate.options.fields import (
+    MASK_RATE,
+)
 from acclimate.planning.shapes import MAX_LENGTH, TEXTS_FILE, read_texts
 from acclimate.progress import silence_transformers
 from acclimate.training import adapt, get

@@ -10,7 +10,12 @@ from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import check_report_file, write_json
 from acclimate.methods.selective.cost import Cost, read_cost
 from acclimate.options import verb
-from acclimate.options.inspection import InspectCostOptions, split_name
+from acclimate.options.cost import (
+    InspectCostOptions,
+)
+from acclimate.options.fields import (
+    split_name,
+)
 from acclimate.version import __version__
 
 

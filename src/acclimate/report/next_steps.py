@@ -11,7 +11,9 @@ from typing import Any
 from acclimate.options import FinetuneOptions, defaults
 from acclimate.options.reading import reading_names
 from acclimate.options.recipe import default_epochs
-from acclimate.options.training import BUDGETS
+from acclimate.options.training import (
+    BUDGETS,
+)
 from acclimate.report.formatting import joined
 from acclimate.results import StudyResults
 from acclimate.rows import NOT_LEARNED, WITHHELD, Comparison, ScoreRow

@@ -58,7 +58,9 @@ def _instructions(model: str) -> dict[str, Any]:
 def _benchmark(model: str, *, task: str, **settings: Any) -> dict[str, Any]:
     from acclimate.evaluation.benchmarks import measure_items
     from acclimate.options import build
-    from acclimate.options.inspection import InspectBenchmarksOptions
+    from acclimate.options.benchmarks import (
+        InspectBenchmarksOptions,
+    )
 
     found = measure_items(model, build(InspectBenchmarksOptions, model, task, **settings))
     return {metric if name == task else f"{metric}, {name}": items for (name, metric), items in found.items()}

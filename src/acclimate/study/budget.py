@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from acclimate.errors import UserError, first_line
-from acclimate.options.training import BUDGETS
+from acclimate.options.training import (
+    BUDGETS,
+)
 from acclimate.progress import print_message
 from acclimate.study.backend import Backend
 from acclimate.study.changes import change_values

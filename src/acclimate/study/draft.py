@@ -15,8 +15,13 @@ from acclimate.files import write_text
 from acclimate.models.checkpoints import check_folder
 from acclimate.options import build, defaults, option_fields
 from acclimate.options.reading import LabelOptions, default_task_name, find_task
-from acclimate.options.studies import InitOptions, StudyOptions
-from acclimate.options.training import BUDGETS
+from acclimate.options.studies import (
+    InitOptions,
+    StudyOptions,
+)
+from acclimate.options.training import (
+    BUDGETS,
+)
 from acclimate.study.changes import change_values
 from acclimate.study.config import StudyConfig, read_study_file
 from acclimate.study.inputs import HELDOUT_SHARE

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from acclimate.errors import UserError
 from acclimate.methods import lookup
-from acclimate.options.training import BUDGETS
+from acclimate.options.training import (
+    BUDGETS,
+)
 from acclimate.study.backend import Backend
 from acclimate.study.budget import FEWEST_TOKENS, FINISHED, Durations, divide_time
 from acclimate.study.compare import check_study_folder, prepare

@@ -13,7 +13,11 @@ from acclimate.files import write_text
 from acclimate.options import Option, build, defaults, options
 from acclimate.options.declaration import DATA, OUTPUT
 from acclimate.options.reading import LabelOptions
-from acclimate.options.studies import CompareOptions, InitOptions, StudyOptions
+from acclimate.options.studies import (
+    CompareOptions,
+    InitOptions,
+    StudyOptions,
+)
 from acclimate.study.draft import draft_study, write_study
 from acclimate.tasks.readers import NoLabel
 from acclimate.tasks.sources import read_object

@@ -10,7 +10,9 @@ from acclimate.errors import UserError
 from acclimate.options import build, verb
 from acclimate.options.planning import BudgetOptions, RatioOptions, ScheduleOptions
 from acclimate.options.reading import default_task_name
-from acclimate.options.studies import InitOptions
+from acclimate.options.studies import (
+    InitOptions,
+)
 from acclimate.planning.budget import LEVELS, make_budget_plan
 from acclimate.planning.plans import Plan, check_plan_folder
 from acclimate.planning.ratio import make_ratio_plan

@@ -35,7 +35,10 @@ from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, r
 from acclimate.tasks.splits import replace_test_with_dev
 from acclimate.tasks.trainer import train
 from acclimate.tasks.training_cache import load_or_train
-from acclimate.training.callbacks import check_trackers, tensorboard_folder
+from acclimate.training.callbacks import (
+    check_trackers,
+    tensorboard_folder,
+)
 from acclimate.training.distributed import join_process_group
 from acclimate.training.heldout import open_pairs
 from acclimate.training.result import warn_of_explosion

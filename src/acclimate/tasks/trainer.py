@@ -28,7 +28,9 @@ from acclimate.options.recipe import MEASURED_EPOCHS
 from acclimate.tasks.head_model import HeadModel
 from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.training.batches import describe_text
-from acclimate.training.callbacks import ResumableCallback
+from acclimate.training.callbacks import (
+    ResumableCallback,
+)
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import TaskBatch, TaskEngine, TaskLoss
 from acclimate.training.trainer import CallbackFactory

@@ -24,7 +24,11 @@ from acclimate.files import atomic_folder, remove_leftovers, warn_on_write_error
 from acclimate.locks import Claim
 from acclimate.tasks.kinds import Learner, ResolvedOptions
 from acclimate.tasks.trainer import train
-from acclimate.training.method import cache_folder, cache_key, fingerprint_model
+from acclimate.training.method import (
+    cache_folder,
+    cache_key,
+    fingerprint_model,
+)
 from acclimate.version import __version__
 
 MAX_CACHED_TRAININGS = 8

@@ -3,7 +3,14 @@
 from acclimate.training.adapt import AdaptResult, adapt, ensure_head
 from acclimate.training.engine import Engine
 from acclimate.training.inputs import Budget
-from acclimate.training.method import AdaptContext, Method, cache_folder, get, names, register
+from acclimate.training.method import (
+    AdaptContext,
+    Method,
+    cache_folder,
+    get,
+    names,
+    register,
+)
 from acclimate.training.pretrain import pretrain
 
 __all__ = [

@@ -34,16 +34,22 @@ from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.compiling import compiled_layers
 from acclimate.models.saving import write_pooling
 from acclimate.options import AdaptOptions, recorded, values, verb
+from acclimate.options.fields import (
+    PrecisionName,
+)
 from acclimate.options.numbers import AUTO
 from acclimate.options.replay import REPLAY_OPTIONS
-from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
+from acclimate.options.training import (
+    BUDGETS,
+    HEAD_TOKENS,
+    MethodLike,
+)
 from acclimate.progress import print_message, report_text
 from acclimate.training.adapters import add_adapter, choose_learning_rate, identify_adapter, resolve_adapter
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
     KEPT_FOLDER,
     KeepStepsCallback,
-    check_keep_steps,
     check_trackers,
     copy_kept_models,
     tensorboard_folder,
@@ -74,7 +80,12 @@ from acclimate.training.memory import (
     set_weight_type,
     with_memory_limit,
 )
-from acclimate.training.method import AdaptContext, Method, get
+from acclimate.training.method import (
+    AdaptContext,
+    Method,
+    check_keep_steps,
+    get,
+)
 from acclimate.training.mixture import MIX_FILE
 from acclimate.training.new_tokens import NewTokens, add_new_tokens, warm_up
 from acclimate.training.result import (

@@ -27,7 +27,9 @@ from acclimate.progress import print_message
 from acclimate.registry import build_dataclass
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
-from acclimate.training.method import Method
+from acclimate.training.method import (
+    Method,
+)
 from acclimate.training.tokenizer import sample_documents
 from acclimate.updates import CombinedRules, UpdateRule
 

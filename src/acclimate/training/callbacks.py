@@ -24,7 +24,6 @@ from acclimate.errors import Stopped, UserError, check_stop, requested_stop, unk
 from acclimate.files import atomic_folder, read_json, write_json, write_text
 from acclimate.progress import Progress
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.method import Method
 
 COMPLETE_FILE = "complete.json"
 MAX_CHECKPOINTS = 2
@@ -99,31 +98,6 @@ def _checkpoint_step(checkpoint: Path) -> int:
 SECONDS_BETWEEN_CHECKPOINTS = 300
 KEPT_FOLDER = "kept"
 ModelWriter = Callable[[Path, Any], None]
-
-
-def check_keep_steps(keep: Collection[int], method: Method, total: int | None = None) -> dict[str, Any]:
-    """Check the steps whose models are to be kept.
-
-    Args:
-        keep: The steps; 0 is the model before the first step.
-        method: The method in training.
-        total: Number of steps of the training; None if it is not known yet.
-
-    Returns:
-        An entry for the configuration that is recorded; empty if no step is kept.
-
-    Raises:
-        UserError: If a step is negative or after the end of training, or the method has no usable intermediate models.
-    """
-    if keep and (type(method).finish is not Method.finish or method.stages() or not method.trains):
-        raise UserError(f"Method '{method.name}' has no intermediate models; remove 'keep_steps'.")
-    if keep and min(keep) < 0:
-        raise UserError(f"'keep_steps' must be 0 or more, not {min(keep)}.")
-    if keep and total is not None and max(keep) > total:
-        raise UserError(
-            f"'keep_steps' contains step {max(keep):,}, but the training has only {total:,} steps; train for more."
-        )
-    return {"keep_steps": sorted(set(keep))} if keep else {}
 
 
 class KeepStepsCallback(TrainerCallback):

@@ -19,10 +19,12 @@ from acclimate.models import kind_of, language_head, reads_positions, step_conte
 from acclimate.models.adapters import share_weights
 from acclimate.models.batching import logit_rows, max_graph_tokens, padding_policy
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
+from acclimate.models.loading import (
+    check_dropout_masks,
+)
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 from acclimate.training.distributed import LastPass, ProcessGroup
 from acclimate.training.ledger import SourceLedger
-from acclimate.training.method import check_dropout_masks
 
 Terms = dict[str, Tensor]
 

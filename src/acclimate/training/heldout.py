@@ -38,11 +38,16 @@ from acclimate.options import AdaptOptions
 from acclimate.options.steps import HELDOUT_EVERY, MEASURING_OPTIONS
 from acclimate.progress import print_message
 from acclimate.training.batches import Collator
-from acclimate.training.callbacks import ResumableCallback, copy_folder
+from acclimate.training.callbacks import (
+    ResumableCallback,
+    copy_folder,
+)
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
 from acclimate.training.inputs import as_corpus
-from acclimate.training.method import cache_folder
+from acclimate.training.method import (
+    cache_folder,
+)
 from acclimate.training.task_kinds import find_task_kind, open_task
 from acclimate.training.trainer import StepTrainer
 

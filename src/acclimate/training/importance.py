@@ -14,7 +14,10 @@ from acclimate.models import UnitGroup
 from acclimate.models.gates import PARTS
 from acclimate.objectives import Batch
 from acclimate.progress import Progress
-from acclimate.training.method import SAMPLE_GROUP_TOKENS, AdaptContext
+from acclimate.training.method import (
+    SAMPLE_GROUP_TOKENS,
+    AdaptContext,
+)
 from acclimate.updates import estimate_sampling_error, mean_importance, summed_importance
 from acclimate.updates.importance import MIN_GROUPS, Reads
 

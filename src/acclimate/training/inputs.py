@@ -33,10 +33,16 @@ from acclimate.models.checkpoints import load_config
 from acclimate.models.encoding import check_packable
 from acclimate.modules import add_virtual_tokens, virtual_ids
 from acclimate.options.rows import Documents, Layout
-from acclimate.options.training import BUDGETS, AdaptOptions, TrainingOptions
+from acclimate.options.training import (
+    BUDGETS,
+    AdaptOptions,
+    TrainingOptions,
+)
 from acclimate.progress import print_message
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.method import Method
+from acclimate.training.method import (
+    Method,
+)
 from acclimate.training.task_kinds import task_texts
 
 TextInput = str | Path | Iterable[Any] | Corpus

@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,20 @@ from acclimate.options.memory import OptimizerName, WeightsName
 from acclimate.progress import print_message
 
 if TYPE_CHECKING:
-    from acclimate.options import TrainingOptions
     from acclimate.training.diagnosis import StepEngine
     from acclimate.training.engine import Engine
 
-    OptionsT = TypeVar("OptionsT", bound=TrainingOptions)
+    OptionsT = TypeVar("OptionsT", bound="LimitedMemory")
     R = TypeVar("R")
+
+
+class LimitedMemory(Protocol):
+    """Options of a training that may limit its memory."""
+
+    @property
+    def max_memory(self) -> float | None:
+        """The limit in gigabytes; None for the memory of the device."""
+
 
 LOST_UPDATES = (
     "AdamW alone loses changes of bf16 weights of less than half a unit in the last place: after 100 steps they had "

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -408,6 +408,11 @@ class Method:
         """Return what happens around each optimizer step; called after :meth:`prepare`."""
         return None
 
+    @property
+    def changes_result(self) -> bool:
+        """Whether it changes the whole model after its last step, so that earlier models are no results."""
+        return type(self).finish is not Method.finish
+
     def finish(self, context: AdaptContext) -> None:
         """Remove what was only needed for training, before the model is written."""
 
@@ -446,17 +451,29 @@ class Method:
         return contents | {f"code of {module}": code for module, code in hash_user_code(type(self)).items()}
 
 
-def check_dropout_masks(model: PreTrainedModel) -> None:
-    """Check that a model has dropout, for methods that compare two dropout masks of each text.
+def check_keep_steps(keep: Collection[int], method: Method, total: int | None = None) -> dict[str, Any]:
+    """Check the steps whose models are to be kept.
+
+    Args:
+        keep: The steps; 0 is the model before the first step.
+        method: The method in training.
+        total: Number of steps of the training; None if it is not known yet.
+
+    Returns:
+        An entry for the configuration that is recorded; empty if no step is kept.
 
     Raises:
-        UserError: If it has none: the views would be equal, and a contrast between them would learn nothing.
+        UserError: If a step is negative or after the end of training, or the method has no usable intermediate models.
     """
-    if not any(dropout_rates(model)):
+    if keep and (method.changes_result or method.stages() or not method.trains):
+        raise UserError(f"Method '{method.name}' has no intermediate models; remove 'keep_steps'.")
+    if keep and min(keep) < 0:
+        raise UserError(f"'keep_steps' must be 0 or more, not {min(keep)}.")
+    if keep and total is not None and max(keep) > total:
         raise UserError(
-            "This method compares two dropout masks of each text, but the model has no dropout. Set one for the "
-            "adaptation with --dropout 0.1 (in Python dropout=0.1)."
+            f"'keep_steps' contains step {max(keep):,}, but the training has only {total:,} steps; train for more."
         )
+    return {"keep_steps": sorted(set(keep))} if keep else {}
 
 
 def check_single_process(name: str, context: AdaptContext) -> None:

@@ -29,7 +29,10 @@ from acclimate.errors import UserError
 from acclimate.files import atomic_folder, cache_folder, read_json, write_json
 from acclimate.progress import print_message
 from acclimate.records import fingerprint
-from acclimate.training.callbacks import ResumableCallback, find_newest_checkpoint
+from acclimate.training.callbacks import (
+    ResumableCallback,
+    find_newest_checkpoint,
+)
 from acclimate.training.inputs import Budget
 from acclimate.training.ledger import SourceLedger
 from acclimate.training.sampler import EpochSampler, MixtureSampler

@@ -25,7 +25,9 @@ from acclimate.modules.new_rows import TrainNewRows, add_rows, map_vectors
 from acclimate.progress import Progress, print_message
 from acclimate.registry import build_dataclass
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.method import cache_key
+from acclimate.training.method import (
+    cache_key,
+)
 from acclimate.training.mlm_head import train_parts, warm_up_head
 from acclimate.training.tokenizer import Piece, extend_tokenizer, learn_pieces, sample_documents, split_into_tokens
 from acclimate.training.tokenizer import tokenizer_model as read_model

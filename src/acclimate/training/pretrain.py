@@ -25,13 +25,17 @@ from acclimate.models import load_tokenizer, longest_text
 from acclimate.models.checkpoints import check_limits, local_folder
 from acclimate.models.families import FAMILIES, UNKNOWN, family_of
 from acclimate.options import PretrainOptions, TrainingOptions, recorded, values, verb
-from acclimate.options.training import PRETRAIN_LENGTH
+from acclimate.options.training import (
+    PRETRAIN_LENGTH,
+)
 from acclimate.progress import print_message
 from acclimate.training.adapt import adapt
-from acclimate.training.callbacks import check_keep_steps
 from acclimate.training.distributed import join_process_group
 from acclimate.training.inputs import as_corpus, default_rows
-from acclimate.training.method import Method
+from acclimate.training.method import (
+    Method,
+    check_keep_steps,
+)
 from acclimate.training.result import AdaptResult, read_manifest, roundtrip_json
 from acclimate.training.tokenizer import TOKENIZER_KINDS, sample_documents, train_tokenizer
 

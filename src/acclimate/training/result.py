@@ -47,7 +47,10 @@ from acclimate.records import build_value
 from acclimate.results import MethodRow, ReportTable, StudyResults
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.method import cache_key, current_name
+from acclimate.training.method import (
+    cache_key,
+    current_name,
+)
 from acclimate.training.trainer import LOG_FILE, StepTrainer
 
 if TYPE_CHECKING:

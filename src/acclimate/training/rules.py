@@ -20,7 +20,10 @@ from acclimate.options import AdaptOptions
 from acclimate.options.declaration import defaults
 from acclimate.options.steps import STEP_OPTIONS
 from acclimate.progress import Progress, print_message
-from acclimate.training.method import AdaptContext, cache_folder
+from acclimate.training.method import (
+    AdaptContext,
+    cache_folder,
+)
 from acclimate.updates import (
     CombinedRules,
     LayerwiseDecay,

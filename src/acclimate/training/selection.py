@@ -22,7 +22,11 @@ from acclimate.corpus.operations import (
 from acclimate.corpus.select.random import Random, match_control
 from acclimate.errors import UserError
 from acclimate.options import verb
-from acclimate.options.selection import OperationOptions, SelectOptions, TransformOptions
+from acclimate.options.selection import (
+    OperationOptions,
+    SelectOptions,
+    TransformOptions,
+)
 from acclimate.training.task_kinds import open_task, task_texts
 
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
@@ -39,15 +39,13 @@ from acclimate.models.compiling import layers_of
 from acclimate.models.families import probe_of
 from acclimate.models.saving import find_non_finite
 from acclimate.progress import print_message
-from acclimate.training.callbacks import check_weight_names
+from acclimate.training.callbacks import (
+    check_weight_names,
+)
 from acclimate.training.distributed import LastPass, ProcessGroup, wants_sharding
 from acclimate.training.engine import Engine
-from acclimate.training.method import Method
 from acclimate.training.trainer import StepTrainer
 from acclimate.updates import UpdateRule
-
-if TYPE_CHECKING:
-    from acclimate.options import AdaptOptions
 
 TRAINED_BYTES, FROZEN_BYTES = 16, 4
 """Bytes per weight of its shards: fp32 value, gradient and two moments, or only the value."""
@@ -216,7 +214,7 @@ def _shard_like(like: Tensor, whole: Tensor) -> Tensor:
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def check_sharding(options: AdaptOptions, method: Method, precision: Precision) -> bool:
+def check_sharding(options: Any, method: Any, precision: Precision) -> bool:
     """Return whether the user asks for sharded parameters, after a check, before a model is loaded.
 
     Raises:
@@ -225,7 +223,7 @@ def check_sharding(options: AdaptOptions, method: Method, precision: Precision) 
     if not wants_sharding(options.fsdp):
         return False
     obstacle = ""
-    if type(method).finish is not Method.finish:
+    if method.changes_result:
         obstacle = f"method '{method.name}' changes the whole model after its training; use another method, such as lm"
     elif options.quantize:
         obstacle = "quantized weights cannot be divided; remove 'quantize'"

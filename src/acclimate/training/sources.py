@@ -21,7 +21,9 @@ from acclimate.models import LanguageModel
 from acclimate.options.replay import REPLAY_SHARE
 from acclimate.progress import report_text
 from acclimate.training.inputs import as_corpus
-from acclimate.training.method import cache_folder
+from acclimate.training.method import (
+    cache_folder,
+)
 from acclimate.training.mixture import MixedText, Mixture, mean_length
 
 HELDOUT_TEXTS, HELDOUT_SHARE = 64, 0.05

@@ -15,7 +15,9 @@ from acclimate.models.adapters import ADAPTER_FOLDER
 from acclimate.progress import print_message
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.heldout import SimilarityCheck
-from acclimate.training.method import Method
+from acclimate.training.method import (
+    Method,
+)
 from acclimate.training.result import AdaptResult, cache_masked_texts, open_work_folder, read_manifest
 from acclimate.training.trainer import LOG_FILE
 

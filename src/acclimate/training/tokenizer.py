@@ -23,7 +23,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from acclimate.errors import UserError
-from acclimate.options.training import SAMPLE_CHARACTERS
+from acclimate.options.training import (
+    SAMPLE_CHARACTERS,
+)
 from acclimate.progress import Progress
 
 TokenizerKind = Literal["wordpiece", "byte-bpe"]

@@ -14,7 +14,9 @@ from acclimate.masking import RandomMasking
 from acclimate.methods.selective import stages
 from acclimate.tasks import training_cache
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 from tests.cases import each
 from tests.tiny import ENCODERS, VOCABULARY, tiny_model, tiny_tokenizer
 

@@ -16,7 +16,9 @@ from acclimate.errors import UserError
 from acclimate.evaluation.benchmarks import measure_items
 from acclimate.evaluation.choice import ChoiceScoring, compare_choices
 from acclimate.evaluation.scoring import make_scoring
-from acclimate.options.inspection import InspectBenchmarksOptions
+from acclimate.options.benchmarks import (
+    InspectBenchmarksOptions,
+)
 from acclimate.tasks import finetune, load_task
 from acclimate.tasks.choice.data import Item
 from acclimate.tasks.choice.model import load_choice_decoder, load_choice_encoder, prompt_of

@@ -26,8 +26,10 @@ from acclimate.errors import UserError
 from acclimate.methods.selective.importance_rule import Unit
 from acclimate.models.batching import micro_batch_tokens
 from acclimate.options import values
+from acclimate.options.fields import (
+    PrecisionName,
+)
 from acclimate.options.tasks import AnnotatorOptions
-from acclimate.options.training import PrecisionName
 from acclimate.tasks import Task, finetune
 from acclimate.tasks.classification.classifier import Classifier, load_classifier
 from acclimate.tasks.head_model import check_finite, token_budget_batches

@@ -19,7 +19,9 @@ from acclimate.methods.selective.stages import SelectionOptions, find_important_
 from acclimate.options import build
 from acclimate.options.tasks import AnnotatorOptions
 from acclimate.registry import Published, with_presets
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 
 @register(

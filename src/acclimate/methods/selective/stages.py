@@ -28,7 +28,12 @@ from acclimate.models import save_model
 from acclimate.options import values
 from acclimate.options.tasks import AnnotatorOptions
 from acclimate.tasks.training_cache import cache_lock, computation_key
-from acclimate.training.method import AdaptContext, cache_folder, cache_key, fingerprint_tensors
+from acclimate.training.method import (
+    AdaptContext,
+    cache_folder,
+    cache_key,
+    fingerprint_tensors,
+)
 
 
 def fingerprint_base_model(run: AdaptContext) -> dict[str, Any]:

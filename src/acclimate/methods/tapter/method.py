@@ -14,7 +14,9 @@ from acclimate.methods.tapter.target_vectors import make_fasttext_targets
 from acclimate.objectives import BatchObjective, EmbeddingRegularizer, LanguageModelling, Objective
 from acclimate.objectives.embedding import EmbeddingProjection
 from acclimate.registry import Published, with_presets
-from acclimate.training.method import AdaptContext
+from acclimate.training.method import (
+    AdaptContext,
+)
 
 PROJECTION_NAME = "acclimate_projection"
 """Name of the projection's submodule of the model during training, so that checkpoints include it."""

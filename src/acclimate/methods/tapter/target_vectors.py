@@ -26,7 +26,11 @@ from acclimate.corpus.surface_forms import SurfaceForm, TextNormalizer, read_sur
 from acclimate.errors import UserError, first_line
 from acclimate.files import atomic_folder, find_file, hash_file
 from acclimate.progress import Progress
-from acclimate.training.method import AdaptContext, cache_folder, cache_key
+from acclimate.training.method import (
+    AdaptContext,
+    cache_folder,
+    cache_key,
+)
 
 
 @dataclass(frozen=True)

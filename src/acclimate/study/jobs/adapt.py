@@ -32,7 +32,10 @@ from acclimate.masking import MASK_RATE, identify
 from acclimate.options import AdaptOptions
 from acclimate.options.replay import REPLAY_OPTIONS
 from acclimate.options.steps import MEASURING_OPTIONS, STEP_OPTIONS
-from acclimate.options.training import BUDGETS, HEAD_TOKENS
+from acclimate.options.training import (
+    BUDGETS,
+    HEAD_TOKENS,
+)
 from acclimate.records import Record, optional
 from acclimate.report.timing import preparation_minutes
 from acclimate.results import MethodRow, ReportTable, StageName

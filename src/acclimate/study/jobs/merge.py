@@ -12,7 +12,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.options.merging import METHODS
 from acclimate.options.numbers import Fraction, SeedNumber
-from acclimate.options.training import Number
+from acclimate.options.training import (
+    Number,
+)
 from acclimate.records import Record
 from acclimate.results import MethodRow
 from acclimate.study.backend import Backend

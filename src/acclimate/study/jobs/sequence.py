@@ -12,7 +12,9 @@ import numpy as np
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError, warn_once
 from acclimate.evaluation.sequences import sequence_measures, spread_over_runs
-from acclimate.options.training import BUDGETS
+from acclimate.options.training import (
+    BUDGETS,
+)
 from acclimate.sequence_rows import SequenceOrder, SequenceRow
 from acclimate.study.backend import Backend
 from acclimate.study.config import ModelSpec, StudyConfig

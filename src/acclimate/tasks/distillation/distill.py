@@ -26,7 +26,10 @@ from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
 from acclimate.tasks.kinds import TASK_KINDS, LabelledTask, find_task_kind, open_task, resolve_options
 from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, numbers, run_identity
 from acclimate.tasks.trainer import train
-from acclimate.training.callbacks import check_trackers, tensorboard_folder
+from acclimate.training.callbacks import (
+    check_trackers,
+    tensorboard_folder,
+)
 from acclimate.training.distributed import join_process_group
 from acclimate.training.result import warn_of_explosion
 

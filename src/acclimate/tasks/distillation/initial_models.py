@@ -16,7 +16,10 @@ from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds import LabelledTask, Learner, ResolvedOptions, find_task_kind
 from acclimate.tasks.result import warn_of_collapse
 from acclimate.tasks.training_cache import computation_key, load_or_train
-from acclimate.training.method import cache_folder, cache_key
+from acclimate.training.method import (
+    cache_folder,
+    cache_key,
+)
 
 
 def load_or_finetune(

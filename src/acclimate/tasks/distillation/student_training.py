@@ -23,7 +23,9 @@ from acclimate.tasks.distillation.teacher_targets import TeacherTargets, first_t
 from acclimate.tasks.head_model import HeadModel
 from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.tasks.trainer import TrainingHooks, phase_schedule, supervised_loss
-from acclimate.training.callbacks import ResumableCallback
+from acclimate.training.callbacks import (
+    ResumableCallback,
+)
 from acclimate.training.trainer import StepTrainer
 
 CONNECTOR_FILE = "connector.safetensors"

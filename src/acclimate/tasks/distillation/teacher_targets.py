@@ -21,7 +21,11 @@ from acclimate.models.checkpoints import load_config
 from acclimate.modules.connectors import Connectors
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.training_cache import computation_key, hash_rows, load_tensors
-from acclimate.training.method import cache_folder, cache_key, fingerprint_weights
+from acclimate.training.method import (
+    cache_folder,
+    cache_key,
+    fingerprint_weights,
+)
 
 TARGETS_FILE = "teacher_targets.safetensors"
 

@@ -33,7 +33,11 @@ from acclimate.ranking import content_ranks, settle, top_positions
 from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.tasks.trainer import ADAM_EPSILON, BestWeightsCallback, Score, TrainingResult
 from acclimate.training.adapters import check_adapter
-from acclimate.training.callbacks import find_newest_checkpoint, mark_complete, remove_incomplete_checkpoints
+from acclimate.training.callbacks import (
+    find_newest_checkpoint,
+    mark_complete,
+    remove_incomplete_checkpoints,
+)
 from acclimate.training.distributed import ProcessGroup
 
 LOGGED_LINES = 50
