@@ -27,9 +27,15 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from acclimate.device import default_device, enable_fast_fp32_matmul, to_device
 from acclimate.errors import UserError
 from acclimate.files import write_json
-from acclimate.methods.selective import AnnotationOptions, Unit, annotate_units
 from acclimate.methods.selective.annotation import make_units
 from acclimate.methods.selective.annotator import ClassifierConfidence
+from acclimate.methods.selective.importance_rule import (
+    Unit,
+    annotate_units,
+)
+from acclimate.methods.selective.options import (
+    AnnotationOptions,
+)
 from acclimate.study.summary import environment
 from acclimate.tasks import load_task
 from acclimate.tasks.classification.classifier import Classifier, load_classifier

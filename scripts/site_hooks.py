@@ -23,7 +23,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import acclimate
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.model_kinds import KINDS
 from acclimate.options import AdaptOptions, option_fields
 from acclimate.registry import published

@@ -12,7 +12,7 @@ import typer
 import yaml
 from scripts.render_results import render_readme
 
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.corpus import Corpus
 from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig, section_types
 from acclimate.study.sections import DistillSpec

@@ -27,7 +27,7 @@ class Refuse:
             raise RuntimeError(f"{name} is imported")
 
 sys.meta_path.insert(0, Refuse())
-from acclimate.cli import main
+from acclimate.cli.main import main
 
 for words in json.loads(sys.stdin.read()):
     sys.argv, said, code = ["acclimate", *words], io.StringIO(), 0

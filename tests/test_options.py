@@ -24,6 +24,9 @@ from acclimate.demo import demo
 from acclimate.errors import UserError
 from acclimate.inspect import inspect_masks
 from acclimate.methods.selective.annotation import annotate_task
+from acclimate.methods.selective.cost_table import (
+    inspect_cost,
+)
 from acclimate.options import (
     AdaptOptions,
     AnnotateOptions,
@@ -54,7 +57,6 @@ from acclimate.options.studies import (
     InitOptions,
 )
 from acclimate.options.tasks import ProbeSettings
-from acclimate.planning.cost import inspect_cost
 from acclimate.study.in_memory import CompareCall
 from tests.cases import each
 from tests.tiny import TEXTS

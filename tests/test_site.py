@@ -11,7 +11,7 @@ import typer
 from scripts import site_hooks
 
 import acclimate
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.training.method import (
     REGISTRY,
     lookup,

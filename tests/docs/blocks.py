@@ -24,7 +24,7 @@ from pathlib import Path
 import yaml
 from typer.testing import CliRunner
 
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.study import StudyConfig
 
 ROOT = Path(__file__).resolve().parents[2]

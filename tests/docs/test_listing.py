@@ -8,7 +8,7 @@ from functools import cache
 
 import typer
 
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.corpus.mix.base import MIXES
 from acclimate.corpus.operations import SELECTIONS, TRANSFORMS
 from acclimate.masking.base import REGISTRY as MASKINGS

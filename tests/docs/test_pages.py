@@ -8,7 +8,7 @@ import types
 import pytest
 from typer.testing import CliRunner
 
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.corpus.mix.base import MIXES
 from acclimate.masking import base as masking
 from acclimate.study import budget

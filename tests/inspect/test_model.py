@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from typer.testing import CliRunner
 
 from acclimate import inspect_model
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.corpus import tokenize
 from acclimate.errors import UserError
 from acclimate.inspect.model import estimate_memory

@@ -13,7 +13,14 @@ import torch
 from acclimate.corpus import Corpus, TokenDataset
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
-from acclimate.methods.selective import AnnotationOptions, TokenTrainingOptions, annotation, stages
+from acclimate.methods.selective import (
+    annotation,
+    stages,
+)
+from acclimate.methods.selective.options import (
+    AnnotationOptions,
+    TokenTrainingOptions,
+)
 from acclimate.methods.selective.token_classifier import load_token_classifier
 from acclimate.models import load_language_model
 from acclimate.objectives import Batch

@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.methods import get
-from acclimate.methods.tapter import target_vectors
+from acclimate.methods.tapter import (
+    target_vectors,
+)
 from acclimate.methods.tapter.method import TAPTER
 from acclimate.objectives.embedding import EmbeddingProjection
 from acclimate.training import adapt

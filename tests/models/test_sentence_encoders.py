@@ -13,7 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.evaluation import embeddings

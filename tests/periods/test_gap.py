@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import acclimate
 import acclimate.periods.tasks
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.corpus.dates import Period
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import SingleLabel

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import acclimate
 import acclimate.periods.self_training
 import acclimate.periods.tasks
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.corpus.operations import Transform
 from acclimate.corpus.pool import Document
 from acclimate.errors import UserError

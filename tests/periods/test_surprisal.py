@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import acclimate
 import acclimate.periods.surprisal
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.errors import UserError
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.periods.surprisal import date_texts

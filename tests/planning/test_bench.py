@@ -15,7 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.errors import UserError
 from acclimate.planning import bench as bench_module
 from acclimate.planning import contenders as module

@@ -11,7 +11,9 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json, write_json
 from acclimate.methods.selective.cost import cost_table, read_cost
-from acclimate.planning.cost import inspect_cost
+from acclimate.methods.selective.cost_table import (
+    inspect_cost,
+)
 from acclimate.tasks import Task
 from tests.cases import each
 from tests.test_cli import call

@@ -15,7 +15,7 @@ from scipy.optimize import brentq, curve_fit
 from typer.testing import CliRunner
 
 from acclimate import plan_budget, plan_ratio, plan_schedule
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.errors import UserError
 from acclimate.options import build
 from acclimate.options.planning import BudgetOptions, RatioOptions, ScheduleOptions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.report import markdown, render
 from acclimate.report.next_steps import next_steps
 from acclimate.results import Failure

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import acclimate
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.errors import UserError
 from acclimate.tasks import finetune, generate_queries, load_task
 from acclimate.tasks.retrieval.model import _scaled_cosine

@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 from typer.testing import CliRunner
 
 import acclimate
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.tasks import Task, load_task

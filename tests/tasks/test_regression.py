@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from typer.testing import CliRunner
 
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.study import compare

@@ -18,7 +18,7 @@ from sklearn.metrics import ndcg_score
 from transformers import AutoModel, AutoTokenizer
 from typer.testing import CliRunner
 
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.errors import UserError
 from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, ranking_scores, retrieval_metrics
 from acclimate.files import read_json

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.errors import UserError
 from acclimate.locks import output_lock
 from acclimate.study.config import StudyConfig

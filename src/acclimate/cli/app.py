@@ -97,6 +97,12 @@ def print_next(command: Sequence[object], purpose: str = "") -> None:
     echo(f"Next{', ' * bool(purpose)}{purpose}: {shlex.join(map(str, command))}")
 
 
+def print_place(what: str, place: object) -> None:
+    """Print where a file or folder was written; nothing for None."""
+    if place is not None:
+        echo(f"{what}: {place}")
+
+
 def describe_text(flag: str, sources: Any, placeholder: str = "TEXT", *, column: str | None = None) -> list[str]:
     """Return a flag with each source of text that was given, as words of a command line.
 

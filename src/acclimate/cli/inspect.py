@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from acclimate.cli.app import describe_reading, describe_text, inspection, print_next, print_tables
+from acclimate.cli.app import describe_reading, describe_text, inspection, print_next, print_place, print_tables
 from acclimate.cli.options import command
 from acclimate.options import values
 from acclimate.options.benchmarks import (
     InspectBenchmarksOptions,
     InspectInstructionsOptions,
-)
-from acclimate.options.cost import (
-    InspectCostOptions,
 )
 from acclimate.options.effects import (
     InspectExpertsOptions,
@@ -44,7 +41,7 @@ def inspect_model(options: InspectModelOptions) -> None:
     from acclimate.inspect.model import model_tables
 
     print_tables(model_tables(run(**values(options))))
-    _print_place("Full report", options.out)
+    print_place("Full report", options.out)
     print_next(["acclimate", "adapt", "--model", options.model, "--corpus", "TEXT", "--out", "adapted"])
 
 
@@ -61,7 +58,7 @@ def inspect_importance(options: InspectImportanceOptions) -> None:
     from acclimate.inspect.importance_plots import importance_tables
 
     print_tables(importance_tables(run(**values(options)).report))
-    _print_place("Figures and numbers", options.out)
+    print_place("Figures and numbers", options.out)
     words = ["--model", options.model, "--corpus", "TEXT", "--method", "dga", "--out", "adapted"]
     print_next(["acclimate", "adapt", *words], "to protect what is important")
 
@@ -80,7 +77,7 @@ def inspect_masks(options: InspectMasksOptions) -> None:
     from acclimate.inspect.masks import inspect_masks as run
 
     print_tables(mask_tables(run(**values(options))))
-    _print_place("All texts, as a page", options.out and Path(options.out) / PAGE)
+    print_place("All texts, as a page", options.out and Path(options.out) / PAGE)
     words = ["--model", options.model, *describe_text("--corpus", options.corpus, column=options.text_column)]
     words += [*describe_reading(options), "--masking", "NAME"]
     print_next(["acclimate", "adapt", *words, "--out", "adapted"], "to train with one of them")
@@ -98,7 +95,7 @@ def inspect_embeddings(options: InspectEmbeddingsOptions) -> None:
     from acclimate.inspect.embeddings import inspect_embeddings as run
 
     print_tables(embedding_tables(run(**values(options)).report))
-    _print_place("Figure and numbers", options.out)
+    print_place("Figure and numbers", options.out)
 
 
 @command(
@@ -117,27 +114,12 @@ def inspect_leakage(options: InspectLeakageOptions) -> None:
         _print_matches(report, "texts")
     for found in report["train"]:
         _print_matches(found, "texts in its own train split")
-    _print_place("Full report", options.out)
+    print_place("Full report", options.out)
     if options.corpus and report["flagged"]:
         words = [word for task in options.tasks for word in ("--task", task)]
         words += describe_text("--corpus", options.corpus, column=options.text_column)
         words += [*describe_reading(options), "--set", "leakage=remove", "--out", "runs/compare"]
         print_next(["acclimate", "compare", "--model", "MODEL", *words], "to train without these documents")
-
-
-@command(
-    inspection,
-    InspectCostOptions,
-    name="cost",
-    example="acclimate inspect cost --adapted selective/ --pretrained pretrained/ --finetuned tuned/",
-)
-def inspect_cost(options: InspectCostOptions) -> None:
-    """Compare the time that task-guided pre-training takes with the time that stopping early saves."""
-    from acclimate.methods.selective.cost import cost_table
-    from acclimate.planning.cost import inspect_cost as run
-
-    echo(cost_table(run(**values(options))))
-    _print_place("Full report", options.out)
 
 
 @command(
@@ -157,7 +139,7 @@ def inspect_experts(options: InspectExpertsOptions) -> None:
         echo(f"{row['expert']}: {similarity}{row['nats']:.3f} nats, {row['bits_per_byte']:.3f} bits per byte")
     for line in report.describe():
         echo(line)
-    _print_place("Full report", options.out)
+    print_place("Full report", options.out)
     models = [word for name in report["by_performance"] for word in ("--model", options.experts[name])]
     print_next(["acclimate", "merge", "--method", "ties", *models, "--out", "merged"], "to merge the best")
 
@@ -181,7 +163,7 @@ def inspect_instructions(options: InspectInstructionsOptions) -> None:
     if difference := report.get("difference"):
         low, high = (f"{100 * difference[end]:+.1f}" for end in ("low", "high"))
         echo(f"difference: {100 * difference['difference']:+.1f} percentage points, 95 % interval {low} to {high}")
-    _print_place("Answers", options.out)
+    print_place("Answers", options.out)
 
 
 @command(
@@ -201,7 +183,7 @@ def inspect_benchmarks(options: InspectBenchmarksOptions) -> None:
             low, high = (f"{difference[end]:+.4f}" for end in ("low", "high"))
             text += f"; base model {row['before']:.4f}, difference {difference['difference']:+.4f} [{low}, {high}]"
         echo(text)
-    _print_place("Full report", options.out)
+    print_place("Full report", options.out)
 
 
 @command(
@@ -265,12 +247,7 @@ def inspect_review(options: InspectReviewOptions) -> None:
 def _print_lines(report: Any, out: str | Path | None) -> None:
     for line in report.describe():
         echo(line)
-    _print_place("Full report", out)
-
-
-def _print_place(what: str, place: str | Path | None) -> None:
-    if place is not None:
-        echo(f"{what}: {place}")
+    print_place("Full report", out)
 
 
 def _print_matches(found: dict[str, Any], what: str) -> None:

@@ -1,4 +1,4 @@
-"""``acclimate finetune``, ``distill``, ``annotate`` and ``generate-queries``."""
+"""``acclimate finetune``, ``distill`` and ``generate-queries``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from acclimate.cli.options import command
 from acclimate.errors import cut, environment_integer, printable
 from acclimate.locks import output_lock
 from acclimate.options import (
-    AnnotateOptions,
     DistillOptions,
     FinetuneOptions,
     GenerateQueriesOptions,
@@ -230,29 +229,6 @@ def _mean_and_spread(values: list[float]) -> str:
     """Return the mean of a metric over seeds and, for several seeds, its standard deviation."""
     spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.4f}{spread}"
-
-
-@command(app, AnnotateOptions, example="acclimate annotate --model bert-base-uncased --task reviews/ --out annotated/")
-def annotate(options: AnnotateOptions) -> None:
-    """Find the tokens of a task's train split that its labels depend on (Gu et al., EMNLP 2020)."""
-    from acclimate.methods.selective.annotation import annotate_task
-
-    result = annotate_task(**values(options))
-    found = result.summary["annotate"]
-    echo(
-        f"{found['important']:,} of {found['tokens']:,} tokens are important ({found['share']:.1%}); "
-        f"{found['share_first_half']:.1%} in the first halves of the texts, "
-        f"{found['share_second_half']:.1%} in the second halves."
-    )
-    echo(
-        f"{found['misclassified']:,} of {found['units']:,} texts are misclassified, {found['units_without']:,} have "
-        f"no important token; {found['near_threshold']:,} tokens lie within 0.001 of the threshold."
-    )
-    for line in result.samples:
-        echo(f"  {line}")
-    echo(f"{options.out}: annotated.jsonl, summary.json")
-    words = ["--model", options.model, "--task", options.task, "--corpus", "TEXT", "--method", "selective"]
-    print_next(["acclimate", "adapt", *words, "--out", "adapted"], "to mask such tokens")
 
 
 @command(

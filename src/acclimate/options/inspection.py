@@ -1,4 +1,4 @@
-"""Options of ``advise``, ``compare``, ``demo`` and ``inspect``."""
+"""Options of most inspections."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from acclimate.options.fields import (
     JsonFile,
     MaxLength,
     Model,
+    Models,
     Precision,
     Progress,
     Seed,
     StopWords,
+    Strings,
     TextColumn,
     TextInput,
+    Texts,
     check_distinct,
     read_listed,
     read_models,
@@ -45,15 +48,10 @@ if TYPE_CHECKING:
     from acclimate.masking import Masking
 
     Maskings = Sequence[str] | Mapping[str, Masking] | None
-    Models = Mapping[str, str | Path] | Sequence[str | Path]
-    Texts = Mapping[str, TextInput]
-    Strings = Sequence[str]
     Seeds = Collection[int]
     Tasks = Sequence[TaskLike | str | Path]
 else:
     Maskings = Any
-    Texts = dict[str, Any]
-    Strings = tuple[str, ...]
     Seeds = tuple[SeedNumber, ...]
     Tasks = tuple[Any, ...]
 

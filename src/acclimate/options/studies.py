@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
@@ -13,6 +12,7 @@ from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING,
 from acclimate.options.fields import (
     Places,
     Progress,
+    Strings,
     read_listed,
     read_names,
     text_option,
@@ -21,11 +21,6 @@ from acclimate.options.numbers import Count, SeedCount, TokenCount, number_or_au
 from acclimate.options.reading import Encoding, LabelOptions
 
 MAX_WORKERS = 4_096
-
-if TYPE_CHECKING:
-    Strings = Sequence[str]
-else:
-    Strings = tuple[str, ...]
 
 
 @options

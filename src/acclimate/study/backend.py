@@ -31,12 +31,6 @@ def _merge(*args: Any, **options: Any) -> Any:
     return merge(*args, **options)
 
 
-def _advice(*args: Any, **options: Any) -> dict[str, Any]:
-    from acclimate.planning.advice import measure_distance
-
-    return measure_distance(*args, **options)
-
-
 def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
     from acclimate.evaluation import language_model_loss
 
@@ -64,12 +58,6 @@ def _benchmark(model: str, *, task: str, **settings: Any) -> dict[str, Any]:
 
     found = measure_items(model, build(InspectBenchmarksOptions, model, task, **settings))
     return {metric if name == task else f"{metric}, {name}": items for (name, metric), items in found.items()}
-
-
-def _drift(base: str, adapted: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
-    from acclimate.inspect.drift import measure_drift
-
-    return measure_drift(base, adapted, texts, max_length=max_length)
 
 
 def _similarity(model: str, pairs: Any) -> list[float]:
@@ -106,13 +94,13 @@ class Backend:
         finetune: Same signature as :func:`acclimate.finetune`.
         distill: Same signature as :func:`acclimate.distill`.
         merge: Same signature as :func:`acclimate.merge`.
-        advice: Same signature as :func:`acclimate.planning.advice.measure_distance`.
+        advice: Replaces :func:`acclimate.planning.advice.measure_distance` if it is given.
         lm_loss: Same signature as :func:`acclimate.evaluation.language_model_loss`.
         likelihood: Same signature as :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
         instructions: Same signature as :func:`acclimate.evaluation.instructions.measure_instructions`.
         benchmark: Takes a model, a task of lm-eval, and options of :func:`acclimate.inspect_benchmarks`; returns the
             :class:`acclimate.evaluation.benchmarks.ItemValues` by metric.
-        drift: Same signature as :func:`acclimate.inspect.drift.measure_drift`.
+        drift: Replaces :func:`acclimate.inspect.drift.measure_drift` if it is given.
         similarity: Takes a model and :class:`acclimate.evaluation.embeddings.SentencePairs`; returns what their
             ``measure`` returns.
         probe: Same signature as :func:`acclimate.tasks.probing.measure_probe`.
@@ -125,12 +113,12 @@ class Backend:
     finetune: Callable[..., Any] = _finetune
     distill: Callable[..., Any] = _distill
     merge: Callable[..., Any] = _merge
-    advice: Callable[..., dict[str, Any]] = _advice
+    advice: Callable[..., dict[str, Any]] | None = None
     lm_loss: Callable[..., dict[str, Any]] = _lm_loss
     likelihood: Callable[..., Any] = _likelihood
     instructions: Callable[..., dict[str, Any]] = _instructions
     benchmark: Callable[..., dict[str, Any]] = _benchmark
-    drift: Callable[..., dict[str, Any]] = _drift
+    drift: Callable[..., dict[str, Any]] | None = None
     similarity: Callable[..., list[float]] = _similarity
     probe: Callable[..., Any] = _probe
     has_head: Callable[..., bool] = _has_head

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from acclimate.errors import UserError
-from acclimate.methods.selective import annotation_options
 from acclimate.methods.selective.annotation import (
     annotate,
     format_annotated_unit,
@@ -24,6 +23,9 @@ from acclimate.methods.selective.annotation import (
     write_annotations,
 )
 from acclimate.methods.selective.importance_rule import Unit, annotate_units
+from acclimate.methods.selective.options import (
+    annotation_options,
+)
 from acclimate.tasks.classification.data import Example
 from tests.cases import each
 from tests.masking.kinds import tokenizer as byte_level

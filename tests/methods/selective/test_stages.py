@@ -11,7 +11,9 @@ from tokenizers import normalizers
 
 from acclimate.corpus import TokenDataset
 from acclimate.masking import RandomMasking
-from acclimate.methods.selective import stages
+from acclimate.methods.selective import (
+    stages,
+)
 from acclimate.tasks import training_cache
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import (

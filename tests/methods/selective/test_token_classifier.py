@@ -11,7 +11,10 @@ import torch
 from acclimate.corpus import TokenDataset
 from acclimate.errors import UserError
 from acclimate.masking.token_importance_store import TokenImportanceStore
-from acclimate.methods.selective import stages, token_classifier
+from acclimate.methods.selective import (
+    stages,
+    token_classifier,
+)
 from acclimate.methods.selective.options import TokenTrainingOptions
 from acclimate.methods.selective.token_classifier import (
     IGNORE_INDEX,

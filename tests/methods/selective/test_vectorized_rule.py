@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from acclimate.methods.selective import annotation_options
 from acclimate.methods.selective.annotation import annotate, make_stop_word_mask, make_units
 from acclimate.methods.selective.annotator import ClassifierConfidence, SpecialTokenFrame
 from acclimate.methods.selective.importance_rule import Unit, annotate_units
+from acclimate.methods.selective.options import (
+    annotation_options,
+)
 from acclimate.tasks.classification.data import Example
 from tests.cases import each
 from tests.methods.selective.models import examples, ids_of, probability, reference, sharp_classifier

@@ -8,7 +8,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.report.summary import summarize
 from acclimate.study import compare
 from acclimate.tasks import distill, finetune

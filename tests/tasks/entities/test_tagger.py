@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 from typer.testing import CliRunner
 
-from acclimate.cli import app
+from acclimate.cli.main import app
 from acclimate.errors import UserError
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.masking import IGNORE_INDEX

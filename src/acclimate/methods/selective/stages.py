@@ -21,7 +21,11 @@ from acclimate.corpus.tokenizing import fingerprint_tokenizer
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, read_json, write_json
 from acclimate.masking.token_importance_store import TokenImportanceStore
-from acclimate.methods.selective import annotation, annotator, token_classifier
+from acclimate.methods.selective import (
+    annotation,
+    annotator,
+    token_classifier,
+)
 from acclimate.methods.selective.options import AnnotationOptions, TokenTrainingOptions
 from acclimate.methods.selective.token_classifier import load_token_classifier, mark_rows, train_token_classifier
 from acclimate.models import save_model

@@ -1,5 +1,1 @@
 """TAPTER: word embeddings are pulled towards fastText vectors of the same text (Nishida et al., EMNLP 2021)."""
-
-from acclimate.methods.tapter.method import TAPTER
-
-__all__ = ["TAPTER"]

@@ -66,11 +66,12 @@ class AdviceJob(Job):
 
     def run(self, context: RunContext) -> Advice:
         """Measure, and print the verdict; a text that cannot be measured does not stop the study."""
+        from acclimate.planning.advice import measure_distance  # imports torch
+
+        measure = context.backend.advice or measure_distance
         try:
             general = None if self.general is None else self.general.texts
-            found = context.backend.advice(
-                self.model.path, self.corpus, self.heldout.texts, general, max_length=self.max_length
-            )
+            found = measure(self.model.path, self.corpus, self.heldout.texts, general, max_length=self.max_length)
             made = Advice(found=found)
         except UserError as error:
             made = Advice(problem=str(error))
