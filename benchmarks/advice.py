@@ -18,8 +18,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from acclimate import advise
-from acclimate.files import write_json
-from acclimate.results import StudyResults
+from acclimate.base.files import write_json
+from acclimate.results.study import StudyResults
 
 ROOT = Path(__file__).resolve().parents[1]
 PAIRS = {

@@ -24,21 +24,16 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from acclimate.device import default_device, enable_fast_fp32_matmul, to_device
-from acclimate.errors import UserError
-from acclimate.files import write_json
-from acclimate.methods.selective.annotation import make_units
-from acclimate.methods.selective.annotator import ClassifierConfidence
-from acclimate.methods.selective.importance_rule import (
-    Unit,
-    annotate_units,
-)
-from acclimate.methods.selective.options import (
-    AnnotationOptions,
-)
+from acclimate.base.device import default_device, enable_fast_fp32_matmul, to_device
+from acclimate.base.errors import UserError
+from acclimate.base.files import write_json
+from acclimate.papers.selective.annotation import make_units
+from acclimate.papers.selective.annotator import ClassifierConfidence
+from acclimate.papers.selective.importance_rule import Unit, annotate_units
+from acclimate.papers.selective.options import AnnotationOptions
 from acclimate.study.summary import environment
-from acclimate.tasks import load_task
-from acclimate.tasks.classification.classifier import Classifier, load_classifier
+from acclimate.tasks.interfaces import load_task
+from acclimate.tasks.kinds.classification.classifier import Classifier, load_classifier
 from acclimate.tasks.loading import is_classifier_of
 from benchmarks.speed import ROOT, say
 

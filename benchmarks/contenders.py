@@ -37,12 +37,12 @@ from transformers import (
 )
 
 import acclimate
-from acclimate.device import Precision, autocast, default_device
-from acclimate.methods import get
-from acclimate.objectives import contrastive_loss
-from acclimate.planning.shapes import MAX_LENGTH, TEXTS_FILE, read_texts
-from acclimate.training.engine import Engine
-from acclimate.updates import UpdateRule
+from acclimate.adaptation.method import get
+from acclimate.base.device import Precision, autocast, default_device
+from acclimate.engine.steps import Engine
+from acclimate.labs.bench.shapes import MAX_LENGTH, TEXTS_FILE, read_texts
+from acclimate.parts.objectives import contrastive_loss
+from acclimate.parts.updates import UpdateRule
 
 BLOCK = 128
 """Tokens per block where texts are concatenated."""

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.errors import UserError
-from acclimate.evaluation.statistics import paired_bootstrap
-from acclimate.files import write_json
+from acclimate.base.errors import UserError
+from acclimate.base.files import write_json
+from acclimate.evaluation.significance import paired_bootstrap
 from acclimate.study.config import StudyConfig
 from acclimate.study.settings import UNADAPTED
-from acclimate.tasks import load_task, probing
-from acclimate.tasks.kinds import find_task_kind
+from acclimate.tasks import probing
+from acclimate.tasks.interfaces import find_task_kind, load_task
 from acclimate.tasks.splits import limit_splits
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "results"

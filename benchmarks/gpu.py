@@ -50,12 +50,12 @@ from transformers import (
 )
 
 import acclimate
-from acclimate.device import default_device
+from acclimate.base.device import default_device
+from acclimate.base.files import write_json
+from acclimate.engine.trainer import LOADER_WORKERS
 from acclimate.evaluation.likelihood import classify_by_likelihood
-from acclimate.files import write_json
-from acclimate.planning.contenders import StepWatch
-from acclimate.planning.shapes import TEXTS_FILE, make_tokenizer, read_texts, write_inputs
-from acclimate.training.trainer import LOADER_WORKERS
+from acclimate.labs.bench.contenders import StepWatch
+from acclimate.labs.bench.shapes import TEXTS_FILE, make_tokenizer, read_texts, write_inputs
 
 ROOT = Path(__file__).resolve().parents[1]
 LENGTH, QUICK_LENGTH = 1_024, 32

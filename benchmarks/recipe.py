@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from acclimate import finetune
-from acclimate.tasks import load_task
+from acclimate.engine.trainer import LOG_FILE
+from acclimate.tasks.interfaces import load_task
 from acclimate.tasks.probing import LINEAR, measure_probe
 from acclimate.tasks.splits import limit_splits, replace_test_with_dev
-from acclimate.training.trainer import LOG_FILE
 
 TASKS = (
     "fpb",

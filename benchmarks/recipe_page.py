@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from acclimate.base.files import write_json
 from acclimate.evaluation.learning import BINS, bin_losses, still_falls
-from acclimate.files import write_json
-from acclimate.results import ReportTable, StudyResults
+from acclimate.results.study import ReportTable, StudyResults
 from acclimate.study.summary import environment
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "recipe"

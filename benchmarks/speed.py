@@ -34,11 +34,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 import transformers
 
-from acclimate.device import default_device, has_fast_bf16
-from acclimate.errors import UserError
-from acclimate.files import read_json, write_json
-from acclimate.methods import names
-from acclimate.planning.shapes import SHAPES, write_inputs
+from acclimate.adaptation.method import names
+from acclimate.base.device import default_device, has_fast_bf16
+from acclimate.base.errors import UserError
+from acclimate.base.files import read_json, write_json
+from acclimate.labs.bench.shapes import SHAPES, write_inputs
 from acclimate.study.summary import environment
 from benchmarks.contenders import BLOCK, Job
 

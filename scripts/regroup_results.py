@@ -19,10 +19,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from acclimate.files import read_json, write_json
-from acclimate.results import StudyResults
-from acclimate.rows import ScoreRow
-from acclimate.study.jobs.base import JobResult, Place
+from acclimate.base.files import read_json, write_json
+from acclimate.results.scores import ScoreRow
+from acclimate.results.study import StudyResults
+from acclimate.study.job import JobResult, Place
 from acclimate.study.jobs.finetune import average_over_tasks
 from acclimate.study.jobs.probe import ProbeResult, _row, _runs
 from acclimate.study.summary import TaskResult, compare_runs, summarize_scores

@@ -20,18 +20,18 @@ import jinja2
 from rich.console import Console
 
 from acclimate import plan_ratio
-from acclimate.evaluation.statistics import holm
-from acclimate.files import read_json_object
-from acclimate.planning.logs import loss_points
+from acclimate.base.files import read_json_object
+from acclimate.evaluation.significance import holm
+from acclimate.labs.plan.logs import loss_points
 from acclimate.report.figures import GRID, INK, MUTED, new_figure, series, styled, svg
 from acclimate.report.formatting import interval_text, plain, signed
-from acclimate.report.html import render_template
+from acclimate.report.page import render_template
 from acclimate.report.score_figures import forest_plot, probe_differences, tradeoff_plot
 from acclimate.report.sequences import sequence_matrices
 from acclimate.report.summary import summarize
 from acclimate.report.text import markdown, results_table
-from acclimate.results import StudyResults
-from acclimate.rows import MeanRow
+from acclimate.results.scores import MeanRow
+from acclimate.results.study import StudyResults
 from acclimate.study.summary import correct_for_multiple_comparisons, count_wins
 
 ROOT = Path(__file__).resolve().parents[1]

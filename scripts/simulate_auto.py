@@ -25,14 +25,12 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import binomtest, norm
 
+from acclimate.base.files import write_json
+from acclimate.base.records import fingerprint
 from acclimate.evaluation.scoring import SingleLabel
-from acclimate.evaluation.statistics import PairedPredictions, paired_difference
-from acclimate.files import write_json
-from acclimate.records import fingerprint
-from acclimate.results import ReportTable, StudyResults
-from acclimate.rows import LossRow
-from acclimate.tournament.claim import ClaimResult, make_claim
-from acclimate.tournament.plan import (
+from acclimate.evaluation.significance import PairedPredictions, paired_difference
+from acclimate.labs.auto.claim import ClaimResult, make_claim
+from acclimate.labs.auto.plan import (
     BASE,
     CLAIM_SHARE,
     MOST_ENTRANTS,
@@ -46,9 +44,11 @@ from acclimate.tournament.plan import (
     make_plan,
     race_seconds,
 )
-from acclimate.tournament.race import REASONS, Race, claim_of, claim_stage, race_seeds, run_race
-from acclimate.tournament.stages import Scored, Stage, StageResult
-from acclimate.tournament.tuning import choose_rates
+from acclimate.labs.auto.race import REASONS, Race, claim_of, claim_stage, race_seeds, run_race
+from acclimate.labs.auto.stages import Scored, Stage, StageResult
+from acclimate.labs.auto.tuning import choose_rates
+from acclimate.results.scores import LossRow
+from acclimate.results.study import ReportTable, StudyResults
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, KEPT = ROOT / "docs" / "results" / "auto", ROOT / "runs" / "auto-worlds"

@@ -23,20 +23,15 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import acclimate
+from acclimate.adaptation.method import PURPOSES, REGISTRY, former_names, lookup, names
+from acclimate.adaptation.options import AdaptOptions
+from acclimate.base.options import option_fields
+from acclimate.base.registry import published
 from acclimate.cli.main import app
-from acclimate.model_kinds import KINDS
-from acclimate.options import AdaptOptions, option_fields
-from acclimate.registry import published
+from acclimate.models.kinds import KINDS
 from acclimate.report import render
 from acclimate.report.tables import overview
-from acclimate.results import StudyResults
-from acclimate.training.method import (
-    PURPOSES,
-    REGISTRY,
-    former_names,
-    lookup,
-    names,
-)
+from acclimate.results.study import StudyResults
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -45,24 +40,35 @@ PAGES = {"CONTRIBUTING.md": "dev/contributing.md", "CHANGELOG.md": "dev/changelo
 """Pages outside `docs/`, and where the site has them."""
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s#]*)(#[^)\s]*)?\)")
 CLASSES = {
-    "data": ("Data", ("acclimate.corpus.Corpus", "acclimate.tasks.load_task", "acclimate.tasks.Task")),
+    "data": (
+        "Data",
+        (
+            "acclimate.data.documents.Corpus",
+            "acclimate.tasks.interfaces.load_task",
+            "acclimate.tasks.kinds.classification.data.Task",
+        ),
+    ),
     "results": (
         "Results",
-        ("acclimate.training.AdaptResult", "acclimate.tasks.FinetuneResult", "acclimate.results.StudyResults"),
+        (
+            "acclimate.adaptation.adapt.AdaptResult",
+            "acclimate.tasks.result.FinetuneResult",
+            "acclimate.results.study.StudyResults",
+        ),
     ),
     "parts": (
         "Parts of methods",
         (
-            "acclimate.methods.Method",
-            "acclimate.methods.register",
-            "acclimate.objectives.View",
-            "acclimate.objectives.Outputs",
-            "acclimate.objectives.Objective",
-            "acclimate.objectives.BatchObjective",
-            "acclimate.objectives.LanguageModelling",
-            "acclimate.updates.UpdateRule",
-            "acclimate.masking.Strategy",
-            "acclimate.errors.UserError",
+            "acclimate.adaptation.method.Method",
+            "acclimate.adaptation.method.register",
+            "acclimate.parts.objectives.View",
+            "acclimate.parts.objectives.Outputs",
+            "acclimate.parts.objectives.Objective",
+            "acclimate.parts.objectives.BatchObjective",
+            "acclimate.parts.objectives.LanguageModelling",
+            "acclimate.parts.updates.UpdateRule",
+            "acclimate.parts.masking.Strategy",
+            "acclimate.base.errors.UserError",
         ),
     ),
 }

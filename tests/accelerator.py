@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
-from acclimate import device as choices
+from acclimate.base import device as choices
+from acclimate.engine.trainer import LOADER_WORKERS
 from acclimate.kernels.varlen import _device_has_flash, varlen_works
 from acclimate.models.attention import _causal_mask
-from acclimate.training.trainer import LOADER_WORKERS
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.type_as)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from acclimate.errors import warn_once
+from acclimate.base.errors import warn_once
 from tests.accelerator import emulated
 from tests.tiny import DECODERS, ENCODERS, save_tiny
 
@@ -76,7 +76,7 @@ def _one_thread():
 def _few_steps():
     """Let fine-tuning with the defaults end after five passes; the tests of the recipe set their own minimum."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acclimate.options.recipe.STEPS", 1)
+        patch.setattr("acclimate.tasks.recipe.STEPS", 1)
         yield
 
 
@@ -94,9 +94,9 @@ def _no_waits_for_the_disk():
 
 DRAWN = (
     "tests.report.",
-    "tests.demo.",
+    "tests.labs.demo.",
     "tests.study.test_compare",
-    "tests.periods.test_gap",
+    "tests.labs.periods.test_gap",
 )
 """Beginnings of the names of modules whose reports have real figures."""
 

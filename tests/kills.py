@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 from transformers import TrainerState
 
-from acclimate.training.trainer import StepTrainer
+from acclimate.engine.trainer import StepTrainer
 
 
 @contextmanager

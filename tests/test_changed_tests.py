@@ -29,8 +29,8 @@ def test_importers_helpers_and_tests_of_the_same_name():
 
 def test_in_this_repository():
     graph = import_graph({module_name(str(file.relative_to(ROOT))): file for file in (ROOT / "tests").rglob("*.py")})
-    method = reached({"acclimate.methods.dga"}, graph)
-    assert {"tests.methods.test_dga", "tests.methods.test_contract"} <= method
-    assert "tests.corpus.test_chat" not in method
-    assert "tests.corpus.test_chat" in reached({"acclimate.corpus.chat"}, graph)
+    method = reached({"acclimate.papers.dga.method"}, graph)
+    assert {"tests.papers.test_dga", "tests.papers.test_contract"} <= method
+    assert "tests.data.test_chat" not in method
+    assert "tests.data.test_chat" in reached({"acclimate.data.chat"}, graph)
     assert "tests.test_cases" in reached({"tests.cases"}, graph)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 
-from acclimate.corpus.contamination import normalize_words
-from acclimate.corpus.fasttext import split_words
-from acclimate.planning.vocabulary import count_words
+from acclimate.data.contamination import normalize_words
+from acclimate.data.fasttext import split_words
+from acclimate.labs.advise.vocabulary import count_words
 from tests.cases import each
 
 EXAMPLES = {

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from acclimate import device
+from acclimate.base import device
 
 
 def test_fast_products_are_enabled_on_each_call(monkeypatch):
@@ -68,7 +68,7 @@ def test_environment_variables_take_precedence(monkeypatch):
 
 SHAPES = """
 import torch
-from acclimate.device import enable_fast_fp32_matmul
+from acclimate.base.device import enable_fast_fp32_matmul
 enable_fast_fp32_matmul()
 own = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096
 weight, texts = torch.randn(768, 256).bfloat16(), torch.randn(1024, 768).bfloat16()

@@ -15,21 +15,19 @@ import pytest
 from markupsafe import escape
 from transformers.utils import logging as their_logging
 
-from acclimate import progress
-from acclimate.errors import UserError
-from acclimate.inspect.embeddings import EmbeddingsResult
-from acclimate.merging import MergeResult
-from acclimate.options import Option, options, verb
-from acclimate.options.fields import (
-    Progress as ShowProgress,
-)
+from acclimate.adaptation.adapt import adapt
+from acclimate.base import progress
+from acclimate.base.errors import UserError
+from acclimate.base.options import Option, options, verb
+from acclimate.data.fields import Progress as ShowProgress
+from acclimate.labs.inspection.embeddings import EmbeddingsResult
+from acclimate.merging.merge import MergeResult
 from acclimate.report import summarize
 from acclimate.report.masked_text import REPLACEMENTS
-from acclimate.results import Measurements, StudyResults
-from acclimate.study import compare
-from acclimate.tasks import finetune
+from acclimate.results.study import Measurements, StudyResults
+from acclimate.study.compare import compare
 from acclimate.tasks.distillation.distill import DistillResult
-from acclimate.training import adapt
+from acclimate.tasks.finetune import finetune
 from tests.study.fakes import World, files, study
 from tests.tasks.test_classification import QUICK, keyword_task
 from tests.tiny import TEXTS
@@ -183,7 +181,7 @@ def test_a_study_is_shown_with_its_figure_and_escaped(compared):
 
 def test_the_report_of_a_study_is_the_file_beside_it(compared, tmp_path, monkeypatch):
     opened = []
-    monkeypatch.setattr("acclimate.display.webbrowser.open", opened.append)
+    monkeypatch.setattr("acclimate.results.display.webbrowser.open", opened.append)
     page = compared.report()
     assert page.path == compared.folder / "report.html" and page.html == page.path.read_text()
     page.open()

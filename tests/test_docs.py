@@ -12,13 +12,13 @@ import typer
 import yaml
 from scripts.render_results import render_readme
 
+from acclimate.adaptation import method as registry
+from acclimate.adaptation.adapt import adapt
 from acclimate.cli.main import app
-from acclimate.corpus import Corpus
+from acclimate.data.documents import Corpus
 from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig, section_types
 from acclimate.study.sections import DistillSpec
 from acclimate.study.settings import EvaluateSettings, FinetuneSettings, TaskSpec
-from acclimate.training import adapt
-from acclimate.training import method as registry
 from tests.tiny import TEXTS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import acclimate
-from acclimate.cli.doctor import _advise as advise
-from acclimate.cli.doctor import describe, examine
+from acclimate.labs.bench.command import _advise as advise
+from acclimate.labs.bench.command import describe, examine
 from tests.cases import each
 from tests.test_cli import call
 

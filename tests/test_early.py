@@ -9,13 +9,11 @@ import sys
 
 import pytest
 
-from acclimate.corpus.mix.base import MIXES
-from acclimate.corpus.operations import SELECTIONS, TRANSFORMS
-from acclimate.masking.base import REGISTRY as MASKINGS
-from acclimate.registry import declared_names
-from acclimate.training.method import (
-    REGISTRY as METHODS,
-)
+from acclimate.adaptation.method import REGISTRY as METHODS
+from acclimate.base.registry import declared_names
+from acclimate.data.mix.base import MIXES
+from acclimate.data.operations import SELECTIONS, TRANSFORMS
+from acclimate.parts.masking.base import REGISTRY as MASKINGS
 from tests.cases import each
 
 RUNNER = """

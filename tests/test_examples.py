@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from acclimate.study import Backend, StudyConfig
+from acclimate.study.backend import Backend
+from acclimate.study.config import StudyConfig
 from acclimate.study.graph import plan, read_study
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.jobs.base import JobGraph
+from acclimate.study.job import JobGraph
 from acclimate.study.search import search_stages
 from tests.tiny import save_tiny
 

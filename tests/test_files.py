@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError, explain_os_error, first_line
-from acclimate.files import (
+from acclimate.base.errors import UserError, explain_os_error, first_line
+from acclimate.base.files import (
     atomic_folder,
     cache_folder,
     check_replaceable,
@@ -28,7 +28,7 @@ from acclimate.files import (
     write_json,
     write_text,
 )
-from acclimate.locks import output_lock
+from acclimate.base.locks import output_lock
 from tests.cases import each
 
 
@@ -223,7 +223,7 @@ def test_a_read_only_cache_is_still_read(tmp_path, monkeypatch):
     def refuse(folder):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder))
 
-    monkeypatch.setattr("acclimate.files._write_probe", refuse)
+    monkeypatch.setattr("acclimate.base.files._write_probe", refuse)
     folder = cache_folder()
     assert (folder / "rows" / "entry" / "meta.json").read_text() == "{}"
     write_text(folder / "rows" / "other", "x")

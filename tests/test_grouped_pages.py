@@ -10,8 +10,8 @@ import pytest
 from scripts.regroup_results import PAGES, differences, groups_of, read_cells, read_runs, regroup
 from scripts.render_results import GROUPED, ROOT
 
-from acclimate.evaluation.statistics import bootstrap_weights, permutation_test, weighted_difference
-from acclimate.results import StudyResults
+from acclimate.evaluation.significance import bootstrap_weights, permutation_test, weighted_difference
+from acclimate.results.study import StudyResults
 from acclimate.study.summary import pair_by_seed, scoring_of
 
 DATA = ROOT.parent / "shared" / "data"

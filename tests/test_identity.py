@@ -6,16 +6,14 @@ import dataclasses
 import json
 import sys
 
-from acclimate.corpus import Corpus
-from acclimate.corpus.mix.base import MIXES
-from acclimate.corpus.operations import SELECTIONS, TRANSFORMS
-from acclimate.masking.base import REGISTRY as MASKINGS
-from acclimate.masking.base import Strategy
-from acclimate.registry import PLUGIN, identify_function
-from acclimate.tasks import load_task
-from acclimate.training.method import (
-    REGISTRY as METHODS,
-)
+from acclimate.adaptation.method import REGISTRY as METHODS
+from acclimate.base.registry import PLUGIN, identify_function
+from acclimate.data.documents import Corpus
+from acclimate.data.mix.base import MIXES
+from acclimate.data.operations import SELECTIONS, TRANSFORMS
+from acclimate.parts.masking.base import REGISTRY as MASKINGS
+from acclimate.parts.masking.base import Strategy
+from acclimate.tasks.interfaces import load_task
 from tests.cases import each
 
 REGISTRIES = (METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES)

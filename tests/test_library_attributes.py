@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from acclimate.training.sharding import ShardedTrainer
+from acclimate.engine.sharding import ShardedTrainer
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "acclimate"
 USED = {

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from acclimate import limits
-from acclimate.errors import UserError
-from acclimate.limits import LimitedTemplate
+from acclimate.base import limits
+from acclimate.base.errors import UserError
+from acclimate.base.limits import LimitedTemplate
 from tests.cases import each
 
 TURNS = [{"role": "user", "content": "q"}]

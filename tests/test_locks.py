@@ -12,15 +12,15 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from acclimate import locks, waiting
-from acclimate.corpus import Corpus
-from acclimate.device import default_device
-from acclimate.errors import UserError
-from acclimate.locks import Claim, output_lock
-from acclimate.tasks import finetune
+from acclimate.adaptation.adapt import adapt
+from acclimate.base import locks, waiting
+from acclimate.base.device import default_device
+from acclimate.base.errors import UserError
+from acclimate.base.locks import Claim, output_lock
+from acclimate.data.documents import Corpus
+from acclimate.engine.distributed import join_process_group
+from acclimate.tasks.finetune import finetune
 from acclimate.tasks.training_cache import cache_lock
-from acclimate.training import adapt
-from acclimate.training.distributed import join_process_group
 from tests.cases import each
 from tests.tiny import TEXTS
 

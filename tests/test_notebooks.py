@@ -9,8 +9,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from acclimate.demo import docstrings
-from acclimate.training import method as registry
+from acclimate.adaptation import method as registry
+from acclimate.labs.demo import docstrings
 from tests.cases import each
 from tests.test_docs import anchors
 

@@ -15,49 +15,29 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 from typer.testing import CliRunner
 
-from acclimate import cli, masking
+from acclimate.adaptation.options import AdaptOptions, PretrainOptions
+from acclimate.base.bounds import Count
+from acclimate.base.errors import UserError
+from acclimate.base.options import MISSING, Option, accepts, build, option_fields, options, recorded, section, verb
+from acclimate.cli import main as cli
 from acclimate.cli import options as generator
 from acclimate.cli.compare import CompareCommand
 from acclimate.cli.training import PushCommand
-from acclimate.corpus import Corpus
-from acclimate.demo import demo
-from acclimate.errors import UserError
-from acclimate.inspect import inspect_masks
-from acclimate.methods.selective.annotation import annotate_task
-from acclimate.methods.selective.cost_table import (
-    inspect_cost,
-)
-from acclimate.options import (
-    AdaptOptions,
-    AnnotateOptions,
-    DistillOptions,
-    FinetuneOptions,
-    GenerateQueriesOptions,
-    MergeOptions,
-    Option,
-    PretrainOptions,
-    build,
-    inspection,
-    option_fields,
-    options,
-    recorded,
-    section,
-    verb,
-)
-from acclimate.options.advise import (
-    AdviseOptions,
-)
-from acclimate.options.declaration import MISSING, accepts
-from acclimate.options.demo import (
-    DemoOptions,
-)
-from acclimate.options.numbers import Count
-from acclimate.options.periods import PERIOD_VERBS
-from acclimate.options.studies import (
-    InitOptions,
-)
-from acclimate.options.tasks import ProbeSettings
+from acclimate.data.documents import Corpus
+from acclimate.labs.advise.options import AdviseOptions
+from acclimate.labs.demo.comparison import demo
+from acclimate.labs.demo.options import DemoOptions
+from acclimate.labs.inspection import options as inspection
+from acclimate.labs.inspection.masks import inspect_masks
+from acclimate.labs.periods.options import PERIOD_VERBS
+from acclimate.merging.options import MergeOptions
+from acclimate.papers.selective.annotation import annotate_task
+from acclimate.papers.selective.cost_table import inspect_cost
+from acclimate.parts import masking
 from acclimate.study.in_memory import CompareCall
+from acclimate.study.options import InitOptions
+from acclimate.tasks.embedding_options import GenerateQueriesOptions
+from acclimate.tasks.options import AnnotateOptions, DistillOptions, FinetuneOptions, ProbeSettings
 from tests.cases import each
 from tests.tiny import TEXTS
 
@@ -71,7 +51,7 @@ class ExtendedOptions(AdaptOptions):
 
 
 def test_a_new_option_is_an_argument_a_flag_a_key_of_the_study_and_a_field_of_the_manifest(tiny_bert, tmp_path):
-    from acclimate.training.adapt import _adapt
+    from acclimate.adaptation.adapt import _adapt
 
     adapt = verb(ExtendedOptions, _adapt)
     assert inspect.signature(adapt).parameters["endurance"].default == 1_000
@@ -333,8 +313,8 @@ class ExtendedFinetuneOptions(FinetuneOptions):
 
 
 def test_options_of_fine_tuning_are_part_of_the_identity_of_a_run(tiny_bert, tmp_path):
-    from acclimate.tasks import Task
     from acclimate.tasks.finetune import _finetune
+    from acclimate.tasks.kinds.classification.data import Task
 
     rows = [{"text": text, "label": "no" if n % 2 else "yes"} for n, text in enumerate(TEXTS)]
     finetune = verb(ExtendedFinetuneOptions, _finetune)

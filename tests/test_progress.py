@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from acclimate import progress
-from acclimate.progress import Progress, format_duration
+from acclimate.base import progress
+from acclimate.base.progress import Progress, format_duration
 
 
 @pytest.fixture

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.corpus.operations import Context
-from acclimate.corpus.select.best import Best
-from acclimate.corpus.select.nearest import Nearest
-from acclimate.corpus.select.transport import Transport
-from acclimate.corpus.transform.neighbors import WithNeighbors
+from acclimate.base.ranking import DECIMALS, best_first, content_ranks, settle, top_positions
+from acclimate.data.operations import Context
+from acclimate.data.select.nearest import Nearest
 from acclimate.evaluation.retrieval import rank_with_bm25
 from acclimate.merging.experts import compare_domains
-from acclimate.ranking import DECIMALS, best_first, content_ranks, settle, top_positions
-from tests.corpus.select.test_operations import pool
+from acclimate.papers.best.select import Best
+from acclimate.papers.neighbors.transform import WithNeighbors
+from acclimate.papers.transport.select import Transport
+from tests.data.select.test_operations import pool
 
 GRID = st.integers(-(10**DECIMALS), 10**DECIMALS).map(lambda number: number / 10**DECIMALS)
 

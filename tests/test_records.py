@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError
-from acclimate.planning.logs import read_rows
-from acclimate.records import Record
-from acclimate.results import StudyResults
+from acclimate.base.errors import UserError
+from acclimate.base.records import Record
+from acclimate.labs.plan.logs import read_rows
+from acclimate.results.study import StudyResults
 from acclimate.study.budget import Durations
 from acclimate.study.executor import JobStore
-from acclimate.study.jobs.base import FORMAT
+from acclimate.study.job import FORMAT
 from acclimate.tasks.result import FinetuneResult, RunFolder
 from tests.cases import each
 

@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate import adaptation_rows, results, rows
-from acclimate.adaptation_rows import AdaptationRow, CurvePoint
-from acclimate.errors import UserError
-from acclimate.files import write_json
-from acclimate.records import Record
-from acclimate.results import ReportTable, StudyResults
-from acclimate.rows import Comparison, LossRow, MetricSummary, ScoreRow
-from acclimate.study import compare
+from acclimate.base.errors import UserError
+from acclimate.base.files import write_json
+from acclimate.base.records import Record
+from acclimate.results import adaptations as adaptation_rows
+from acclimate.results import scores as rows
+from acclimate.results import study as results
+from acclimate.results.adaptations import AdaptationRow, CurvePoint
+from acclimate.results.scores import Comparison, LossRow, MetricSummary, ScoreRow
+from acclimate.results.study import ReportTable, StudyResults
+from acclimate.study.compare import compare
 from tests.cases import each
 from tests.study.fakes import World, files, study
 

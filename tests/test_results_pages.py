@@ -13,8 +13,8 @@ import yaml
 from scripts.render_results import PAGES, ROOT, relative, render
 from sklearn.metrics import f1_score
 
-from acclimate.results import StudyResults
-from acclimate.study import StudyConfig
+from acclimate.results.study import StudyResults
+from acclimate.study.config import StudyConfig
 
 RESULTS = sorted(path.parent.name for path in PAGES.glob("*/results.json"))
 STUDIES = [name for name in RESULTS if (PAGES / name / "study.yaml").exists()]

@@ -10,8 +10,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError
-from acclimate.settings_file import read_settings
+from acclimate.base.errors import UserError
+from acclimate.base.settings_file import read_settings
 from tests.cases import each
 
 

@@ -11,12 +11,8 @@ import typer
 from scripts import site_hooks
 
 import acclimate
+from acclimate.adaptation.method import REGISTRY, lookup, names
 from acclimate.cli.main import app
-from acclimate.training.method import (
-    REGISTRY,
-    lookup,
-    names,
-)
 from tests.cases import each
 
 ROOT = Path(__file__).resolve().parents[1]

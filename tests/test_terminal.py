@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 import acclimate
+from acclimate.base.errors import CONTROL, UserError
+from acclimate.base.terminal import SafeConsole, SafeFormatter, echo
 from acclimate.cli.tasks import _print_details
-from acclimate.errors import CONTROL, UserError
-from acclimate.terminal import SafeConsole, SafeFormatter, echo
 from tests.test_cli import call
 
 SOURCES = Path(acclimate.__file__).parent

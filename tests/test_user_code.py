@@ -6,21 +6,20 @@ import sys
 
 import pytest
 
-from acclimate import masking, methods
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.registry import PLUGIN, hash_user_code
-from acclimate.training import adapt
-from acclimate.training.method import (
-    REGISTRY,
-)
+from acclimate.adaptation import method as methods
+from acclimate.adaptation.adapt import adapt
+from acclimate.adaptation.method import REGISTRY
+from acclimate.base.errors import UserError
+from acclimate.base.registry import PLUGIN, hash_user_code
+from acclimate.data.documents import Corpus
+from acclimate.parts import masking
 from tests.cases import each
 from tests.test_cli import call
 from tests.tiny import TEXTS
 
 USER_MODULE = """
 from dataclasses import dataclass
-from acclimate.methods import Method, register
+from acclimate.adaptation.method import Method, register
 
 @register("mine", summary="for this test")
 @dataclass
@@ -134,7 +133,7 @@ def test_a_file_that_is_no_plugin_is_one_line(plugin, tmp_path, monkeypatch, cap
 EXITS = """
 import sys
 from dataclasses import dataclass
-from acclimate.methods import Method, register
+from acclimate.adaptation.method import Method, register
 
 @register("exiting", summary="for this test")
 @dataclass

@@ -16,14 +16,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from acclimate import waiting
-from acclimate.errors import Stopped, UserError, stop_on_signals
-from acclimate.locks import Claim
+from acclimate.base import waiting
+from acclimate.base.errors import Stopped, UserError, stop_on_signals
+from acclimate.base.locks import Claim
+from acclimate.engine import distributed
+from acclimate.engine.distributed import join_process_group
+from acclimate.labs.auto.confirming import _lock
 from acclimate.study.executor import _Run
 from acclimate.tasks.training_cache import cache_lock
-from acclimate.tournament.confirming import _lock
-from acclimate.training import distributed
-from acclimate.training.distributed import join_process_group
 from tests.cases import each
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "acclimate"

@@ -6,29 +6,34 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from acclimate.version import __version__
+from acclimate.base.version import __version__
 
 if TYPE_CHECKING:
-    from acclimate.cards import push_to_hub
-    from acclimate.inspect import inspect_embeddings, inspect_importance
-    from acclimate.inspect.leakage import inspect_leakage
-    from acclimate.inspect.model import inspect_model
-    from acclimate.merging import merge
-    from acclimate.periods import (
-        split_periods,
-        temporal_gap,
-        temporal_questions,
-        temporal_self_training,
-        temporal_surprisal,
-    )
-    from acclimate.planning.advice import advise
+    from acclimate.adaptation.adapt import adapt
+    from acclimate.adaptation.corpus_verbs import select, transform
+    from acclimate.adaptation.pretrain import pretrain
+    from acclimate.cards.hub import push_to_hub
+    from acclimate.evaluation.benchmarks import inspect_benchmarks
+    from acclimate.evaluation.instructions import inspect_instructions
+    from acclimate.labs.advise.advice import advise
+    from acclimate.labs.auto.auto import auto
+    from acclimate.labs.inspection.embeddings import inspect_embeddings
+    from acclimate.labs.inspection.importance import inspect_importance
+    from acclimate.labs.inspection.leakage import inspect_leakage
+    from acclimate.labs.inspection.model import inspect_model
+    from acclimate.labs.periods.gap import temporal_gap
+    from acclimate.labs.periods.questions import temporal_questions
+    from acclimate.labs.periods.self_training import temporal_self_training
+    from acclimate.labs.periods.split import split_periods
+    from acclimate.labs.periods.surprisal import temporal_surprisal
+    from acclimate.labs.plan.pilots import plan_budget, plan_ratio, plan_schedule
+    from acclimate.labs.sequence.run import sequence
+    from acclimate.merging.merge import merge
     from acclimate.study.compare import compare
-    from acclimate.study.pilots import plan_budget, plan_ratio, plan_schedule
-    from acclimate.study.run_sequence import sequence
-    from acclimate.tasks import distill, finetune, generate_queries, probe
-    from acclimate.tournament.auto import auto
-    from acclimate.training import adapt, pretrain
-    from acclimate.training.selection import select, transform
+    from acclimate.tasks.distillation.distill import distill
+    from acclimate.tasks.finetune import finetune
+    from acclimate.tasks.kinds.retrieval.generation import generate_queries
+    from acclimate.tasks.probing import probe
 
 warnings.filterwarnings("ignore", "IProgress not found")  # tqdm, imported in a notebook without ipywidgets
 
@@ -65,34 +70,34 @@ __all__ = [
 ]
 
 _EXPORT_MODULES = {
-    "adapt": "acclimate.training",
-    "advise": "acclimate.planning.advice",
-    "auto": "acclimate.tournament.auto",
-    "push_to_hub": "acclimate.cards",
-    "pretrain": "acclimate.training",
-    "distill": "acclimate.tasks",
-    "finetune": "acclimate.tasks",
-    "generate_queries": "acclimate.tasks",
-    "probe": "acclimate.tasks",
+    "adapt": "acclimate.adaptation.adapt",
+    "advise": "acclimate.labs.advise.advice",
+    "auto": "acclimate.labs.auto.auto",
     "compare": "acclimate.study.compare",
+    "distill": "acclimate.tasks.distillation.distill",
+    "finetune": "acclimate.tasks.finetune",
+    "generate_queries": "acclimate.tasks.kinds.retrieval.generation",
     "inspect_benchmarks": "acclimate.evaluation.benchmarks",
-    "inspect_embeddings": "acclimate.inspect",
-    "inspect_importance": "acclimate.inspect",
+    "inspect_embeddings": "acclimate.labs.inspection.embeddings",
+    "inspect_importance": "acclimate.labs.inspection.importance",
     "inspect_instructions": "acclimate.evaluation.instructions",
-    "inspect_leakage": "acclimate.inspect.leakage",
-    "inspect_model": "acclimate.inspect.model",
-    "merge": "acclimate.merging",
-    "plan_budget": "acclimate.study.pilots",
-    "plan_ratio": "acclimate.study.pilots",
-    "plan_schedule": "acclimate.study.pilots",
-    "select": "acclimate.training.selection",
-    "sequence": "acclimate.study.run_sequence",
-    "split_periods": "acclimate.periods",
-    "temporal_gap": "acclimate.periods",
-    "temporal_questions": "acclimate.periods",
-    "temporal_self_training": "acclimate.periods",
-    "temporal_surprisal": "acclimate.periods",
-    "transform": "acclimate.training.selection",
+    "inspect_leakage": "acclimate.labs.inspection.leakage",
+    "inspect_model": "acclimate.labs.inspection.model",
+    "merge": "acclimate.merging.merge",
+    "plan_budget": "acclimate.labs.plan.pilots",
+    "plan_ratio": "acclimate.labs.plan.pilots",
+    "plan_schedule": "acclimate.labs.plan.pilots",
+    "pretrain": "acclimate.adaptation.pretrain",
+    "probe": "acclimate.tasks.probing",
+    "push_to_hub": "acclimate.cards.hub",
+    "select": "acclimate.adaptation.corpus_verbs",
+    "sequence": "acclimate.labs.sequence.run",
+    "split_periods": "acclimate.labs.periods.split",
+    "temporal_gap": "acclimate.labs.periods.gap",
+    "temporal_questions": "acclimate.labs.periods.questions",
+    "temporal_self_training": "acclimate.labs.periods.self_training",
+    "temporal_surprisal": "acclimate.labs.periods.surprisal",
+    "transform": "acclimate.adaptation.corpus_verbs",
 }
 
 

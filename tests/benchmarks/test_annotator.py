@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from benchmarks import annotator
-from tests.methods.selective.models import LABELS, examples, sharp_classifier
+from tests.papers.selective.models import LABELS, examples, sharp_classifier
 
 
 def test_both_orders_give_the_same_labels(tmp_path, tiny_bert, capsys):

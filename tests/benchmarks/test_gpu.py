@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from acclimate.files import read_json, write_json
+from acclimate.base.files import read_json, write_json
 from benchmarks import gpu
 
 QUICK = ("decoder-135m", "finetuning", "evaluation")

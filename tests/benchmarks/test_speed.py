@@ -12,14 +12,15 @@ import torch
 from benchmarks.contenders import OTHERS, Clock, Finished, Job, SpreadTrainer, spread, train_with_acclimate
 from transformers import AutoModelForMaskedLM, TrainingArguments
 
-from acclimate.errors import UserError
-from acclimate.masking import RandomMasking
-from acclimate.models import MASKED, attach
-from acclimate.objectives import LanguageModelling
-from acclimate.planning import shapes as inputs
-from acclimate.planning.shapes import MAX_LENGTH, SHAPES, draw_lengths, make_tokenizer, write_inputs
-from acclimate.training.batches import Collator
-from acclimate.training.engine import Engine
+from acclimate.base.errors import UserError
+from acclimate.engine.batches import Collator
+from acclimate.engine.steps import Engine
+from acclimate.labs.bench import shapes as inputs
+from acclimate.labs.bench.shapes import MAX_LENGTH, SHAPES, draw_lengths, make_tokenizer, write_inputs
+from acclimate.models.kinds import MASKED
+from acclimate.models.probe import attach
+from acclimate.parts.masking import RandomMasking
+from acclimate.parts.objectives import LanguageModelling
 from benchmarks import speed
 from tests.cases import each
 

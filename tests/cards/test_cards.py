@@ -12,18 +12,19 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
+from acclimate.adaptation.adapt import adapt
+from acclimate.adaptation.method import get
+from acclimate.adaptation.pretrain import pretrain
 from acclimate.cards import write_adapted_card
 from acclimate.cards.card import Origin, display_name, escape_markdown, find_origin, format_bytes, hub_name
 from acclimate.cards.results import eval_results
 from acclimate.cards.writers import summarize_sources, task_model_name
-from acclimate.corpus import Corpus
-from acclimate.methods import get
-from acclimate.model_kinds import MASKED
-from acclimate.models import load_language_model
-from acclimate.results import StudyResults
-from acclimate.rows import Comparison, Comparisons, Interval, LossRow, MetricSummary, ScoreRow
-from acclimate.tasks import finetune
-from acclimate.training import adapt, pretrain
+from acclimate.data.documents import Corpus
+from acclimate.models.kinds import MASKED
+from acclimate.models.loading import load_language_model
+from acclimate.results.scores import Comparison, Comparisons, Interval, LossRow, MetricSummary, ScoreRow
+from acclimate.results.study import StudyResults
+from acclimate.tasks.finetune import finetune
 from tests.tiny import TEXTS
 
 OPTIONS = {"steps": 2, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}

@@ -9,10 +9,10 @@ import pytest
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import filter_repo_objects
 
+from acclimate.base.errors import UserError
+from acclimate.base.files import record_files
 from acclimate.cards import hub, push_to_hub
 from acclimate.cards.hub import check_metadata
-from acclimate.errors import UserError
-from acclimate.files import record_files
 from tests.cases import each
 from tests.test_cli import call, corpus  # noqa: F401  (a fixture)
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from acclimate.corpus import Corpus
+from acclimate.adaptation.method import lookup, names
+from acclimate.base.files import read_json
+from acclimate.data.documents import Corpus
 from acclimate.evaluation.lm_loss import language_model_loss
-from acclimate.files import read_json
-from acclimate.inspect import inspect_importance
-from acclimate.study import compare
-from acclimate.tasks import distill, finetune
-from acclimate.training import names
-from acclimate.training.method import (
-    lookup,
-)
+from acclimate.labs.inspection.importance import inspect_importance
+from acclimate.study.compare import compare
+from acclimate.tasks.distillation.distill import distill
+from acclimate.tasks.finetune import finetune
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.kills import killed
-from tests.methods.test_contract import DOCUMENTS, TASK, run, weights
+from tests.papers.test_contract import DOCUMENTS, TASK, run, weights
 from tests.study.test_real import folder, write_study  # noqa: F401
 from tests.tasks.qa.toy import food_task
 from tests.tasks.test_multi_label import words_task

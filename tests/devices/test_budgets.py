@@ -9,29 +9,30 @@ import numpy as np
 import pytest
 import torch
 
-from acclimate.corpus import Corpus
-from acclimate.device import to_device, with_host_copy
+from acclimate.adaptation import heldout
+from acclimate.adaptation.adapt import adapt
+from acclimate.adaptation.method import lookup, names
+from acclimate.base.device import to_device, with_host_copy
+from acclimate.base.files import read_json
+from acclimate.data.documents import Corpus
+from acclimate.engine import trainer
+from acclimate.engine.batches import Collator
+from acclimate.engine.trainer import StepTrainer
 from acclimate.evaluation import lm_loss
-from acclimate.files import read_json
 from acclimate.kernels import varlen
-from acclimate.masking import resolve
-from acclimate.model_kinds import MASKED
-from acclimate.models import attach, encode
+from acclimate.labs.bench.shapes import draw_lengths
 from acclimate.models.batching import padding_policy, training_tokens
+from acclimate.models.encoding import encode
 from acclimate.models.families import kernels_of
-from acclimate.planning.shapes import draw_lengths
-from acclimate.tasks import finetune
-from acclimate.training import adapt, heldout, names, trainer
-from acclimate.training.batches import Collator
-from acclimate.training.method import (
-    lookup,
-)
-from acclimate.training.trainer import StepTrainer
+from acclimate.models.kinds import MASKED
+from acclimate.models.probe import attach
+from acclimate.parts.masking import resolve
+from acclimate.tasks.finetune import finetune
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.counting import counted
-from tests.methods.shapes import marked
-from tests.methods.test_contract import DOCUMENTS, TASK, run, weights
+from tests.papers.shapes import marked
+from tests.papers.test_contract import DOCUMENTS, TASK, run, weights
 from tests.tiny import ENCODERS, WORDS, save_tiny, tiny_model, tiny_tokenizer
 
 MAX_WAITS = 2

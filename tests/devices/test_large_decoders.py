@@ -11,18 +11,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from acclimate.adaptation.adapters import check_adapter
+from acclimate.engine.batches import Collator
+from acclimate.engine.steps import Engine
 from acclimate.kernels import Kernels, varlen
-from acclimate.masking import RandomMasking
-from acclimate.model_kinds import CAUSAL
 from acclimate.models import batching
 from acclimate.models.attention import split_heads, use_attention
 from acclimate.models.batching import padding_policy
 from acclimate.models.families import KERNELS_ATTRIBUTE
+from acclimate.models.kinds import CAUSAL
 from acclimate.models.lora import LowRankAdapter
-from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling
-from acclimate.training.adapters import check_adapter
-from acclimate.training.batches import Collator
-from acclimate.training.engine import Engine
+from acclimate.parts.masking import RandomMasking
+from acclimate.parts.objectives import GeneralKnowledgeContrast, LanguageModelling
 from tests.tiny import decoder_tokenizer
 
 LENGTHS = (1999, 1777, 1511, 997)

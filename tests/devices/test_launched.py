@@ -7,11 +7,11 @@ import torch
 from accelerate.utils import parse_flag_from_env
 from transformers import Trainer
 
-from acclimate.device import TRUE_VALUES, default_device, preserve_rng_state
-from acclimate.tasks import finetune
+from acclimate.base.device import TRUE_VALUES, default_device, preserve_rng_state
+from acclimate.tasks.finetune import finetune
 from tests.accelerator import emulated
 from tests.cases import each
-from tests.methods.test_contract import TASK, run, weights
+from tests.papers.test_contract import TASK, run, weights
 
 PRECISION = "ACCELERATE_MIXED_PRECISION"
 

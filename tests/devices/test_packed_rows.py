@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from acclimate.device import to_device
-from acclimate.models import attach, encode
+from acclimate.base.device import to_device
+from acclimate.models.encoding import encode
+from acclimate.models.probe import attach
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.tiny import ENCODERS, tiny_model

@@ -8,16 +8,16 @@ from itertools import pairwise
 import pytest
 import torch
 
-from acclimate.device import autocast, choose_precision, tf32_products
-from acclimate.errors import UserError
-from acclimate.files import read_json
-from acclimate.tasks import finetune
-from acclimate.training.memory import FIRST_SCALE, LossScaler
-from acclimate.training.trainer import StepTrainer
+from acclimate.base.device import autocast, choose_precision, tf32_products
+from acclimate.base.errors import UserError
+from acclimate.base.files import read_json
+from acclimate.engine.micro_batches import FIRST_SCALE, LossScaler
+from acclimate.engine.trainer import StepTrainer
+from acclimate.tasks.finetune import finetune
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.kills import killed
-from tests.methods.test_contract import TASK, run, weights
+from tests.papers.test_contract import TASK, run, weights
 from tests.tiny import save_tiny
 
 OLD = {"bf16": False, "capability": (7, 5)}

@@ -25,7 +25,7 @@ import yaml
 from typer.testing import CliRunner
 
 from acclimate.cli.main import app
-from acclimate.study import StudyConfig
+from acclimate.study.config import StudyConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -10,7 +10,7 @@ import pandas
 import pytest
 import yaml
 
-from tests.corpus.test_conversion import write_docx, write_pdf
+from tests.data.test_conversion import write_docx, write_pdf
 from tests.docs.blocks import DOMAIN, STUDY
 from tests.tiny import TEXTS, save_tiny
 

@@ -8,18 +8,17 @@ from functools import cache
 
 import typer
 
+from acclimate.adaptation.adapters import ADAPTERS
+from acclimate.adaptation.method import REGISTRY as METHODS
 from acclimate.cli.main import app
-from acclimate.corpus.mix.base import MIXES
-from acclimate.corpus.operations import SELECTIONS, TRANSFORMS
-from acclimate.masking.base import REGISTRY as MASKINGS
-from acclimate.options.merging import METHODS as MERGES
-from acclimate.study import Backend, StudyConfig
+from acclimate.data.mix.base import MIXES
+from acclimate.data.operations import SELECTIONS, TRANSFORMS
+from acclimate.data.task_kinds import TASK_KINDS
+from acclimate.merging.options import METHODS as MERGES
+from acclimate.parts.masking.base import REGISTRY as MASKINGS
+from acclimate.study.backend import Backend
+from acclimate.study.config import StudyConfig
 from acclimate.study.graph import plan, read_study
-from acclimate.training.adapters import ADAPTERS
-from acclimate.training.method import (
-    REGISTRY as METHODS,
-)
-from acclimate.training.task_kinds import TASK_KINDS
 from tests.cases import each
 from tests.docs.blocks import ROOT
 

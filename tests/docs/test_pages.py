@@ -8,17 +8,15 @@ import types
 import pytest
 from typer.testing import CliRunner
 
+from acclimate.adaptation import inputs, method, mixture
+from acclimate.adaptation.method import check_keep_steps
 from acclimate.cli.main import app
-from acclimate.corpus.mix.base import MIXES
-from acclimate.masking import base as masking
+from acclimate.data.mix.base import MIXES
+from acclimate.parts.masking import base as masking
 from acclimate.study import budget
-from acclimate.training import inputs, method, mixture
-from acclimate.training.method import (
-    check_keep_steps,
-)
 from tests.docs.blocks import ROOT, blocks, pages, run_page
 
-adapting = importlib.import_module("acclimate.training.adapt")  # the package has a function of this name
+adapting = importlib.import_module("acclimate.adaptation.adapt")  # the package has a function of this name
 STEPS = 2
 QUICK = ("README.md", "docs/models.md", "docs/install.md")
 """Pages of the first hour that are short, which are run in every test run; the others are slow tests."""

@@ -9,11 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from acclimate.errors import UserError
-from acclimate.evaluation import benchmarks, language_model_loss
+from acclimate.base.errors import UserError
+from acclimate.evaluation import benchmarks
 from acclimate.evaluation.benchmarks import ItemValues, _read_metrics, inspect_benchmarks
 from acclimate.evaluation.likelihood import classify_by_likelihood
-from acclimate.evaluation.statistics import paired_difference
+from acclimate.evaluation.lm_loss import language_model_loss
+from acclimate.evaluation.significance import paired_difference
 from tests.tiny import TEXTS, save_tiny
 
 

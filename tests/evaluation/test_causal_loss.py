@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from acclimate.corpus import Corpus
-from acclimate.corpus.tokenizing import read_as_text
-from acclimate.evaluation import language_model_loss
-from acclimate.evaluation.lm_loss import MAX_CHARACTERS, _read_in_windows, read_targets
-from acclimate.model_kinds import CAUSAL
-from acclimate.models import attach, load_language_model
-from acclimate.training.inputs import document_framing, tokenize_documents
+from acclimate.adaptation.inputs import document_framing, tokenize_documents
+from acclimate.data.documents import Corpus
+from acclimate.data.tokenizing import read_as_text
+from acclimate.evaluation.lm_loss import MAX_CHARACTERS, _read_in_windows, language_model_loss, read_targets
+from acclimate.models.kinds import CAUSAL
+from acclimate.models.loading import load_language_model
+from acclimate.models.probe import attach
 from tests.cases import each
 from tests.fixtures import SHARED
 from tests.tiny import DECODERS, TEXTS, decoder_tokenizer, tiny_model, tiny_tokenizer

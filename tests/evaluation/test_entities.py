@@ -11,8 +11,8 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from acclimate.evaluation.entities import EntityScoring, count_errors, entity_metrics, match_overlaps
 from acclimate.evaluation.scoring import make_scoring
-from acclimate.evaluation.statistics import bootstrap_intervals
-from acclimate.tasks.entities.schemes import read_entities, split_tag
+from acclimate.evaluation.significance import bootstrap_intervals
+from acclimate.tasks.kinds.entities.schemes import read_entities, split_tag
 
 LABELS = ["DIS", "LOC", "PER"]
 TAGS = ["O", *(f"{prefix}-{label}" for label in LABELS for prefix in "BI")]

@@ -14,7 +14,7 @@ from acclimate.evaluation.regression import RegressionScoring
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.evaluation.review import ReviewScoring
 from acclimate.evaluation.scoring import MultiLabel, SingleLabel, is_above_chance, make_scoring
-from acclimate.evaluation.statistics import (
+from acclimate.evaluation.significance import (
     PairedPredictions,
     bootstrap_intervals,
     item_deviation,
@@ -24,7 +24,7 @@ from acclimate.evaluation.statistics import (
     permutation_test,
     share_interval,
 )
-from acclimate.tournament.racing import item_scores
+from acclimate.labs.auto.racing import item_scores
 from tests.cases import each
 
 ITEMS, RUNS = 40, 6

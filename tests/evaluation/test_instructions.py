@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.evaluation import instructions
 from acclimate.evaluation.instructions import (
     CHECKS,

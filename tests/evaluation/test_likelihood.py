@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from acclimate.errors import UserError
-from acclimate.evaluation.likelihood import (
-    CONTENT_FREE,
-    classify_by_likelihood,
-    fill_template,
-    label_words,
-)
+from acclimate.base.errors import UserError
+from acclimate.evaluation.likelihood import CONTENT_FREE, classify_by_likelihood, fill_template, label_words
 from tests.cases import each
 from tests.tiny import TEXTS, decoder_tokenizer, tiny_model, tiny_tokenizer
 

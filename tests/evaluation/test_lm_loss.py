@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from acclimate.errors import UserError
-from acclimate.evaluation import language_model_loss
-from acclimate.evaluation.lm_loss import _choose_masked_positions
-from acclimate.models import attach, encode, language_head
+from acclimate.base.errors import UserError
+from acclimate.evaluation.lm_loss import _choose_masked_positions, language_model_loss
+from acclimate.models.encoding import encode
+from acclimate.models.families import language_head
+from acclimate.models.probe import attach
 from tests.cases import each
 from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 

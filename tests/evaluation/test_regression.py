@@ -13,7 +13,7 @@ from sklearn.metrics import mean_absolute_error, root_mean_squared_error
 
 from acclimate.evaluation.regression import RegressionScoring, regression_metrics, weighted_ranks
 from acclimate.evaluation.scoring import make_scoring
-from acclimate.evaluation.statistics import (
+from acclimate.evaluation.significance import (
     bootstrap_intervals,
     bootstrap_weights,
     paired_bootstrap,

@@ -10,10 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support
 
-from acclimate.errors import UserError
-from acclimate.evaluation.review import RankedItems, ReviewScoring, measure_review, resample_classes, review_measures
-from acclimate.evaluation.statistics import paired_bootstrap
-from acclimate.inspect.review import inspect_review, read_predictions
+from acclimate.base.errors import UserError
+from acclimate.evaluation.review import (
+    RankedItems,
+    ReviewScoring,
+    measure_review,
+    resample_classes,
+    review_measures,
+)
+from acclimate.evaluation.significance import paired_bootstrap
+from acclimate.labs.inspection.review import inspect_review, read_predictions
 from tests.cases import each
 
 BUDGETS = (0.05, 0.2, 0.5, 1.0)

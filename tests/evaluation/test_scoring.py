@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.evaluation.scoring import MultiLabel, SingleLabel, make_scoring, multi_label_metrics
-from acclimate.evaluation.statistics import paired_bootstrap, permutation_test
+from acclimate.evaluation.significance import paired_bootstrap, permutation_test
 from tests.cases import each
 
 SETS = st.lists(st.sets(st.integers(0, 3)).map(sorted), min_size=1, max_size=12)

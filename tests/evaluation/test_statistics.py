@@ -12,7 +12,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel, is_above_chance
-from acclimate.evaluation.statistics import (
+from acclimate.evaluation.significance import (
     Interval,
     PairedPredictions,
     bootstrap_intervals,

@@ -15,16 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import acclimate.adaptation  # noqa: F401
+
 # The children are forked, so they need not repeat these imports.
-import acclimate.evaluation.benchmarks
-import acclimate.evaluation.instructions
-import acclimate.inspect.model
-import acclimate.merging
-import acclimate.methods
-import acclimate.report
-import acclimate.study
-import acclimate.tasks
-import acclimate.training  # noqa: F401
 from tests.robustness.killed_process import run_and_exit
 
 FORK = multiprocessing.get_context("fork")

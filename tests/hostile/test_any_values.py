@@ -15,30 +15,26 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import acclimate.options
+import acclimate.adaptation
+import acclimate.base
 import acclimate.tasks
-import acclimate.training
-from acclimate import cli
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.options import AdaptOptions, PretrainOptions, build, option_fields, recorded
-from acclimate.options.declaration import MISSING
-from acclimate.records import fingerprint
+from acclimate.adaptation.adapt import adapt
+from acclimate.adaptation.inputs import Budget
+from acclimate.adaptation.method import get, lookup, names
+from acclimate.adaptation.options import AdaptOptions, PretrainOptions
+from acclimate.base.errors import UserError
+from acclimate.base.options import MISSING, build, option_fields, recorded
+from acclimate.base.records import fingerprint
+from acclimate.cli import main as cli
+from acclimate.data.documents import Corpus
 from acclimate.study.forecast import forecast
-from acclimate.training import adapt
-from acclimate.training.inputs import Budget
-from acclimate.training.method import (
-    get,
-    lookup,
-    names,
-)
 from tests.hostile.runner import HALF_WRITTEN
 from tests.study.fakes import World, distilling, files
 from tests.tiny import TEXTS
 
 CLASSES = {
     name: value
-    for name, value in vars(acclimate.options).items()
+    for name, value in vars(acclimate.base).items()
     if inspect.isclass(value) and name.endswith("Options") and hasattr(value, "__dataclass_fields__")
 }
 SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -102,7 +98,7 @@ def test_any_value_of_any_parameter_of_a_method_is_accepted_or_a_user_error(data
 @given(data=st.data())
 def test_any_text_for_any_flag_is_accepted_or_a_user_error(tmp_path, monkeypatch, capsys, data):
     verb = data.draw(st.sampled_from(["adapt", "pretrain", "finetune", "distill"]))
-    place = acclimate.tasks if verb in ("finetune", "distill") else acclimate.training
+    place = acclimate.tasks if verb in ("finetune", "distill") else acclimate.adaptation
     options = CLASSES[f"{verb.capitalize()}Options"]
     flags = {name: field.flag for name, field in option_fields(options).items() if field.option.cli}
     name = data.draw(st.sampled_from(sorted(flags)))

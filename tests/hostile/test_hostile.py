@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from acclimate import cli
+from acclimate.cli import main as cli
 from tests.cases import each
 from tests.hostile.makers import ordinary, put
 from tests.hostile.runner import Case, run

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from acclimate import device, kernels
+from acclimate import kernels
+from acclimate.base import device
 
 
 def resident() -> int:

@@ -8,20 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from acclimate.device import KERNELS_VARIABLE
-from acclimate.errors import UserError
+from acclimate.base.device import KERNELS_VARIABLE
+from acclimate.base.errors import UserError
+from acclimate.engine.steps import Engine
 from acclimate.kernels import Kernels
 from acclimate.kernels import gradients as module
 from acclimate.kernels.attention import FastDropout
-from acclimate.models import attach
 from acclimate.models.attention import ATTENTION_NAME, EAGER_ATTENTION_NAME
 from acclimate.models.families import kernels_of, use_kernels
-from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling
-from acclimate.training.engine import Engine
+from acclimate.models.probe import attach
+from acclimate.parts.objectives import GeneralKnowledgeContrast, LanguageModelling
+from tests.adaptation.helpers import micro_batches
 from tests.cases import each
 from tests.kernels.helpers import count_tokens, gradients
 from tests.tiny import ENCODERS, tiny_model
-from tests.training.helpers import micro_batches
 
 CPU = torch.device("cpu")
 REPLACED = (FastDropout, module.RowEmbedding, module.RowProjection)

@@ -9,17 +9,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acclimate.engine.steps import Engine
 from acclimate.kernels import Unpadded
 from acclimate.kernels.unpadding import TOKEN_MULTIPLE
-from acclimate.models import add_adapters, attach, encode, gate_units
-from acclimate.models.encoding import encode_layers, encode_positions, encode_with_embeddings
+from acclimate.models.encoding import encode, encode_layers, encode_positions, encode_with_embeddings
+from acclimate.models.extensions import add_adapters
 from acclimate.models.families import FAMILIES
-from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling, TokenAwareContrast
-from acclimate.training.engine import Engine
+from acclimate.models.gates import gate_units
+from acclimate.models.probe import attach
+from acclimate.papers.tacl.objective import TokenAwareContrast
+from acclimate.parts.objectives import GeneralKnowledgeContrast, LanguageModelling
+from tests.adaptation.helpers import micro_batches
 from tests.cases import each
 from tests.kernels.helpers import count_tokens, count_tokens_by_layer, gradients
 from tests.tiny import tiny_model
-from tests.training.helpers import micro_batches
 
 WIDTH = 30
 ONE_TEXT_PER_ROW = [[(0, 30)], [(1, 17)], [(2, 9)], [(3, 2)]]

@@ -16,16 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from acclimate import cli, merge
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.evaluation import language_model_loss
-from acclimate.files import is_intact
+from acclimate import merge
+from acclimate.adaptation.adapt import adapt
+from acclimate.base.errors import UserError
+from acclimate.base.files import is_intact
+from acclimate.base.options import build
+from acclimate.cli import main as cli
+from acclimate.data.documents import Corpus
+from acclimate.evaluation.lm_loss import language_model_loss
+from acclimate.merging.options import MergeOptions, check_options
 from acclimate.merging.rules import linear
 from acclimate.merging.weights import TYPES, Stored, write_weights
-from acclimate.options import MergeOptions, build
-from acclimate.options.merging import check_options
-from acclimate.training import adapt
 from tests.cases import each
 from tests.tiny import TEXTS, decoder_tokenizer, save_tiny
 

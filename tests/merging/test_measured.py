@@ -16,17 +16,19 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from acclimate import cli, merge
-from acclimate.errors import UserError
-from acclimate.evaluation import language_model_loss
+from acclimate import merge
+from acclimate.base.errors import UserError
+from acclimate.base.options import build
+from acclimate.cli import main as cli
+from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.merging.fisher import expected_terms, fisher_information, sampled_terms
 from acclimate.merging.measuring import MeasuredTask, open_data
+from acclimate.merging.options import MergeOptions, check_options
 from acclimate.merging.rules import fisher_weighted
 from acclimate.merging.soup import greedy_soup
 from acclimate.merging.weights import Checkpoint
-from acclimate.options import MergeOptions, build
-from acclimate.options.merging import check_options
-from acclimate.tasks import finetune, load_task
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.interfaces import load_task
 from tests.cases import each
 from tests.tasks.test_contract import SAMPLES, options_of, splits_of
 from tests.tiny import TEXTS, save_tiny, tiny_tokenizer

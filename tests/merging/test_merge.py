@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from acclimate import merge
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.merging.rules import least_kept, sparse
 from acclimate.merging.weights import Checkpoint
 from tests.cases import each

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from acclimate import merge
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from tests.tiny import TEXTS, save_tiny
 
 sentence_transformers = pytest.importorskip("sentence_transformers")

@@ -7,14 +7,16 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.models import add_adapters, attach, encode, load_language_model
+from acclimate.adaptation.adapt import adapt
+from acclimate.base.errors import UserError
+from acclimate.data.documents import Corpus
 from acclimate.models.checkpoints import WEIGHTS
-from acclimate.models.extensions import Bottleneck, adapter_size
-from acclimate.training import adapt
-from tests.methods.test_contract import DOCUMENTS, SHORT
+from acclimate.models.encoding import encode
+from acclimate.models.extensions import Bottleneck, adapter_size, add_adapters
+from acclimate.models.loading import load_language_model
+from acclimate.models.probe import attach
 from tests.models.test_encoders import IDS, TEXT
+from tests.papers.test_contract import DOCUMENTS, SHORT
 from tests.tasks.test_classification import keyword_task
 from tests.tiny import ENCODERS, tiny_model
 

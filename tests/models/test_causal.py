@@ -13,20 +13,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import Cache
 from transformers.models.llama.modeling_llama import LlamaModel
 
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.evaluation import language_model_loss
-from acclimate.inspect import inspect_importance
-from acclimate.inspect.drift import measure_drift
-from acclimate.masking import RandomMasking
-from acclimate.models import CAUSAL, MASKED, attach, kind_of_checkpoint, load_language_model
+from acclimate.adaptation.adapt import adapt
+from acclimate.base.errors import UserError
+from acclimate.data.documents import Corpus
+from acclimate.engine.batches import Collator
+from acclimate.engine.steps import Engine
+from acclimate.evaluation.lm_loss import language_model_loss
+from acclimate.labs.inspection.drift import measure_drift
+from acclimate.labs.inspection.importance import inspect_importance
 from acclimate.models.encoding import check_packable, encode, encode_positions
 from acclimate.models.families import language_head, rotary_switch
+from acclimate.models.kinds import CAUSAL, MASKED, kind_of_checkpoint
+from acclimate.models.loading import load_language_model
+from acclimate.models.probe import attach
 from acclimate.models.saving import instructions
-from acclimate.objectives import LanguageModelling
-from acclimate.training import adapt
-from acclimate.training.batches import Collator
-from acclimate.training.engine import Engine
+from acclimate.parts.masking import RandomMasking
+from acclimate.parts.objectives import LanguageModelling
 from tests import tiny
 from tests.cases import each
 from tests.fixtures import SHARED

@@ -17,24 +17,26 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from acclimate.corpus import Corpus
+from acclimate.adaptation.adapt import adapt
+from acclimate.adaptation.adapters import check_adapter
+from acclimate.data.documents import Corpus
+from acclimate.engine.batches import Collator
+from acclimate.engine.steps import Engine
 from acclimate.kernels import varlen
-from acclimate.masking import RandomMasking
-from acclimate.models import attach, gate_units, kind_of
 from acclimate.models.attention import LAYER_INDEX_TENSOR, use_attention
 from acclimate.models.compiling import compiled_layers, layers_of
 from acclimate.models.encoding import encode, encode_positions
 from acclimate.models.families import KERNELS_ATTRIBUTE, is_compiled, kernels_of
+from acclimate.models.gates import gate_units
+from acclimate.models.kinds import kind_of
 from acclimate.models.lora import LowRankAdapter
-from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling
-from acclimate.tasks import finetune
-from acclimate.training import adapt
-from acclimate.training.adapters import check_adapter
-from acclimate.training.batches import Collator
-from acclimate.training.engine import Engine
-from acclimate.updates import SoftMask
+from acclimate.models.probe import attach
+from acclimate.parts.masking import RandomMasking
+from acclimate.parts.objectives import GeneralKnowledgeContrast, LanguageModelling
+from acclimate.parts.updates import SoftMask
+from acclimate.tasks.finetune import finetune
 from tests.accelerator import attention_kernels
-from tests.methods.test_contract import DOCUMENTS, SHORT
+from tests.papers.test_contract import DOCUMENTS, SHORT
 from tests.tasks.test_classification import keyword_task
 from tests.tiny import DECODERS, TEXTS, decoder_tokenizer, save_tiny, tiny_model, tiny_tokenizer
 
@@ -235,7 +237,7 @@ def test_fifty_steps_of_different_shapes(kind, graphs, options, monkeypatch, cap
 def backend(monkeypatch):
     """The graphs that ``adapt`` and ``finetune`` compile."""
     found = Graphs()
-    for module in ("acclimate.training.adapt", "acclimate.tasks.trainer"):
+    for module in ("acclimate.adaptation.adapt", "acclimate.tasks.trainer"):
         monkeypatch.setattr(sys.modules[module], "compiled_layers", partial(compiled_layers, backend=found))
     return found
 

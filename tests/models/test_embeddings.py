@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from acclimate.models import attach, encode
-from acclimate.models.encoding import encode_with_embeddings
+from acclimate.models.encoding import encode, encode_with_embeddings
+from acclimate.models.probe import attach
 from tests.tiny import ENCODERS, tiny_model
 
 IDS = torch.tensor([[2, 10, 11, 12, 3], [2, 20, 3, 0, 0]])

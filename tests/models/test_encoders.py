@@ -7,9 +7,13 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from acclimate.errors import UserError
-from acclimate.models import attach, encode, gate_units, head_rows, language_head, load_language_model
-from acclimate.models.encoding import check_packable, encode_layers
+from acclimate.base.errors import UserError
+from acclimate.models.attention import head_rows
+from acclimate.models.encoding import check_packable, encode, encode_layers
+from acclimate.models.families import language_head
+from acclimate.models.gates import gate_units
+from acclimate.models.loading import load_language_model
+from acclimate.models.probe import attach
 from tests.cases import each
 from tests.tiny import ENCODERS, save_tiny, tiny_model, tiny_tokenizer
 

@@ -8,13 +8,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from acclimate import finetune
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.models import load_language_model
+from acclimate.adaptation.adapt import adapt
+from acclimate.base.errors import UserError
+from acclimate.data.documents import Corpus
 from acclimate.models.checkpoints import WEIGHTS
-from acclimate.tasks.classification.classifier import load_classifier
-from acclimate.training import adapt
-from tests.methods.test_contract import DOCUMENTS, SHORT
+from acclimate.models.loading import load_language_model
+from acclimate.tasks.kinds.classification.classifier import load_classifier
+from tests.papers.test_contract import DOCUMENTS, SHORT
 from tests.tasks.test_classification import keyword_task
 from tests.tiny import ENCODERS, save_tiny, with_old_names
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.models.checkpoints import local_folder, model_fingerprint
 from tests.cases import each
 from tests.tiny import save_tiny

@@ -7,14 +7,16 @@ import copy
 import pytest
 import torch
 
-from acclimate.errors import UserError
-from acclimate.models import attach, encode, gate_units
-from acclimate.objectives import LanguageModelling
-from acclimate.training.engine import Engine
-from acclimate.updates import SoftMask, mean_importance, summed_importance
+from acclimate.base.errors import UserError
+from acclimate.engine.steps import Engine
+from acclimate.models.encoding import encode
+from acclimate.models.gates import gate_units
+from acclimate.models.probe import attach
+from acclimate.parts.objectives import LanguageModelling
+from acclimate.parts.updates import SoftMask, mean_importance, summed_importance
+from tests.adaptation.helpers import micro_batches
 from tests.models.test_encoders import IDS, TEXT
 from tests.tiny import DECODERS, ENCODERS, tiny_model
-from tests.training.helpers import micro_batches
 
 REAL = TEXT >= 0
 OTHERS = ("I", "O", "E")
@@ -102,7 +104,7 @@ def test_fully_important_units_do_not_change_and_others_do(model):
 
 @pytest.mark.parametrize("kind", ["bert", "modernbert", "electra", "llama"])
 def test_importance_of_all_parts_is_the_mean_of_absolute_gradients(kind):
-    from acclimate.updates.importance import dropout_divergence
+    from acclimate.parts.updates.importance import dropout_divergence
 
     model = tiny_model(kind, **({"attention_dropout": 0.1} if kind in DECODERS else {}))
     units = gate_units(model, attach(model), ("H", *OTHERS))

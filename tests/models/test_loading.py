@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
 
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.models import load_language_model
-from acclimate.tasks.classification.classifier import load_classifier
-from acclimate.training import adapt
+from acclimate.adaptation.adapt import adapt
+from acclimate.base.errors import UserError
+from acclimate.data.documents import Corpus
+from acclimate.models.loading import load_language_model
+from acclimate.tasks.kinds.classification.classifier import load_classifier
 from tests.cases import each
 from tests.tiny import SPECIAL, TEXTS, save_tiny, tiny_model, tiny_tokenizer
 

@@ -14,17 +14,22 @@ import transformers
 from safetensors.torch import load_file
 from torch import nn
 
-from acclimate.errors import UserError
-from acclimate.masking import RandomMasking
-from acclimate.models import attach, encode, gate_units, kind_of, language_head, load_language_model
+from acclimate.adaptation.adapters import ADAPTERS, check_adapter
+from acclimate.base.errors import UserError
+from acclimate.engine.batches import Collator
+from acclimate.engine.options import AdapterName
+from acclimate.engine.steps import Engine, make_reference
 from acclimate.models.adapters import compare_logits, warn_of_export
+from acclimate.models.encoding import encode
+from acclimate.models.families import language_head
+from acclimate.models.gates import gate_units
+from acclimate.models.kinds import kind_of
+from acclimate.models.loading import load_language_model
 from acclimate.models.lora import LOW_RANK, LowRankAdapter
-from acclimate.objectives import Distillation, LanguageModelling
-from acclimate.options.memory import AdapterName
-from acclimate.training.adapters import ADAPTERS, check_adapter
-from acclimate.training.batches import Collator
-from acclimate.training.engine import Engine, make_reference
-from acclimate.updates import SoftMask, parameter_groups
+from acclimate.models.probe import attach
+from acclimate.parts.masking import RandomMasking
+from acclimate.parts.objectives import Distillation, LanguageModelling
+from acclimate.parts.updates import SoftMask, parameter_groups
 from tests.cases import each
 from tests.tiny import TEXTS, decoder_tokenizer, save_tiny, tiny_model, tiny_tokenizer
 

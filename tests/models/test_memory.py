@@ -5,9 +5,11 @@ import torch
 from torch import nn
 from transformers import BertConfig
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.kernels import Kernels
-from acclimate.models import attach, batching, encode
+from acclimate.models import batching
+from acclimate.models.encoding import encode
+from acclimate.models.probe import attach
 from tests.cases import each
 from tests.tiny import tiny_model
 

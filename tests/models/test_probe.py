@@ -10,13 +10,16 @@ import torch
 import transformers
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.models import attach, encode, gate_units, language_head, load_language_model, probe
+from acclimate.adaptation.adapt import adapt
+from acclimate.base.errors import UserError
+from acclimate.data.documents import Corpus
+from acclimate.models import probe
 from acclimate.models.attention import ATTENTION_NAME, EAGER_ATTENTION_NAME, gated_attention
-from acclimate.models.encoding import check_packable
-from acclimate.models.families import probe_of
-from acclimate.training import adapt
+from acclimate.models.encoding import check_packable, encode
+from acclimate.models.families import language_head, probe_of
+from acclimate.models.gates import gate_units
+from acclimate.models.loading import load_language_model
+from acclimate.models.probe import attach
 from tests.cases import each
 from tests.models.test_encoders import SMALL
 from tests.tiny import DECODER_SIZES, DECODERS, HYBRIDS, TEXTS, VOCABULARY, tiny_model, tiny_tokenizer

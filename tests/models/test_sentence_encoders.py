@@ -13,9 +13,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from acclimate.adaptation.adapt import adapt
+from acclimate.base.errors import UserError
+from acclimate.base.files import read_json
 from acclimate.cli.main import app
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
+from acclimate.data.documents import Corpus
 from acclimate.evaluation import embeddings
 from acclimate.evaluation.embeddings import (
     SentencePairs,
@@ -26,11 +28,9 @@ from acclimate.evaluation.embeddings import (
     neighbor_pairs,
     similarity_warning,
 )
-from acclimate.evaluation.statistics import paired_difference
-from acclimate.files import read_json
-from acclimate.merging import merge
-from acclimate.study import compare
-from acclimate.training import adapt
+from acclimate.evaluation.significance import paired_difference
+from acclimate.merging.merge import merge
+from acclimate.study.compare import compare
 from tests.cases import each
 from tests.tiny import TEXTS, WORDS, save_tiny
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from acclimate.report import render
-from acclimate.results import StudyResults
-from acclimate.study import compare
+from acclimate.results.study import StudyResults
+from acclimate.study.compare import compare
 from tests.report.full import everything
 from tests.study.fakes import World, files, study
 

@@ -7,14 +7,14 @@ import re
 from dataclasses import fields, replace
 from html.parser import HTMLParser
 
-from acclimate.adaptation_rows import AdaptationRow, CurvePoint, Importance, MaskedSample
+from acclimate.base.version import DOCS_URL
 from acclimate.report.formatting import Table
 from acclimate.report.score_figures import RACE
 from acclimate.report.tables import tables
-from acclimate.results import MethodRow, ReportTable, StudyResults
-from acclimate.rows import DistillationRow, DriftRow, Interval, ProbeRow, TaskScores
-from acclimate.sequence_rows import SequenceOrder, SequenceRow, SequenceSpread
-from acclimate.version import DOCS_URL
+from acclimate.results.adaptations import AdaptationRow, CurvePoint, Importance, MaskedSample
+from acclimate.results.scores import DistillationRow, DriftRow, Interval, ProbeRow, TaskScores
+from acclimate.results.sequences import SequenceOrder, SequenceRow, SequenceSpread
+from acclimate.results.study import MethodRow, ReportTable, StudyResults
 
 EVIL = "<script>window.evil = 1</script>"
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from acclimate.report import write_report
-from acclimate.report.html import FIGURES
+from acclimate.report.page import FIGURES
 from tests.report.browser import Browser, chromium
 from tests.report.full import EVIL
 

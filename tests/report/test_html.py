@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from acclimate.adaptation_rows import CurvePoint
 from acclimate.report import render, summarize, write_report
-from acclimate.report.html import FIGURES
 from acclimate.report.masked_text import masked_examples
+from acclimate.report.page import FIGURES
 from acclimate.report.score_figures import forest_plot, reliability_diagram
 from acclimate.report.training_figures import (
     curve_values,
@@ -25,7 +24,8 @@ from acclimate.report.training_figures import (
     teacher_agreement,
     teacher_agreement_table,
 )
-from acclimate.results import Failure, MethodRow
+from acclimate.results.adaptations import CurvePoint
+from acclimate.results.study import Failure, MethodRow
 from tests.report.full import EVIL, crowded, importance, monitored, parse, texts
 
 
@@ -208,7 +208,7 @@ def test_masked_text_marks_what_is_important(full, full_page):
 
 
 def test_a_study_can_leave_out_its_text(full, monkeypatch):
-    monkeypatch.setattr("acclimate.report.html.FIGURES", ())  # they take seconds
+    monkeypatch.setattr("acclimate.report.page.FIGURES", ())  # they take seconds
     assert masked_examples(replace(full, masked=[])) is None
     assert "Masked text" not in render(replace(full, masked=[]))
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import typer
 
+from acclimate.base.version import docs_page
 from acclimate.cli.main import app
 from acclimate.report import markdown, render
 from acclimate.report.next_steps import next_steps
-from acclimate.results import Failure
+from acclimate.results.study import Failure
 from acclimate.study.changes import change_values
 from acclimate.study.config import StudyConfig
-from acclimate.version import docs_page
 from tests.report.full import with_comparison
 
 FOLDER = Path("runs/a study")
@@ -82,7 +82,7 @@ def test_each_outcome_has_steps(results):
 
 
 def test_the_steps_are_in_the_page_and_in_markdown(results, monkeypatch):
-    monkeypatch.setattr("acclimate.report.html.FIGURES", ())  # they take seconds
+    monkeypatch.setattr("acclimate.report.page.FIGURES", ())  # they take seconds
     command = next_steps(results, FOLDER)[0].commands[0]
     assert f"    {command}\n" in markdown(results, FOLDER)
     assert "What now" in render(results, FOLDER) and f"{results.folder}/models/" in render(results)

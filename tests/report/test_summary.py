@@ -12,10 +12,10 @@ from acclimate.report import markdown, render, summarize
 from acclimate.report.formatting import plain, signed
 from acclimate.report.summary import NO_DIFFERENCE
 from acclimate.report.tables import overview
-from acclimate.results import MethodRow, StudyResults
-from acclimate.rows import NOTHING_LEARNED, ForgettingRow, TaskScores
-from acclimate.sequence_rows import SequenceOrder, SequenceRow, SequenceSpread
-from acclimate.study import compare
+from acclimate.results.scores import NOTHING_LEARNED, ForgettingRow, TaskScores
+from acclimate.results.sequences import SequenceOrder, SequenceRow, SequenceSpread
+from acclimate.results.study import MethodRow, StudyResults
+from acclimate.study.compare import compare
 from tests.report.full import parse, with_comparison
 from tests.study.fakes import World, files, study
 

@@ -15,19 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from acclimate.adaptation_rows import AdaptationRow
+from acclimate.base.errors import UserError
 from acclimate.cards.results import result_sections
-from acclimate.errors import UserError
 from acclimate.evaluation.calibration import BINS
-from acclimate.model_kinds import KINDS, MASKED
+from acclimate.models.kinds import KINDS, MASKED
 from acclimate.report import markdown, render, results_table, summarize, write_tables
 from acclimate.report.formatting import signed
 from acclimate.report.score_figures import forest_plot
 from acclimate.report.tables import overview, searches, tables
 from acclimate.report.text import MAIN_TABLES, _csv, escape_latex
 from acclimate.report.timing import preparation_time
-from acclimate.results import ReportTable, StageName, StudyResults
-from acclimate.rows import VERDICTS, Comparisons, MetricSummary, SearchRow, TrialRow, verdict_word
+from acclimate.results.adaptations import AdaptationRow
+from acclimate.results.scores import VERDICTS, Comparisons, MetricSummary, SearchRow, TrialRow, verdict_word
+from acclimate.results.study import ReportTable, StageName, StudyResults
 from acclimate.study.summary import count_wins
 from tests.report.full import EVIL, parse, texts, titled, with_comparison
 

@@ -23,12 +23,13 @@ from typing import NoReturn
 
 from safetensors.torch import load_file
 
+import acclimate.adaptation
+
 # The children are forked, so they need not repeat these imports.
 import acclimate.report
 import acclimate.study
 import acclimate.tasks
-import acclimate.training
-from acclimate import cli
+from acclimate.cli import main as cli
 
 FORK = multiprocessing.get_context("fork")
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.truncate", "os.chmod")

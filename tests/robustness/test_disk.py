@@ -8,8 +8,8 @@ import os
 import pytest
 from transformers import Trainer
 
-from acclimate.errors import UserError, explain_os_error
-from acclimate.files import (
+from acclimate.base.errors import UserError, explain_os_error
+from acclimate.base.files import (
     atomic_file,
     atomic_folder,
     check_writable,

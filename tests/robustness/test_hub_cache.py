@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from acclimate import cli, merge
-from acclimate.errors import UserError
+from acclimate import merge
+from acclimate.base.errors import UserError
+from acclimate.cli import main as cli
 from acclimate.models.checkpoints import check_folder, model_fingerprint
 from tests.cases import each
 from tests.tiny import TEXTS, save_tiny

@@ -19,10 +19,11 @@ import sys, threading, time
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from acclimate.model_kinds import MASKED
-from acclimate.corpus import Corpus, tokenize
-from acclimate.masking import RandomMasking
-from acclimate.training.batches import Collator, StepDataset
+from acclimate.models.kinds import MASKED
+from acclimate.data.documents import Corpus
+from acclimate.data.tokenizing import tokenize
+from acclimate.parts.masking import RandomMasking
+from acclimate.engine.batches import Collator, StepDataset
 
 path, words, cache = sys.argv[1:]
 peak = 0

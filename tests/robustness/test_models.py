@@ -8,11 +8,12 @@ import shutil
 import pytest
 import transformers
 
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.models import load_language_model
-from acclimate.tasks import Task, finetune
-from acclimate.training import adapt
+from acclimate.adaptation.adapt import adapt
+from acclimate.base.errors import UserError
+from acclimate.data.documents import Corpus
+from acclimate.models.loading import load_language_model
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.kinds.classification.data import Task
 from tests.cases import each
 from tests.tiny import TEXTS, save_tiny, tiny_model, tiny_tokenizer
 

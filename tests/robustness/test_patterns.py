@@ -12,8 +12,8 @@ from typing import Any
 
 import regex
 
-import acclimate.corpus
-import acclimate.masking
+import acclimate.data
+import acclimate.parts.masking
 import acclimate.tasks
 
 SIZE, LIMIT = 2**14, 4 / 64
@@ -51,7 +51,7 @@ WHOLE = {"_BETWEEN", "_WITHIN", "ID_PATTERNS", "OTHER_TAGS"}
 
 def patterns() -> Iterator[tuple[str, Any, str]]:
     """Yield the name, the pattern and the source of its module, of all compiled patterns of modules."""
-    for package in (acclimate.corpus, acclimate.masking, acclimate.tasks):
+    for package in (acclimate.data, acclimate.parts.masking, acclimate.tasks):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(found.name)
             source = inspect.getsource(module)

@@ -15,20 +15,16 @@ import transformers
 from safetensors.torch import load_file
 
 import acclimate
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.models import load_language_model
+from acclimate.adaptation.adapt import adapt
+from acclimate.adaptation.method import Method
+from acclimate.base.errors import UserError
+from acclimate.data.documents import Corpus
+from acclimate.engine.callbacks import find_newest_checkpoint, mark_complete
 from acclimate.models.checkpoints import TRUST, trusts_remote_code
-from acclimate.study import compare
-from acclimate.tasks import Task, finetune
-from acclimate.training import adapt
-from acclimate.training.callbacks import (
-    find_newest_checkpoint,
-    mark_complete,
-)
-from acclimate.training.method import (
-    Method,
-)
+from acclimate.models.loading import load_language_model
+from acclimate.study.compare import compare
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.kinds.classification.data import Task
 from tests.kills import killed
 from tests.study.fakes import World, files, study
 from tests.tiny import TEXTS, save_tiny, tiny_tokenizer

@@ -15,10 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.corpus import Corpus, opening, tokenize, tokenizing
-from acclimate.errors import UserError
-from acclimate.tasks import load_task
-from acclimate.training import adapt
+from acclimate.adaptation.adapt import adapt
+from acclimate.base.errors import UserError
+from acclimate.data import opening, tokenizing
+from acclimate.data.documents import Corpus
+from acclimate.data.tokenizing import tokenize
+from acclimate.tasks.interfaces import load_task
 from tests.cases import each
 from tests.tasks.test_data import TEST, TRAIN, folder, lines
 from tests.tiny import tiny_tokenizer

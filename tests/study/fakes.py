@@ -10,12 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 
 from acclimate.evaluation.calibration import calibration_metrics
-from acclimate.results import ProbeResult
-from acclimate.study import Backend, StudyConfig
+from acclimate.results.study import ProbeResult
+from acclimate.study.backend import Backend
 from acclimate.study.compare import prepare
+from acclimate.study.config import StudyConfig
 from acclimate.study.graph import plan, read_study
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.jobs.base import Job, JobGraph
+from acclimate.study.job import Job, JobGraph
 
 
 class World:

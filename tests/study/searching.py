@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from acclimate.study import Backend
+from acclimate.study.backend import Backend
 from tests.study.fakes import World, study
 
 BEST = 1e-4

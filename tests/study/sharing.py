@@ -8,8 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from acclimate.errors import UserError
-from acclimate.study import compare, executor
+from acclimate.base.errors import UserError
+from acclimate.study import executor
+from acclimate.study.compare import compare
 from tests.study.fakes import World, study
 
 FORK = multiprocessing.get_context("fork")

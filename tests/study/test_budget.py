@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from acclimate.errors import UserError
-from acclimate.study import StudyConfig
+from acclimate.base.errors import UserError
 from acclimate.study.budget import RESERVE, fit_budget
+from acclimate.study.config import StudyConfig
 from acclimate.study.executor import JobStore
 from acclimate.study.forecast import forecast
 from tests.cases import each

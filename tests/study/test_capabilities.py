@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.evaluation.benchmarks import ItemValues
-from acclimate.evaluation.statistics import paired_difference
+from acclimate.evaluation.significance import paired_difference
 from acclimate.report import markdown, render
 from acclimate.report.capabilities import capability_tables
-from acclimate.results import StudyResults
-from acclimate.study import StudyConfig, compare
+from acclimate.results.study import StudyResults
+from acclimate.study.compare import compare
+from acclimate.study.config import StudyConfig
 from tests.cases import each
 from tests.study.fakes import World, graph_of, of_kind, study
 from tests.tiny import decoder_tokenizer, tiny_model

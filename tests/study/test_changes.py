@@ -9,9 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError
-from acclimate.study import StudyConfig, compare
+from acclimate.base.errors import UserError
 from acclimate.study.changes import change_values, keep_only, load_study
+from acclimate.study.compare import compare
+from acclimate.study.config import StudyConfig
 from tests.cases import each
 from tests.study.fakes import World, study
 from tests.test_cli import call

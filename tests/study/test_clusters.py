@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from acclimate.errors import Stopped, UserError, check_stop, stop_on_signals
-from acclimate.study import compare, executor
+from acclimate.base.errors import Stopped, UserError, check_stop, stop_on_signals
+from acclimate.study import executor
 from acclimate.study.clusters import ClusterTask, RayLauncher, SlurmLauncher, launchers
-from acclimate.study.compare import compute_jobs
+from acclimate.study.compare import compare, compute_jobs
 from acclimate.study.executor import JobStore
 from tests.cases import each
 from tests.study.fakes import World, study

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from acclimate.errors import UserError
-from acclimate.study import StudyConfig, compare
+from acclimate.base.errors import UserError
+from acclimate.study.compare import compare
+from acclimate.study.config import StudyConfig
 from tests.cases import each
 from tests.study.fakes import World, study
 

@@ -11,13 +11,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError
-from acclimate.options.numbers import MAX_SEED
-from acclimate.study import StudyConfig, TaskSpec
-from acclimate.study.config import section_types
+from acclimate.base.bounds import MAX_SEED
+from acclimate.base.errors import UserError
+from acclimate.study.config import StudyConfig, section_types
 from acclimate.study.graph import plan
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.method_inputs import read_method, read_methods
+from acclimate.study.settings import TaskSpec
 from acclimate.study.summary import _limit_notes
 from tests.cases import each
 from tests.study.fakes import files, of_kind, study

@@ -7,8 +7,8 @@ import json
 import pytest
 from scipy import stats
 
-from acclimate.adaptation_rows import CURVE_POINTS, read_curves
-from acclimate.study import compare
+from acclimate.results.adaptations import CURVE_POINTS, read_curves
+from acclimate.study.compare import compare
 from tests.study.fakes import World, study
 
 

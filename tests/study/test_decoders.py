@@ -8,8 +8,9 @@ import json
 import pytest
 import transformers
 
-from acclimate.evaluation import instructions, language_model_loss
-from acclimate.study import compare
+from acclimate.evaluation import instructions
+from acclimate.evaluation.lm_loss import language_model_loss
+from acclimate.study.compare import compare
 from tests.tiny import TEXTS, decoder_tokenizer, tiny_model
 
 

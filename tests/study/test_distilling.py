@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from acclimate.errors import UserError
-from acclimate.study import StudyConfig, compare
+from acclimate.base.errors import UserError
+from acclimate.study.compare import compare
+from acclimate.study.config import StudyConfig
 from acclimate.study.graph import Shard
 from tests.cases import each
 from tests.study.fakes import files, graph_of, of_kind, study, write_classifier

@@ -8,14 +8,12 @@ import sys
 import pytest
 import yaml
 
-from acclimate.errors import UserError
-from acclimate.options import build
-from acclimate.options.studies import (
-    InitOptions,
-)
-from acclimate.results import StudyResults
-from acclimate.study import StudyConfig
+from acclimate.base.errors import UserError
+from acclimate.base.options import build
+from acclimate.results.study import StudyResults
+from acclimate.study.config import StudyConfig
 from acclimate.study.draft import draft_study, init
+from acclimate.study.options import InitOptions
 from tests.cases import each
 from tests.study.fakes import World, files
 from tests.test_cli import call

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from acclimate.errors import UserError
-from acclimate.study import StudyConfig, compare
+from acclimate.base.errors import UserError
 from acclimate.study.budget import TIMED, TYPICAL
+from acclimate.study.compare import compare
+from acclimate.study.config import StudyConfig
 from acclimate.study.executor import JobStore
 from acclimate.study.forecast import forecast
 from tests.cases import each

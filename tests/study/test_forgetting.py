@@ -7,13 +7,12 @@ import shutil
 
 import pytest
 
-from acclimate.errors import UserError
+from acclimate.adaptation.method import cache_folder
+from acclimate.base.errors import UserError
 from acclimate.report import markdown, render, summarize
-from acclimate.study import StudyConfig, compare
-from acclimate.study.jobs.base import FORGETTING
-from acclimate.training.method import (
-    cache_folder,
-)
+from acclimate.study.compare import compare
+from acclimate.study.config import StudyConfig
+from acclimate.study.job import FORGETTING
 from tests.study.fakes import World, graph_of, of_kind, study, write_task
 
 pytestmark = pytest.mark.usefixtures("no_report")

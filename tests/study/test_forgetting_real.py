@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from acclimate.study import compare
+from acclimate.study.compare import compare
 from tests.tiny import WORDS, save_tiny
 
 pytestmark = pytest.mark.usefixtures("no_report")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.report.capabilities import biased_searches, head_to_head
-from acclimate.rows import Comparison
-from acclimate.study import compare
+from acclimate.results.scores import Comparison
+from acclimate.study.compare import compare
 from acclimate.study.head_to_head import count_head_to_head
 from tests.cases import each
 from tests.study.fakes import World, graph_of, study, write_task

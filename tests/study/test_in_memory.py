@@ -9,10 +9,10 @@ import pandas
 import pytest
 import yaml
 
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.study import compare
-from acclimate.tasks import load_task
+from acclimate.base.errors import UserError
+from acclimate.data.documents import Corpus
+from acclimate.study.compare import compare
+from acclimate.tasks.interfaces import load_task
 from tests.cases import each
 from tests.study.fakes import World, files
 

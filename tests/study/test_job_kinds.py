@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from acclimate.errors import UserError
-from acclimate.records import Record
+from acclimate.base.errors import UserError
+from acclimate.base.records import Record
 from acclimate.report import markdown, render
-from acclimate.results import ReportTable, StudyResults
-from acclimate.study import StudyConfig, compare
-from acclimate.study.config import JOB_KINDS
+from acclimate.results.study import ReportTable, StudyResults
+from acclimate.study.compare import compare
+from acclimate.study.config import JOB_KINDS, StudyConfig
 from acclimate.study.forecast import forecast
-from acclimate.study.jobs.base import Job, Model, register
+from acclimate.study.job import Job, Model, register
 from acclimate.study.sections import SectionEntry
 from tests.study.fakes import World, graph_of, of_kind, study
 from tests.tiny import save_tiny

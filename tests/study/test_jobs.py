@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from acclimate.corpus.documents import subsample_documents
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
+from acclimate.base.records import Record, fingerprint, texts_fingerprint
+from acclimate.data.documents import subsample_documents
 from acclimate.models.checkpoints import model_fingerprint
-from acclimate.records import Record, fingerprint, texts_fingerprint
 from acclimate.study.executor import JobStore
-from acclimate.study.jobs.base import Job, Place
+from acclimate.study.job import Job, Place
 from tests.cases import each
 from tests.study.fakes import graph_of, of_kind, read, study, write_task
 

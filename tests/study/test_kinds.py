@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.evaluation.scoring import SingleLabel, make_scoring
-from acclimate.study import compare
+from acclimate.study.compare import compare
 from tests.study.fakes import World, study
 
 

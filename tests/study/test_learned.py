@@ -7,10 +7,10 @@ import pytest
 
 from acclimate.report.next_steps import next_steps
 from acclimate.report.summary import summarize
-from acclimate.results import ProbeResult, ProbeScore, StudyResults
-from acclimate.rows import NOT_LEARNED, NOTHING_LEARNED
-from acclimate.study import compare
+from acclimate.results.scores import NOT_LEARNED, NOTHING_LEARNED
+from acclimate.results.study import ProbeResult, ProbeScore, StudyResults
 from acclimate.study.changes import change_values
+from acclimate.study.compare import compare
 from tests.study.fakes import World, graph_of, of_kind, study
 
 pytestmark = pytest.mark.usefixtures("no_report")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from acclimate.errors import UserError
-from acclimate.study import StudyConfig
+from acclimate.base.errors import UserError
+from acclimate.study.config import StudyConfig
 from tests.cases import each
 from tests.study.fakes import graph_of, of_kind, study
 

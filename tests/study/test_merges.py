@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from acclimate.errors import UserError
-from acclimate.study import StudyConfig, compare
+from acclimate.base.errors import UserError
+from acclimate.study.compare import compare
+from acclimate.study.config import StudyConfig
 from tests.cases import each
 from tests.study.fakes import World, graph_of, study
 from tests.tiny import TEXTS, save_tiny

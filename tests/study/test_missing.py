@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from acclimate.corpus import Corpus
-from acclimate.errors import Problems, UserError, UserErrors
-from acclimate.study import StudyConfig
+from acclimate.base.errors import Problems, UserError, UserErrors
+from acclimate.data.documents import Corpus
+from acclimate.study.config import StudyConfig
 from tests.study.fakes import graph_of, study
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
-from acclimate.rows import NOT_LEARNED, VERDICTS, WITHHELD
-from acclimate.study import compare
+from acclimate.results.scores import NOT_LEARNED, VERDICTS, WITHHELD
+from acclimate.study.compare import compare
 from tests.cases import each
 from tests.study.fakes import World, study
 

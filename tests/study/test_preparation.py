@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from acclimate.study import compare
+from acclimate.study.compare import compare
 from acclimate.study.executor import JobStore
 from tests.study.test_real import folder, write_study  # noqa: F401
 from tests.tiny import save_tiny

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from acclimate.base.errors import UserError
 from acclimate.cards.results import result_sections
-from acclimate.errors import UserError
-from acclimate.model_kinds import MASKED
-from acclimate.results import ProbeResult, ProbeScore, StudyResults
-from acclimate.study import Backend, compare
+from acclimate.models.kinds import MASKED
+from acclimate.results.study import ProbeResult, ProbeScore, StudyResults
+from acclimate.study.backend import Backend
+from acclimate.study.compare import compare
 from acclimate.study.config import StudyConfig
 from tests.study.fakes import World, graph_of, of_kind, study, write_task
 from tests.tiny import save_tiny

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from acclimate.errors import UserError
-from acclimate.study import compare
+from acclimate.base.errors import UserError
+from acclimate.study.compare import compare
 from tests.cases import each
 from tests.study.fakes import World, graph_of, of_kind, study, write_task
 from tests.tiny import decoder_tokenizer, tiny_model

@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from acclimate.errors import UserError
-from acclimate.rows import NOT_LEARNED, WITHHELD
-from acclimate.study import StudyConfig, compare
+from acclimate.base.errors import UserError
+from acclimate.results.scores import NOT_LEARNED, WITHHELD
 from acclimate.study.backend import Backend
+from acclimate.study.compare import compare
+from acclimate.study.config import StudyConfig
 from acclimate.study.graph import plan, read_study
 from tests.tasks.qa.toy import squad
 from tests.tiny import TEXTS, save_tiny

@@ -8,8 +8,8 @@ import random
 import pytest
 import transformers
 
-from acclimate.errors import UserError
-from acclimate.study import compare
+from acclimate.base.errors import UserError
+from acclimate.study.compare import compare
 from tests.cases import each
 from tests.tiny import WORDS, save_tiny, tiny_tokenizer
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from acclimate.errors import UserError
-from acclimate.study import StudyConfig
+from acclimate.base.errors import UserError
 from acclimate.study.compare import prepare
+from acclimate.study.config import StudyConfig
 from acclimate.study.graph import plan, read_study
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.summary import replay_notes

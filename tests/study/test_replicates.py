@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.evaluation.scoring import SingleLabel
-from acclimate.rows import NOT_LEARNED, WITHHELD, Comparison, ScoreRow
-from acclimate.study.jobs.base import HEAD, Job, JobResult, Place
+from acclimate.results.scores import NOT_LEARNED, WITHHELD, Comparison, ScoreRow
+from acclimate.study.job import HEAD, Job, JobResult, Place
 from acclimate.study.jobs.finetune import average_over_tasks, mean_ranks
 from acclimate.study.summary import (
     TaskResult,

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.evaluation.review import RankedItems, measure_review
-from acclimate.study import compare
+from acclimate.study.compare import compare
 from tests.cases import each
 from tests.study.fakes import World, graph_of, of_kind, study
 

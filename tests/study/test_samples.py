@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from acclimate.rows import NOT_LEARNED, WITHHELD, ScoreRow
-from acclimate.study import compare
+from acclimate.results.scores import NOT_LEARNED, WITHHELD, ScoreRow
+from acclimate.study.compare import compare
+from acclimate.study.job import JobResult, Place
 from acclimate.study.jobs.adapt import masked_samples, read_importance
-from acclimate.study.jobs.base import JobResult, Place
 from acclimate.study.summary import count_wins
 from tests.cases import each
 from tests.report.full import importance

@@ -7,9 +7,10 @@ import json
 
 import pytest
 
-from acclimate.errors import UserError
-from acclimate.rows import SearchRow
-from acclimate.study import StudyConfig, compare
+from acclimate.base.errors import UserError
+from acclimate.results.scores import SearchRow
+from acclimate.study.compare import compare
+from acclimate.study.config import StudyConfig
 from acclimate.study.graph import Choice, plan
 from acclimate.study.search import TrialScore, choose, search_stages
 from acclimate.study.sections import combinations

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from acclimate.errors import UserError
-from acclimate.study import compare
+from acclimate.base.errors import UserError
+from acclimate.study.compare import compare
 from tests.study.fakes import read, write_classifier
 from tests.study.searching import BEST, Trials, searching
 from tests.study.test_real import folder as real_folder  # noqa: F401

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from acclimate import compare
-from acclimate.corpus.pool import count_words
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
+from acclimate.data.pool import count_words
 from acclimate.study.config import StudyConfig
 from tests.cases import each
 from tests.study.fakes import World, files, graph_of, of_kind, read, study

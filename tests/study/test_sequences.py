@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acclimate.errors import UserError
-from acclimate.options import build
-from acclimate.options.sequence import SequenceOptions
-from acclimate.study import StudyConfig, compare
-from acclimate.study.run_sequence import read_orders, sequence
-from acclimate.study.sequences import domain_orders, similar_order
-from acclimate.training.carried import Carried
+from acclimate.adaptation.carried import Carried
+from acclimate.base.errors import UserError
+from acclimate.base.options import build
+from acclimate.labs.sequence.options import SequenceOptions
+from acclimate.labs.sequence.planned import domain_orders, similar_order
+from acclimate.labs.sequence.run import read_orders, sequence
+from acclimate.study.compare import compare
+from acclimate.study.config import StudyConfig
 from tests.cases import each
 from tests.study.fakes import World, files, graph_of, of_kind, read, study
 from tests.test_cli import call

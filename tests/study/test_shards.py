@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import cli
-from acclimate.errors import UserError
-from acclimate.locks import Claim
-from acclimate.results import JobCounts, StudyResults
-from acclimate.study import compare, executor
+from acclimate.base.errors import UserError
+from acclimate.base.locks import Claim
+from acclimate.cli import main as cli
+from acclimate.results.study import JobCounts, StudyResults
+from acclimate.study import executor
+from acclimate.study.compare import compare
 from acclimate.study.executor import JobStore
 from acclimate.study.graph import Shard, with_needs
-from acclimate.study.jobs.base import Job, JobGraph, Place
+from acclimate.study.job import Job, JobGraph, Place
 from tests.cases import each
 from tests.study.fakes import World, graph_of, of_kind, study
 from tests.study.sharing import Process

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.report import markdown
-from acclimate.study import compare
+from acclimate.study.compare import compare
 from acclimate.study.graph import plan
 from tests.cases import each
 from tests.study.fakes import World, graph_of, of_kind, read, study, write_task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from acclimate.report.tables import tables
-from acclimate.study import compare
+from acclimate.study.compare import compare
 from tests.study.fakes import World, distilling, study, write_classifier
 
 TITLE = "Time per score"

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.models.batching import SHARING_VARIABLE, machine_memory
-from acclimate.study import compare, executor, workers
+from acclimate.study import executor, workers
+from acclimate.study.compare import compare
 from acclimate.study.executor import JobStore
 from acclimate.study.workers import LocalLauncher, Pool
 from tests.cases import each
@@ -283,7 +284,7 @@ def test_options_that_do_not_fit_together(machine, folder, tmp_path, options, sa
 
 
 def test_visible_gpus_are_those_of_this_process(monkeypatch):
-    monkeypatch.setattr("acclimate.device.default_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr("acclimate.base.device.default_device", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert workers.visible_gpus() == ["0", "1", "2"]
@@ -293,8 +294,8 @@ def test_visible_gpus_are_those_of_this_process(monkeypatch):
 
 def test_the_work_of_each_worker_is_shown(machine, folder, tmp_path):
     """On a terminal the bar is above a table of the workers."""
-    from acclimate.locks import Owner
-    from acclimate.progress import Progress
+    from acclimate.base.locks import Owner
+    from acclimate.base.progress import Progress
 
     job = of_kind(graph_of(study(folder)), "adapt")[0]
     launcher = LocalLauncher.of(tmp_path / "workers", 2, None)

@@ -18,12 +18,12 @@ from transformers import (
     TrainingArguments,
 )
 
-from acclimate.corpus.tokenizing import read_as_text
-from acclimate.errors import UserError
-from acclimate.tasks import Task, finetune
-from acclimate.tasks.classification.classifier import load_classifier
-from acclimate.tasks.classification.data import Example
-from acclimate.tasks.kinds import EvaluationResult
+from acclimate.base.errors import UserError
+from acclimate.data.tokenizing import read_as_text
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.interfaces import EvaluationResult
+from acclimate.tasks.kinds.classification.classifier import load_classifier
+from acclimate.tasks.kinds.classification.data import Example, Task
 from tests.cases import each
 from tests.tiny import ENCODERS, SPECIAL, save_tiny, tiny_model, tiny_tokenizer
 
@@ -203,7 +203,7 @@ def test_the_best_epoch_on_dev_is_kept(tiny_bert, tmp_path, monkeypatch):
             return EvaluationResult({"accuracy": next(scores)}, [], [], [])
         return EvaluationResult({"accuracy": 0.0}, [0], [1], [[0.2, 0.8]])
 
-    monkeypatch.setattr("acclimate.tasks.classification.classifier.ClassificationLearner.measure", measured)
+    monkeypatch.setattr("acclimate.tasks.kinds.classification.classifier.ClassificationLearner.measure", measured)
     options = {"select": "dev", "metric": "accuracy", "epochs": 3, "learning_rate": 1e-2}
     result = finetune(tiny_bert, task, out=tmp_path / "out", **options, **QUICK)
     assert result.epoch == 2

@@ -17,12 +17,12 @@ import transformers
 from safetensors.torch import load_file
 from transformers.trainer_callback import CallbackHandler
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
+from acclimate.engine import callbacks
 from acclimate.evaluation.scoring import find_scoring, make_scoring
-from acclimate.tasks import finetune, load_task
-from acclimate.tasks.kinds import EVALUATION_SPLITS, TASK_KINDS, find_task_kind, item_texts, task_text
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.interfaces import EVALUATION_SPLITS, TASK_KINDS, find_task_kind, item_texts, load_task, task_text
 from acclimate.tasks.splits import limit_splits
-from acclimate.training import callbacks
 from tests.tiny import save_tiny
 
 FILLER = "the a of and to in is was it for on with".split()

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from acclimate.errors import UserError
-from acclimate.tasks import Task, finetune
-from acclimate.tasks.classification.contrastive import draw_pairs
+from acclimate.base.errors import UserError
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.kinds.classification.contrastive import draw_pairs
+from acclimate.tasks.kinds.classification.data import Task
 from tests.cases import each
 from tests.tiny import WORDS
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError
-from acclimate.tasks import Example, Task, load_task
+from acclimate.base.errors import UserError
+from acclimate.tasks.interfaces import load_task
+from acclimate.tasks.kinds.classification.data import Example, Task
 from tests.cases import each
 
 TRAIN = [{"text": "good food", "label": "pos"}, {"text": "rude waiter", "label": "neg"}]

@@ -6,8 +6,8 @@ import pytest
 import torch
 import transformers
 
-from acclimate.tasks.classification.classifier import load_classifier
-from acclimate.tasks.classification.data import Example
+from acclimate.tasks.kinds.classification.classifier import load_classifier
+from acclimate.tasks.kinds.classification.data import Example
 from tests.cases import each
 from tests.tiny import TEXTS, save_tiny
 

@@ -10,10 +10,12 @@ import torch
 from typer.testing import CliRunner
 
 import acclimate
+from acclimate.base.errors import UserError
 from acclimate.cli.main import app
-from acclimate.errors import UserError
-from acclimate.tasks import finetune, generate_queries, load_task
-from acclimate.tasks.retrieval.model import _scaled_cosine
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.interfaces import load_task
+from acclimate.tasks.kinds.retrieval.generation import generate_queries
+from acclimate.tasks.kinds.retrieval.model import _scaled_cosine
 from tests.cases import each
 from tests.tiny import WORDS
 

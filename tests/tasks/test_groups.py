@@ -14,16 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError, warn_once
+from acclimate.base.errors import UserError, warn_once
 from acclimate.evaluation.scoring import make_scoring
-from acclimate.inspect.leakage import inspect_leakage
-from acclimate.tasks import Task, load_task, repartition
-from acclimate.tasks.classification.data import Example
+from acclimate.labs.inspection.leakage import inspect_leakage
 from acclimate.tasks.drawing import link_rows
 from acclimate.tasks.groups import describe_groups, group_text, number_known_groups
-from acclimate.tasks.kinds import TASK_KINDS, find_task_kind
-from acclimate.tasks.qa import QATask
-from acclimate.tasks.splits import cut_dev, limit_splits, replace_test_with_dev
+from acclimate.tasks.interfaces import TASK_KINDS, find_task_kind, load_task
+from acclimate.tasks.kinds.classification.data import Example, Task
+from acclimate.tasks.kinds.qa.data import QATask
+from acclimate.tasks.splits import cut_dev, limit_splits, repartition, replace_test_with_dev
 from tests.cases import each
 from tests.tasks.test_contract import SAMPLES
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.evaluation.scoring import find_scoring
-from acclimate.tasks import Task, finetune, load_task
-from acclimate.tasks.classification import Classification
-from acclimate.tasks.kinds import TASK_KINDS, find_task_kind, item_texts, task_text
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.interfaces import TASK_KINDS, find_task_kind, item_texts, load_task, task_text
+from acclimate.tasks.kinds.classification.classifier import Classification
+from acclimate.tasks.kinds.classification.data import Task
 
 
 class ShoutedTask(Task):

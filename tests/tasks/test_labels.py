@@ -18,9 +18,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.tasks import Task, load_task
+from acclimate.base.errors import UserError
+from acclimate.data.documents import Corpus
+from acclimate.tasks.interfaces import load_task
+from acclimate.tasks.kinds.classification.data import Task
 from tests.cases import each
 
 FORMATS = ("csv", "tsv", "jsonl", "json", "parquet", "arrow")

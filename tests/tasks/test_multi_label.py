@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.evaluation.scoring import MultiLabel
-from acclimate.tasks import Task, finetune, load_task, repartition
-from acclimate.tasks.classification.classifier import load_classifier
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.interfaces import load_task
+from acclimate.tasks.kinds.classification.classifier import load_classifier
+from acclimate.tasks.kinds.classification.data import Task
+from acclimate.tasks.splits import repartition
 from tests.cases import each
 
 FILLER = ["the", "a", "of", "and", "to", "in", "is", "was", "it", "for", "on", "with"]

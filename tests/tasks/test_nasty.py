@@ -10,10 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError
-from acclimate.options import FinetuneOptions
-from acclimate.tasks import load_task
-from acclimate.tasks.kinds import EVALUATION_SPLITS, find_task_kind, item_texts, resolve_options, task_text
+from acclimate.base.errors import UserError
+from acclimate.tasks.interfaces import (
+    EVALUATION_SPLITS,
+    find_task_kind,
+    item_texts,
+    load_task,
+    resolve_options,
+    task_text,
+)
+from acclimate.tasks.options import FinetuneOptions
 from tests.tasks.test_contract import SAMPLES, splits_of
 from tests.tiny import save_tiny
 

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate import finetune
-from acclimate.errors import UserError
-from acclimate.options import FinetuneOptions, build, recipe
-from acclimate.options.numbers import MAX_SEED
-from acclimate.tasks.kinds import load_task, resolve_options
+from acclimate.base.bounds import MAX_SEED
+from acclimate.base.errors import UserError
+from acclimate.base.options import build
+from acclimate.tasks import recipe
+from acclimate.tasks.interfaces import load_task, resolve_options
+from acclimate.tasks.options import FinetuneOptions
 from tests.test_cli import call
 from tests.tiny import save_tiny
 

@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from typer.testing import CliRunner
 
+from acclimate.adaptation.adapt import adapt
+from acclimate.base.errors import UserError
 from acclimate.cli.main import app
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.study import compare
-from acclimate.tasks import Task, finetune, load_task
-from acclimate.tasks.kinds import find_task_kind, item_texts, task_text
-from acclimate.tasks.regression import RegressionTask, read_number
+from acclimate.data.documents import Corpus
+from acclimate.study.compare import compare
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.interfaces import find_task_kind, item_texts, load_task, task_text
+from acclimate.tasks.kinds.classification.data import Task
+from acclimate.tasks.kinds.regression import RegressionTask, read_number
 from acclimate.tasks.splits import limit_splits
-from acclimate.training import adapt
 from tests.cases import each
 from tests.tiny import save_tiny
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError
-from acclimate.study import StudyConfig
-from acclimate.tasks import Task, load_task, repartition
+from acclimate.base.errors import UserError
+from acclimate.study.config import StudyConfig
+from acclimate.tasks.interfaces import load_task
+from acclimate.tasks.kinds.classification.data import Task
+from acclimate.tasks.splits import repartition
 from tests.cases import each
 from tests.study.fakes import files, graph_of, study
 from tests.test_cli import call

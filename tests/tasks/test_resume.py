@@ -8,11 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from acclimate.tasks import distill, finetune
-from acclimate.training import callbacks, trainer
-from acclimate.training.callbacks import (
-    find_newest_checkpoint,
-)
+from acclimate.engine import callbacks, trainer
+from acclimate.engine.callbacks import find_newest_checkpoint
+from acclimate.tasks.distillation.distill import distill
+from acclimate.tasks.finetune import finetune
 from tests.kills import counted, killed
 from tests.tasks.test_classification import keyword_task
 from tests.tiny import save_tiny

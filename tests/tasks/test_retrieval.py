@@ -18,17 +18,17 @@ from sklearn.metrics import ndcg_score
 from transformers import AutoModel, AutoTokenizer
 from typer.testing import CliRunner
 
+from acclimate.base.errors import UserError
+from acclimate.base.files import read_json
 from acclimate.cli.main import app
-from acclimate.errors import UserError
 from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, ranking_scores, retrieval_metrics
-from acclimate.files import read_json
-from acclimate.merging import merge
-from acclimate.study import compare
-from acclimate.tasks import finetune, load_task
-from acclimate.tasks.kinds import ResolvedOptions, find_task_kind, item_texts, task_text
-from acclimate.tasks.retrieval import RetrievalTask
-from acclimate.tasks.retrieval.encoder import load_bi_encoder
-from acclimate.tasks.retrieval.model import mine_negatives
+from acclimate.merging.merge import merge
+from acclimate.study.compare import compare
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.interfaces import ResolvedOptions, find_task_kind, item_texts, load_task, task_text
+from acclimate.tasks.kinds.retrieval.data import RetrievalTask
+from acclimate.tasks.kinds.retrieval.encoder import load_bi_encoder
+from acclimate.tasks.kinds.retrieval.model import mine_negatives
 from acclimate.tasks.splits import limit_splits
 from tests.cases import each
 from tests.tiny import WORDS, save_tiny

@@ -16,18 +16,18 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from acclimate.corpus import Corpus, tokenize
-from acclimate.corpus.tokenizing import encode, read_as_text
-from acclimate.errors import UserError
-from acclimate.evaluation import language_model_loss
-from acclimate.evaluation.lm_loss import _choose_masked_positions
-from acclimate.models import load_language_model, save_model
-from acclimate.tasks import Task, finetune
-from acclimate.tasks.classification.classifier import load_classifier
-from acclimate.tasks.classification.data import Example
-from acclimate.tasks.qa.data import Answer, Question
-from acclimate.tasks.qa.model import load_qa_model
-from acclimate.tasks.qa.windows import WindowConfig
+from acclimate.base.errors import UserError
+from acclimate.data.documents import Corpus
+from acclimate.data.tokenizing import encode, read_as_text, tokenize
+from acclimate.evaluation.lm_loss import _choose_masked_positions, language_model_loss
+from acclimate.models.loading import load_language_model
+from acclimate.models.saving import save_model
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.kinds.classification.classifier import load_classifier
+from acclimate.tasks.kinds.classification.data import Example, Task
+from acclimate.tasks.kinds.qa.data import Answer, Question
+from acclimate.tasks.kinds.qa.model import load_qa_model
+from acclimate.tasks.kinds.qa.windows import WindowConfig
 from tests.cases import each
 from tests.tiny import ENCODERS, SPECIAL, VOCABULARY, tiny_model, tiny_tokenizer
 

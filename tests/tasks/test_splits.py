@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError
-from acclimate.tasks import Task, load_task
-from acclimate.tasks.classification.data import Example
-from acclimate.tasks.qa import QATask
+from acclimate.base.errors import UserError
+from acclimate.tasks.interfaces import load_task
+from acclimate.tasks.kinds.classification.data import Example, Task
+from acclimate.tasks.kinds.qa.data import QATask
 from acclimate.tasks.splits import cut_dev, limit_splits, replace_test_with_dev
 
 

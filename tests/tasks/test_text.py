@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from acclimate.tasks import Task
-from acclimate.tasks.kinds import task_text
+from acclimate.tasks.interfaces import task_text
+from acclimate.tasks.kinds.classification.data import Task
 
 
 def test_train_texts_and_pairs_are_distinct_and_in_order():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from acclimate.tasks import Task
-from acclimate.tasks.classification.classifier import load_classifier
-from acclimate.tasks.kinds import ResolvedOptions
+from acclimate.tasks.interfaces import ResolvedOptions
+from acclimate.tasks.kinds.classification.classifier import load_classifier
+from acclimate.tasks.kinds.classification.data import Task
 from acclimate.tasks.trainer import train
 from tests.cases import each
 from tests.tiny import TEXTS, save_tiny

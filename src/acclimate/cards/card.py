@@ -8,9 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from acclimate.files import read_json, read_json_object, write_text
-from acclimate.model_kinds import KINDS, find_kind
-from acclimate.version import __version__
+from acclimate.base.files import read_json, read_json_object, write_text
+from acclimate.base.version import __version__
+from acclimate.models.kinds import KINDS, find_kind
 
 CARD_FILE = "README.md"
 USAGE = "## How to use it"

@@ -11,9 +11,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from acclimate.base.errors import UserError, first_line
+from acclimate.base.files import MANIFEST_FILE, RECORD_FILE, recorded_files, write_text
 from acclimate.cards.card import CARD_FILE, USAGE, read_metadata
-from acclimate.errors import UserError, first_line
-from acclimate.files import MANIFEST_FILE, RECORD_FILE, recorded_files, write_text
 
 log = logging.getLogger(__name__)
 

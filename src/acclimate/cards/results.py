@@ -6,11 +6,10 @@ import re
 from typing import Any
 
 from acclimate.cards.card import escape_markdown, markdown_table
-from acclimate.corpus.documents import count_units
+from acclimate.data.documents import count_units
 from acclimate.evaluation.scoring import find_scoring
-from acclimate.model_kinds import ModelKind
-from acclimate.results import StudyResults
-from acclimate.rows import (
+from acclimate.models.kinds import ModelKind
+from acclimate.results.scores import (
     NOT_LEARNED,
     NOTHING_LEARNED,
     Comparison,
@@ -22,6 +21,7 @@ from acclimate.rows import (
     TaskScores,
     verdict_word,
 )
+from acclimate.results.study import StudyResults
 
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "positive_micro_f1": "f1", "document_f1": "f1", "em": "exact_match"}
 """Hub names of metrics, where they differ from the names in this package."""

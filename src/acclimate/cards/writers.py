@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from acclimate.adaptation_rows import AdaptationRow
+from acclimate.base.errors import UserError
+from acclimate.base.files import MANIFEST_FILE, read_json, read_json_object
 from acclimate.cards.card import (
     Card,
     adapter_section,
@@ -22,17 +23,15 @@ from acclimate.cards.card import (
     similarity_section,
 )
 from acclimate.cards.results import HUB_METRICS, eval_results, result_sections
-from acclimate.corpus import Corpus
-from acclimate.corpus.documents import count_units
-from acclimate.corpus.operations import find_accounts
-from acclimate.corpus.token_dataset import RowAccount
-from acclimate.errors import UserError
+from acclimate.data.documents import Corpus, count_units
+from acclimate.data.operations import find_accounts
+from acclimate.data.token_dataset import RowAccount
 from acclimate.evaluation.scoring import find_scoring, make_scoring
-from acclimate.evaluation.statistics import bootstrap_intervals
-from acclimate.files import MANIFEST_FILE, read_json, read_json_object
-from acclimate.model_kinds import ModelKind, kind_of_checkpoint
-from acclimate.results import StudyResults
-from acclimate.rows import ForgettingRow, LossRow, TaskScores
+from acclimate.evaluation.significance import bootstrap_intervals
+from acclimate.models.kinds import ModelKind, kind_of_checkpoint
+from acclimate.results.adaptations import AdaptationRow
+from acclimate.results.scores import ForgettingRow, LossRow, TaskScores
+from acclimate.results.study import StudyResults
 
 TRAINING_KEYS = (
     "seed batch_size max_length learning_rate warmup weight_decay max_gradient_norm precision layout".split()
@@ -226,7 +225,7 @@ def summarize_sources(contents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what a manifest keeps of the sources of a text: no names of files, which can be private.
 
     Args:
-        contents: See :meth:`acclimate.corpus.Corpus.contents`.
+        contents: See :meth:`acclimate.data.Corpus.contents`.
 
     Returns:
         The number of ``files``, their ``bytes`` in total or None if unknown, and the names of ``datasets`` of the Hub.

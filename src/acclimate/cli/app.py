@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from acclimate.base.errors import UserError, environment_integer
+from acclimate.base.options import defaults
+from acclimate.base.terminal import SafeConsole, echo
+from acclimate.base.version import __version__
 from acclimate.cli.commands import PAGES, Commands, make_epilog
-from acclimate.errors import UserError, environment_integer
-from acclimate.options import defaults
-from acclimate.options.reading import LabelOptions
-from acclimate.terminal import SafeConsole, echo
-from acclimate.version import __version__
+from acclimate.data.reading import LabelOptions
 
 app = typer.Typer(
     cls=Commands,
@@ -112,7 +112,7 @@ def describe_text(flag: str, sources: Any, placeholder: str = "TEXT", *, column:
         placeholder: The word for text that has no name.
         column: The column of sources that name none, for commands without ``--text-column``.
     """
-    from acclimate.corpus.sources import name_column
+    from acclimate.data.sources import name_column
 
     given = [sources] if isinstance(sources, str | os.PathLike) else list(sources or ())
     named = [str(source) for source in given if isinstance(source, str | os.PathLike)]

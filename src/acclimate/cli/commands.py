@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 
 JOURNEY = {
     "Find out": ("demo", "advise", "plan", "auto", "compare", "init"),

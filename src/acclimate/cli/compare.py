@@ -7,19 +7,14 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any
 
+from acclimate.base.bounds import Duration
+from acclimate.base.errors import UserError
+from acclimate.base.options import DATA, OUTPUT, TRAINING, Option, options, values
+from acclimate.base.terminal import SafeConsole, echo
 from acclimate.cli.app import app, describe_plugins, print_next
 from acclimate.cli.options import command
-from acclimate.errors import UserError
-from acclimate.options import Option, options, values
-from acclimate.options.declaration import DATA, OUTPUT, TRAINING
-from acclimate.options.numbers import Duration
-from acclimate.options.reading import LabelOptions
-from acclimate.options.studies import (
-    CompareOptions,
-    InitOptions,
-    StudyOptions,
-)
-from acclimate.terminal import SafeConsole, echo
+from acclimate.data.reading import LabelOptions
+from acclimate.study.options import CompareOptions, InitOptions, StudyOptions
 
 
 @options
@@ -60,7 +55,7 @@ def compare(options: CompareCommand) -> None:
     Run it again to resume after an interruption. Several processes, also on several machines, may share --out: no job
     runs twice. Without a study file, the one that was used is written to --out.
     """
-    from acclimate.study import compare as run
+    from acclimate.study.compare import compare as run
     from acclimate.study.draft import removed_if_nothing_ran
 
     if options.dry_run and (options.shard or options.report_only):

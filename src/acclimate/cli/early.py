@@ -11,15 +11,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from acclimate.errors import Problems, unknown_name_error
-from acclimate.files import check_output_name, existing_folder
-from acclimate.options.declaration import MODEL, OptionField, defaults
-from acclimate.options.reading import LabelOptions, find_task
-from acclimate.options.studies import (
-    StudyOptions,
-)
-from acclimate.registry import declared_names, parse_entry
-from acclimate.settings_file import check_study_file
+from acclimate.base.errors import Problems, unknown_name_error
+from acclimate.base.files import check_output_name, existing_folder
+from acclimate.base.options import MODEL, OptionField, defaults
+from acclimate.base.registry import declared_names, parse_entry
+from acclimate.base.settings_file import check_study_file
+from acclimate.data.reading import LabelOptions, find_task
+from acclimate.study.options import StudyOptions
 
 TEXTS = ("corpus", "heldout", "general", "target", "replay")
 MODELS = ("model", "models", "teacher", "student", "base", "instruct", "before", "after")
@@ -28,8 +26,8 @@ NAMES = {
     "adapt": {"method": METHODS},
     "self-train": {"method": METHODS},
     **{command: {"methods": METHODS} for command in ("compare", "init", "sequence")},
-    "select": {"by": ("acclimate.corpus.select", "selection")},
-    "transform": {"by": ("acclimate.corpus.transform", "transform")},
+    "select": {"by": ("acclimate.selections", "selection")},
+    "transform": {"by": ("acclimate.transforms", "transform")},
 }
 """Options that name entries of a registry, by command: the package of the registry, and what an entry is."""
 MASKING = {"masking": ("acclimate.masking", "masking")}
@@ -66,7 +64,7 @@ def refuse_early(command: str, options: Any, fields: Mapping[str, OptionField], 
         with problems.collect():
             check(value)
     for name in (name for name in TEXTS if given.get(name)):
-        from acclimate.corpus.sources import resolve_sources
+        from acclimate.data.sources import resolve_sources
 
         with problems.collect():
             resolve_sources(given[name], getattr(options, "text_column", None) or "text")

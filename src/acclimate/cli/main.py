@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import io
 import logging
 import os
 import signal
 import sys
 
-from acclimate.cli import (  # noqa: F401
-    advise,
-    auto,
-    compare,
-    demo,
-    doctor,
-    inspect,
-    merge,
-    periods,
-    plan,
-    sequence,
-    tasks,
-    training,
-)
+from acclimate.base.errors import Stopped, UserError, explain_os_error, first_line, stop_on_signals
+from acclimate.base.files import cache_path
+from acclimate.base.registry import declared_modules
+from acclimate.base.terminal import SafeFormatter, echo
 from acclimate.cli.app import app
-from acclimate.errors import Stopped, UserError, explain_os_error, first_line, stop_on_signals
-from acclimate.files import cache_path
-from acclimate.methods.selective import command as selective  # noqa: F401
-from acclimate.terminal import SafeFormatter, echo
 
 __all__ = ["app", "main"]
+
+for module in declared_modules("acclimate.commands"):  # each registers its commands
+    importlib.import_module(module)
 
 ABSURD_INPUT = {
     OverflowError: "too large a number",

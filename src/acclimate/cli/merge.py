@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from acclimate.base.options import values
+from acclimate.base.terminal import echo
 from acclimate.cli.app import app, print_next, print_tables
 from acclimate.cli.options import command
-from acclimate.options import MergeOptions, values
-from acclimate.options.merging import check_options
-from acclimate.terminal import echo
+from acclimate.merging.options import MergeOptions, check_options
 
 
 @command(
@@ -18,7 +18,7 @@ from acclimate.terminal import echo
 def merge(options: MergeOptions) -> None:
     """Merge models of one base model: interpolation, chat vectors, soups, Fisher weights, TIES and more."""
     check_options(options)
-    from acclimate.merging import merge as run
+    from acclimate.merging.merge import merge as run
     from acclimate.merging.path import path_tables
 
     result = run(**values(options))

@@ -11,15 +11,14 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic import ValidationError
 
+from acclimate.base.errors import UserError, unknown_name_error
+from acclimate.base.files import check_regular_file
+from acclimate.base.options import METHOD, MISSING, PANELS, OptionField, accepts, explain, option_fields
+from acclimate.base.registry import parse_number
+from acclimate.base.settings_file import read_settings
 from acclimate.cli.app import Quiet
 from acclimate.cli.commands import PAGES, Command, make_epilog
 from acclimate.cli.early import refuse_early
-from acclimate.errors import UserError, unknown_name_error
-from acclimate.files import check_regular_file
-from acclimate.options import OptionField, explain, option_fields
-from acclimate.options.declaration import METHOD, MISSING, PANELS, accepts
-from acclimate.registry import parse_number
-from acclimate.settings_file import read_settings
 
 Config = Annotated[
     Path | None,
@@ -43,7 +42,7 @@ Plugin = Annotated[
 def import_plugins(files: Iterable[Path] | None) -> None:
     """Import the files of ``--plugin``."""
     if files:
-        from acclimate.registry import import_plugin
+        from acclimate.base.registry import import_plugin
 
         for file in files:
             import_plugin(file)

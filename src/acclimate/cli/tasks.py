@@ -12,27 +12,17 @@ from typing import Annotated, Any
 
 from pydantic import model_validator
 
+from acclimate.base.bounds import Fraction, SeedCount
+from acclimate.base.errors import cut, environment_integer, printable
+from acclimate.base.locks import output_lock
+from acclimate.base.options import DATA, METHOD, Option, defaults, option_fields, options, values
+from acclimate.base.progress import format_duration
+from acclimate.base.terminal import echo
 from acclimate.cli.app import app, describe_reading, describe_text, print_next
 from acclimate.cli.options import command
-from acclimate.errors import cut, environment_integer, printable
-from acclimate.locks import output_lock
-from acclimate.options import (
-    DistillOptions,
-    FinetuneOptions,
-    GenerateQueriesOptions,
-    Option,
-    ProbeOptions,
-    defaults,
-    option_fields,
-    options,
-    values,
-)
-from acclimate.options.declaration import DATA, METHOD
-from acclimate.options.numbers import Fraction, SeedCount
-from acclimate.options.reading import DEFAULT_READING
-from acclimate.options.tasks import ProbeSettings
-from acclimate.progress import format_duration
-from acclimate.terminal import echo
+from acclimate.data.reading import DEFAULT_READING
+from acclimate.tasks.embedding_options import GenerateQueriesOptions
+from acclimate.tasks.options import DistillOptions, FinetuneOptions, ProbeOptions, ProbeSettings
 
 
 @options
@@ -80,11 +70,11 @@ def finetune(options: FinetuneCommand) -> None:
     Each seed gets a folder seed-0, seed-1, ... in the output directory. With --probe the model is not trained: simple
     models learn the task from its states, with several numbers of labels, in little more time than to read the texts.
     """
+    from acclimate.engine.distributed import leave_process_group
     from acclimate.evaluation.scoring import make_scoring
-    from acclimate.tasks import finetune as run
-    from acclimate.tasks import repartition as enlarge_test
-    from acclimate.tasks.kinds import open_task
-    from acclimate.training.distributed import leave_process_group
+    from acclimate.tasks.finetune import finetune as run
+    from acclimate.tasks.interfaces import open_task
+    from acclimate.tasks.splits import repartition as enlarge_test
 
     task = open_task(options.task, options)
     if options.repartition is not None:
@@ -123,7 +113,7 @@ def finetune(options: FinetuneCommand) -> None:
 
 def _probe(options: FinetuneCommand, task: Any) -> None:
     """Print what simple models learn of a loaded task from the states of the model."""
-    from acclimate.tasks import probe
+    from acclimate.tasks.probing import probe
 
     for line in probe(**{**values(options, ProbeOptions), **values(DEFAULT_READING), "task": task}).describe():
         echo(line)
@@ -169,8 +159,8 @@ def distill(options: DistillCommand) -> None:
     The output directory gets the teacher, if it is fine-tuned, and one student per seed. All students share a teacher.
     """
     from acclimate.evaluation.scoring import make_scoring
-    from acclimate.tasks import distill as run
-    from acclimate.tasks.kinds import open_task
+    from acclimate.tasks.distillation.distill import distill as run
+    from acclimate.tasks.interfaces import open_task
 
     task, teacher, out = open_task(options.task, options), options.teacher, options.out
     results = []
@@ -239,7 +229,7 @@ def _mean_and_spread(values: list[float]) -> str:
 )
 def generate_queries(options: GenerateQueriesOptions) -> None:
     """Make a retrieval task out of unlabelled passages with a function that writes queries (GPL)."""
-    from acclimate.tasks import generate_queries as run
+    from acclimate.tasks.kinds.retrieval.generation import generate_queries as run
 
     result = run(**values(options))
     echo(f"{result.out}: {result.describe()}")

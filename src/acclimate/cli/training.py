@@ -10,19 +10,14 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+from acclimate.adaptation.options import AdaptOptions, PretrainOptions
+from acclimate.base.errors import cut, environment_integer, printable
+from acclimate.base.options import MODEL, OUTPUT, Option, options, values
+from acclimate.base.terminal import echo
 from acclimate.cli.app import app, describe_plugins, describe_reading, describe_text, print_next
 from acclimate.cli.options import command
-from acclimate.errors import cut, environment_integer, printable
-from acclimate.options import AdaptOptions, Option, PretrainOptions, options, values
-from acclimate.options.declaration import MODEL, OUTPUT
-from acclimate.options.fields import (
-    read_listed,
-)
-from acclimate.options.selection import (
-    SelectOptions,
-    TransformOptions,
-)
-from acclimate.terminal import echo
+from acclimate.data.fields import read_listed
+from acclimate.data.options import SelectOptions, TransformOptions
 
 
 @options
@@ -46,9 +41,9 @@ class AdaptCommand(AdaptOptions):
 )
 def adapt(options: AdaptCommand) -> None:
     """Adapt a model to domain text."""
+    from acclimate.adaptation.adapt import adapt as run
     from acclimate.cards.hub import check_repo_name, push_to_hub
-    from acclimate.training import adapt as run
-    from acclimate.training.distributed import leave_process_group
+    from acclimate.engine.distributed import leave_process_group
 
     if options.push_to_hub:
         check_repo_name(options.push_to_hub)
@@ -78,8 +73,8 @@ def adapt(options: AdaptCommand) -> None:
 )
 def pretrain(options: PretrainOptions) -> None:
     """Train a masked or causal language model and its tokenizer from scratch."""
-    from acclimate.training import pretrain as run
-    from acclimate.training.distributed import leave_process_group
+    from acclimate.adaptation.pretrain import pretrain as run
+    from acclimate.engine.distributed import leave_process_group
 
     result = run(**values(options))
     leave_process_group()
@@ -104,8 +99,8 @@ class SelectCommand(SelectOptions):
 )
 def select(options: SelectCommand) -> None:
     """Select the documents of a pool to adapt to, such as the nearest neighbors of a task."""
-    from acclimate.corpus.operations import read_accounts
-    from acclimate.training.selection import select as run
+    from acclimate.adaptation.corpus_verbs import select as run
+    from acclimate.data.operations import read_accounts
 
     run(**values(options))
     _print_accounts(options.out)
@@ -129,7 +124,7 @@ class TransformCommand(TransformOptions):
 )
 def transform(options: TransformCommand) -> None:
     """Make new documents of text, such as each text of a task beside its nearest neighbors."""
-    from acclimate.training.selection import transform as run
+    from acclimate.adaptation.corpus_verbs import transform as run
 
     run(**values(options))
     _print_accounts(options.out)
@@ -138,8 +133,8 @@ def transform(options: TransformCommand) -> None:
 
 def _print_accounts(out: str | Path) -> None:
     """Print what operations did, and examples of what the last one kept and dropped."""
-    from acclimate.corpus.operations import read_accounts
-    from acclimate.corpus.sources import FileSource
+    from acclimate.data.operations import read_accounts
+    from acclimate.data.sources import FileSource
 
     accounts = read_accounts(Path(out))
     for account in accounts:
@@ -153,7 +148,7 @@ def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
     """Print the result of a training, and where the models of intermediate steps are.
 
     Args:
-        result: An :class:`acclimate.training.AdaptResult`.
+        result: An :class:`acclimate.adaptation.adapt.AdaptResult`.
         kept: The steps after which the model was to be kept.
         method: Name of the method; empty where there is only one.
     """
@@ -171,7 +166,7 @@ def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
 
 def _describe_losses(result: Any) -> Iterator[str]:
     """Yield lines on the loss in training, on held-out and on general text, as far as it was measured."""
-    from acclimate.adaptation_rows import describe_dips, read_curves
+    from acclimate.results.adaptations import describe_dips, read_curves
 
     lines = _read_log(result.out)
     trained = [line for line in lines if "terms" in line]

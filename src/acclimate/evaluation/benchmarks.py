@@ -13,19 +13,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from acclimate.corpus.documents import count_units
-from acclimate.device import to_device
-from acclimate.errors import UserError
-from acclimate.evaluation.statistics import number_groups, paired_difference
-from acclimate.files import check_report_file, write_json
-from acclimate.models import load_language_model, load_tokenizer
-from acclimate.models.loading import read_kind
-from acclimate.options import verb
-from acclimate.options.benchmarks import (
-    InspectBenchmarksOptions,
-)
-from acclimate.results import Measurements
-from acclimate.version import __version__
+from acclimate.base.device import to_device
+from acclimate.base.errors import UserError
+from acclimate.base.files import check_report_file, write_json
+from acclimate.base.options import verb
+from acclimate.base.version import __version__
+from acclimate.data.documents import count_units
+from acclimate.evaluation.options import InspectBenchmarksOptions
+from acclimate.evaluation.significance import number_groups, paired_difference
+from acclimate.models.loading import load_language_model, load_tokenizer, read_kind
+from acclimate.results.study import Measurements
 
 GROUP_FIELDS = ("document", "article", "passage", "context", "paragraph", "story")
 """Fields in which items of ``lm-eval`` hold a text that several of them are about, the longest kind of text first."""
@@ -121,7 +118,7 @@ def _read_metrics(samples: Sequence[dict[str, Any]]) -> dict[str, ItemValues]:
 
     The value of a perplexity is a pair of a log-likelihood and its number of words or bytes. Of these only bits per
     byte are means over items. For tokenizers that put a begin token before a text, ``lm-eval`` predicts that token as
-    well, so they are higher than those of :func:`acclimate.evaluation.language_model_loss`.
+    well, so they are higher than those of :func:`acclimate.evaluation.lm_loss.language_model_loss`.
     """
     found = {}
     groups = _find_groups(samples)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from acclimate.evaluation.scoring import MIN_ITEMS, SCORINGS, Collapse, MeanScoring, find_collapse, pool_rows
-from acclimate.evaluation.statistics import paired_difference
+from acclimate.evaluation.significance import paired_difference
 
 QUANTILE = 1.645
 """A model is better than chance if this holds with 95 % confidence (one-sided)."""

@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acclimate.corpus.sentences import split_sentences
-from acclimate.device import default_device
-from acclimate.errors import UserError, first_line
+from acclimate.base.device import default_device
+from acclimate.base.errors import UserError, first_line
+from acclimate.base.progress import silence_transformers
+from acclimate.base.records import Record, fingerprint, optional
+from acclimate.data.sentences import split_sentences
 from acclimate.evaluation.regression import RegressionScoring
-from acclimate.evaluation.statistics import Interval, number_groups, paired_bootstrap, paired_difference
+from acclimate.evaluation.significance import Interval, number_groups, paired_bootstrap, paired_difference
 from acclimate.models.checkpoints import trusts_remote_code
 from acclimate.models.saving import find_file
-from acclimate.objectives.base import PoolingHead
-from acclimate.progress import silence_transformers
-from acclimate.records import Record, fingerprint, optional
+from acclimate.parts.objectives.base import PoolingHead
 
 MAX_PAIRS = 500
 """Maximum number of neighbor pairs."""

@@ -21,21 +21,19 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from acclimate.device import to_device
-from acclimate.errors import UserError, first_line, shorten, unknown_name_error
-from acclimate.evaluation.statistics import paired_bootstrap
-from acclimate.files import check_regular_file, check_report_file, write_json
-from acclimate.limits import LimitedTemplate
-from acclimate.models import load_language_model, load_tokenizer, longest_text
+from acclimate.base.device import to_device
+from acclimate.base.errors import UserError, first_line, shorten, unknown_name_error
+from acclimate.base.files import check_regular_file, check_report_file, write_json
+from acclimate.base.limits import LimitedTemplate
+from acclimate.base.options import verb
+from acclimate.base.records import texts_fingerprint
+from acclimate.base.version import __version__
+from acclimate.evaluation.options import InspectInstructionsOptions
+from acclimate.evaluation.significance import paired_bootstrap
 from acclimate.models.batching import micro_batch_tokens
-from acclimate.models.loading import read_kind
-from acclimate.options import verb
-from acclimate.options.benchmarks import (
-    InspectInstructionsOptions,
-)
-from acclimate.records import texts_fingerprint
-from acclimate.results import Measurements
-from acclimate.version import __version__
+from acclimate.models.families import longest_text
+from acclimate.models.loading import load_language_model, load_tokenizer, read_kind
+from acclimate.results.study import Measurements
 
 PROMPTS = "instructions.jsonl"
 """File of the included instructions, beside this module."""

@@ -11,12 +11,15 @@ from typing import Literal
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.corpus.tokenizing import read_as_text
-from acclimate.device import to_device
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.base.device import to_device
+from acclimate.base.errors import UserError, unknown_name_error
+from acclimate.data.tokenizing import read_as_text
 from acclimate.evaluation.lm_loss import TargetRow, read_for_scoring, summed_losses
-from acclimate.masking import IGNORE_INDEX
-from acclimate.models import attach, kind_of, load_language_model, longest_text
+from acclimate.models.families import longest_text
+from acclimate.models.kinds import kind_of
+from acclimate.models.loading import load_language_model
+from acclimate.models.probe import attach
+from acclimate.parts.masking import IGNORE_INDEX
 
 Score = Literal["pmi", "mean", "sum"]
 TEMPLATE = "{text}\n\nLabel:"

@@ -15,23 +15,17 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.corpus.tokenizing import read_as_text
-from acclimate.device import copy_to, to_device
-from acclimate.errors import UserError
-from acclimate.masking import IGNORE_INDEX, MASK_RATE
-from acclimate.models import (
-    LanguageModel,
-    ModelKind,
-    attach,
-    encode,
-    kind_of,
-    language_head,
-    load_language_model,
-    longest_text,
-)
+from acclimate.base.device import copy_to, to_device
+from acclimate.base.errors import UserError
+from acclimate.data.tokenizing import read_as_text
 from acclimate.models.batching import chosen_positions, logit_rows, micro_batch_tokens, padding_policy
-from acclimate.modules import virtual_ids
-from acclimate.objectives.vocabulary import cross_entropy, map_logits
+from acclimate.models.encoding import encode
+from acclimate.models.families import language_head, longest_text
+from acclimate.models.kinds import ModelKind, kind_of
+from acclimate.models.loading import LanguageModel, load_language_model, virtual_ids
+from acclimate.models.probe import attach
+from acclimate.parts.masking import IGNORE_INDEX, MASK_RATE
+from acclimate.parts.objectives.vocabulary import cross_entropy, map_logits
 
 MAX_CHARACTERS = 4_000
 """Characters that are read of each document for a causal model, so that a few long ones do not dominate the cost. A
@@ -226,7 +220,7 @@ def begin_of_later_rows(
     rows is measured with it and without, once per model, if the tokenizer begins texts with it.
 
     Args:
-        model: A causal language model that :func:`acclimate.models.attach` has prepared.
+        model: A causal language model that :func:`acclimate.models.probe.attach` has prepared.
         tokenizer: Its tokenizer.
         rows: Token ids of rows that continue a document; the first :data:`MEASURED_ROWS` of more than two are read.
     """
@@ -257,7 +251,7 @@ def summed_losses(
     """Return the summed loss in nats of each row, and its number of predicted tokens.
 
     Args:
-        model: A language model that :func:`acclimate.models.attach` has prepared.
+        model: A language model that :func:`acclimate.models.probe.attach` has prepared.
         tokenizer: Its tokenizer.
         rows: The rows; batches of them depend on their lengths alone.
         memory: A second model, prepared as well, whose predictions are mixed with those of the first.
@@ -311,7 +305,7 @@ def read_for_scoring(tokenizer: PreTrainedTokenizerBase, text: str, add_begin: b
 
     Args:
         tokenizer: A tokenizer that reads special tokens in a text as text
-            (:func:`acclimate.corpus.tokenizing.read_as_text`).
+            (:func:`acclimate.data.tokenizing.read_as_text`).
         text: The text.
         add_begin: Whether to begin a text without special tokens with the begin token, or the end token of a tokenizer
             that has no other, so that its first token can be predicted.

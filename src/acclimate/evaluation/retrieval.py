@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
+from acclimate.base.ranking import content_ranks, top_positions
 from acclimate.evaluation.scoring import SCORINGS, MeanScoring
-from acclimate.evaluation.statistics import paired_bootstrap
-from acclimate.ranking import content_ranks, top_positions
+from acclimate.evaluation.significance import paired_bootstrap
 
 NAMES = ("ndcg@10", "mrr@10", "recall@100")
 DEPTH = 100

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from acclimate.evaluation.scoring import Scoring
-from acclimate.evaluation.statistics import block_sizes, bootstrap_weights
+from acclimate.evaluation.significance import block_sizes, bootstrap_weights
 
 FOUND = "found at "
 """Start of the name of the share of positive texts that a budget of reviews finds; the budget follows."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 
 COLLAPSE_SHARE = 0.99
 """A model has collapsed if it predicts one answer for more than this share of the items."""

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
-from acclimate.device import KERNELS_VARIABLE, Precision, call_libc, malloc_trim, tf32_products
-from acclimate.errors import UserError
+from acclimate.base.device import KERNELS_VARIABLE, Precision, call_libc, malloc_trim, tf32_products
+from acclimate.base.errors import UserError
 from acclimate.kernels.attention import FastDropout, eager_attention
 from acclimate.kernels.gradients import BF16Weights, deferred_vocabulary_grads, faster_layer, is_pending
 from acclimate.kernels.unpadding import Unpadded, cut_last_layer

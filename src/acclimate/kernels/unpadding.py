@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from acclimate.device import copy_to
+from acclimate.base.device import copy_to
 
 TOKEN_MULTIPLE = 16
 """The number of tokens is rounded up to a multiple of this: oneDNN compiles a kernel for each new shape."""

@@ -10,8 +10,8 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from acclimate.device import choose_precision, has_capability, preserve_rng_state
-from acclimate.errors import first_line, warn_once
+from acclimate.base.device import choose_precision, has_capability, preserve_rng_state
+from acclimate.base.errors import first_line, warn_once
 from acclimate.kernels.unpadding import Unpadded
 
 HALF = (torch.float16, torch.bfloat16)

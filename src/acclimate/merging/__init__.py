@@ -1,5 +1,1 @@
 """Merging of models that come from one base model, without training."""
-
-from acclimate.merging.merge import MergeResult, merge
-
-__all__ = ["MergeResult", "merge"]

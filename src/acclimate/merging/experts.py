@@ -8,20 +8,18 @@ from typing import Any, cast
 
 import numpy as np
 
-from acclimate.corpus import Corpus
-from acclimate.corpus.documents import as_corpus, subsample_documents
-from acclimate.corpus.pool import Documents
-from acclimate.corpus.select.nearest import load_embedding
+from acclimate.adaptation.corpus_verbs import make_context
+from acclimate.base.ranking import best_first
+from acclimate.base.records import fingerprint
+from acclimate.data.documents import Corpus, as_corpus, subsample_documents
+from acclimate.data.pool import Documents
+from acclimate.data.select.nearest import load_embedding
 from acclimate.merging.measuring import open_data
-from acclimate.options import MergeOptions
-from acclimate.options.merging import TOP
-from acclimate.ranking import best_first
-from acclimate.records import fingerprint
-from acclimate.training.selection import make_context
+from acclimate.merging.options import TOP, MergeOptions
 
 
 class Experts:
-    """The models that fit a domain best; see ``target`` of :class:`acclimate.options.MergeOptions`."""
+    """The models that fit a domain best; see ``target`` of :class:`acclimate.merging.options.MergeOptions`."""
 
     def __init__(self, options: MergeOptions, model: str) -> None:
         """Open the texts.

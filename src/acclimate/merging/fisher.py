@@ -18,10 +18,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from acclimate.errors import UserError, check_stop
+from acclimate.base.errors import UserError, check_stop
+from acclimate.base.progress import Progress
 from acclimate.merging.measuring import Measured
-from acclimate.models import step_context
-from acclimate.progress import Progress
+from acclimate.models.families import step_context
 
 MAX_EXACT = 64
 """Maximum answers x classes of a row for which the expectation is exact: each takes a backward pass."""
@@ -71,7 +71,7 @@ def fisher_information(
         rows: For each row, a function that runs the model and returns its terms.
         bar: Progress bar to update.
         context: Returns a context at the end of which ``grad`` of the parameters is complete; see
-            :func:`acclimate.models.step_context`.
+            :func:`acclimate.models.families.step_context`.
     """
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
     total = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in parameters.items()}

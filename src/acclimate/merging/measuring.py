@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acclimate.corpus import Corpus
-from acclimate.corpus.documents import as_corpus, subsample_documents
-from acclimate.device import default_device, to_device
-from acclimate.errors import UserError
-from acclimate.evaluation import language_model_loss
-from acclimate.evaluation.lm_loss import TargetRow, read_targets
-from acclimate.model_kinds import class_names, find_kind
-from acclimate.models import LanguageModel, load_language_model
+from acclimate.base.device import default_device, to_device
+from acclimate.base.errors import UserError
+from acclimate.base.options import build
+from acclimate.data.documents import Corpus, as_corpus, subsample_documents
+from acclimate.data.task_kinds import task_texts
+from acclimate.evaluation.lm_loss import TargetRow, language_model_loss, read_targets
+from acclimate.merging.options import MergeOptions
 from acclimate.models.checkpoints import load_config
-from acclimate.options import FinetuneOptions, MergeOptions, build
-from acclimate.tasks.kinds import LabelledTask, Learner, find_task_kind, open_task, resolve_options
-from acclimate.training.task_kinds import task_texts
+from acclimate.models.kinds import class_names, find_kind
+from acclimate.models.loading import LanguageModel, load_language_model
+from acclimate.tasks.interfaces import LabelledTask, Learner, find_task_kind, open_task, resolve_options
+from acclimate.tasks.options import FinetuneOptions
 
 
 class Answering(NamedTuple):

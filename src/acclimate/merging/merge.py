@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from acclimate.cards import write_merged_card
-from acclimate.errors import UserError
-from acclimate.files import (
+from acclimate.adaptation.inputs import as_corpus
+from acclimate.adaptation.result import find_result
+from acclimate.base.errors import UserError
+from acclimate.base.files import (
     MANIFEST_FILE,
     atomic_folder,
     check_writable,
@@ -24,28 +25,16 @@ from acclimate.files import (
     record_files,
     write_json,
 )
-from acclimate.locks import with_output_lock
+from acclimate.base.locks import with_output_lock
+from acclimate.base.options import recorded, verb
+from acclimate.base.progress import Progress
+from acclimate.base.version import __version__
+from acclimate.merging.card import write_merged_card
 from acclimate.merging.experts import Experts
 from acclimate.merging.fisher import measure_fisher, read_fisher, save_fisher
+from acclimate.merging.measure_memory import measure_memory
 from acclimate.merging.measuring import Measured, open_data
-from acclimate.merging.memory import measure_memory
-from acclimate.merging.path import (
-    COLUMNS,
-    PATH_FILE,
-    MergeResult,
-    draw_path,
-    measure_path,
-    merged_model,
-    path_rows,
-)
-from acclimate.merging.rules import Rule, fisher_weighted, least_kept, linear, make_rule, sparse, taken_from_second
-from acclimate.merging.soup import cook
-from acclimate.merging.weights import Checkpoint, find_folder, match, write_weights
-from acclimate.models.checkpoints import check_folder, model_fingerprint
-from acclimate.models.loading import load_tokenizer
-from acclimate.models.saving import copy_sentence_encoder_files, find_file
-from acclimate.options import recorded, verb
-from acclimate.options.merging import (
+from acclimate.merging.options import (
     DENSITY,
     LAYERS,
     METHODS,
@@ -55,10 +44,29 @@ from acclimate.options.merging import (
     MergeOptions,
     check_options,
 )
-from acclimate.progress import Progress
-from acclimate.training.inputs import as_corpus
-from acclimate.training.result import find_result
-from acclimate.version import __version__
+from acclimate.merging.path import (
+    COLUMNS,
+    PATH_FILE,
+    MergeResult,
+    draw_path,
+    measure_path,
+    merged_model,
+    path_rows,
+)
+from acclimate.merging.rules import (
+    Rule,
+    fisher_weighted,
+    least_kept,
+    linear,
+    make_rule,
+    sparse,
+    taken_from_second,
+)
+from acclimate.merging.soup import cook
+from acclimate.merging.weights import Checkpoint, find_folder, match, write_weights
+from acclimate.models.checkpoints import check_folder, model_fingerprint
+from acclimate.models.loading import load_tokenizer
+from acclimate.models.saving import copy_sentence_encoder_files, find_file
 
 GENERATION_FILE = "generation_config.json"
 
@@ -89,7 +97,7 @@ def _merge(options: MergeOptions) -> MergeResult:
 
     ``memory`` merges no weights: it measures a model whose predictions are mixed with those of a smaller model of the
     same tokenizer, which the method ``memory`` trained (Cao et al., 2025), by the shares in ``alphas``. The class
-    :class:`acclimate.merging.memory.MemoryProcessor` generates with one of them.
+    :class:`acclimate.merging.measure_memory.MemoryProcessor` generates with one of them.
 
     With ``target``, only the ``top`` models that fit a new domain best are merged (SaM): those with the lowest loss on
     its text, or those whose own text is most similar to it.

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from acclimate.corpus import Corpus
-from acclimate.corpus.documents import subsample_documents
-from acclimate.device import to_device
-from acclimate.display import Reported, data_frame, figure_style, save_figure, titled_table
-from acclimate.errors import UserError
-from acclimate.evaluation import language_model_loss
-from acclimate.evaluation.statistics import paired_difference
-from acclimate.model_kinds import get_kind
-from acclimate.models import load_language_model
-from acclimate.progress import Progress
-from acclimate.results import StudyResults, table_results
+from acclimate.base.device import to_device
+from acclimate.base.errors import UserError
+from acclimate.base.progress import Progress
+from acclimate.data.documents import Corpus, subsample_documents
+from acclimate.evaluation.lm_loss import language_model_loss
+from acclimate.evaluation.significance import paired_difference
+from acclimate.models.kinds import get_kind
+from acclimate.models.loading import load_language_model
+from acclimate.results.display import Reported, data_frame, figure_style, save_figure, titled_table
+from acclimate.results.study import StudyResults, table_results
 
 if TYPE_CHECKING:
     import pandas
@@ -78,7 +77,7 @@ class MergeResult(Reported):
 
 
 Loss = Callable[[Sequence[str]], dict[str, Any]]
-"""Function of documents that returns the result of :func:`acclimate.evaluation.language_model_loss`."""
+"""Function of documents that returns the result of :func:`acclimate.evaluation.lm_loss.language_model_loss`."""
 
 
 def measure_path(

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acclimate.device import preserve_rng_state
-from acclimate.errors import UserError
+from acclimate.base.device import preserve_rng_state
+from acclimate.base.errors import UserError
 
 Rule = Callable[[str, Sequence[Callable[[], Tensor]]], Tensor]
 """Function that merges a tensor, given its name and functions that read it from the sources, in their order."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from acclimate.base.ranking import best_first, settle
 from acclimate.merging.measuring import Measured
 from acclimate.merging.rules import Rule, linear
-from acclimate.ranking import best_first, settle
 
 
 class Soup(NamedTuple):

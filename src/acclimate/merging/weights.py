@@ -14,9 +14,9 @@ from huggingface_hub import snapshot_download, split_torch_state_dict_into_shard
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from acclimate.errors import UserError, check_stop, first_line
-from acclimate.files import read_json_object, safe_join, write_json
-from acclimate.model_kinds import kind_of_checkpoint
+from acclimate.base.errors import UserError, check_stop, first_line
+from acclimate.base.files import read_json_object, safe_join, write_json
+from acclimate.base.progress import silence_transformers
 from acclimate.models.checkpoints import (
     IGNORED_WEIGHTS,
     UNREADABLE,
@@ -26,8 +26,8 @@ from acclimate.models.checkpoints import (
     local_folder,
 )
 from acclimate.models.compiling import layers_of
+from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.models.loading import check_architecture
-from acclimate.progress import silence_transformers
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = f"{WEIGHTS_FILE}.index.json"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.errors import UserError, first_line
+from acclimate.base.errors import UserError, first_line
 from acclimate.models.checkpoints import UNREADABLE, load_config
 from acclimate.models.encoding import encode
 from acclimate.models.families import language_head, probe_of
@@ -70,7 +70,7 @@ class Adapter:
         """Add an adapter that leaves the outputs of a model unchanged, and freeze all other weights.
 
         Args:
-            model: A model that :func:`acclimate.models.attach` has prepared.
+            model: A model that :func:`acclimate.models.probe.attach` has prepared.
             name: Name of the kind of adapter.
             settings: Its settings, checked by :meth:`check`.
             seed: Random seed of the initial weights.
@@ -302,7 +302,7 @@ def compare_logits(model: PreTrainedModel, other: PreTrainedModel, texts: Sequen
     """Return how far the logits of a model are from those of another on the same texts, both without dropout.
 
     Args:
-        model: The model; both are prepared by :func:`acclimate.models.attach`.
+        model: The model; both are prepared by :func:`acclimate.models.probe.attach`.
         other: The model that it is compared with.
         texts: Token ids of each text.
 

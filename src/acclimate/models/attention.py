@@ -18,7 +18,7 @@ from transformers.integrations.sdpa_attention import use_gqa_in_sdpa
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.pytorch_utils import Conv1D
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.kernels import Kernels, Unpadded, eager_attention, varlen_attention
 from acclimate.models.families import FAMILIES, use_kernels
 
@@ -56,7 +56,7 @@ def _gated_attention(
     Args:
         context_vectors: The function that computes attention from query, key, value, mask, scaling, dropout and
             whether it is causal without a mask.
-        module: The calling attention module, whose index :func:`acclimate.models.attach` has set.
+        module: The calling attention module, whose index :func:`acclimate.models.probe.attach` has set.
         query: (rows, heads, tokens, head width).
         key: (rows, key heads, tokens, head width); fewer heads than ``query`` in grouped-query attention.
         value: Same shape as ``key``.

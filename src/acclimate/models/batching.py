@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from acclimate.errors import UserError, environment_integer
+from acclimate.base.errors import UserError, environment_integer
 from acclimate.models.families import kernels_of, longest_text
 
 FEWEST_BATCHES = 2**40
@@ -113,7 +113,7 @@ MAX_GRAPH_TOKENS = {"cpu": 16_384, "cuda": 131_072}
 INFERENCE_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 """Tokens (with padding) per forward pass without a graph. On a CPU they fit into the cache."""
 GRAPH_BYTES = "acclimate_graph_bytes"
-"""Attribute of a model: bytes of the graph of a token, if :func:`acclimate.training.memory.measure_graph` has run."""
+"""Attribute of a model: bytes of a token's graph; :func:`acclimate.engine.micro_batches.measure_graph` sets it."""
 INFERENCE_BYTES, LOGIT_BYTES = 44, 16
 """Bytes of one token: per unit of width in a forward pass without a graph (measured: 40 to 43 in fp32), and per entry
 of the vocabulary when two distributions over it are compared with a graph (measured: 13 to 14)."""

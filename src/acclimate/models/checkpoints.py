@@ -21,8 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
-from acclimate.errors import UserError, first_line
-from acclimate.files import (
+from acclimate.base.errors import UserError, first_line
+from acclimate.base.files import (
     check_regular_file,
     existing_folder,
     hash_file,
@@ -31,7 +31,6 @@ from acclimate.files import (
     read_json_object,
     safe_join,
 )
-from acclimate.model_kinds import class_names, find_kind
 from acclimate.models.extensions import (
     ADAPTER_SIZE_KEY,
     DOMAINS_KEY,
@@ -42,6 +41,7 @@ from acclimate.models.extensions import (
     add_domain_adapters,
     average_with_original,
 )
+from acclimate.models.kinds import class_names, find_kind
 from acclimate.models.probe import attach
 
 # Files that decide what a model computes. Cards, logs and acclimate's own records do not, and they contain times.

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from acclimate.errors import first_line, warn_once
+from acclimate.base.errors import first_line, warn_once
+from acclimate.base.progress import print_message
 from acclimate.models.attention import LAYER_INDEX, LAYER_INDEX_TENSOR
 from acclimate.models.families import COMPILED_ATTRIBUTE
-from acclimate.progress import print_message
 
 Backend = str | Callable[..., Any]
 MAX_GRAPHS = 64

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask, create_bidirectional_sliding_window_mask
 
-from acclimate.device import copy_to, host_copy
-from acclimate.errors import UserError
+from acclimate.base.device import copy_to, host_copy
+from acclimate.base.errors import UserError
 from acclimate.kernels import Unpadded, cut_last_layer
 from acclimate.models.attention import uses_gated_attention
 from acclimate.models.extensions import ORIGINAL
@@ -46,11 +46,12 @@ def encode(
     Texts that share a row do not attend to each other, and each starts at position zero.
 
     Args:
-        model: A model that :func:`acclimate.models.attach` has prepared.
+        model: A model that :func:`acclimate.models.probe.attach` has prepared.
         ids: Token ids (rows, tokens).
         text: Index of the text of each token (rows, tokens); -1 at padding.
-        gates: Gates (layers, rows, units) by part (see :data:`acclimate.models.PARTS`), or None for ones. Parts other
-            than the heads need :func:`acclimate.models.gate_units` first.
+        gates: Gates (layers, rows, units) by part (see :data:`acclimate.models.gates.PARTS`), or None for ones. Parts
+        other
+            than the heads need :func:`acclimate.models.gates.gate_units` first.
         segments: 0 or 1 for each token (rows, tokens), for pairs of texts; ignored by models without segments.
 
     Returns:
@@ -269,7 +270,7 @@ def check_packable(model: PreTrainedModel, length: int = 0) -> None:
     """Check that several texts can share a row without influencing each other.
 
     Args:
-        model: A model that :func:`acclimate.models.attach` has prepared.
+        model: A model that :func:`acclimate.models.probe.attach` has prepared.
         length: Maximum tokens per text.
 
     Raises:

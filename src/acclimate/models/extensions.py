@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.models.attention import HeadLayer
 from acclimate.models.compiling import layers_of
 from acclimate.models.gates import feed_forward_units, gate_units, linear_sizes
@@ -53,7 +53,7 @@ def add_adapters(model: PreTrainedModel, layers: Sequence[HeadLayer], size: int,
     adapter.
 
     Args:
-        model: A model that :func:`acclimate.models.attach` has prepared.
+        model: A model that :func:`acclimate.models.probe.attach` has prepared.
         layers: The result of ``attach``.
         size: Width of the bottleneck.
         seed: Random seed of the initial weights.

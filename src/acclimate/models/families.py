@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, TrainerCallback
 
-from acclimate.device import TYPES, Precision
-from acclimate.errors import UserError
+from acclimate.base.device import TYPES, Precision
+from acclimate.base.errors import UserError
 from acclimate.kernels import Kernels, choose
-from acclimate.model_kinds import find_kind
+from acclimate.models.kinds import find_kind
 
 KERNELS_ATTRIBUTE, PROBE_ATTRIBUTE = "acclimate_kernels", "acclimate_probe"
 COMPILED_ATTRIBUTE = "acclimate_compiled"
@@ -88,7 +88,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Probe:
-    """How a model reads rows, as :func:`acclimate.models.attach` has measured it on the model itself.
+    """How a model reads rows, as :func:`acclimate.models.probe.attach` has measured it on the model itself.
 
     Attributes:
         attention: The attention implementation that it runs.
@@ -118,7 +118,7 @@ class Probe:
 
 
 def probe_of(model: PreTrainedModel) -> Probe | None:
-    """Return what :func:`acclimate.models.attach` has measured on a model; None before."""
+    """Return what :func:`acclimate.models.probe.attach` has measured on a model; None before."""
     found: Probe | None = getattr(model, PROBE_ATTRIBUTE, None)
     return found
 

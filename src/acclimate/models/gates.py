@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from acclimate.errors import UserError, unknown_name_error, warn_once
+from acclimate.base.errors import UserError, unknown_name_error, warn_once
 from acclimate.models.attention import ALTERNATIVES, HeadLayer
 from acclimate.models.families import probe_of
 
@@ -154,7 +154,7 @@ def gate_units(
     of the feed-forward before dropout (O), or a feature of the summed embeddings before normalization (E).
 
     Args:
-        model: A model that :func:`acclimate.models.attach` has prepared.
+        model: A model that :func:`acclimate.models.probe.attach` has prepared.
         layers: The result of ``attach``.
         parts: Letters of :data:`PARTS`.
 

@@ -23,9 +23,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from acclimate.device import default_device, enable_fast_fp32_matmul
-from acclimate.errors import UserError, warn_once
-from acclimate.model_kinds import ModelKind, class_names, find_kind, kind_of, kind_of_checkpoint
+from acclimate.base.device import default_device, enable_fast_fp32_matmul
+from acclimate.base.errors import UserError, warn_once
+from acclimate.base.progress import silence_transformers
 from acclimate.models.checkpoints import (
     UNREADABLE,
     check_folder,
@@ -36,7 +36,7 @@ from acclimate.models.checkpoints import (
     trusts_remote_code,
 )
 from acclimate.models.families import Family, family_of, first_position, language_head, reads_segments
-from acclimate.progress import silence_transformers
+from acclimate.models.kinds import ModelKind, class_names, find_kind, kind_of, kind_of_checkpoint
 
 CAPITALS = re.compile("[A-ZΑ-ΩА-Я]\\w|\\w[A-ZΑ-ΩА-Я]")
 """Pattern of a token with a capital letter and another letter. Other scripts are left out, because byte-level

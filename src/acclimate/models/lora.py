@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from acclimate.errors import UserError, check_positive
+from acclimate.base.errors import UserError, check_positive
 from acclimate.models.adapters import TRAINED_NAMES, Adapter, convert_weights, share_weights
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach

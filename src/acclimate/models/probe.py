@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from acclimate.device import fp32_products
-from acclimate.errors import UserError, first_line, warn_once
-from acclimate.model_kinds import find_kind
+from acclimate.base.device import fp32_products
+from acclimate.base.errors import UserError, first_line, warn_once
 from acclimate.models.attention import ALTERNATIVES, HeadLayer, split_heads, use_attention, uses_gated_attention
 from acclimate.models.encoding import encode
 from acclimate.models.families import (
@@ -28,6 +27,7 @@ from acclimate.models.families import (
     longest_text,
     use_kernels,
 )
+from acclimate.models.kinds import find_kind
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 5e-5, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """Bounds of the relative difference between two readings that are equal up to rounding, by type of the weights."""

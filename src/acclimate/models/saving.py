@@ -20,10 +20,10 @@ from typing import Any
 from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
-from acclimate.errors import UserError
-from acclimate.files import read_json, write_text
-from acclimate.model_kinds import find_kind
+from acclimate.base.errors import UserError
+from acclimate.base.files import read_json, write_text
 from acclimate.models.checkpoints import WEIGHTS, describe_extensions, local_folder
+from acclimate.models.kinds import find_kind
 
 log = logging.getLogger(__name__)
 MODULE_FOLDER = re.compile(r"\w+")

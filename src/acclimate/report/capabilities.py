@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from acclimate.comparison_rows import CapabilityRow
 from acclimate.report.formatting import (
     DASH,
     Entry,
@@ -16,8 +15,9 @@ from acclimate.report.formatting import (
     place_name,
     signed_entry,
 )
-from acclimate.results import StudyResults
-from acclimate.rows import VERDICTS
+from acclimate.results.comparisons import CapabilityRow
+from acclimate.results.scores import VERDICTS
+from acclimate.results.study import StudyResults
 
 WORDS = {**VERDICTS, "win": "better", "loss": "worse"}
 SHEET = (

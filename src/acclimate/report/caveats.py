@@ -5,8 +5,8 @@ from __future__ import annotations
 from acclimate.evaluation.scoring import SCORINGS
 from acclimate.report.capabilities import biased_searches
 from acclimate.report.formatting import joined, row_place
-from acclimate.results import StudyResults
-from acclimate.rows import ContaminatedTexts, ScoreRow
+from acclimate.results.scores import ContaminatedTexts, ScoreRow
+from acclimate.results.study import StudyResults
 
 
 def caveats(results: StudyResults, compared: list[ScoreRow]) -> list[str]:

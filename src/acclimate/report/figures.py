@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from acclimate.results import StudyResults
+from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from acclimate.adaptation_rows import AdaptationRow
-from acclimate.corpus.documents import count_units
-from acclimate.errors import cut
-from acclimate.model_kinds import MASKED, ModelKind, get_kind
-from acclimate.results import StudyResults
-from acclimate.rows import (
+from acclimate.base.errors import cut
+from acclimate.data.documents import count_units
+from acclimate.models.kinds import MASKED, ModelKind, get_kind
+from acclimate.results.adaptations import AdaptationRow
+from acclimate.results.scores import (
     WITHHELD,
     DistillationRow,
     DriftRow,
@@ -21,6 +20,7 @@ from acclimate.rows import (
     TaskScores,
     verdict_word,
 )
+from acclimate.results.study import StudyResults
 
 METRIC_NAMES = {
     "macro_f1": "macro-F1",

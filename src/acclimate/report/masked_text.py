@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from acclimate.adaptation_rows import MaskedToken, Replacement
-from acclimate.results import StudyResults
+from acclimate.results.adaptations import MaskedToken, Replacement
+from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
     from rich.text import Text

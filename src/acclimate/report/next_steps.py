@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from acclimate.options import FinetuneOptions, defaults
-from acclimate.options.reading import reading_names
-from acclimate.options.recipe import default_epochs
-from acclimate.options.training import (
-    BUDGETS,
-)
+from acclimate.adaptation.options import BUDGETS
+from acclimate.base.options import defaults
+from acclimate.data.reading import reading_names
 from acclimate.report.formatting import joined
-from acclimate.results import StudyResults
-from acclimate.rows import NOT_LEARNED, WITHHELD, Comparison, ScoreRow
+from acclimate.results.scores import NOT_LEARNED, WITHHELD, Comparison, ScoreRow
+from acclimate.results.study import StudyResults
+from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.recipe import default_epochs
 
 REPEAT = "Repeat the training, so that its variance is known and there can be a verdict:"
 LEARNING_RATE = 1e-4

@@ -9,12 +9,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from acclimate.display import RENDERERS, Renderer
-from acclimate.report.html import FIGURES, render, render_template
 from acclimate.report.masked_text import masked_examples
+from acclimate.report.page import FIGURES, render, render_template
 from acclimate.report.summary import summarize
 from acclimate.report.tables import tables
-from acclimate.results import StudyResults
+from acclimate.results.display import RENDERERS, Renderer
+from acclimate.results.study import StudyResults
 
 MAX_TABLES = 2
 """Maximum tables in the output of a notebook; the report has all of them."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from acclimate.options.numbers import ALL
+from acclimate.base.bounds import ALL
 from acclimate.report.figures import (
     CARD,
     GRID,
@@ -40,8 +40,8 @@ from acclimate.report.formatting import (
     signed,
     verdict_entry,
 )
-from acclimate.results import StudyResults
-from acclimate.rows import Interval, LossRow, ProbeRow, ScoreRow
+from acclimate.results.scores import Interval, LossRow, ProbeRow, ScoreRow
+from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

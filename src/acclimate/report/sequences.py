@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from acclimate.report.figures import CARD, COOL, INK, WARM, legend, new_figure, short, styled, svg
-from acclimate.report.formatting import DASH, Entry, Table, joined, minutes_entry, number_entry, plain, signed_entry
+from acclimate.report.formatting import (
+    DASH,
+    Entry,
+    Table,
+    joined,
+    minutes_entry,
+    number_entry,
+    plain,
+    signed_entry,
+)
 from acclimate.report.formatting import signed as with_sign
-from acclimate.results import StudyResults
-from acclimate.sequence_rows import MEASURES, SequenceOrder, SequenceRow
+from acclimate.results.sequences import MEASURES, SequenceOrder, SequenceRow
+from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

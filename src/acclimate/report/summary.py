@@ -21,8 +21,7 @@ from acclimate.report.formatting import (
     signed,
 )
 from acclimate.report.sequences import sequence_verdict
-from acclimate.results import StudyResults
-from acclimate.rows import (
+from acclimate.results.scores import (
     NOT_LEARNED,
     NOTHING_LEARNED,
     VERDICTS,
@@ -32,6 +31,7 @@ from acclimate.rows import (
     ScoreRow,
     TaskScores,
 )
+from acclimate.results.study import StudyResults
 
 NO_DIFFERENCE = "made no difference that these data can show"
 HEADLINE_VERDICTS = {**VERDICTS, "tie": NO_DIFFERENCE, WITHHELD: "got no verdict"}

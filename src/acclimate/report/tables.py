@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.corpus.documents import format_count
+from acclimate.data.documents import format_count
 from acclimate.report.capabilities import combined_tables
 from acclimate.report.formatting import (
     DASH,
@@ -37,8 +37,7 @@ from acclimate.report.formatting import (
 from acclimate.report.score_figures import probe_table
 from acclimate.report.sequences import sequence_tables
 from acclimate.report.timing import adaptation_runs, preparation_time, score_time
-from acclimate.results import ReportTable, StudyResults
-from acclimate.rows import (
+from acclimate.results.scores import (
     NOT_LEARNED,
     VERDICTS,
     WITHHELD,
@@ -51,6 +50,7 @@ from acclimate.rows import (
     WinCount,
     verdict_word,
 )
+from acclimate.results.study import ReportTable, StudyResults
 
 LOSS_WORDS = {"win": "lower", "loss": "higher", "tie": "no change shown", WITHHELD: VERDICTS[WITHHELD]}
 BEFORE_TRAINING = "Before training"

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acclimate.errors import printable
-from acclimate.files import write_text
+from acclimate.base.errors import printable
+from acclimate.base.files import write_text
+from acclimate.base.version import docs_page
 from acclimate.report.formatting import (
     LOSS_VERDICTS,
     Entry,
@@ -30,9 +31,8 @@ from acclimate.report.next_steps import Step, next_steps
 from acclimate.report.sequences import sequence_groups
 from acclimate.report.summary import summarize
 from acclimate.report.tables import BEFORE_TRAINING, tables
-from acclimate.results import StudyResults
-from acclimate.rows import VERDICTS, LossRow, ScoreRow
-from acclimate.version import docs_page
+from acclimate.results.scores import VERDICTS, LossRow, ScoreRow
+from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
     import rich.table

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from acclimate.adaptation_rows import AdaptationRow
 from acclimate.report.formatting import (
     DASH,
     Entry,
@@ -17,7 +16,8 @@ from acclimate.report.formatting import (
     minutes_entry,
     number_entry,
 )
-from acclimate.results import StudyResults
+from acclimate.results.adaptations import AdaptationRow
+from acclimate.results.study import StudyResults
 
 PREPARATION_NAMES = {
     "finetune": "fine-tuning",
@@ -92,7 +92,8 @@ def preparation_minutes(records: Mapping[str, Any]) -> Iterator[tuple[str, float
     """Yield the name and minutes of each stage before training.
 
     Args:
-        records: Records of the method by file name, as in :attr:`acclimate.adaptation_rows.AdaptationRow.preparation`.
+        records: Records of the method by file name, as in
+        :attr:`acclimate.results.adaptations.AdaptationRow.preparation`.
     """
     for record in records.values():
         for name, stage in record.items() if isinstance(record, Mapping) else ():

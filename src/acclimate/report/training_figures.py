@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from acclimate.adaptation_rows import AdaptationRow, CurvePoint, PartImportance, find_dip, monitored_points
-from acclimate.model_kinds import KINDS, loss_terms
+from acclimate.models.kinds import KINDS, loss_terms
 from acclimate.report.figures import (
     CARD,
     COOL,
@@ -37,8 +36,9 @@ from acclimate.report.formatting import (
     plain,
     row_place,
 )
-from acclimate.results import StudyResults
-from acclimate.rows import DistillationRow
+from acclimate.results.adaptations import AdaptationRow, CurvePoint, PartImportance, find_dip, monitored_points
+from acclimate.results.scores import DistillationRow
+from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,31 +8,31 @@ from typing import Any
 
 
 def _adapt(*args: Any, **options: Any) -> Any:
-    from acclimate.training import adapt
+    from acclimate.adaptation.adapt import adapt
 
     return adapt(*args, **options)
 
 
 def _finetune(*args: Any, **options: Any) -> Any:
-    from acclimate.tasks import finetune
+    from acclimate.tasks.finetune import finetune
 
     return finetune(*args, **options)
 
 
 def _distill(*args: Any, **options: Any) -> Any:
-    from acclimate.tasks import distill
+    from acclimate.tasks.distillation.distill import distill
 
     return distill(*args, **options)
 
 
 def _merge(*args: Any, **options: Any) -> Any:
-    from acclimate.merging import merge
+    from acclimate.merging.merge import merge
 
     return merge(*args, **options)
 
 
 def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
-    from acclimate.evaluation import language_model_loss
+    from acclimate.evaluation.lm_loss import language_model_loss
 
     return language_model_loss(model, texts, max_length=max_length)
 
@@ -50,11 +50,9 @@ def _instructions(model: str) -> dict[str, Any]:
 
 
 def _benchmark(model: str, *, task: str, **settings: Any) -> dict[str, Any]:
+    from acclimate.base.options import build
     from acclimate.evaluation.benchmarks import measure_items
-    from acclimate.options import build
-    from acclimate.options.benchmarks import (
-        InspectBenchmarksOptions,
-    )
+    from acclimate.evaluation.options import InspectBenchmarksOptions
 
     found = measure_items(model, build(InspectBenchmarksOptions, model, task, **settings))
     return {metric if name == task else f"{metric}, {name}": items for (name, metric), items in found.items()}
@@ -74,9 +72,9 @@ def _probe(*args: Any, **options: Any) -> Any:
 
 
 def _has_head(model: str, max_length: int, methods: Iterable[str] = ()) -> bool:
-    from acclimate.methods import lookup
-    from acclimate.models import load_language_model
-    from acclimate.training.inputs import check_length
+    from acclimate.adaptation.inputs import check_length
+    from acclimate.adaptation.method import lookup
+    from acclimate.models.loading import load_language_model
 
     loaded = load_language_model(model)
     for method in methods:
@@ -94,13 +92,13 @@ class Backend:
         finetune: Same signature as :func:`acclimate.finetune`.
         distill: Same signature as :func:`acclimate.distill`.
         merge: Same signature as :func:`acclimate.merge`.
-        advice: Replaces :func:`acclimate.planning.advice.measure_distance` if it is given.
-        lm_loss: Same signature as :func:`acclimate.evaluation.language_model_loss`.
+        advice: Replaces :func:`acclimate.labs.advise.advice.measure_distance` if it is given.
+        lm_loss: Same signature as :func:`acclimate.evaluation.lm_loss.language_model_loss`.
         likelihood: Same signature as :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
         instructions: Same signature as :func:`acclimate.evaluation.instructions.measure_instructions`.
         benchmark: Takes a model, a task of lm-eval, and options of :func:`acclimate.inspect_benchmarks`; returns the
             :class:`acclimate.evaluation.benchmarks.ItemValues` by metric.
-        drift: Replaces :func:`acclimate.inspect.drift.measure_drift` if it is given.
+        drift: Replaces :func:`acclimate.labs.inspection.drift.measure_drift` if it is given.
         similarity: Takes a model and :class:`acclimate.evaluation.embeddings.SentencePairs`; returns what their
             ``measure`` returns.
         probe: Same signature as :func:`acclimate.tasks.probing.measure_probe`.

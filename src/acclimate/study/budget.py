@@ -12,19 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.errors import UserError, first_line
-from acclimate.options.training import (
-    BUDGETS,
-)
-from acclimate.progress import print_message
+from acclimate.adaptation.options import BUDGETS
+from acclimate.base.errors import UserError, first_line
+from acclimate.base.progress import print_message
 from acclimate.study.backend import Backend
 from acclimate.study.changes import change_values
 from acclimate.study.compare import prepare
 from acclimate.study.config import StudyConfig
 from acclimate.study.executor import Executor, JobStore
 from acclimate.study.graph import plan, read_study
+from acclimate.study.job import Checkpoint, Job, Model, RunContext, Timed
 from acclimate.study.jobs.adapt import AdaptJob
-from acclimate.study.jobs.base import Checkpoint, Job, Model, RunContext, Timed
 from acclimate.study.search import final_graph, run_search
 from acclimate.study.settings import UNADAPTED
 
@@ -39,7 +37,7 @@ TIMING_SECONDS = 20.0
 ALIKE = ("model", "method", "domain", "task", "text")
 """Fields of the place that a finished job shares with a job to be preferred for its estimate."""
 FINISHED, TIMED, TYPICAL = "finished jobs", "this machine, timed", "typical ratio"
-"""What an estimate is made from: finished jobs of the kind, pilots, or :attr:`acclimate.study.jobs.base.Job.cost`."""
+"""What an estimate is made from: finished jobs of the kind, pilots, or :attr:`acclimate.study.job.Job.cost`."""
 
 
 class Durations:

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.comparison_rows import CapabilityRow
-from acclimate.errors import UserError, did_you_mean
-from acclimate.rows import Interval, TaskScores
+from acclimate.base.errors import UserError, did_you_mean
+from acclimate.results.comparisons import CapabilityRow
+from acclimate.results.scores import Interval, TaskScores
 from acclimate.study.config import StudyConfig
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.jobs.base import Place, kinds
+from acclimate.study.job import Place, kinds
 
 
 def check_capabilities(inputs: StudyInputs) -> None:

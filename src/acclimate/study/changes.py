@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acclimate.errors import UserError, shorten, unknown_name_error
-from acclimate.options.reading import default_task_name
-from acclimate.settings_file import read_value
+from acclimate.base.errors import UserError, shorten, unknown_name_error
+from acclimate.base.settings_file import read_value
+from acclimate.data.reading import default_task_name
 from acclimate.study.config import StudyConfig, find_section, read_study_file, section_types
 from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import ShortForm

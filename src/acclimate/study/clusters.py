@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from acclimate.errors import Stopped, UserError, first_line, stop_on_signals
-from acclimate.registry import parse_number
+from acclimate.base.errors import Stopped, UserError, first_line, stop_on_signals
+from acclimate.base.registry import parse_number
 from acclimate.study.workers import SIGNALLED, Handle, Launcher, LocalLauncher, last_line
 
 SLURM_DEFAULTS = {"job_name": "acclimate", "time": 240, "gpus_per_node": 1, "cpus_per_task": 4, "signal_delay_s": 120}

@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from acclimate.base.errors import UserError
+from acclimate.base.files import follow_link, read_json_object, write_json
+from acclimate.base.options import verb
+from acclimate.base.registry import import_plugin, imported_plugins
+from acclimate.base.terminal import SafeConsole
 from acclimate.cards import write_model_cards
-from acclimate.errors import UserError
-from acclimate.files import follow_link, read_json_object, write_json
-from acclimate.options import verb
-from acclimate.registry import import_plugin, imported_plugins
-from acclimate.results import StudyResults
+from acclimate.results.study import StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.changes import load_study
 from acclimate.study.clusters import launchers
@@ -23,11 +24,10 @@ from acclimate.study.executor import Executor, JobStore, NothingToClaimError
 from acclimate.study.graph import Shard, read_study
 from acclimate.study.in_memory import CompareCall, find_study
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.jobs.base import Job, RunContext
+from acclimate.study.job import Job, RunContext
 from acclimate.study.search import check_search, final_graph, run_search
 from acclimate.study.summary import summarize
 from acclimate.study.workers import LOGS, Pool
-from acclimate.terminal import SafeConsole
 
 RESULTS, PAGE, REPORT = "results.json", "results.md", "report.html"
 CLEAN = "No dev or test text was found in the corpus or in a train split."

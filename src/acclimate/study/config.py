@@ -18,13 +18,13 @@ from pydantic import (
     model_validator,
 )
 
-from acclimate.errors import UserError, did_you_mean, unknown_name_error
-from acclimate.masking import file_parameters
-from acclimate.options.declaration import explain_value
-from acclimate.options.numbers import MAX_SEED
-from acclimate.options.reading import reading_names
-from acclimate.registry import Registry
-from acclimate.settings_file import check_study_file, read_settings
+from acclimate.base.bounds import MAX_SEED
+from acclimate.base.errors import UserError, did_you_mean, unknown_name_error
+from acclimate.base.options import explain_value
+from acclimate.base.registry import Registry
+from acclimate.base.settings_file import check_study_file, read_settings
+from acclimate.data.reading import reading_names
+from acclimate.parts.masking import file_parameters
 from acclimate.study import paths
 from acclimate.study.paths import locate_model, locate_settings, locate_source, locate_text
 from acclimate.study.sections import MethodSearch, SearchSettings, SectionEntry
@@ -46,8 +46,8 @@ from acclimate.study.settings import (
     distinct,
 )
 
-JOB_KINDS: Registry[Any] = Registry("acclimate.study.jobs", "kind of job", "kinds of jobs")
-"""The kinds of jobs, subclasses of :class:`acclimate.study.jobs.base.Job`."""
+JOB_KINDS: Registry[Any] = Registry("acclimate.jobs", "kind of job", "kinds of jobs")
+"""The kinds of jobs, subclasses of :class:`acclimate.study.job.Job`."""
 
 
 class ModelSpec(Strict, ShortForm):

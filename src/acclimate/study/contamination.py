@@ -12,12 +12,16 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from acclimate.corpus import Corpus
-from acclimate.corpus.contamination import ContaminationReport, MatchRules, find_contamination, summarize_contamination
-from acclimate.corpus.documents import format_count
-from acclimate.files import cache_folder, read_json, write_json
-from acclimate.records import fingerprint, texts_fingerprint
-from acclimate.rows import ContaminationRow
+from acclimate.base.files import cache_folder, read_json, write_json
+from acclimate.base.records import fingerprint, texts_fingerprint
+from acclimate.data.contamination import (
+    ContaminationReport,
+    MatchRules,
+    find_contamination,
+    summarize_contamination,
+)
+from acclimate.data.documents import Corpus, format_count
+from acclimate.results.scores import ContaminationRow
 from acclimate.study.inputs import OTHER, StudyInputs
 
 VERSION = 2
@@ -157,7 +161,7 @@ def _read_corpora(inputs: StudyInputs) -> dict[str, Corpus]:
     found |= {_selected_name(*place): corpus for place, corpus in inputs.selected.items()}
     if not inputs.mixed_in:
         return found
-    from acclimate.training.sources import text_name
+    from acclimate.adaptation.mix_sources import text_name
 
     texts = {source.text.fingerprint: source.text for source, _ in inputs.mixed_in}
     for number, text in enumerate(texts.values(), 1):
@@ -214,7 +218,7 @@ def _tasks(inputs: StudyInputs) -> Iterator[tuple[str, str]]:
 
 def _evaluation_texts(inputs: StudyInputs) -> list[tuple[dict[str, str], list[str]]]:
     """Return the task and split, and the texts, of every dev and test split; tasks with equal content appear once."""
-    from acclimate.tasks.kinds import evaluation_texts
+    from acclimate.tasks.interfaces import evaluation_texts
 
     found: list[tuple[dict[str, str], list[str]]] = []
     seen: set[str] = set()
@@ -235,7 +239,7 @@ def _train_splits(
     equal content is yielded once.
     """
     from acclimate.tasks.groups import shared_groups
-    from acclimate.tasks.kinds import item_texts
+    from acclimate.tasks.interfaces import item_texts
 
     seen: set[tuple[str, str]] = set()
     for place in _tasks(inputs):

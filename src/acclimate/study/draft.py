@@ -9,22 +9,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from acclimate.corpus.sources import is_hub_name, parse_hub_name, resolve_sources
-from acclimate.errors import Problems, UserError
-from acclimate.files import write_text
+from acclimate.adaptation.options import BUDGETS
+from acclimate.base.errors import Problems, UserError
+from acclimate.base.files import write_text
+from acclimate.base.options import build, defaults, option_fields
+from acclimate.data.reading import LabelOptions, default_task_name, find_task
+from acclimate.data.sources import is_hub_name, parse_hub_name, resolve_sources
 from acclimate.models.checkpoints import check_folder
-from acclimate.options import build, defaults, option_fields
-from acclimate.options.reading import LabelOptions, default_task_name, find_task
-from acclimate.options.studies import (
-    InitOptions,
-    StudyOptions,
-)
-from acclimate.options.training import (
-    BUDGETS,
-)
 from acclimate.study.changes import change_values
 from acclimate.study.config import StudyConfig, read_study_file
 from acclimate.study.inputs import HELDOUT_SHARE
+from acclimate.study.options import InitOptions, StudyOptions
 from acclimate.study.paths import locate_model, locate_text
 from acclimate.study.settings import UNADAPTED
 
@@ -52,7 +47,7 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
     Raises:
         UserError: If the model or the corpus is missing, a method does not exist, or the study is invalid.
     """
-    from acclimate.methods import lookup
+    from acclimate.adaptation.method import lookup
 
     if lacking := [f"--{name}" for name in ("model", "corpus") if not getattr(options, name)]:
         verb = "is" if len(lacking) == 1 else "are"

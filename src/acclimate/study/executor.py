@@ -11,16 +11,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from acclimate.device import imports_frozen, malloc_trim
-from acclimate.errors import USER_CODE_ERRORS, UserError, check_stop
-from acclimate.files import MANIFEST_FILE, RECORD_FILE, is_intact, read_json, write_json
-from acclimate.locks import Claim, Owner
-from acclimate.progress import Progress
-from acclimate.records import Record
+from acclimate.base.device import imports_frozen, malloc_trim
+from acclimate.base.errors import USER_CODE_ERRORS, UserError, check_stop
+from acclimate.base.files import MANIFEST_FILE, RECORD_FILE, is_intact, read_json, write_json
+from acclimate.base.locks import Claim, Owner
+from acclimate.base.progress import Progress
+from acclimate.base.records import Record
+from acclimate.base.waiting import Wait
 from acclimate.study.graph import Shard, with_needs
-from acclimate.study.jobs.base import FORMAT, Job, JobGraph, Outcome, RunContext
+from acclimate.study.job import FORMAT, Job, JobGraph, Outcome, RunContext
 from acclimate.study.workers import MAX_JOB_DEATHS, Pool
-from acclimate.waiting import Wait
 
 log = logging.getLogger(__name__)
 

@@ -7,19 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from acclimate.errors import UserError
-from acclimate.methods import lookup
-from acclimate.options.training import (
-    BUDGETS,
-)
+from acclimate.adaptation.method import lookup
+from acclimate.adaptation.options import BUDGETS
+from acclimate.base.errors import UserError
 from acclimate.study.backend import Backend
 from acclimate.study.budget import FEWEST_TOKENS, FINISHED, Durations, divide_time
 from acclimate.study.compare import check_study_folder, prepare
 from acclimate.study.config import StudyConfig
 from acclimate.study.executor import JobStore
 from acclimate.study.graph import read_study
+from acclimate.study.job import Job, JobGraph, Outcome
 from acclimate.study.jobs.adapt import AdaptJob
-from acclimate.study.jobs.base import Job, JobGraph, Outcome
 from acclimate.study.search import final_graph, run_search
 
 
@@ -93,7 +91,7 @@ def forecast(
     A job is estimated by the mean duration of the finished jobs in ``out`` that have the same kind, model, method,
     domain, task and text, or else of all finished jobs of the same kind. Jobs of earlier versions of the study count
     as well. Without such jobs, ``timing`` measures the speed of this machine with small jobs
-    (:meth:`acclimate.study.jobs.base.Job.pilots`), and kinds without them are estimated by their typical cost.
+    (:meth:`acclimate.study.job.Job.pilots`), and kinds without them are estimated by their typical cost.
 
     Args:
         config: The study, or the path of its file.

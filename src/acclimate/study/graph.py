@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from acclimate.errors import Problems, UserError
+from acclimate.base.errors import Problems, UserError
 from acclimate.study.backend import Backend
 from acclimate.study.capabilities import check_capabilities
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
 from acclimate.study.inputs import StudyInputs, read_inputs
-from acclimate.study.jobs.base import Job, JobGraph, Planner, kinds
+from acclimate.study.job import Job, JobGraph, Planner, kinds
 from acclimate.study.method_inputs import read_method
 from acclimate.study.settings import UNADAPTED
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acclimate.comparison_rows import HeadToHeadRow
-from acclimate.evaluation.statistics import number_groups, paired_difference, share_interval
-from acclimate.rows import Comparison, Interval
+from acclimate.evaluation.significance import number_groups, paired_difference, share_interval
+from acclimate.results.comparisons import HeadToHeadRow
+from acclimate.results.scores import Comparison, Interval
 from acclimate.study.graph import Choice
-from acclimate.study.jobs.base import JobResult, Planner, StudyView
+from acclimate.study.job import JobResult, Planner, StudyView
 from acclimate.study.summary import TaskRuns, compare_runs, pair_by_seed, test_of
 
 BORROWED = "settings of another row"

@@ -8,20 +8,15 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any
 
-from acclimate.errors import UserError, warn_once
-from acclimate.files import write_text
-from acclimate.options import Option, build, defaults, options
-from acclimate.options.declaration import DATA, OUTPUT
-from acclimate.options.reading import LabelOptions
-from acclimate.options.studies import (
-    CompareOptions,
-    InitOptions,
-    StudyOptions,
-)
+from acclimate.adaptation.inputs import as_corpus
+from acclimate.base.errors import UserError, warn_once
+from acclimate.base.files import write_text
+from acclimate.base.options import DATA, OUTPUT, Option, build, defaults, options
+from acclimate.data.reading import LabelOptions
 from acclimate.study.draft import draft_study, write_study
+from acclimate.study.options import CompareOptions, InitOptions, StudyOptions
 from acclimate.tasks.readers import NoLabel
 from acclimate.tasks.sources import read_object
-from acclimate.training.inputs import as_corpus
 
 DATA_FOLDER, STUDY_FILE = "data", "study.yaml"
 TEXTS = ("corpus", "heldout", "general")

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from acclimate.corpus import Corpus
-from acclimate.corpus.documents import hash_document, subsample_documents, with_usual_column
-from acclimate.errors import Problems, UserError, unknown_name_error
-from acclimate.model_kinds import kind_of_checkpoint
+from acclimate.base.errors import Problems, UserError, unknown_name_error
+from acclimate.base.options import option_fields
+from acclimate.base.records import texts_fingerprint
+from acclimate.data.documents import Corpus, hash_document, subsample_documents, with_usual_column
+from acclimate.data.reading import default_task_name, reading_names
 from acclimate.models.checkpoints import load_config, model_fingerprint
-from acclimate.options import option_fields
-from acclimate.options.reading import default_task_name, reading_names
-from acclimate.records import texts_fingerprint
+from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.study.backend import Backend
 from acclimate.study.config import JOB_KINDS, DomainSpec, ModelSpec, StudyConfig, TaskSpec
 from acclimate.study.method_inputs import MethodInput, check_scopes, read_methods
@@ -25,7 +24,7 @@ from acclimate.study.selection import select_texts
 from acclimate.study.settings import UNADAPTED, unused_seeds
 
 if TYPE_CHECKING:
-    from acclimate.tasks.kinds import LabelledTask
+    from acclimate.tasks.interfaces import LabelledTask
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +121,7 @@ class StudyInputs:
         tasks: Tasks, by domain (:data:`OTHER` for tasks of other domains) and name.
         methods: Methods of adaptation, by label.
         options: Defaults of the options that determine results, by kind of job.
-        extras: Further inputs that kinds of jobs read, by kind: see :meth:`acclimate.study.jobs.base.Job.read`.
+        extras: Further inputs that kinds of jobs read, by kind: see :meth:`acclimate.study.job.Job.read`.
         unmeasured: The general text without the documents that the study measures on; None if there are no others.
         replaying: Names of the base models whose adaptations replay it by default.
         leaked: Digests of documents that are not replayed, since they contain dev or test texts.
@@ -151,7 +150,7 @@ class StudyInputs:
 
     def has_default_rate(self, domain: str, task: TaskSpec) -> bool:
         """Return whether fine-tuning on a task trains with the learning rate that follows from the width."""
-        from acclimate.tasks.kinds import find_task_kind
+        from acclimate.tasks.interfaces import find_task_kind
 
         given, found = self.config.finetune_settings(task), self.tasks[domain, task.name]
         is_set = given.get("learning_rate") is not None or given.get("epochs") == 0
@@ -192,14 +191,14 @@ class StudyInputs:
     @cached_property
     def task_corpora(self) -> dict[tuple[str, str], Corpus]:
         """Text of the train splits, by domain and task; empty if no method adapts to the text of tasks."""
-        from acclimate.training.inputs import task_corpus
+        from acclimate.adaptation.inputs import task_corpus
 
         if all(method.reads == "domain" for method in self.methods.values()):
             return {}
         return {place: task_corpus(found.task) for place, found in self.tasks.items() if place[0] != OTHER}
 
     def sources(self, model: str, given: Mapping[str, Any]) -> list[Any]:
-        """Return what an adaptation reads beside its corpus (:class:`acclimate.training.sources.Source`).
+        """Return what an adaptation reads beside its corpus (:class:`acclimate.adaptation.mix_sources.Source`).
 
         The documents that the study measures on are never among it.
 
@@ -210,7 +209,7 @@ class StudyInputs:
         Raises:
             UserError: If an option is invalid, or a share is given and there is no text to replay.
         """
-        from acclimate.training.sources import open_sources
+        from acclimate.adaptation.mix_sources import open_sources
 
         given, share = dict(given), given.get("replay_share")
         if given.get("replay") is None and (model in self.replaying if share is None else share > 0):
@@ -396,9 +395,9 @@ def _read_domain(domain: DomainSpec, config: StudyConfig, column: str) -> tuple[
 
 
 def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
-    from acclimate.tasks import load_task, repartition
     from acclimate.tasks.finetune import check_first_task
-    from acclimate.tasks.splits import cut_dev, limit_splits
+    from acclimate.tasks.interfaces import load_task
+    from acclimate.tasks.splits import cut_dev, limit_splits, repartition
 
     columns = {name: value for name in reading_names() if (value := getattr(spec, name)) is not None}
     task = load_task(spec.path, name=spec.name, **columns)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from acclimate.evaluation.learning import still_falls
-from acclimate.results import ProbeResult, ProbeScore
-from acclimate.rows import NOT_LEARNED, Comparison, Learning, ScoreRow
+from acclimate.results.scores import NOT_LEARNED, Comparison, Learning, ScoreRow
+from acclimate.results.study import ProbeResult, ProbeScore
 from acclimate.study.config import StudyConfig
-from acclimate.study.jobs.base import Job, JobResult, StudyView
+from acclimate.study.job import Job, JobResult, StudyView
 from acclimate.study.settings import UNADAPTED
 from acclimate.study.summary import TaskResult, TaskRuns, compare_runs
 

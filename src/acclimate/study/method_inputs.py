@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from acclimate.errors import Problems, UserError
+from acclimate.base.errors import Problems, UserError
 from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig
 from acclimate.study.settings import UNADAPTED
 
@@ -52,7 +52,7 @@ def read_method(method: MethodSpec) -> MethodInput:
     Raises:
         UserError: If the method or a parameter does not exist, or a value is wrong.
     """
-    from acclimate import methods
+    from acclimate.adaptation import method as methods
 
     made = methods.get(method.name, **method.parameters)
     if method.on and any(stage.reads for stage in made.stages()):
@@ -69,8 +69,8 @@ def read_methods(config: StudyConfig) -> dict[str, MethodInput]:
     Raises:
         UserError: If methods, parameters or options are wrong; the message lists all of them.
     """
-    from acclimate import methods
-    from acclimate.training.adapters import resolve_adapter
+    from acclimate.adaptation import method as methods
+    from acclimate.adaptation.adapters import resolve_adapter
 
     found, problems = dict[str, MethodInput](), Problems()
     for method in config.methods:
@@ -89,7 +89,7 @@ def read_methods(config: StudyConfig) -> dict[str, MethodInput]:
 
 def _warn_of_learning_rate(method: MethodSpec, config: StudyConfig) -> None:
     """Warn if the learning rate of the study is far from the default of the method, for example of a soft prompt."""
-    from acclimate import methods
+    from acclimate.adaptation import method as methods
 
     if method.name == UNADAPTED or "learning_rate" in method.adapt:
         return

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from acclimate.corpus.mix.base import Mix, parse_mix
-from acclimate.corpus.operations import SELECTIONS, TRANSFORMS
-from acclimate.corpus.sources import is_hub_name
-from acclimate.files import is_written_as_path
+from acclimate.base.files import is_written_as_path
+from acclimate.data.mix.base import Mix, parse_mix
+from acclimate.data.operations import SELECTIONS, TRANSFORMS
+from acclimate.data.sources import is_hub_name
 
 
 def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
@@ -137,6 +137,6 @@ def _locate_part(source: str, folder: Path) -> str:
 
 def files_of(method: str) -> set[str]:
     """Return the parameters of a method that are file paths; none for an unknown method, which is reported later."""
-    from acclimate.methods import current_name, lookup, names
+    from acclimate.adaptation.method import current_name, lookup, names
 
     return set(lookup(method).files) if current_name(method) in names() else set()

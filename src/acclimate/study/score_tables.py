@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.evaluation.review import ReviewScoring
-from acclimate.evaluation.statistics import paired_bootstrap
-from acclimate.results import ReportTable
-from acclimate.rows import VERDICTS, WITHHELD, Interval, ScoreRow, verdict_word
+from acclimate.evaluation.significance import paired_bootstrap
+from acclimate.results.scores import VERDICTS, WITHHELD, Interval, ScoreRow, verdict_word
+from acclimate.results.study import ReportTable
 from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.jobs.base import StudyView
+from acclimate.study.job import StudyView
 from acclimate.study.summary import TaskRuns, is_replicated, pair_by_seed, replicate_groups, scoring_of
 
 Runs = Mapping[tuple[str | None, ...], TaskRuns]

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.errors import UserError, warn_once
-from acclimate.options.recipe import rates_to_try
-from acclimate.rows import SearchRow, TrialRow
+from acclimate.base.errors import UserError, warn_once
+from acclimate.results.scores import SearchRow, TrialRow
 from acclimate.study.config import DomainSpec, MethodSpec, TaskSpec
 from acclimate.study.graph import Choice, Choices, SearchPlace, narrow, plan, plan_models
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.jobs.base import Job, JobGraph, Outcome, Place, kinds
+from acclimate.study.job import Job, JobGraph, Outcome, Place, kinds
 from acclimate.study.method_inputs import check_not_shared, read_method
 from acclimate.study.sections import SearchSettings, combinations, count_combinations
 from acclimate.study.settings import UNADAPTED
+from acclimate.tasks.recipe import rates_to_try
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ def tasks_with_metric(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpe
 
 
 def _search_methods(stage: SearchStage, inputs: StudyInputs, choices: Choices) -> None:
-    from acclimate.tasks.kinds import find_width
+    from acclimate.tasks.interfaces import find_width
 
     config, settings = inputs.config, search_settings(inputs)
     groups: list[tuple[list[MethodSpec], list[str]]] = [([method], [method.label]) for method in config.methods]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from acclimate.options.numbers import Count, NonNegative, SeedNumber
+from acclimate.base.bounds import Count, NonNegative, SeedNumber
 from acclimate.study.settings import (
     DistillLists,
     DistillSection,

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from acclimate.adaptation_rows import SelectionRow
-from acclimate.corpus import Corpus
-from acclimate.corpus.documents import hash_document, with_usual_column
-from acclimate.corpus.operations import TRANSFORMS, Context, find_accounts, operate, read_operations
-from acclimate.corpus.select.random import match_control
-from acclimate.errors import Problems, UserError
-from acclimate.results import ReportTable
+from acclimate.adaptation.corpus_verbs import make_context
+from acclimate.base.errors import Problems, UserError
+from acclimate.data.documents import Corpus, hash_document, with_usual_column
+from acclimate.data.operations import TRANSFORMS, Context, find_accounts, operate, read_operations
+from acclimate.data.select.control import match_control
+from acclimate.data.task_kinds import task_texts
+from acclimate.results.adaptations import SelectionRow
+from acclimate.results.study import ReportTable
 from acclimate.study.config import DomainSpec, StudyConfig
 from acclimate.study.method_inputs import MethodInput
-from acclimate.training.selection import make_context
-from acclimate.training.task_kinds import task_texts
 
 COLUMNS = ["domain", "method", "operation", "documents read", "documents kept", "tokens read", "tokens kept", "%"]
 

@@ -18,16 +18,18 @@ from pydantic import (
     model_validator,
 )
 
-from acclimate.corpus.csv_reader import DEFAULT_COLUMN
-from acclimate.corpus.documents import texts_in_memory
-from acclimate.corpus.operations import SELECTIONS, TRANSFORMS, Operation, list_operations, read_operations
-from acclimate.corpus.sources import ListSource
-from acclimate.errors import UserError, shorten
-from acclimate.files import cache_folder, write_text
-from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, ProbeOptions, Section, section
-from acclimate.options.numbers import Count, Fraction, Integer, SeedNumber
-from acclimate.options.reading import default_task_name, reading_names
-from acclimate.registry import MAX_INTEGER, Registry, parse_number
+from acclimate.adaptation.options import AdaptOptions
+from acclimate.base.bounds import Count, Fraction, Integer, SeedNumber
+from acclimate.base.errors import UserError, shorten
+from acclimate.base.files import cache_folder, write_text
+from acclimate.base.options import Section, section
+from acclimate.base.registry import MAX_INTEGER, Registry, parse_number
+from acclimate.data.csv_reader import DEFAULT_COLUMN
+from acclimate.data.documents import texts_in_memory
+from acclimate.data.operations import SELECTIONS, TRANSFORMS, Operation, list_operations, read_operations
+from acclimate.data.reading import default_task_name, reading_names
+from acclimate.data.sources import ListSource
+from acclimate.tasks.options import DistillOptions, FinetuneOptions, ProbeOptions
 
 Sources = list[str | dict[str, str]]
 """Sources of text: paths and names, or mappings with ``path``, ``text_column`` and ``encoding``."""
@@ -311,7 +313,7 @@ class TaskSpec(TaskSection, ShortForm):
     """A labelled end task: a folder, file or ``hf:NAME``; or ``{path, name?, metric?, ...}`` with its own settings.
 
     Attributes:
-        repartition: Ratio of :func:`acclimate.tasks.repartition`.
+        repartition: Ratio of :func:`acclimate.tasks.splits.repartition`.
         limit_train: Maximum rows of the train split, sampled with a fixed seed; ``limit_dev`` and ``limit_test`` limit
             the other splits.
         search: Values to try on this task; they override those under ``search.finetune``.

@@ -17,18 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.device import KERNELS_VARIABLE
+from acclimate.base.device import KERNELS_VARIABLE
+from acclimate.base.records import Record, fingerprint, optional
+from acclimate.data.task_kinds import find_task_kind
 from acclimate.evaluation import calibration
 from acclimate.evaluation.scoring import Scoring, is_above_chance, make_scoring
-from acclimate.evaluation.statistics import (
-    holm,
-    paired_bootstrap,
-    paired_t_test,
-    permutation_test,
-)
-from acclimate.records import Record, fingerprint, optional
-from acclimate.results import Failure, JobCounts, MethodRow, Sample, StudyResults
-from acclimate.rows import (
+from acclimate.evaluation.significance import holm, paired_bootstrap, paired_t_test, permutation_test
+from acclimate.results.scores import (
     NOT_LEARNED,
     WITHHELD,
     Comparison,
@@ -40,13 +35,13 @@ from acclimate.rows import (
     TaskScores,
     WinCount,
 )
+from acclimate.results.study import Failure, JobCounts, MethodRow, Sample, StudyResults
 from acclimate.study.capabilities import group_measurements
 from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.jobs.base import HEAD, Job, JobGraph, JobResult, Outcome, StudyView, kinds
+from acclimate.study.job import HEAD, Job, JobGraph, JobResult, Outcome, StudyView, kinds
 from acclimate.study.selection import selection_results
-from acclimate.training.task_kinds import find_task_kind
 
 PACKAGES = ("acclimate", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn", "numpy")
 STATES = ("done", "reused", "failed", "blocked", "missing")
@@ -163,7 +158,7 @@ def replay_notes(inputs: StudyInputs) -> list[str]:
     """Return a sentence for each text that is mixed in: its share, and the models and methods that read it."""
     if not inputs.mixed_in:
         return []
-    from acclimate.training.sources import text_name
+    from acclimate.adaptation.mix_sources import text_name
 
     return [
         (

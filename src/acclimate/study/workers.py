@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from acclimate.errors import GRACE_SECONDS, Stopped, UserError, first_line, stop_on_signals
-from acclimate.files import write_json
-from acclimate.locks import Owner, machine_name
-from acclimate.waiting import SILENT_SECONDS
+from acclimate.base.errors import GRACE_SECONDS, Stopped, UserError, first_line, stop_on_signals
+from acclimate.base.files import write_json
+from acclimate.base.locks import Owner, machine_name
+from acclimate.base.waiting import SILENT_SECONDS
 
 LOGS = "workers"
 """Folder of the study with a log for each worker."""
@@ -38,7 +38,7 @@ SIGNALLED = 128
 HEARTBEAT_SECONDS, NAMED_SECONDS = 10.0, 120.0
 """Seconds between two signs of life of a worker, and seconds without one after which it is named.
 
-Without one for :data:`acclimate.waiting.SILENT_SECONDS`, it is ended."""
+Without one for :data:`acclimate.base.waiting.SILENT_SECONDS`, it is ended."""
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -221,7 +221,7 @@ def visible_gpus() -> list[str]:
     """Return the GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
     import torch
 
-    from acclimate.device import default_device
+    from acclimate.base.device import default_device
 
     if default_device().type != "cuda":
         return []
@@ -249,7 +249,7 @@ class LocalLauncher:
 
         Args:
             folder: Folder for logs.
-            workers: Number of workers, or :data:`acclimate.options.numbers.AUTO` for ``per_gpu`` on each GPU. Without
+            workers: Number of workers, or :data:`acclimate.base.bounds.AUTO` for ``per_gpu`` on each GPU. Without
                 a GPU that is one for every four cores.
             settings: None; workers on this machine have none.
             per_gpu: Workers on each GPU, each of which uses that part of its memory; None for as few as possible.

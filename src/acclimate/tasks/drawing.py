@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from acclimate.errors import UserError, warn_once
-from acclimate.evaluation.statistics import connect
+from acclimate.base.errors import UserError, warn_once
+from acclimate.evaluation.significance import connect
 
 TEST_SHARE, DEV_SHARE = 0.2, 0.1
 """Approximate shares of the rows that are drawn for test and dev, if a task has only train."""

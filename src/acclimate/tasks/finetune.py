@@ -10,18 +10,22 @@ from typing import Any
 
 from transformers import set_seed
 
-from acclimate.device import choose_precision, default_device
-from acclimate.errors import UserError
+from acclimate.adaptation.heldout import open_pairs
+from acclimate.adaptation.result import warn_of_explosion
+from acclimate.base.bounds import MAX_SEED
+from acclimate.base.device import choose_precision, default_device
+from acclimate.base.errors import UserError
+from acclimate.base.files import RECORD_FILE, check_replaceable, check_writable, follow_link
+from acclimate.base.locks import with_output_lock
+from acclimate.base.options import recorded, values, verb
+from acclimate.base.progress import print_message
+from acclimate.data.reading import DEFAULT_READING
+from acclimate.engine.callbacks import check_trackers, tensorboard_folder
+from acclimate.engine.distributed import join_process_group
 from acclimate.evaluation.embeddings import SentencePairs, SimilarityChange, similarity_warning
 from acclimate.evaluation.learning import still_falls
-from acclimate.files import RECORD_FILE, check_replaceable, check_writable, follow_link
-from acclimate.locks import with_output_lock
-from acclimate.options import FinetuneOptions, recorded, values, verb
-from acclimate.options.numbers import MAX_SEED
-from acclimate.options.reading import DEFAULT_READING
-from acclimate.options.recipe import default_epochs, rates_to_try
-from acclimate.progress import print_message
-from acclimate.tasks.kinds import (
+from acclimate.parts.updates import freeze
+from acclimate.tasks.interfaces import (
     LabelledTask,
     Learner,
     ResolvedOptions,
@@ -31,18 +35,12 @@ from acclimate.tasks.kinds import (
     open_task,
     resolve_options,
 )
+from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.recipe import default_epochs, rates_to_try
 from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, run_identity
 from acclimate.tasks.splits import replace_test_with_dev
 from acclimate.tasks.trainer import train
 from acclimate.tasks.training_cache import load_or_train
-from acclimate.training.callbacks import (
-    check_trackers,
-    tensorboard_folder,
-)
-from acclimate.training.distributed import join_process_group
-from acclimate.training.heldout import open_pairs
-from acclimate.training.result import warn_of_explosion
-from acclimate.updates import freeze
 
 log = logging.getLogger(__name__)
 
@@ -172,10 +170,10 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     the identity. A multi-label task has a sigmoid per label (binary cross-entropy), and the labels
     with a probability above one half are predicted. A question-answering task learns the start and the end of the
     first gold answer (cross-entropy over the tokens of a window) and returns five answers per question; a long passage
-    is read in windows (see :class:`acclimate.tasks.qa.windows.WindowConfig`).
+    is read in windows (see :class:`acclimate.tasks.kinds.qa.windows.WindowConfig`).
 
     By default a model learns long enough to be compared: at least 300 steps, however few rows there are, at a learning
-    rate that follows from its width (:mod:`acclimate.options.recipe`). The DGA paper uses 1e-5, and its released code
+    rate that follows from its width (:mod:`acclimate.tasks.recipe`). The DGA paper uses 1e-5, and its released code
     no warm-up.
 
     TAPTER uses batches of 128, a learning rate of 5e-5 and 5 epochs on SQuAD. For BioASQ (after Wiese et al., 2017) it

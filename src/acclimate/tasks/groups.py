@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from acclimate.errors import UserError, unknown_name_error, warn_once
-from acclimate.evaluation.statistics import number_groups
+from acclimate.base.errors import UserError, unknown_name_error, warn_once
+from acclimate.evaluation.significance import number_groups
 
 GROUP_NAMES = {
     **{"patient": "patient", "patient_id": "patient", "author_id": "author"},

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.device import Precision, autocast, copy_to, to_device
-from acclimate.errors import UserError
-from acclimate.masking import IGNORE_INDEX
+from acclimate.base.device import Precision, autocast, copy_to, to_device
+from acclimate.base.errors import UserError
 from acclimate.models.batching import micro_batch_tokens, padding_multiple, round_up
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.models.families import reads_segments
 from acclimate.models.saving import save_model
-from acclimate.objectives.distillation import soft_target_loss
+from acclimate.parts.masking import IGNORE_INDEX
+from acclimate.parts.objectives.distillation import soft_target_loss
 
 
 @dataclass

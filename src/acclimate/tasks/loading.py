@@ -10,22 +10,15 @@ import torch
 from torch import nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.corpus.tokenizing import read_as_text
-from acclimate.device import enable_fast_fp32_matmul
-from acclimate.errors import UserError, warn_once
-from acclimate.models import longest_text
+from acclimate.base.device import enable_fast_fp32_matmul
+from acclimate.base.errors import UserError, warn_once
+from acclimate.base.progress import silence_transformers
+from acclimate.data.tokenizing import read_as_text
 from acclimate.models.attention import prepare_for_device
-from acclimate.models.checkpoints import (
-    UNREADABLE,
-    check_folder,
-    from_pretrained,
-    load_config,
-    load_error,
-)
-from acclimate.models.loading import check_encoder_weights, fit_tokenizer, is_encoder, load_tokenizer
-from acclimate.modules import virtual_ids
-from acclimate.progress import silence_transformers
-from acclimate.tasks.kinds import LabelledTask
+from acclimate.models.checkpoints import UNREADABLE, check_folder, from_pretrained, load_config, load_error
+from acclimate.models.families import longest_text
+from acclimate.models.loading import check_encoder_weights, fit_tokenizer, is_encoder, load_tokenizer, virtual_ids
+from acclimate.tasks.interfaces import LabelledTask
 
 MIN_LENGTH = 4
 """Minimum tokens per example: fewer leave no space for text between the special tokens."""
@@ -51,7 +44,7 @@ def load_with_head(
 
     Returns:
         The model, its tokenizer, and the tokens that it reads per example, virtual tokens included. The tokenizer
-        reads special tokens in a text as text (:func:`acclimate.corpus.tokenizing.read_as_text`).
+        reads special tokens in a text as text (:func:`acclimate.data.tokenizing.read_as_text`).
 
     Raises:
         UserError: If the model cannot be loaded, its encoder weights are incomplete, its tokenizer has no padding and

@@ -23,18 +23,19 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.preprocessing import StandardScaler
 from transformers import AutoModelForSequenceClassification
 
-from acclimate.device import copy_to, default_device, to_device
-from acclimate.errors import UserError
+from acclimate.base.bounds import ALL
+from acclimate.base.device import copy_to, default_device, to_device
+from acclimate.base.errors import UserError
+from acclimate.base.files import atomic_folder
+from acclimate.base.options import verb
+from acclimate.base.progress import Progress
 from acclimate.evaluation.embeddings import is_sentence_encoder, load_encoder
 from acclimate.evaluation.scoring import label_indicators
-from acclimate.files import atomic_folder
-from acclimate.options import ProbeOptions, verb
-from acclimate.options.numbers import ALL
-from acclimate.progress import Progress
-from acclimate.results import ProbeResult, ProbeScore
+from acclimate.results.study import ProbeResult, ProbeScore
 from acclimate.tasks.head_model import HeadModel
-from acclimate.tasks.kinds import LabelledTask, find_task_kind, open_task
+from acclimate.tasks.interfaces import LabelledTask, find_task_kind, open_task
 from acclimate.tasks.loading import load_with_head
+from acclimate.tasks.options import ProbeOptions
 
 LINEAR, NEIGHBORS = "linear", "neighbors"
 PENALTY = 30.0
@@ -241,7 +242,7 @@ def plan_draws(
     Args:
         probe: The probe of the task.
         task: The task.
-        levels: Numbers of labels per class, and :data:`acclimate.options.numbers.ALL`.
+        levels: Numbers of labels per class, and :data:`acclimate.base.bounds.ALL`.
 
     Returns:
         The numbers, ascending, None for all; by number the classes that have fewer train examples, with their counts;
@@ -287,7 +288,7 @@ def measure_probe(
     Args:
         model: Folder or Hub name of a model.
         task: A loaded task.
-        labels_per_class: Numbers of labels, and :data:`acclimate.options.numbers.ALL`.
+        labels_per_class: Numbers of labels, and :data:`acclimate.base.bounds.ALL`.
         draws: Seeds of the draws.
         neighbors: Maximum number of neighbours.
         max_length: Maximum tokens per text; None for the default of the task.

@@ -17,8 +17,10 @@ from typing import Any, ClassVar
 
 import pyarrow
 
-from acclimate.corpus.csv_reader import find_duplicate, read_table
-from acclimate.corpus.opening import (
+from acclimate.base.errors import DamagedFileError, UserError, first_line, warn_once
+from acclimate.base.files import check_regular_file
+from acclimate.data.csv_reader import find_duplicate, read_table
+from acclimate.data.opening import (
     COLUMNAR,
     EXCEL,
     NOT_UTF8,
@@ -30,9 +32,7 @@ from acclimate.corpus.opening import (
     read_numbered_lines,
     suffixes_of,
 )
-from acclimate.corpus.readers import BLANK, list_unused, read_batches, read_excel_rows, read_json_rows
-from acclimate.errors import DamagedFileError, UserError, first_line, warn_once
-from acclimate.files import check_regular_file
+from acclimate.data.readers import BLANK, list_unused, read_batches, read_excel_rows, read_json_rows
 from acclimate.tasks.drawing import draw_places
 from acclimate.tasks.groups import describe_groups, number_known_groups
 
@@ -245,7 +245,7 @@ def _list_names(files: Iterable[Path]) -> str:
 def read_rows(path: Path, columns: Collection[str] = (), encoding: str | None = None) -> Iterator[Row]:
     """Yield the rows of a file in one of :data:`FORMATS`, with blanks around the names of columns removed.
 
-    Tables are read by :func:`acclimate.corpus.csv_reader.read_table`. Labels that ``datasets`` has stored as numbers
+    Tables are read by :func:`acclimate.data.csv_reader.read_table`. Labels that ``datasets`` has stored as numbers
     are replaced by their names, which it keeps in the metadata of Parquet and Arrow files.
 
     Args:

@@ -18,13 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 import torch
 import transformers
 
-from acclimate.cards import write_task_model_card
-from acclimate.device import Precision, default_device
-from acclimate.display import Reported, data_frame
-from acclimate.errors import UserError, postpone_stop
-from acclimate.evaluation.learning import bin_losses
-from acclimate.evaluation.scoring import Collapse, Scoring, make_scoring
-from acclimate.files import (
+from acclimate.adaptation.result import open_work_folder, remove_work_folder
+from acclimate.base.device import Precision, default_device
+from acclimate.base.errors import UserError, postpone_stop
+from acclimate.base.files import (
     RECORD_FILE,
     atomic_folder,
     is_intact,
@@ -33,16 +30,19 @@ from acclimate.files import (
     write_json,
     write_text,
 )
+from acclimate.base.progress import format_duration
+from acclimate.base.records import build_value
+from acclimate.base.version import __version__
+from acclimate.cards import write_task_model_card
+from acclimate.engine.distributed import ProcessGroup
+from acclimate.engine.trainer import LOG_FILE
+from acclimate.evaluation.learning import bin_losses
+from acclimate.evaluation.scoring import Collapse, Scoring, make_scoring
 from acclimate.models.checkpoints import model_fingerprint
-from acclimate.progress import format_duration
-from acclimate.records import build_value
-from acclimate.results import StudyResults, table_results
-from acclimate.tasks.kinds import LabelledTask, Learner
+from acclimate.results.display import Reported, data_frame
+from acclimate.results.study import StudyResults, table_results
+from acclimate.tasks.interfaces import LabelledTask, Learner
 from acclimate.tasks.trainer import TrainingResult
-from acclimate.training.distributed import ProcessGroup
-from acclimate.training.result import open_work_folder, remove_work_folder
-from acclimate.training.trainer import LOG_FILE
-from acclimate.version import __version__
 
 if TYPE_CHECKING:
     import pandas

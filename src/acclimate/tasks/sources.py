@@ -15,11 +15,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from acclimate.corpus.csv_reader import TEXT_NAMES
-from acclimate.corpus.documents import table_rows
-from acclimate.corpus.opening import COLUMNAR, ENCODED, EXCEL, TABLES, detect_format
-from acclimate.errors import UserError, unknown_name_error, warn_once
-from acclimate.options.reading import ReadingOptions
+from acclimate.base.errors import UserError, unknown_name_error, warn_once
+from acclimate.data.csv_reader import TEXT_NAMES
+from acclimate.data.documents import table_rows
+from acclimate.data.opening import COLUMNAR, ENCODED, EXCEL, TABLES, detect_format
+from acclimate.data.reading import ReadingOptions
 from acclimate.tasks.groups import find_grouping
 from acclimate.tasks.readers import (
     FORMATS,

@@ -17,24 +17,22 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, TrainerState, TrainingArguments
 
-from acclimate.corpus.tokenizing import check_known
-from acclimate.device import Precision
-from acclimate.files import read_json, write_json
+from acclimate.base.device import Precision
+from acclimate.base.files import read_json, write_json
+from acclimate.data.tokenizing import check_known
+from acclimate.engine.batches import describe_text
+from acclimate.engine.callbacks import ResumableCallback
+from acclimate.engine.distributed import ProcessGroup
+from acclimate.engine.steps import TaskBatch, TaskEngine, TaskLoss
+from acclimate.engine.trainer import CallbackFactory
+from acclimate.engine.trainer import train as run_trainer
 from acclimate.models.batching import machine_memory
 from acclimate.models.compiling import compiled_layers
 from acclimate.models.encoding import skip_unread_tokens
-from acclimate.objectives.distillation import confidence_penalty
-from acclimate.options.recipe import MEASURED_EPOCHS
+from acclimate.parts.objectives.distillation import confidence_penalty
 from acclimate.tasks.head_model import HeadModel
-from acclimate.tasks.kinds import ResolvedOptions
-from acclimate.training.batches import describe_text
-from acclimate.training.callbacks import (
-    ResumableCallback,
-)
-from acclimate.training.distributed import ProcessGroup
-from acclimate.training.engine import TaskBatch, TaskEngine, TaskLoss
-from acclimate.training.trainer import CallbackFactory
-from acclimate.training.trainer import train as run_trainer
+from acclimate.tasks.interfaces import ResolvedOptions
+from acclimate.tasks.recipe import MEASURED_EPOCHS
 
 ADAM_EPSILON = 1e-8
 """The default of ``transformers``, which fine-tuning recipes assume."""

@@ -19,17 +19,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.device import Precision, default_device
-from acclimate.files import atomic_folder, remove_leftovers, warn_on_write_error
-from acclimate.locks import Claim
-from acclimate.tasks.kinds import Learner, ResolvedOptions
+from acclimate.adaptation.method import cache_folder, cache_key, fingerprint_model
+from acclimate.base.device import Precision, default_device
+from acclimate.base.files import atomic_folder, remove_leftovers, warn_on_write_error
+from acclimate.base.locks import Claim
+from acclimate.base.version import __version__
+from acclimate.tasks.interfaces import Learner, ResolvedOptions
 from acclimate.tasks.trainer import train
-from acclimate.training.method import (
-    cache_folder,
-    cache_key,
-    fingerprint_model,
-)
-from acclimate.version import __version__
 
 MAX_CACHED_TRAININGS = 8
 """Maximum trainings in the cache, each of the size of a model; the least recently used are removed."""

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError
-from acclimate.tasks import load_task
-from acclimate.tasks.choice import ChoiceTask, Item
-from acclimate.tasks.kinds import find_task_kind, item_texts, task_text
+from acclimate.base.errors import UserError
+from acclimate.tasks.interfaces import find_task_kind, item_texts, load_task, task_text
+from acclimate.tasks.kinds.choice.data import ChoiceTask, Item
 from acclimate.tasks.splits import limit_splits
 from tests.cases import each
 from tests.tasks.choice.toy import rows, task_of

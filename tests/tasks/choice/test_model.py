@@ -12,16 +12,15 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultipleChoice, AutoTokenizer
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
 from acclimate.evaluation.benchmarks import measure_items
 from acclimate.evaluation.choice import ChoiceScoring, compare_choices
+from acclimate.evaluation.options import InspectBenchmarksOptions
 from acclimate.evaluation.scoring import make_scoring
-from acclimate.options.benchmarks import (
-    InspectBenchmarksOptions,
-)
-from acclimate.tasks import finetune, load_task
-from acclimate.tasks.choice.data import Item
-from acclimate.tasks.choice.model import load_choice_decoder, load_choice_encoder, prompt_of
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.interfaces import load_task
+from acclimate.tasks.kinds.choice.data import Item
+from acclimate.tasks.kinds.choice.model import load_choice_decoder, load_choice_encoder, prompt_of
 from tests.tasks.choice.toy import QUICK, rows, task_of
 from tests.tiny import DECODERS, SIZES, tiny_tokenizer
 
@@ -136,9 +135,9 @@ def test_gradients_are_those_of_the_class_of_transformers(tiny_bert):
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_parts_of_a_step_have_the_gradients_of_the_whole(tiny_bert, tiny_llama, kind, monkeypatch):
-    from acclimate.tasks.choice import model as module
+    from acclimate.engine.steps import TaskEngine
+    from acclimate.tasks.kinds.choice import model as module
     from acclimate.tasks.trainer import TaskSteps, supervised_loss
-    from acclimate.training.engine import TaskEngine
 
     head = load_choice_encoder(tiny_bert, 32, 4, CPU) if kind == "encoder" else load_choice_decoder(tiny_llama, 64, 4)
     head.prepare()

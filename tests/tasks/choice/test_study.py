@@ -8,11 +8,12 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+from acclimate.adaptation.adapt import adapt
 from acclimate.cli.main import app
 from acclimate.report.summary import summarize
-from acclimate.study import compare
-from acclimate.tasks import distill, finetune
-from acclimate.training import adapt
+from acclimate.study.compare import compare
+from acclimate.tasks.distillation.distill import distill
+from acclimate.tasks.finetune import finetune
 from tests.tasks.choice.toy import QUICK, rows
 
 

@@ -7,7 +7,7 @@ import torch
 import transformers
 from tokenizers import ByteLevelBPETokenizer, processors
 
-from acclimate.tasks import finetune
+from acclimate.tasks.finetune import finetune
 from tests.tasks.test_classification import QUICK, keyword_task
 from tests.tiny import TEXTS
 

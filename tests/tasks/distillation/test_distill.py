@@ -13,12 +13,15 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from acclimate.errors import UserError
-from acclimate.tasks import Task, distill, finetune, training_cache
-from acclimate.tasks.classification.classifier import ClassificationLearner, load_classifier
+from acclimate.base.errors import UserError
+from acclimate.tasks import training_cache
+from acclimate.tasks.distillation.distill import distill
 from acclimate.tasks.distillation.initial_models import load_or_evaluate
 from acclimate.tasks.distillation.student_training import DistillationLoss
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.kinds.classification.classifier import ClassificationLearner, load_classifier
+from acclimate.tasks.kinds.classification.data import Task
 from acclimate.tasks.loading import is_classifier_of
 from tests.cases import each
 from tests.tasks.distillation.conftest import CPU
@@ -343,7 +346,7 @@ def test_an_unusable_cache_only_costs_time(tiny_bert, student, monkeypatch, tmp_
     assert not left.exists()
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr("acclimate.files._writable_cache", lambda path: path)  # as if it broke during the run
+    monkeypatch.setattr("acclimate.base.files._writable_cache", lambda path: path)  # as if it broke during the run
     assert distill(tiny_bert, student, keyword_task(), **options).probabilities == first.probabilities
     for what in ("A training", "Teacher targets", "Scores"):
         assert f"{what} cannot be stored" in caplog.text

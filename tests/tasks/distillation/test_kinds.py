@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from acclimate.errors import UserError
-from acclimate.options import DistillOptions
-from acclimate.tasks import distill, finetune, load_task
-from acclimate.tasks.distillation.distill import choose_objective
+from acclimate.base.errors import UserError
+from acclimate.tasks.distillation.distill import choose_objective, distill
 from acclimate.tasks.distillation.student_training import DistillationLoss
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
-from acclimate.tasks.kinds import TASK_KINDS, find_task_kind, resolve_options
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.interfaces import TASK_KINDS, find_task_kind, load_task, resolve_options
+from acclimate.tasks.options import DistillOptions
 from acclimate.tasks.trainer import supervised_loss
 from tests.tasks.distillation.conftest import CPU
 from tests.tasks.test_classification import keyword_task

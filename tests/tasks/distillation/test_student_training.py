@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from acclimate.modules.connectors import Connectors
-from acclimate.objectives.distillation import activation_boundary_loss
-from acclimate.options import DistillOptions
-from acclimate.tasks.classification.classifier import load_classifier
+from acclimate.parts.modules.connectors import Connectors
+from acclimate.parts.objectives.distillation import activation_boundary_loss
 from acclimate.tasks.distillation.student_training import DisagreementCallback, DistillationLoss
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
+from acclimate.tasks.kinds.classification.classifier import load_classifier
+from acclimate.tasks.options import DistillOptions
 from acclimate.tasks.trainer import phase_schedule
 from tests.cases import each
 from tests.tasks.distillation.conftest import CPU

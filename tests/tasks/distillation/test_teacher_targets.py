@@ -10,16 +10,16 @@ import torch
 from tokenizers import processors
 from transformers import AutoTokenizer
 
-from acclimate.errors import UserError
-from acclimate.modules.connectors import Connectors
-from acclimate.tasks import distill
-from acclimate.tasks.classification.classifier import load_classifier
+from acclimate.base.errors import UserError
+from acclimate.parts.modules.connectors import Connectors
 from acclimate.tasks.distillation import teacher_targets as module
+from acclimate.tasks.distillation.distill import distill
 from acclimate.tasks.distillation.teacher_targets import (
     compute_teacher_targets,
     first_token_states,
     representation_width,
 )
+from acclimate.tasks.kinds.classification.classifier import load_classifier
 from tests.cases import each
 from tests.tasks.distillation.conftest import CPU
 from tests.tasks.test_classification import keyword_task

@@ -13,10 +13,9 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError
-from acclimate.tasks import load_task
-from acclimate.tasks.entities.schemes import find_scheme, read_entities, split_tag
-from acclimate.tasks.kinds import find_task_kind, item_texts, task_text
+from acclimate.base.errors import UserError
+from acclimate.tasks.interfaces import find_task_kind, item_texts, load_task, task_text
+from acclimate.tasks.kinds.entities.schemes import find_scheme, read_entities, split_tag
 from tests.cases import each
 from tests.fixtures import SHARED
 

@@ -14,18 +14,17 @@ from hypothesis import strategies as st
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 from typer.testing import CliRunner
 
+from acclimate.base.errors import UserError
 from acclimate.cli.main import app
-from acclimate.errors import UserError
 from acclimate.evaluation.calibration import calibration_metrics
-from acclimate.masking import IGNORE_INDEX
-from acclimate.options import FinetuneOptions
-from acclimate.study import compare
-from acclimate.tasks import finetune, load_task
-from acclimate.tasks.entities import Entity, Sentence
-from acclimate.tasks.entities.data import WORD
-from acclimate.tasks.entities.tagger import Windows, align_words, choose_window, mark_units, read_units
-from acclimate.tasks.kinds import find_task_kind, resolve_options
-from acclimate.tasks.qa.windows import split_into_windows, tokenize_texts
+from acclimate.parts.masking import IGNORE_INDEX
+from acclimate.study.compare import compare
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.interfaces import find_task_kind, load_task, resolve_options
+from acclimate.tasks.kinds.entities.data import WORD, Entity, Sentence
+from acclimate.tasks.kinds.entities.tagger import Windows, align_words, choose_window, mark_units, read_units
+from acclimate.tasks.kinds.qa.windows import split_into_windows, tokenize_texts
+from acclimate.tasks.options import FinetuneOptions
 from acclimate.tasks.splits import limit_splits
 from tests.tiny import save_tiny
 

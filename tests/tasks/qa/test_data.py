@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.errors import UserError
-from acclimate.tasks import load_task
-from acclimate.tasks.qa import Answer, QATask, load_qa
+from acclimate.base.errors import UserError
+from acclimate.tasks.interfaces import load_task
+from acclimate.tasks.kinds.qa.data import Answer, QATask, load_qa
 from tests.cases import each
 
 PASSAGE = "Ada Lovelace wrote the first program. Ada was born in London, and Byron was her father."

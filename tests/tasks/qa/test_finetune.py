@@ -10,13 +10,15 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
-from acclimate.device import default_device
-from acclimate.errors import UserError
-from acclimate.tasks import Task, finetune, load_task, training_cache
-from acclimate.tasks.kinds import task_text
-from acclimate.tasks.qa import QATask
-from acclimate.tasks.qa.model import load_qa_model
-from acclimate.tasks.qa.windows import WindowConfig
+from acclimate.base.device import default_device
+from acclimate.base.errors import UserError
+from acclimate.tasks import training_cache
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.interfaces import load_task, task_text
+from acclimate.tasks.kinds.classification.data import Task
+from acclimate.tasks.kinds.qa.data import QATask
+from acclimate.tasks.kinds.qa.model import load_qa_model
+from acclimate.tasks.kinds.qa.windows import WindowConfig
 from tests.cases import each
 from tests.tasks.qa.toy import food_task, squad
 from tests.tiny import ENCODERS

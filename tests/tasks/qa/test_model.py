@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.evaluation.qa import normalize_bioasq
-from acclimate.tasks.qa.model import best_answers
+from acclimate.tasks.kinds.qa.model import best_answers
 
 
 def slow(starts, ends, longest, text, count):

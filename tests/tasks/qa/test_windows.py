@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from acclimate.corpus.tokenizing import read_as_text
-from acclimate.errors import UserError
-from acclimate.modules import add_virtual_tokens
-from acclimate.tasks.qa.data import Answer, Question
-from acclimate.tasks.qa.windows import WindowConfig, Windows, split_into_windows
+from acclimate.base.errors import UserError
+from acclimate.data.tokenizing import read_as_text
+from acclimate.parts.modules import add_virtual_tokens
+from acclimate.tasks.kinds.qa.data import Answer, Question
+from acclimate.tasks.kinds.qa.windows import WindowConfig, Windows, split_into_windows
 from tests.cases import each
 from tests.tiny import tiny_model, tiny_tokenizer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from acclimate.tasks.qa import QATask
+from acclimate.tasks.kinds.qa.data import QATask
 
 FILLER = "the a of and to in is was it for on with he as at by this had not are but from or have".split()
 FOOD = "pizza pasta wine soup".split()

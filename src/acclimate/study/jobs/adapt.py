@@ -11,7 +11,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from acclimate.adaptation_rows import (
+from acclimate.adaptation.options import BUDGETS, HEAD_TOKENS, AdaptOptions
+from acclimate.adaptation.replay_options import REPLAY_OPTIONS
+from acclimate.adaptation.step_options import MEASURING_OPTIONS, STEP_OPTIONS
+from acclimate.base.errors import UserError
+from acclimate.base.files import MANIFEST_FILE, read_json
+from acclimate.base.records import Record, optional
+from acclimate.data.documents import Corpus
+from acclimate.data.mix.base import read_mix
+from acclimate.parts.masking import MASK_RATE, identify
+from acclimate.report.timing import preparation_minutes
+from acclimate.results.adaptations import (
     MIX_COLUMNS,
     MIX_NOTE,
     MIX_TITLE,
@@ -24,24 +34,10 @@ from acclimate.adaptation_rows import (
     mix_rows,
     read_curves,
 )
-from acclimate.corpus import Corpus
-from acclimate.corpus.mix.base import read_mix
-from acclimate.errors import UserError
-from acclimate.files import MANIFEST_FILE, read_json
-from acclimate.masking import MASK_RATE, identify
-from acclimate.options import AdaptOptions
-from acclimate.options.replay import REPLAY_OPTIONS
-from acclimate.options.steps import MEASURING_OPTIONS, STEP_OPTIONS
-from acclimate.options.training import (
-    BUDGETS,
-    HEAD_TOKENS,
-)
-from acclimate.records import Record, optional
-from acclimate.report.timing import preparation_minutes
-from acclimate.results import MethodRow, ReportTable, StageName
+from acclimate.results.study import MethodRow, ReportTable, StageName
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec
 from acclimate.study.inputs import Checkpoint, StudyInputs, Texts
-from acclimate.study.jobs.base import (
+from acclimate.study.job import (
     HEAD,
     Job,
     JobResult,
@@ -165,7 +161,7 @@ class AdaptJob(Job):
     def pilots(self, model: Checkpoint, seconds: float) -> list[AdaptJob]:
         """Return a short adaptation with ``lm`` to the first documents of the corpus.
 
-        Other methods take :attr:`acclimate.training.Method.cost` times as long; what they prepare may take hours, so
+        Other methods take :attr:`acclimate.adaptation.Method.cost` times as long; what they prepare may take hours, so
         it is not part of a pilot.
         """
         own = ("ewc_text", "general", "settings", "heldout_every", "keep_steps", "save_every")
@@ -198,15 +194,15 @@ class AdaptJob(Job):
             return float(given["tokens"])
         if given.get("steps") is not None:
             return float(given["steps"]) * pilot.result.tokens / max(1, pilot.result.steps)
-        from acclimate.methods import lookup
-        from acclimate.training.inputs import TASK_EPOCHS
+        from acclimate.adaptation.inputs import TASK_EPOCHS
+        from acclimate.adaptation.method import lookup
 
         usual = TASK_EPOCHS if lookup(self.method).reads == "task" else 1
         return float(given.get("epochs") or usual) * self.corpus_tokens(pilot)
 
     @property
     def _cost(self) -> float:
-        from acclimate.methods import lookup
+        from acclimate.adaptation.method import lookup
 
         return 1.0 if self.is_shared_base else lookup(self.method).cost
 
@@ -288,8 +284,8 @@ def _head_job(inputs: StudyInputs, model: ModelSpec) -> AdaptJob:
 
 def adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place, seed: int) -> AdaptJob:
     """Return the job that adapts a model to the text of a domain or task, which its place names."""
-    from acclimate.methods import oldest_name
-    from acclimate.training.new_tokens import NewTokens
+    from acclimate.adaptation.method import oldest_name
+    from acclimate.adaptation.new_tokens import NewTokens
 
     config, found = inputs.config, inputs.methods[method.label]
     given = {**config.adapt.given(), **method.adapt, "seed": seed}

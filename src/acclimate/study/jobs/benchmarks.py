@@ -10,25 +10,19 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import model_validator
 
-from acclimate.comparison_rows import CapabilityRow
-from acclimate.errors import UserError
-from acclimate.evaluation.statistics import paired_difference
-from acclimate.options.numbers import Count, Integer
-from acclimate.records import Record
-from acclimate.results import ReportTable
-from acclimate.rows import WITHHELD, Interval
+from acclimate.base.bounds import Count, Integer
+from acclimate.base.errors import UserError
+from acclimate.base.records import Record
+from acclimate.evaluation.significance import paired_difference
+from acclimate.results.comparisons import CapabilityRow
+from acclimate.results.scores import WITHHELD, Interval
+from acclimate.results.study import ReportTable
 from acclimate.study.backend import Backend
 from acclimate.study.capabilities import measurement
 from acclimate.study.config import StudyConfig
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.jobs.base import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
-from acclimate.study.jobs.prompting import (
-    DIFFERENCE,
-    check_causal,
-    difference_cells,
-    reads_prompts,
-    row_label,
-)
+from acclimate.study.job import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.jobs.prompting import DIFFERENCE, check_causal, difference_cells, reads_prompts, row_label
 from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import ShortForm, distinct
 from acclimate.study.summary import has_single_origin

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 from pydantic import model_validator
 
-from acclimate.errors import Problems
-from acclimate.records import Record
-from acclimate.results import MethodRow, ReportTable
+from acclimate.base.errors import Problems
+from acclimate.base.records import Record
+from acclimate.results.study import MethodRow, ReportTable
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, ModelSpec, StudyConfig
 from acclimate.study.inputs import Checkpoint, StudyInputs, Texts, longest_text, read_options
-from acclimate.study.jobs.base import Job, Place, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.job import Job, Place, Planner, RunContext, StudyModel, StudyView, register
 from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import ShortForm
 
@@ -85,7 +85,7 @@ class CheckpointJob(Job):
 
     def run(self, context: RunContext) -> Description:
         """Load model and tokenizer, and count."""
-        from acclimate.models import load_language_model
+        from acclimate.models.loading import load_language_model
 
         loaded = load_language_model(self.model.path)
         tokenizer = loaded.tokenizer

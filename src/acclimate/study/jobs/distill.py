@@ -9,26 +9,34 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from acclimate.errors import UserError, unknown_name_error
-from acclimate.model_kinds import kind_of_checkpoint
+from acclimate.base.errors import UserError, unknown_name_error
+from acclimate.base.records import Record
+from acclimate.base.registry import fill_from_preset
 from acclimate.models.checkpoints import load_config
-from acclimate.options import DistillOptions
-from acclimate.records import Record
-from acclimate.registry import fill_from_preset
-from acclimate.results import MethodRow, StageName
-from acclimate.rows import DistillationRow
+from acclimate.models.kinds import kind_of_checkpoint
+from acclimate.results.scores import DistillationRow
+from acclimate.results.study import MethodRow, StageName
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, StudyConfig, TaskSpec
 from acclimate.study.graph import Choices, extend, plan_chosen
 from acclimate.study.inputs import Checkpoint, StudyInputs, TaskInput
+from acclimate.study.job import Job, JobGraph, Model, Place, Planner, RunContext, StudyView, register
 from acclimate.study.jobs.adapt import adaptation_seconds
-from acclimate.study.jobs.base import Job, JobGraph, Model, Place, Planner, RunContext, StudyView, register
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.teacher import TeacherJob
-from acclimate.study.search import Fill, Lists, Search, SearchStage, choices_to_try, search_settings, tasks_with_metric
+from acclimate.study.search import (
+    Fill,
+    Lists,
+    Search,
+    SearchStage,
+    choices_to_try,
+    search_settings,
+    tasks_with_metric,
+)
 from acclimate.study.sections import DistillSpec, SectionEntry, count_combinations
 from acclimate.study.settings import UNADAPTED
 from acclimate.study.summary import TaskResult
+from acclimate.tasks.options import DistillOptions
 
 TEACHER_OPTIONS = {
     "epochs": "teacher_epochs",
@@ -321,7 +329,7 @@ def _teachers(
 
 def _add_row(planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskSpec, seed: int) -> None:
     """Add the jobs of one row for one task and seed: the students, and the teacher unless it is already trained."""
-    from acclimate.tasks.kinds import find_task_kind
+    from acclimate.tasks.interfaces import find_task_kind
 
     loaded = planner.inputs.tasks[domain.name, task.name].task
     students = row.student_names([model.name for model in planner.config.models])

@@ -11,19 +11,16 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from scipy.stats import rankdata
 
-from acclimate.evaluation.statistics import PairedPredictions, item_deviation, mean_paired_bootstrap
-from acclimate.options import FinetuneOptions
-from acclimate.options.recipe import MEASURED_EPOCHS, default_epochs, default_rate
-from acclimate.records import Record
-from acclimate.results import StageName
-from acclimate.rows import WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
+from acclimate.base.records import Record
+from acclimate.evaluation.significance import PairedPredictions, item_deviation, mean_paired_bootstrap
+from acclimate.results.scores import WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
+from acclimate.results.study import StageName
 from acclimate.study.capabilities import score_measurement
 from acclimate.study.config import TaskSpec
 from acclimate.study.graph import Choice
 from acclimate.study.head_to_head import add_borrowed, compare_settings
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs, TaskInput
-from acclimate.study.jobs.adapt import adaptation_seconds
-from acclimate.study.jobs.base import (
+from acclimate.study.job import (
     FORGETTING,
     Job,
     JobResult,
@@ -36,6 +33,7 @@ from acclimate.study.jobs.base import (
     Timed,
     register,
 )
+from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.learned import judge_base, withhold_verdicts
 from acclimate.study.score_tables import check_reviews, score_tables
 from acclimate.study.summary import (
@@ -52,6 +50,8 @@ from acclimate.study.summary import (
     summarize_scores,
     test_of,
 )
+from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.recipe import MEASURED_EPOCHS, default_epochs, default_rate
 
 PILOT_ROWS = (16, 64)
 """Train rows of the fine-tunings that measure the speed."""
@@ -127,7 +127,7 @@ class FinetuneJob(Job):
 
     def pilots(self, model: Checkpoint, seconds: float) -> list[FinetuneJob]:
         """Return two fine-tunings on a few rows, for one epoch; libraries compile for new shapes during the first."""
-        from acclimate.tasks.kinds import find_task_kind
+        from acclimate.tasks.interfaces import find_task_kind
         from acclimate.tasks.splits import limit_splits
 
         kind, epochs = find_task_kind(self.task), min(1, self.epochs)
@@ -153,7 +153,7 @@ class FinetuneJob(Job):
     @property
     def work(self) -> float:
         """How many rows are trained on, an evaluated row counting as :data:`EVALUATION` of one."""
-        from acclimate.tasks.kinds import count_train_rows, find_task_kind
+        from acclimate.tasks.interfaces import count_train_rows, find_task_kind
 
         epochs, train = self.epochs, count_train_rows(self.task, self.settings.get("few_shot"))
         first = 0 if self.first is None else len(self.first.train) * int(self.settings.get("first_epochs") or epochs)
@@ -227,7 +227,7 @@ def finetune_settings(
         task: The task and its settings.
         model: Name of the base model.
     """
-    from acclimate.tasks.kinds import count_train_rows, find_task_kind, find_width
+    from acclimate.tasks.interfaces import count_train_rows, find_task_kind, find_width
 
     found: TaskInput = inputs.tasks[home, task.name]
     given = inputs.config.finetune_settings(task)

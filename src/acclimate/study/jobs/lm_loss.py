@@ -10,23 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from acclimate.comparison_rows import CapabilityRow
-from acclimate.evaluation.statistics import paired_difference
-from acclimate.model_kinds import MASKED, get_kind
-from acclimate.records import Record, optional
-from acclimate.rows import WITHHELD, Interval, LossRow
+from acclimate.base.records import Record, optional
+from acclimate.evaluation.significance import paired_difference
+from acclimate.models.kinds import MASKED, get_kind
+from acclimate.results.comparisons import CapabilityRow
+from acclimate.results.scores import WITHHELD, Interval, LossRow
 from acclimate.study.inputs import Checkpoint, StudyInputs, Texts
-from acclimate.study.jobs.base import (
-    Job,
-    JobResult,
-    Model,
-    Planner,
-    RunContext,
-    StudyModel,
-    StudyView,
-    Timed,
-    register,
-)
+from acclimate.study.job import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, Timed, register
 from acclimate.study.summary import has_single_origin
 
 DOMAIN, GENERAL = "domain", "general"
@@ -49,7 +39,7 @@ class TextLoss(Record):
         tokens: Number of tokens in the texts.
         bytes: Number of UTF-8 bytes in the texts.
         texts: Number of texts.
-        kind: Name of the model kind: see :class:`acclimate.model_kinds.ModelKind`.
+        kind: Name of the model kind: see :class:`acclimate.models.kinds.ModelKind`.
     """
 
     nats: float

@@ -9,19 +9,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from acclimate.errors import UserError, unknown_name_error
-from acclimate.options.merging import METHODS
-from acclimate.options.numbers import Fraction, SeedNumber
-from acclimate.options.training import (
-    Number,
-)
-from acclimate.records import Record
-from acclimate.results import MethodRow
+from acclimate.adaptation.options import Number
+from acclimate.base.bounds import Fraction, SeedNumber
+from acclimate.base.errors import UserError, unknown_name_error
+from acclimate.base.records import Record
+from acclimate.merging.options import METHODS
+from acclimate.results.study import MethodRow
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig
 from acclimate.study.inputs import Checkpoint, StudyInputs
+from acclimate.study.job import Job, Model, Planner, RunContext, StudyModel, register
 from acclimate.study.jobs.adapt import adapted_models
-from acclimate.study.jobs.base import Job, Model, Planner, RunContext, StudyModel, register
 from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import UNADAPTED, as_list
 

@@ -10,16 +10,15 @@ from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from acclimate.errors import UserError, unknown_name_error, warn_once
-from acclimate.evaluation.statistics import PairedPredictions, mean_paired_bootstrap
-from acclimate.options import ProbeOptions
-from acclimate.options.numbers import ALL
-from acclimate.records import Record, fingerprint
-from acclimate.results import ProbeResult
-from acclimate.rows import Interval, ProbeRow
+from acclimate.base.bounds import ALL
+from acclimate.base.errors import UserError, unknown_name_error, warn_once
+from acclimate.base.records import Record, fingerprint
+from acclimate.evaluation.significance import PairedPredictions, mean_paired_bootstrap
+from acclimate.results.scores import Interval, ProbeRow
+from acclimate.results.study import ProbeResult
 from acclimate.study.config import DomainSpec, TaskSpec
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.jobs.base import Job, JobResult, Model, Place, Planner, RunContext, StudyView, register
+from acclimate.study.job import Job, JobResult, Model, Place, Planner, RunContext, StudyView, register
 from acclimate.study.jobs.finetune import FinetuneJob, finetune_settings
 from acclimate.study.learned import FLOOR, base_labels, is_base_run, probe_run
 from acclimate.study.sections import SectionEntry
@@ -32,6 +31,7 @@ from acclimate.study.summary import (
     scoring_of,
     summarize_scores,
 )
+from acclimate.tasks.options import ProbeOptions
 
 STATES = "states"
 """Folder in that of the study with the states of all texts of a task, by model, task and length."""
@@ -67,7 +67,7 @@ def _probed(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpec]]:
     Raises:
         UserError: If the section names such a task.
     """
-    from acclimate.tasks.kinds import find_task_kind
+    from acclimate.tasks.interfaces import find_task_kind
 
     if (spec := _section(inputs)) is None:
         return
@@ -212,7 +212,7 @@ class FloorJob(ProbeJob):
     @classmethod
     def finish(cls, planner: Planner) -> None:
         """Add a job for each task that the base model is fine-tuned on."""
-        from acclimate.tasks.kinds import find_task_kind
+        from acclimate.tasks.interfaces import find_task_kind
 
         config = planner.config
         if config.sections.get("probe", [None]) == []:  # probe: false

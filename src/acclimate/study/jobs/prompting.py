@@ -10,20 +10,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from acclimate.errors import UserError
+from acclimate.base.errors import UserError
+from acclimate.base.records import Record, optional
 from acclimate.evaluation.scoring import classification_metrics
-from acclimate.evaluation.statistics import paired_bootstrap
-from acclimate.model_kinds import kind_of_checkpoint
+from acclimate.evaluation.significance import paired_bootstrap
 from acclimate.models.checkpoints import load_config
-from acclimate.records import Record, optional
+from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.report.formatting import interval_text, signed
-from acclimate.results import ReportTable
-from acclimate.rows import VERDICTS, WITHHELD, Interval, TaskScores
+from acclimate.results.scores import VERDICTS, WITHHELD, Interval, TaskScores
+from acclimate.results.study import ReportTable
 from acclimate.study.capabilities import measurement, score_measurement
 from acclimate.study.config import TaskSpec
 from acclimate.study.head_to_head import compare_prompts
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs
-from acclimate.study.jobs.base import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.job import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
 from acclimate.study.summary import (
     TaskResult,
     TaskRuns,

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 from pydantic import model_validator
 
-from acclimate.comparison_rows import CapabilityRow
-from acclimate.errors import Problems, UserError, warn_once
+from acclimate.base.errors import Problems, UserError, warn_once
+from acclimate.base.records import Record
+from acclimate.data.reading import default_task_name
 from acclimate.evaluation.embeddings import (
     SentencePairs,
     SimilarityChange,
@@ -19,15 +20,14 @@ from acclimate.evaluation.embeddings import (
     is_sentence_encoder,
     neighbor_pairs,
 )
-from acclimate.options.reading import default_task_name
-from acclimate.records import Record
-from acclimate.results import ReportTable
-from acclimate.rows import VERDICTS, WITHHELD, Interval
+from acclimate.results.comparisons import CapabilityRow
+from acclimate.results.scores import VERDICTS, WITHHELD, Interval
+from acclimate.results.study import ReportTable
 from acclimate.study.backend import Backend
 from acclimate.study.capabilities import measurement
 from acclimate.study.config import StudyConfig
 from acclimate.study.inputs import StudyInputs, Texts
-from acclimate.study.jobs.base import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.job import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
 from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import Label, ShortForm
 from acclimate.study.summary import has_single_origin
@@ -101,7 +101,7 @@ class SimilarityJob(Job):
     @classmethod
     def read(cls, config: StudyConfig, backend: Backend) -> dict[str, SentencePairs]:
         """Return the given pairs by name."""
-        from acclimate.training.heldout import open_pairs
+        from acclimate.adaptation.heldout import open_pairs
 
         found, problems = dict[str, SentencePairs](), Problems()
         for spec in config.sections.get("similarity", []):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acclimate.study.jobs.base import Place, register
+from acclimate.study.job import Place, register
 from acclimate.study.jobs.finetune import FinetuneJob
 
 

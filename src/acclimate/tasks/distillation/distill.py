@@ -10,28 +10,26 @@ from typing import Any
 from torch import nn
 from transformers import set_seed
 
-from acclimate.device import choose_precision, default_device, to_device
-from acclimate.errors import UserError
+from acclimate.adaptation.result import warn_of_explosion
+from acclimate.base.device import choose_precision, default_device, to_device
+from acclimate.base.errors import UserError
+from acclimate.base.files import RECORD_FILE, check_replaceable, check_writable, follow_link
+from acclimate.base.locks import with_output_lock
+from acclimate.base.options import recorded, verb
+from acclimate.engine.callbacks import check_trackers, tensorboard_folder
+from acclimate.engine.distributed import join_process_group
 from acclimate.evaluation.scoring import make_scoring
-from acclimate.files import RECORD_FILE, check_replaceable, check_writable, follow_link
-from acclimate.locks import with_output_lock
 from acclimate.models.checkpoints import load_config
-from acclimate.modules.connectors import Connectors
-from acclimate.options import DistillOptions, recorded, verb
-from acclimate.results import MethodRow, StudyResults
-from acclimate.rows import DistillationRow
+from acclimate.parts.modules.connectors import Connectors
+from acclimate.results.scores import DistillationRow
+from acclimate.results.study import MethodRow, StudyResults
 from acclimate.tasks.distillation.initial_models import finetune_into, load_or_evaluate, load_or_finetune
 from acclimate.tasks.distillation.student_training import DistillationLoss, build_phase_hooks
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets, representation_width
-from acclimate.tasks.kinds import TASK_KINDS, LabelledTask, find_task_kind, open_task, resolve_options
+from acclimate.tasks.interfaces import TASK_KINDS, LabelledTask, find_task_kind, open_task, resolve_options
+from acclimate.tasks.options import DistillOptions
 from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, numbers, run_identity
 from acclimate.tasks.trainer import train
-from acclimate.training.callbacks import (
-    check_trackers,
-    tensorboard_folder,
-)
-from acclimate.training.distributed import join_process_group
-from acclimate.training.result import warn_of_explosion
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -15,18 +15,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel, TrainerState
 
-from acclimate.device import Precision, autocast
-from acclimate.files import read_json, write_json
-from acclimate.modules.connectors import Connectors
-from acclimate.objectives.distillation import activation_boundary_loss, count_disagreements
+from acclimate.base.device import Precision, autocast
+from acclimate.base.files import read_json, write_json
+from acclimate.engine.callbacks import ResumableCallback
+from acclimate.engine.trainer import StepTrainer
+from acclimate.parts.modules.connectors import Connectors
+from acclimate.parts.objectives.distillation import activation_boundary_loss, count_disagreements
 from acclimate.tasks.distillation.teacher_targets import TeacherTargets, first_token_states
 from acclimate.tasks.head_model import HeadModel
-from acclimate.tasks.kinds import ResolvedOptions
+from acclimate.tasks.interfaces import ResolvedOptions
 from acclimate.tasks.trainer import TrainingHooks, phase_schedule, supervised_loss
-from acclimate.training.callbacks import (
-    ResumableCallback,
-)
-from acclimate.training.trainer import StepTrainer
 
 CONNECTOR_FILE = "connector.safetensors"
 MAX_TRACKED_EXAMPLES = 512
@@ -43,7 +41,7 @@ class DistillationLoss:
         connectors: The projections, of which ``student`` is applied to the student's representations; None if no
             units are compared.
         objective: ``"boundary"`` or ``"kl"``.
-        margin, scale: See :func:`acclimate.objectives.distillation.activation_boundary_loss`.
+        margin, scale: See :func:`acclimate.parts.objectives.distillation.activation_boundary_loss`.
         temperature: See :meth:`HeadModel.soft_target_loss`.
         precision: Precision of the forward pass.
     """

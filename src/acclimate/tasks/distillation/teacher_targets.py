@@ -13,19 +13,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from acclimate.device import Precision, autocast
-from acclimate.errors import warn_once
-from acclimate.files import atomic_folder, warn_on_write_error
-from acclimate.models import load_tokenizer
+from acclimate.adaptation.method import cache_folder, cache_key, fingerprint_weights
+from acclimate.base.device import Precision, autocast
+from acclimate.base.errors import warn_once
+from acclimate.base.files import atomic_folder, warn_on_write_error
 from acclimate.models.checkpoints import load_config
-from acclimate.modules.connectors import Connectors
+from acclimate.models.loading import load_tokenizer
+from acclimate.parts.modules.connectors import Connectors
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.training_cache import computation_key, hash_rows, load_tensors
-from acclimate.training.method import (
-    cache_folder,
-    cache_key,
-    fingerprint_weights,
-)
 
 TARGETS_FILE = "teacher_targets.safetensors"
 

@@ -1,0 +1,1 @@
+"""The engine, the trainer around it, and adaptation from files to a model folder."""

@@ -1,0 +1,148 @@
+"""``select`` and ``transform``: operations on the text to adapt to, and what they compare documents with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acclimate.base.errors import UserError
+from acclimate.base.options import verb
+from acclimate.data.documents import Corpus, as_corpus, with_usual_column
+from acclimate.data.operations import TRANSFORMS, Context, check_output, find_accounts, operate, read_operations
+from acclimate.data.options import OperationOptions, SelectOptions, TransformOptions
+from acclimate.data.select.control import Random, match_control
+from acclimate.data.task_kinds import open_task, task_texts
+
+
+def _select(options: SelectOptions) -> Corpus:
+    """Select the documents of a pool to adapt to.
+
+    The result is read like any other corpus. The accounts of the selections, which say what went in and what came out,
+    are in a file beside it (``NAME.jsonl.account.json``), in the manifest and the card of a model that is adapted to
+    it, and in the report of a study that reads it; :func:`acclimate.data.operations.find_accounts` returns them. A
+    selection that was computed before comes from the cache.
+
+    Returns:
+        The documents that were selected.
+
+    Raises:
+        UserError: If a source, a selection or a parameter is wrong, a selection lacks the text that it compares with,
+            or no document is left.
+    """
+    operations = read_operations(options.by)
+    pool, context = _read(options, options.out, options.control)
+    selected = operate(pool, operations, context, options.out)
+    if options.control is not None:
+        own = find_accounts(selected)[-len(operations) :]
+        operate(pool, match_control([Random()], operations, own), context, options.control)
+    return selected
+
+
+def _transform(options: TransformOptions) -> Corpus:
+    """Make new documents of those of a text, such as each text of a task together with its nearest neighbors.
+
+    The result is read like any other corpus. What the transforms say of it is kept as by :func:`acclimate.select`, and
+    a result that was computed before comes from the cache.
+
+    Returns:
+        The new documents.
+
+    Raises:
+        UserError: If a source, a transform or a parameter is wrong, a transform lacks the text that it compares with,
+            or makes no document.
+    """
+    operations = read_operations(options.by, TRANSFORMS)
+    pool, context = _read(options, options.out)
+    return operate(pool, operations, context, options.out)
+
+
+def _read(options: OperationOptions, *outputs: str | Path | None) -> tuple[Corpus, Context]:
+    """Return the text of a user, and what its documents are compared with.
+
+    Raises:
+        UserError: If a source is wrong, or an output exists that operations did not write.
+    """
+    for path in outputs:
+        if path is not None:
+            check_output(path)
+    if options.task is not None and options.target is not None:
+        raise UserError("Give the task or the text to compare with, not both.")
+    pool = as_corpus(options.corpus, options.text_column, options.encoding)
+
+    def read(text: Any) -> Corpus | None:
+        if text is None:
+            return None
+        return with_usual_column(lambda name: as_corpus(text, name, options.encoding), options.text_column)
+
+    target, general = read(options.target), read(options.general)
+    task = open_task(options.task, options, text_column=None)
+    texts = list(target) if target is not None else None if task is None else task_texts(task)
+    return pool, make_context(texts, general, options.tokenizer, options.progress)
+
+
+select = verb(SelectOptions, _select)
+transform = verb(TransformOptions, _transform)
+
+
+def make_context(
+    target: Sequence[str] | None, general: Corpus | None, tokenizer: str | Path | None, progress: bool
+) -> Context:
+    """Return what operations compare documents with.
+
+    Args:
+        target: Texts of the end task; None for none.
+        general: General text; None for none.
+        tokenizer: Model whose tokenizer counts the tokens; None counts words and punctuation marks.
+        progress: Whether to show progress bars.
+    """
+    counting: dict[str, Any] = {}
+    if tokenizer is not None:
+        counting["count"], counting["counted_by"] = _count_with(tokenizer)
+    return Context(target, general, load_encoder=_load_encoder, load_model=_load_model, progress=progress, **counting)
+
+
+def _count_with(model: str | Path) -> tuple[Callable[[Sequence[str]], list[int]], str]:
+    """Return the function that counts tokens with the tokenizer of a model, and what identifies it."""
+    from acclimate.data.tokenizing import fingerprint_tokenizer
+    from acclimate.models.loading import load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+
+    def count(texts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]]
+
+    return count, f"tokens of {Path(model).name} ({fingerprint_tokenizer(tokenizer)[:8]})"
+
+
+def _load_encoder(model: str) -> Callable[[Sequence[str]], np.ndarray]:
+    """Return the function that embeds texts with a sentence encoder, or with the mean over tokens of another model."""
+    from acclimate.evaluation.embeddings import load_encoder
+
+    encoder = load_encoder(model)
+    return lambda texts: encoder.encode(list(texts), convert_to_numpy=True, show_progress_bar=False)
+
+
+def _load_model(model: str) -> Callable[[Sequence[str]], list[float]]:
+    """Return the function that measures the loss of texts under a language model, in nats per predicted token."""
+    from acclimate.base.device import to_device
+    from acclimate.evaluation.lm_loss import language_model_loss
+    from acclimate.models.loading import load_language_model
+
+    loaded = load_language_model(model)
+    if loaded.absent_head:
+        raise UserError(f"The model '{model}' has no language-model head, so it cannot score documents.")
+    network = to_device(loaded.model)
+
+    def losses(texts: Sequence[str]) -> list[float]:
+        try:
+            found = language_model_loss(network, list(texts), tokenizer=loaded.tokenizer)
+        except UserError:  # no text has a token to predict
+            return [math.nan] * len(texts)
+        pairs = zip(found["per_text"], found["per_text_masked"], strict=True)
+        return [total / count if count else math.nan for total, count in pairs]
+
+    return losses

@@ -1,0 +1,1 @@
+"""Methods that need no paper: language modelling, and none."""

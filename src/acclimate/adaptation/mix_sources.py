@@ -1,0 +1,244 @@
+"""What a training reads beside the domain text: sources that a mix weights, and text and conversations to replay."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acclimate.adaptation.inputs import as_corpus
+from acclimate.adaptation.method import cache_folder
+from acclimate.adaptation.mixture import MixedText, Mixture, mean_length
+from acclimate.adaptation.replay_options import REPLAY_SHARE
+from acclimate.base.errors import UserError
+from acclimate.base.progress import report_text
+from acclimate.data.chat import Chats, check_chat_tokenizer, tokenize_chats
+from acclimate.data.documents import Corpus
+from acclimate.data.mix.base import DOMAIN, Mix, read_mix
+from acclimate.data.token_dataset import RowSubset, TokenDataset
+from acclimate.data.tokenizing import Framing, tokenize
+from acclimate.models.loading import LanguageModel
+
+HELDOUT_TEXTS, HELDOUT_SHARE = 64, 0.05
+"""Texts of each source that are not trained on if a mix measures the loss on them, and their maximum share."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Text or conversations that are read beside the domain text.
+
+    Attributes:
+        text: The text.
+        share: Its share of the tokens if it is replayed; None if a mix weights it.
+        name: The name that the user gave it; empty if it is replayed.
+    """
+
+    text: Corpus | Chats
+    share: float | None
+    name: str = ""
+
+    def identity(self) -> dict[str, Any]:
+        """Return the entry of the configuration that is recorded."""
+        kind = "chat" if isinstance(self.text, Chats) else "text"
+        rest = {"name": self.name} if self.share is None else {"share": self.share}
+        return {kind: self.text.fingerprint, **rest}
+
+
+def open_sources(given: Mapping[str, Any], text_column: str, kept: Corpus | None = None) -> list[Source]:
+    """Return what is read beside the domain text: first the sources of the mix, then what is replayed.
+
+    Sources whose share is 0 are left out.
+
+    Args:
+        given: The options :data:`acclimate.adaptation.replay_options.REPLAY_OPTIONS`, as far as they are given.
+        text_column: Column that holds the text in tables and JSON lines.
+        kept: Kept texts of past domains, which are replayed if ``replay_memory`` is given.
+
+    Raises:
+        UserError: If a share is given without a source, a source does not exist, the shares leave nothing for the
+            domain text, or the mix does not suit the sources.
+    """
+    encoding = given.get("encoding")
+    named = [
+        Source(as_corpus(text, text_column, encoding), None, name)
+        for name, text in (given.get("sources") or {}).items()
+    ]
+    if any(source.name == DOMAIN for source in named):
+        raise UserError(f"'{DOMAIN}' is the name of the domain text; give the source another name.")
+    if (given_mix := given.get("mix")) is not None:
+        mix = read_mix(given_mix)
+        if not named and not mix.classes:
+            raise UserError(
+                f"The mix '{mix.name}' needs text beside the domain text; give it with --source NAME=TEXT."
+            )
+        mix.check([DOMAIN, *(source.name for source in named)])
+    found = [Source(as_corpus(source, text_column, encoding), share) for source, share in _shares("replay", given)]
+    for source, share in _shares("chat", given):
+        found.append(Source(source if isinstance(source, Chats) else Chats(source), share))
+    if kept is not None and given.get("replay_memory"):
+        chosen = given.get("memory_share")
+        found.append(Source(kept, REPLAY_SHARE if chosen is None else chosen))
+    if (total := sum(source.share or 0 for source in found)) >= 1:
+        raise UserError(
+            f"The shares of replay and chat are {total:.0%} together and leave nothing for the domain text."
+        )
+    return [*named, *(source for source in found if source.share)]
+
+
+def _shares(name: str, given: Mapping[str, Any]) -> list[tuple[Any, float]]:
+    sources, share = given.get(name), given.get(f"{name}_share")
+    if sources is None:
+        if share:
+            raise UserError(f"'{name}_share' needs a source; give it with --{name}.")
+        return []
+    if isinstance(sources, Mapping):
+        return list(sources.items())
+    return [(sources, REPLAY_SHARE if share is None else share)]
+
+
+def check_conversations(sources: Sequence[Source], loaded: LanguageModel, virtual: int) -> None:
+    """Check that a model can learn from the conversations among the sources, with ``virtual`` tokens of a method.
+
+    Raises:
+        UserError: If it cannot.
+    """
+    if not any(isinstance(source.text, Chats) for source in sources):
+        return
+    if loaded.kind.uses_masking or virtual:
+        what = "virtual tokens" if virtual else f"a {loaded.kind.name} language model"
+        raise UserError(f"Conversations are for causal language models; {what} cannot learn answers.")
+    check_chat_tokenizer(loaded.tokenizer)
+
+
+def read_mixture(
+    sources: Sequence[Source],
+    mix: Mix | None,
+    domain: Corpus,
+    rows: TokenDataset,
+    loaded: LanguageModel,
+    max_length: int,
+    *,
+    framing: Framing,
+    choose_batch: Callable[[TokenDataset, float, float], int],
+    seed: int,
+    appended: int,
+    progress: bool,
+) -> Mixture:
+    """Tokenize what is read beside the domain text, and mix it with the domain text.
+
+    Args:
+        sources: What is read beside the domain text.
+        mix: The mix of the domain text and the sources without a share.
+        domain: The domain text.
+        rows: Its rows.
+        loaded: The model and its tokenizer.
+        max_length: Maximum tokens per row.
+        framing: Where special tokens are added to documents.
+        choose_batch: Function from the domain text, the mean tokens per text of the mix, and the share of the domain
+            text to the number of texts per step.
+        seed: Random seed.
+        appended: Virtual tokens per row.
+        progress: Whether to show progress.
+
+    Raises:
+        UserError: If a text is empty or too short for its loss to be measured, or conversations are given for a model
+            that cannot learn from them.
+    """
+    texts, cache = [MixedText("domain text", rows, key=DOMAIN)], cache_folder() / "rows"
+    of_domain = {one["hash"] for one in domain.contents()} if sources else set()
+    for source in sources:
+        if isinstance(source.text, Chats):
+            found = tokenize_chats(source.text, loaded.tokenizer, max_length, cache=cache)
+            about = source.text.report.summary("conversation")
+            for count, words in (("truncated", "truncated"), ("repeated", "split into one text per answer")):
+                about += f"; {found.report[count]:,} {words}" if found.report[count] else ""
+        else:
+            found = tokenize(
+                source.text, loaded.tokenizer, max_length, framing=framing, cache=cache, progress=progress
+            )
+            about = source.text.report.summary()
+        name = source.name or text_name(source.text)
+        texts.append(MixedText(name, found, source.share, source.name, len(texts)))
+        title = f"Source '{name}'" if source.name else "Replay"
+        report = source.text.report
+        report_text(f"{title}: {about}.", progress, bool(report.problems or report.unused))
+        if of_domain & {one["hash"] for one in source.text.contents()}:
+            log.warning(
+                "'%s' is %s and is domain text as well, so it is read more often.",
+                text_name(source.text),
+                "a source of the mix" if source.name else "replayed",
+            )
+    counts = Counter(text.name for text in texts)
+    texts = [
+        replace(text, name=f"{text.name} ({number})") if counts[text.name] > 1 and not text.key else text
+        for number, text in enumerate(texts)
+    ]
+    if mix is not None:
+        weighted = [part for text in texts if text.share is None for part in divide(text, mix, seed)]
+        texts = [*weighted, *(text for text in texts if text.share is not None)]
+    rest = 1 - sum(text.share or 0 for text in texts)
+    of_mix = [text for text in texts if text.share is None]
+    shares = [rest / len(of_mix) if text.share is None else text.share for text in texts]
+    share = rest * sum(text.parent == 0 for text in of_mix) / len(of_mix)
+    return Mixture(texts, choose_batch(rows, mean_length(texts, shares), share), seed, appended, mix)
+
+
+def divide(text: MixedText, mix: Mix, seed: int) -> list[MixedText]:
+    """Return the parts of a source that a mix weights, each without the rows on which the mix measures the loss.
+
+    Raises:
+        UserError: If the loss is to be measured on a source with a single text.
+    """
+    parts = [text]
+    if mix.classes:
+        documents, row = np.unique(text.rows.document, return_inverse=True)
+        lengths = np.bincount(row, text.rows.lengths, minlength=len(documents))
+        classes = mix.classify(lengths)[row]
+        parts = [
+            replace(
+                text,
+                name=f"{text.name} ({name})",
+                key=f"{text.key} ({name})",
+                rows=RowSubset(text.rows, np.flatnonzero(classes == number)),
+            )
+            for number, name in enumerate(mix.classes)
+            if (classes == number).any()
+        ]
+        if len(parts) < len(mix.classes):
+            log.warning(
+                "All documents of '%s' are %s, so the mix '%s' does not divide it.",
+                text.name,
+                mix.classes[int(classes[0])],
+                mix.name,
+            )
+    if not {"heldout_loss", "reference_loss"} & {*mix.reads}:
+        return parts
+    return [_hold_out(part, np.random.default_rng([seed, 7, text.parent])) for part in parts]
+
+
+def _hold_out(text: MixedText, rng: np.random.Generator) -> MixedText:
+    """Set aside some rows of a text: those of whole documents, unless there are few documents."""
+    few = len(np.unique(text.rows.document)) < 1 / HELDOUT_SHARE
+    group = np.arange(len(text.rows)) if few else np.unique(text.rows.document, return_inverse=True)[1]
+    most = max(1, min(HELDOUT_TEXTS, int(len(text.rows) * HELDOUT_SHARE)))
+    order = rng.permutation(group.max() + 1)
+    rows = np.bincount(group)[order]
+    held = np.isin(group, order[: max(1, int(np.searchsorted(np.cumsum(rows), most, side="right")))])
+    if held.all():
+        raise UserError(f"The mix measures the loss on a part of '{text.name}', which has a single text; give more.")
+    return replace(
+        text, rows=RowSubset(text.rows, np.flatnonzero(~held)), heldout=RowSubset(text.rows, np.flatnonzero(held))
+    )
+
+
+def text_name(text: Corpus | Chats) -> str:
+    """Return the name of the first file of a text, and how many others there are."""
+    first, *others = [Path(str(source["name"])).name for source in text.contents()]
+    return first + (f" and {len(others)} more" if others else "")

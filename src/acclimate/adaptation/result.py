@@ -1,0 +1,438 @@
+"""The result of an adaptation, checks for finished, interrupted and diverged runs, and previews of masked texts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from acclimate.adaptation.method import cache_key, current_name
+from acclimate.base.errors import UserError, first_line
+from acclimate.base.files import (
+    MANIFEST_FILE,
+    cache_folder,
+    cache_path,
+    is_intact,
+    read_json,
+    read_json_object,
+    warn_on_write_error,
+    write_json,
+)
+from acclimate.base.progress import format_duration
+from acclimate.base.records import build_value
+from acclimate.data.token_dataset import RowAccount
+from acclimate.engine.batches import Collator
+from acclimate.engine.distributed import ProcessGroup
+from acclimate.engine.trainer import LOG_FILE, StepTrainer
+from acclimate.evaluation.embeddings import SimilarityChange, similarity_warning
+from acclimate.models.batching import MINIMAL_PADDING
+from acclimate.parts.masking.preview import find_importance_store, preview_tokens
+from acclimate.results.adaptations import (
+    MIX_COLUMNS,
+    MIX_NOTE,
+    MIX_TITLE,
+    AdaptationRow,
+    MaskedSample,
+    MaskedTexts,
+    MaskedToken,
+    describe_dips,
+    mix_rows,
+    read_curves,
+    read_log,
+)
+from acclimate.results.display import Reported, data_frame
+from acclimate.results.study import MethodRow, ReportTable, StudyResults
+
+if TYPE_CHECKING:
+    import pandas
+
+EXPLOSION_MARGIN = 1.0
+"""Nats above a uniform guess, or above twice the first loss, at which a loss counts as exploded."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(repr=False)
+class AdaptResult(Reported):
+    """The result of an adaptation.
+
+    Attributes:
+        out: The model folder.
+        method: Name of the method.
+        steps: Number of optimizer steps.
+        tokens: Real tokens read (each text counts once per step, however many views read it).
+        seconds: Training time, without loading and tokenizing.
+        losses: Mean of each term over the last logging interval, in nats.
+        parameters: The resolved configuration.
+        preparation: What the method recorded before training, and the mix during it, by the name of the JSON file
+            beside the model.
+        masked: A few texts with their masked tokens, see :func:`sample_masked_texts`; None if the run was finished
+            before and the cache is gone. They are not written beside the model, since texts of the corpus may be
+            confidential.
+        rows: What became of the documents; None if the run was finished before, or nothing was trained.
+        about: Paper and summary of the method, for the card.
+        mix: What was read of each text, if there were several: its share as given and as realized, its tokens and
+            epochs, and the loss at the end, see :meth:`acclimate.adaptation.mixture.Mixture.describe`.
+        warning: What is wrong with the result; empty if nothing is.
+        adapter: Size of the adapter, and how far the merged model is from the trained one, see
+            :meth:`acclimate.models.lora.LowRankAdapter.export`; None if all weights were trained.
+        similarity: Of a sentence encoder, how far its embeddings show similarity, before and after.
+        batch_size: Texts per step; 0 if nothing was trained, or the stages of a method differ.
+        kept_step: The step whose model this is, if ``keep_best`` chose another one than the last.
+    """
+
+    out: Path
+    method: str
+    steps: int
+    tokens: int
+    seconds: float
+    losses: dict[str, float]
+    parameters: dict[str, Any] = field(default_factory=dict)
+    preparation: dict[str, Any] = field(default_factory=dict)
+    masked: MaskedTexts | None = None
+    rows: RowAccount | None = None
+    about: dict[str, str] = field(default_factory=dict)
+    mix: list[dict[str, Any]] = field(default_factory=list)
+    warning: str = ""
+    adapter: dict[str, Any] | None = None
+    similarity: list[SimilarityChange] = field(default_factory=list)
+    batch_size: int = 0
+    kept_step: int | None = None
+
+    def describe(self) -> list[str]:
+        """Return the budget, the losses and the folder, in a few lines."""
+        speed = f" in {format_duration(self.seconds)}" if self.seconds else ""
+        lines = [f"{self.method}: {self.steps:,} steps, {self.tokens:,} tokens{speed}"]
+        terms = {name: value for name, value in self.losses.items() if name != "loss"}
+        if terms:
+            shown = ", ".join(f"{name} {value:.3f}" for name, value in terms.items())
+            lines.append(f"training loss, mean of the last logging interval: {shown} nats")
+        curves = read_curves(self.out / LOG_FILE)
+        for name in ("held-out", "general"):
+            points = curves[f"{name.replace('-', '')}_curve"]
+            losses = [point.loss for point in points if point.loss is not None]
+            if losses:
+                lines.append(f"{name} loss: {losses[0]:.3f} before, {losses[-1]:.3f} after, in nats")
+        lines += describe_dips(curves)
+        if self.kept_step is not None:
+            lines.append(f"the model is that of step {self.kept_step:,}, with the lowest held-out loss")
+        return [*lines, f"model: {self.out}", *([f"warning: {self.warning}"] if self.warning else [])]
+
+    def as_results(self) -> StudyResults:
+        """Return the budget, the learning curves and the masked texts, as the results of a study."""
+        model = str(self.parameters.get("model", ""))
+        curves = read_curves(self.out / LOG_FILE)
+        row = AdaptationRow(
+            model=model,
+            domain="text",
+            method=self.method,
+            seed=self.parameters.get("seed"),
+            folder=self.out.name,
+            steps=self.steps,
+            tokens=self.tokens,
+            seconds=self.seconds,
+            losses=self.losses,
+            curve=curves["curve"],
+            heldout_curve=curves["heldout_curve"],
+            mix=self.mix,
+            general_curve=curves["general_curve"],
+        )
+        texts = mix_rows([row])
+        masked = self.masked or {"masking": "", "texts": []}
+        return StudyResults(
+            name=self.out.name,
+            title=f"Adaptation with {self.method}",
+            models=[model],
+            domains=["text"],
+            methods=[MethodRow(label=self.method, name=self.method, parameters=self.parameters.get("settings") or {})],
+            adaptations=[row],
+            tables=[ReportTable(title=MIX_TITLE, note=MIX_NOTE, columns=MIX_COLUMNS, rows=texts)] if texts else [],
+            masked=[MaskedSample(domain="text", maskings={masked["masking"]: one}) for one in masked["texts"]],
+        )
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the log of the training: a row per logged step, with a column per term of the loss, in nats.
+
+        Columns that start with ``heldout_`` and ``general_`` are losses on held-out and general text, in the rows of
+        the steps after which they were measured; step 0 is the base model.
+
+        Raises:
+            UserError: If there is no log: the method does not train, or the folder was moved.
+        """
+        rows: dict[int, dict[str, Any]] = {}
+        for line in read_log(self.out / LOG_FILE):
+            measured = {text: line.pop(text) for text in ("heldout", "general") if text in line}
+            terms = line.pop("terms", {})
+            row = rows.setdefault(line["step"], {})
+            row |= {**line, **terms}
+            for text, found in measured.items():
+                row |= {f"{text}_{name}": value for name, value in {"loss": found["loss"], **found["terms"]}.items()}
+        if not rows:
+            raise UserError(f"There is no log in '{self.out}': the method did not train, or the folder was moved.")
+        return data_frame([rows[step] for step in sorted(rows)])
+
+    def take(self, trainer: StepTrainer) -> None:
+        """Copy steps, tokens, seconds and losses from a trainer, at its current step."""
+        self.steps, self.tokens = trainer.state.global_step, trainer.tokens
+        self.seconds, self.losses = round(trainer.clock.seconds, 1), trainer.last_terms
+        self.mix = trainer.data.mix(self.steps)
+        self.kept_step = trainer.kept_step
+
+    def add_similarity(self, changes: list[SimilarityChange]) -> None:
+        """Add how far a sentence encoder shows similarity, and a warning if that dropped."""
+        self.similarity = changes
+        self.warning = " ".join(filter(None, (self.warning, similarity_warning(changes))))
+
+    def measured(self) -> dict[str, Any]:
+        """Return what was measured, as the manifest contains it."""
+        numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
+        if self.batch_size:
+            numbers["batch_size"] = self.batch_size
+        if self.kept_step is not None:
+            numbers["kept_step"] = self.kept_step
+        if self.mix:
+            numbers["mix"] = self.mix
+        if self.warning:
+            numbers["warning"] = self.warning
+        if self.adapter:
+            numbers["adapter"] = self.adapter
+        if self.similarity:
+            numbers["similarity"] = [change.to_dict() for change in self.similarity]
+        return {**numbers, "preparation": sorted(self.preparation)} if self.preparation else numbers
+
+
+def open_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
+    """Create the working folder of a run, or keep the one of a killed run of the same configuration."""
+    if group.first:
+        if work.is_dir() and read_manifest(work) != roundtrip_json(config):  # also if the manifest is damaged
+            shutil.rmtree(work)
+        work.mkdir(parents=True, exist_ok=True)
+        write_json(work / MANIFEST_FILE, config)
+    group.wait()
+
+
+def remove_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
+    """Remove the working folder of a finished run, in case the run was killed before it did so itself."""
+    if group.first and read_manifest(work) in (None, roundtrip_json(config)):
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult | None:
+    """Return the result in ``out`` if it is that of the same run.
+
+    Returns:
+        None if ``out`` is empty or may be overwritten, or if files of the result are missing.
+
+    Raises:
+        UserError: If it contains something else, or the result is damaged.
+    """
+    if out.is_file():
+        raise UserError(f"'{out}' is a file; give a directory.")
+    foreign = f"The directory '{out}' is not empty and has no adapted model; give another."
+    other = f"The directory '{out}' holds another adaptation; give another, or replace it with --overwrite."
+    card = find_result(out, MANIFEST_FILE, config, overwrite, foreign, other, read=read_manifest)
+    if card is None:
+        return None
+    try:
+        measured = card["result"]
+        files = [
+            name for name in measured.get("preparation", []) if Path(name).name == name and (out / name).is_file()
+        ]
+        preparation = {name: read_json(out / name) for name in files}
+        steps, tokens, seconds = int(measured["steps"]), int(measured["tokens"]), float(measured["seconds"])
+        losses = {name: float(value) for name, value in measured["losses"].items()}
+        warning, batch_size = str(measured.get("warning", "")), int(measured.get("batch_size", 0))
+        kept_step = build_value(int | None, measured.get("kept_step"), "kept_step")
+        mix = build_value(list[dict[str, Any]] | None, measured.get("mix"), "mix") or []
+        adapter = build_value(dict[str, Any] | None, measured.get("adapter"), "adapter")
+        similarity = [SimilarityChange.from_dict(entry) for entry in measured.get("similarity") or []]
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, UserError) as error:
+        raise UserError(f"'{out / MANIFEST_FILE}' is damaged ({first_line(error)}); {_remedy(out)}.") from error
+    if warning:
+        log.warning("%s", warning)
+    return AdaptResult(
+        out,
+        card["method"],
+        steps,
+        tokens,
+        seconds,
+        losses,
+        config,
+        preparation,
+        mix=mix,
+        warning=warning,
+        adapter=adapter,
+        similarity=similarity,
+        batch_size=batch_size,
+        kept_step=kept_step,
+    )
+
+
+def find_result(
+    out: Path,
+    manifest: str,
+    config: Mapping[str, Any],
+    overwrite: bool,
+    foreign: str,
+    other: str,
+    read: Callable[[Path], dict[str, Any] | None] | None = None,
+) -> dict[str, Any] | None:
+    """Return the manifest of the result in ``out`` if it is that of the same configuration and complete.
+
+    Args:
+        out: The output directory.
+        manifest: Name of the manifest.
+        config: The configuration, which is part of the manifest.
+        overwrite: Whether a result may be replaced.
+        foreign: Message if ``out`` holds something that is no such result.
+        other: Message if it holds the result of another configuration.
+        read: Reads the manifest in a folder, if it is more than a JSON object.
+
+    Returns:
+        None if ``out`` is empty or may be replaced, or if files of the result are missing.
+
+    Raises:
+        UserError: If it holds something else, or the result is damaged.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    if not (out / manifest).is_file():
+        raise UserError(foreign)
+    if overwrite:
+        return None
+    (out / manifest).open().close()  # a file that may not be read is not damaged
+    found = read_json_object(out / manifest) if read is None else read(out)
+    if found is None:
+        raise UserError(f"'{out / manifest}' is damaged; {_remedy(out)}.")
+    if {key: found.get(key) for key in config} != roundtrip_json(config):
+        raise UserError(other)
+    return found if is_intact(out, manifest, _remedy(out)) else None
+
+
+def _remedy(out: Path) -> str:
+    return f"choose another directory, or replace '{out}' with --overwrite"
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest in a folder, without the checksums; None if there is none, or if it is damaged.
+
+    A method that has another name today has that name in it.
+    """
+    found = read_json_object(folder / MANIFEST_FILE)
+    if found and "method" in found:
+        found["method"] = current_name(str(found["method"]))
+    return found and {name: value for name, value in found.items() if name != "checksums"}
+
+
+def roundtrip_json(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration as it is read back from JSON."""
+    return json.loads(json.dumps(config, default=str))
+
+
+SHOWN_TEXTS = 3
+CANDIDATE_TEXTS = 300
+"""Number of texts that the previews are chosen from."""
+MIN_SHOWN_TOKENS, MAX_SHOWN_TOKENS = 12, 60
+"""Preferred length of a preview, in tokens."""
+
+
+def sample_masked_texts(rows: Sequence[np.ndarray], collator: Collator) -> list[list[MaskedToken]]:
+    """Return previews of some texts, see :func:`acclimate.parts.masking.preview.preview_tokens`.
+
+    Which texts are chosen depends on the rows alone, and all strategies get the same random numbers, so that methods
+    can be compared. The generators of the training are not used.
+
+    Args:
+        rows: The texts as token ids.
+        collator: The collator of the training.
+
+    Returns:
+        At most :data:`SHOWN_TEXTS` previews; none for a tokenizer whose word boundaries are unknown.
+    """
+    order = np.random.default_rng(0).permutation(len(rows))[:CANDIDATE_TEXTS].tolist()
+    chosen = sorted(order, key=lambda index: not MIN_SHOWN_TOKENS <= len(rows[index]) <= MAX_SHOWN_TOKENS)[
+        :SHOWN_TEXTS
+    ]
+    collator = replace(collator, rewritings=(), policy=MINIMAL_PADDING)  # a single text needs no padding
+    marks, special = find_importance_store(collator.masking), collator.special.tolist()
+    shown: list[list[MaskedToken]] = []
+    try:
+        for number, index in enumerate(chosen):
+            (batch,) = collator([np.asarray(rows[index])], np.random.default_rng([0, number]))
+            original, masked, labels = (value[0].numpy() for value in (batch.original, batch.masked, batch.labels))
+            important = None if marks is None else marks.lookup(original) > 0
+            shown.append(preview_tokens(original, masked, labels, special, collator.vocabulary, important))
+    except UserError:  # the word boundaries of this tokenizer are unknown
+        return []
+    return [pieces for pieces in shown if pieces]
+
+
+def preview_masking(rows: Sequence[np.ndarray], collator: Collator) -> MaskedTexts | None:
+    """Return previews of masked texts for the report; None if the model is trained without masking."""
+    if not collator.kind.uses_masking:
+        return None
+    return describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
+
+
+def describe_masked_texts(texts: Sequence[Sequence[MaskedToken]], masking: Any) -> MaskedTexts:
+    """Return the previews with the name of their masking strategy."""
+    return {"masking": str(getattr(masking, "name", "") or _wrapped_name(masking)), "texts": [list(t) for t in texts]}
+
+
+def cache_masked_texts(config: Mapping[str, Any], texts: MaskedTexts | None) -> None:
+    """Store the previews of a run in the cache, for a later call that finds the run finished."""
+    if texts is not None:
+        with warn_on_write_error("Previews", cache_folder() / "masked"):
+            write_json(_masked_texts_file(cache_folder(), config), texts)
+
+
+def load_masked_texts(config: Mapping[str, Any]) -> MaskedTexts | None:
+    """Return the previews of a run that was finished before, None if they are not in the cache."""
+    return cast(MaskedTexts | None, read_json_object(_masked_texts_file(cache_path(), config)))
+
+
+def _masked_texts_file(cache: Path, config: Mapping[str, Any]) -> Path:
+    # Not beside the model, since texts of the corpus may be confidential.
+    return cache / "masked" / f"{cache_key(config)}.json"
+
+
+def _wrapped_name(masking: Any) -> str:
+    inner = getattr(masking, "of", None)
+    return str(getattr(inner, "name", "")) if inner is not None else type(masking).__name__
+
+
+def warn_of_explosion(
+    lines: Sequence[Mapping[str, Any]], learning_rate: float, term: str = "", classes: int = 2
+) -> str:
+    """Warn if a training ended with a loss that is finite, but so high that the model is probably useless.
+
+    Args:
+        lines: The lines of the log; those without a loss are ignored.
+        learning_rate: The peak learning rate.
+        term: The term that is a cross-entropy over ``classes``; empty if there is none.
+        classes: Number of classes, such as the size of the vocabulary.
+
+    Returns:
+        The warning; empty if there is none.
+    """
+    losses = [line for line in lines if "loss" in line]
+    if not losses:
+        return ""
+    first, last = losses[0]["loss"], losses[-1]["loss"]
+    found, guess = losses[-1].get("terms", {}).get(term, -math.inf), math.log(max(2, classes))
+    if found > guess + EXPLOSION_MARGIN:
+        what = f"The {term} loss ended at {found:,.1f} nats, and guessing at random gives {guess:.1f}"
+    elif last > 2 * max(0.0, first) + EXPLOSION_MARGIN:
+        what = f"The loss rose from {first:,.2f} to {last:,.2f} nats"
+    else:
+        return ""
+    warning = f"{what}: the training probably diverged. Lower the learning rate (now {learning_rate:g})."
+    log.warning("%s", warning)
+    return warning

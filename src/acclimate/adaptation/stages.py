@@ -1,0 +1,114 @@
+"""Methods that run several adaptations one after the other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from acclimate.adaptation.heldout import SimilarityCheck
+from acclimate.adaptation.method import Method
+from acclimate.adaptation.result import AdaptResult, cache_masked_texts, open_work_folder, read_manifest
+from acclimate.base.files import MANIFEST_FILE, atomic_folder, record_files, write_json
+from acclimate.base.progress import print_message
+from acclimate.cards import write_adapted_card
+from acclimate.data.documents import Corpus
+from acclimate.engine.distributed import ProcessGroup
+from acclimate.engine.trainer import LOG_FILE
+from acclimate.models.adapters import ADAPTER_FOLDER
+
+
+def stages_folder(out: Path) -> Path:
+    """Return the folder that keeps the models of the stages until the last one has finished."""
+    return out.parent / f".{out.name}.stages"
+
+
+def adapt_in_stages(
+    adapt: Callable[..., AdaptResult],
+    method: Method,
+    texts: Mapping[str, Corpus],
+    model: str | Path,
+    out: Path,
+    config: dict[str, Any],
+    options: Mapping[str, Any],
+    group: ProcessGroup,
+    similarity: SimilarityCheck | None,
+) -> AdaptResult:
+    """Run the stages of a method one after the other, and join their results.
+
+    Each stage is an adaptation in a working folder beside ``out``. After an interruption, the results of finished
+    stages are read from there, and the interrupted stage resumes from its checkpoint.
+
+    Args:
+        adapt: :func:`acclimate.adapt`.
+        method: The method with its stages.
+        texts: The texts, by the value of :attr:`Stage.reads`: ``"domain"`` and ``"task"``.
+        model: The model that the first stage starts from.
+        out: Output directory.
+        config: Configuration of the whole run, for the manifest.
+        options: Other options of ``adapt``, which a stage can override.
+        group: The processes of the run.
+        similarity: What the last model is measured on, if it is a sentence encoder.
+
+    Returns:
+        Steps, tokens and seconds of all stages together, and the losses at the end of the last.
+    """
+    stages = method.stages()
+    work = stages_folder(out)
+    open_work_folder(work, config, group)
+    places: list[Path] = []
+    results: list[AdaptResult] = []
+    for number, stage in enumerate(stages, 1):
+        reads: str = stage.reads or next(iter(texts))
+        place = work / f"{number}-{reads}"
+        print_message(f"Stage {number} of {len(stages)}: {reads} text.", enabled=options["progress"])
+        start = places[-1] if places and not stage.from_base else model
+        made = stage.method if isinstance(stage.method, Method) else stage.method(places)
+        results.append(adapt(start, texts[reads], made, place, **{**options, **stage.options}))
+        places.append(place)
+        options = {**options, "new_tokens": None, "new_token_settings": None}  # the first stage has added them
+    total = AdaptResult(
+        out,
+        config["method"],
+        sum(result.steps for result in results),
+        sum(result.tokens for result in results),
+        round(sum(result.seconds for result in results), 1),
+        results[-1].losses,
+        config,
+        masked=results[-1].masked,
+        warning=" ".join(filter(None, (result.warning for result in results))),
+        adapter=results[-1].adapter,
+    )
+    group.wait()
+    if group.first:
+        cache_masked_texts(config, total.masked)
+        with atomic_folder(out) as folder:
+            # An adapter fits the model of the stage before, which is not kept.
+            shutil.copytree(places[-1], folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(ADAPTER_FOLDER))
+            if similarity is not None:
+                total.add_similarity(similarity.measure(folder))
+            (folder / LOG_FILE).write_text("".join(_join_logs(places)), encoding="utf-8")
+            cards = [read_manifest(place) for place in places]
+            about = {name: str(getattr(method, name)) for name in ("paper", "summary")}
+            write_json(folder / MANIFEST_FILE, {**config, "about": about, "stages": cards, "result": total.measured()})
+            write_adapted_card(folder, out.name)
+            record_files(folder, MANIFEST_FILE)
+        shutil.rmtree(work, ignore_errors=True)
+    group.wait()
+    return total
+
+
+def _join_logs(places: Sequence[Path]) -> list[str]:
+    """Return the lines of all logs, with steps, tokens and seconds counted through all stages."""
+    lines = []
+    done = {"step": 0, "tokens": 0, "seconds": 0.0}
+    for number, place in enumerate(places, 1):
+        for text in (place / LOG_FILE).read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            moved = {name: round(line[name] + before, 1) for name, before in done.items() if name in line}
+            lines.append(json.dumps({**line, **moved, "stage": number}) + "\n")
+        result = (read_manifest(place) or {})["result"]
+        done = {"step": done["step"] + result["steps"], **{n: done[n] + result[n] for n in ("tokens", "seconds")}}
+    return lines

@@ -1,0 +1,464 @@
+"""Registries of named classes, instances built from user-supplied parameters, and presets.
+
+A preset holds the values that a paper, or its released code, has for parameters whose defaults differ from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import inspect
+import re
+import shlex
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+from acclimate.base.errors import USER_CODE_ERRORS, UserError, first_line, shorten, unknown_name_error
+from acclimate.base.files import find_file, hash_file
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type[Any])
+
+MAX_INTEGER = 10**18
+"""Maximum of the integers that a user may give."""
+PLUGIN = "acclimate_plugin_"
+"""Beginning of the names of modules that are imported from a file."""
+PLACES = {
+    "acclimate.methods": ("acclimate.adaptation.methods", "acclimate.papers.*.method"),
+    "acclimate.masking": ("acclimate.parts.masking",),
+    "acclimate.mixes": ("acclimate.data.mix", "acclimate.papers.*.mix"),
+    "acclimate.selections": ("acclimate.data.select", "acclimate.papers.*.select"),
+    "acclimate.transforms": ("acclimate.data.transform", "acclimate.papers.*.transform"),
+    "acclimate.tasks": ("acclimate.tasks.kinds", "acclimate.tasks.kinds.*.*"),
+    "acclimate.commands": ("acclimate.cli", "acclimate.labs.*.command", "acclimate.papers.*.command"),
+    "acclimate.jobs": ("acclimate.study.jobs", "acclimate.labs.*.jobs"),
+    "acclimate.renderers": ("acclimate.report",),
+}
+"""Where the entries of each registry are: packages of which all modules are imported, and modules of each folder.
+
+The key is also the group of entry points under which other packages declare entries.
+"""
+ROOT = Path(__file__).parents[1]
+"""Folder of the package."""
+KNOWN_PACKAGES = ("acclimate", "builtins", "abc", "typing", "torch")
+"""Packages that are identified by their version; other code is identified by the content of its files."""
+
+
+class Registry(Generic[T]):
+    """The classes of one kind, by name.
+
+    A new entry needs one file with ``@register``: when the registry is first read, every module in its :data:`PLACES`
+    is imported, and so is every entry point that other packages declare in its group.
+    """
+
+    def __init__(self, group: str, kind: str, plural: str) -> None:
+        """Make an empty registry.
+
+        Args:
+            group: Key of :data:`PLACES`.
+            kind: What an entry is, for messages.
+            plural: Plural of ``kind``.
+        """
+        self.group, self.kind, self.plural = group, kind, plural
+        self.entries: dict[str, type[T]] = {}
+        self.aliases: dict[str, str] = {}
+        self._discovered = False
+
+    def register(
+        self, name: str, *, aliases: tuple[str, ...] = (), paper: str = "", summary: str = ""
+    ) -> Callable[[C], C]:
+        """Return a decorator that registers a class.
+
+        Args:
+            name: Name of the entry.
+            aliases: Its former names, the oldest first, which still find it.
+            paper: Short citation.
+            summary: What it does, in one line.
+
+        Raises:
+            ValueError: If another class has one of these names.
+        """
+
+        def decorate(cls: C) -> C:
+            for given in (name, *aliases):
+                known = self.entries.get(self.aliases.get(given, given))
+                if known is not None and known.__qualname__ != cls.__qualname__:
+                    raise ValueError(
+                        f"two {self.plural} have the name '{given}': {known.__module__} and {cls.__module__}"
+                    )
+            cls.name, cls.paper, cls.summary = name, paper, summary
+            self.entries[name] = cls
+            self.aliases |= dict.fromkeys(aliases, name)
+            return cls
+
+        return decorate
+
+    def names(self) -> list[str]:
+        """Return the names of all entries, sorted."""
+        self._discover()
+        return sorted(self.entries)
+
+    def lookup(self, name: str) -> type[T]:
+        """Return the class with a name.
+
+        Raises:
+            UserError: If there is none; the message suggests the closest name.
+        """
+        current = self.current_name(name)
+        if current not in self.entries:
+            raise unknown_name_error(self.kind, name, self.entries)
+        return self.entries[current]
+
+    def current_name(self, name: str) -> str:
+        """Return the name of the entry with a former name; any other name is returned unchanged."""
+        self._discover()
+        return self.aliases.get(name, name)
+
+    def former_names(self, name: str) -> list[str]:
+        """Return the former names of an entry, the oldest first."""
+        current = self.current_name(name)
+        return [alias for alias, entry in self.aliases.items() if entry == current]
+
+    def oldest_name(self, name: str) -> str:
+        """Return the oldest name of an entry, which identifies stored results, so that older ones are still found."""
+        return (self.former_names(name) or [self.current_name(name)])[0]
+
+    def _discover(self) -> None:
+        if self._discovered:
+            return
+        self._discovered = True
+        for module in declared_modules(self.group):
+            importlib.import_module(module)
+        for entry in entry_points(group=self.group):
+            entry.load()
+
+
+def declared_modules(group: str) -> list[str]:
+    """Return the names of the modules that register the entries of a group, see :data:`PLACES`."""
+    return [
+        f"acclimate.{file.relative_to(ROOT).with_suffix('').as_posix().replace('/', '.')}".removesuffix(".__init__")
+        for file in _files(group)
+    ]
+
+
+def _files(group: str) -> list[Path]:
+    found: list[Path] = []
+    for place in PLACES[group]:
+        path = place.removeprefix("acclimate.").replace(".", "/")
+        if "*" in path:
+            found += ROOT.glob(f"{path}.py")
+        else:
+            found += ROOT.joinpath(path).glob("*.py")
+    return sorted(found)
+
+
+REGISTERED = re.compile(r'@(?:\w+\.)?register(?:_\w+)?\(\s*"([^"]+)"(?:,\s*aliases=\(([^)]*)\))?')
+
+
+@functools.cache
+def declared_names(group: str) -> tuple[set[str], set[str]]:
+    """Return the names of the entries of a group and their former names, from their source, which imports nothing.
+
+    Nothing is returned if other packages may declare further entries.
+    """
+    if entry_points(group=group):
+        return set(), set()
+    found = [match for file in _files(group) for match in REGISTERED.findall(file.read_text(encoding="utf-8"))]
+    return {name for name, _ in found}, {alias for _, former in found for alias in re.findall(r'"([^"]+)"', former)}
+
+
+class Configured:
+    """A registered frozen dataclass whose fields are the parameters that a user gives."""
+
+    name: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    files: ClassVar[tuple[str, ...]] = ()
+    """Parameters that may be paths of files; the identity depends on the content of the files."""
+    main: ClassVar[str] = ""
+    """The parameter that is meant where only a value is given, as in ``{nearest: 50}``."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the parameters and their values."""
+        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that determines the result, as plain values; files and user code by their content."""
+        values = self.settings()
+        for name in self.files:
+            if values[name] is not None and (file := find_file(str(values[name]))) is not None:
+                values[name] = hash_file(file)
+        code = hash_user_code(type(self))
+        return {"name": self.name, **values, **({"code": code} if code else {})}
+
+    def describe(self) -> str:
+        """Return the name, with the parameters that differ from the defaults, as on the command line."""
+        usual = {
+            item.name: item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+            for item in dataclasses.fields(self)  # type: ignore[arg-type]
+        }
+        changed = {name: plain_value(value) for name, value in self.settings().items() if value != usual[name]}
+        return " ".join([self.name, *(f"{name}={value}" for name, value in changed.items())])
+
+
+def plain_value(value: Any) -> Any:
+    """Return the value of a parameter as it is stored: paths as text, functions by their names."""
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    return str(value) if isinstance(value, Path) else value
+
+
+def import_plugin(path: str | Path) -> None:
+    """Run a Python file that registers entries, once per process.
+
+    Raises:
+        UserError: If it is not a Python file, it fails, or another file with the same name was imported before.
+    """
+    path = Path(path).expanduser().resolve()
+    if path.suffix != ".py" or not path.is_file():
+        raise UserError(f"There is no Python file '{path}'; give the .py file that registers the method or function.")
+    name = f"{PLUGIN}{path.stem}"  # not the path, so that results are found again after the file has moved
+    if (known := sys.modules.get(name)) is not None:
+        if known.__file__ != str(path):
+            raise UserError(f"'{path}' and '{known.__file__}' have the same name; rename one of them.")
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except USER_CODE_ERRORS as error:
+        del sys.modules[name]
+        raise UserError(f"'{path}' cannot be imported: {type(error).__name__}: {first_line(error)}.") from error
+
+
+def load_function(given: Any, what: str) -> Any:
+    """Return a function of the user.
+
+    Args:
+        given: The function itself, ``FILE.py:FUNCTION``, or the name of a function of a file that was imported with
+            :func:`import_plugin`.
+        what: What it is for, for messages.
+
+    Raises:
+        UserError: If there is no such file or function.
+    """
+    if callable(given):
+        return given
+    file, _, name = str(given).rpartition(":")
+    plugins = [module for key, module in list(sys.modules.items()) if key.startswith(PLUGIN)]
+    if not file and (found := [getattr(one, name) for one in plugins if callable(getattr(one, name, None))]):
+        return found[0]
+    if not file or not name:
+        raise UserError(f"'{given}' names no function; give the {what} as FILE.py:FUNCTION.")
+    import_plugin(file)
+    function = getattr(sys.modules[f"{PLUGIN}{Path(file).stem}"], name, None)
+    if not callable(function):
+        raise UserError(f"'{file}' has no function '{name}', which was given as {what}.")
+    return function
+
+
+def identify_function(given: Any, what: str, key: object = None) -> str:
+    """Return the name of a function of the user and what its results depend on: its code.
+
+    The code is the whole file of the function; variables that it takes from a function around it count if they are
+    text or numbers.
+
+    Args:
+        given: The function, see :func:`load_function`.
+        what: What it is for, for messages.
+        key: What identifies the function in place of its code, such as the version of the model that it calls.
+
+    Raises:
+        UserError: If there is no such function, or its code cannot be read.
+    """
+    function = load_function(given, what)
+    named = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
+    if key is not None:
+        return f"{named.__qualname__} {key}"
+    try:
+        file = Path(inspect.getfile(named))
+        # A notebook has no file; of it only the lines of the function are known.
+        content = hash_file(file) if file.is_file() else sha256(inspect.getsource(named).encode()).hexdigest()
+    except (OSError, TypeError) as error:
+        raise UserError(
+            f"The code of the {what} '{named.__qualname__}' cannot be read; define it in a file, or identify its "
+            "results with key=TEXT."
+        ) from error
+    own = _distinguish(function)
+    return f"{named.__qualname__} {content}{f' {own}' if own else ''}"
+
+
+def _distinguish(function: Any) -> dict[str, Any]:
+    """Return what tells a function from others of its name and file: the place of a lambda, and captured values."""
+    code, found = getattr(function, "__code__", None), dict[str, Any]()
+    if code is None:
+        return found
+    if code.co_name == "<lambda>":
+        places = [(line, column) for line, _, column, _ in code.co_positions() if line and column is not None]
+        found["place"] = max(places, default=code.co_firstlineno)  # its end; where it starts is not recorded
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        with suppress(ValueError):  # the variable has no value yet
+            if isinstance(value := cell.cell_contents, str | int | float):
+                found[name] = value
+    return found
+
+
+def imported_plugins() -> list[str]:
+    """Return the files that :func:`import_plugin` has run in this process."""
+    return [str(module.__file__) for name, module in list(sys.modules.items()) if name.startswith(PLUGIN)]
+
+
+def hash_user_code(cls: type) -> dict[str, str]:
+    """Return the hash of each user module that defines a class or one of its base classes, by module name.
+
+    The hashes are part of the identity of results, so that results are computed again after a change to user code.
+    Neither other modules that the code imports nor classes of an interactive session are included.
+    """
+    hashes = {}
+    for part in cls.__mro__:
+        if part.__module__.split(".")[0] not in KNOWN_PACKAGES:
+            with suppress(OSError, TypeError):  # the class has no file
+                hashes[part.__module__] = hash_file(Path(inspect.getfile(part)))
+    return hashes
+
+
+def parse_number(value: Any) -> Any:
+    """Convert text such as ``1e-5``, which YAML does not read as a number, to a float or int."""
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def parse_entry(text: str, kind: str) -> tuple[str, dict[str, str]]:
+    """Return the name and the parameters of an entry that a user gave as ``NAME parameter=value ...``.
+
+    Args:
+        text: What the user gave.
+        kind: What the entry is, for messages.
+
+    Raises:
+        UserError: If it has another form.
+    """
+    try:
+        name, *parts = shlex.split(text)
+        pairs = [part.partition("=") for part in parts]
+        if all(sign and key for key, sign, _ in pairs):
+            return name, {key: value for key, _, value in pairs}
+    except ValueError:  # it is empty, or a quotation mark is missing
+        pass
+    raise UserError(f"A {kind} is NAME or 'NAME parameter=value ...', not '{text}'.")
+
+
+def build_dataclass(
+    cls: type[T], kind: str, name: str, settings: Mapping[str, Any], hidden: Collection[str] = ()
+) -> T:
+    """Make a dataclass from values that a user gave; strings are converted to the types of its fields.
+
+    Args:
+        cls: The dataclass.
+        kind: What it is, for messages, for example ``"method"``.
+        name: Its name, for messages.
+        settings: Values of its fields.
+        hidden: Fields that users cannot set.
+
+    Raises:
+        UserError: If a field is unknown (the message suggests the closest), or a value is invalid.
+    """
+    fields = {field.name for field in dataclasses.fields(cls)} - set(hidden)  # type: ignore[arg-type]
+    for key in settings:
+        if key not in fields:
+            if not fields:
+                raise UserError(f"{kind.capitalize()} '{name}' has no parameters, so '{key}' cannot be set.")
+            raise unknown_name_error(f"parameter of {kind} '{name}'", key, fields)
+    try:
+        made = TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(cls)).validate_python(
+            dict(settings)
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        same = [one for one in error.errors() if one["loc"][:1] == first["loc"][:1]]
+        # Of a parameter with several types, the places are the names of the types.
+        place = ".".join(str(part) for part in first["loc"][: None if len(same) == 1 else 1])
+        wrong = ", or: ".join(dict.fromkeys(one["msg"].removeprefix("Value error, ") for one in same))
+        given = shorten(first["input"])
+        raise UserError(f"{kind.capitalize()} '{name}', parameter '{place}': {wrong} (got {given}).") from error
+    for key in fields:
+        if isinstance(value := getattr(made, key), int) and abs(value) > MAX_INTEGER:
+            raise UserError(f"{kind.capitalize()} '{name}', parameter '{key}' is too large: {shorten(value)}.")
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """Published values of a parameter that differ from its default; an annotation of the field.
+
+    Attributes:
+        values: Values by name of the preset. A preset that is not listed has the default.
+        reason: Why the default departs from the paper; empty if it does not.
+    """
+
+    values: Mapping[str, Any]
+    reason: str = ""
+
+
+@functools.cache
+def published(cls: Any) -> dict[str, Published]:
+    """Return the published values that the fields of a dataclass declare, by field."""
+    if cls.__module__.split(".")[0] != "acclimate" and not hasattr(cls, "preset"):
+        return {}  # the annotations of user-supplied code may have names that only type checkers import
+    hints = get_type_hints(cls, include_extras=True)
+    marks = {field.name: getattr(hints[field.name], "__metadata__", ()) for field in dataclasses.fields(cls)}
+    return {name: mark for name, found in marks.items() for mark in found if isinstance(mark, Published)}
+
+
+def preset_names(cls: Any) -> list[str]:
+    """Return the names of the presets of a dataclass."""
+    return sorted({"paper"}.union(*(mark.values for mark in published(cls).values())))
+
+
+def preset_values(cls: Any, preset: str | None) -> dict[str, Any]:
+    """Return the values of a preset that differ from the defaults of a dataclass, by field.
+
+    Raises:
+        UserError: If there is no such preset.
+    """
+    if preset is None:
+        return {}
+    if preset not in preset_names(cls):
+        raise unknown_name_error("preset", str(preset), preset_names(cls))
+    return {name: mark.values[preset] for name, mark in published(cls).items() if preset in mark.values}
+
+
+def fill_from_preset(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given values of the fields of a dataclass, and those of its ``preset`` for the others.
+
+    Raises:
+        UserError: If there is no such preset.
+    """
+    return {**preset_values(cls, given.get("preset", getattr(cls, "preset", None))), **given}
+
+
+def with_presets(cls: C) -> C:
+    """Make a dataclass take the values of its ``preset`` also when it is constructed directly."""
+    construct = cls.__init__
+    signature = inspect.signature(construct)
+
+    @functools.wraps(construct)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        construct(**fill_from_preset(cls, signature.bind(self, *args, **kwargs).arguments))
+
+    cls.__init__ = __init__
+    return cls

@@ -1,0 +1,109 @@
+"""Options of ``select``, ``transform`` and ``inspect experts``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator
+
+from acclimate.base.options import DATA, METHOD, OUTPUT, Option, options
+from acclimate.data.fields import Progress, TextColumn, TextInput
+from acclimate.data.reading import Encoding, LabelOptions
+
+if TYPE_CHECKING:
+    from acclimate.data.operations import Operation
+
+    Operations = str | Operation | Mapping[str, Any] | Iterable[str | Operation | Mapping[str, Any]]
+else:
+    Operations = Any
+
+
+def _read_operations(value: Any) -> Any:
+    """Return operations as they are, without empty ones."""
+    if value is None or (isinstance(value, str | tuple | list | dict) and not value):
+        raise ValueError(
+            "must name at least one operation, such as nearest (docs/select.md) or neighbors (docs/transform.md)"
+        )
+    return value
+
+
+def _describe_operations(kind: str, page: str) -> Option:
+    """Return the option that takes operations of a kind, which a page of the documentation lists."""
+    return Option(
+        f"{kind} as NAME, or 'NAME parameter=value ...'; several run one after the other.",
+        METHOD,
+        more=f"Or ``{{name: parameters}}``. See {page}.",
+        flag="--by",
+        many=True,
+    )
+
+
+@options
+class OperationOptions(LabelOptions):
+    """Options of verbs that apply operations to a text."""
+
+    corpus: Annotated[
+        TextInput,
+        Option(
+            "Text to read: file, folder, glob or hf:NAME.",
+            DATA,
+            more="Or a :class:`acclimate.data.documents.Corpus`, or texts in memory.",
+            many=True,
+        ),
+    ]
+    by: Annotated[Operations, BeforeValidator(_read_operations), _describe_operations("Selection", "docs/select.md")]
+    out: Annotated[
+        str | Path | None, Option("JSON lines file to write.", OUTPUT, default="a file of the cache", recorded=False)
+    ] = None
+    _: KW_ONLY
+    task: Annotated[
+        Any,
+        Option(
+            "Labelled task whose texts are compared with: a folder, a file, or hf:NAME; only its train split is read.",
+            DATA,
+            more="Or rows in memory, or a loaded task.",
+        ),
+    ] = None
+    target: Annotated[
+        TextInput | None,
+        Option("Text to compare with, in place of a task: file, folder, glob or hf:NAME.", DATA, many=True),
+    ] = None
+    general: Annotated[
+        TextInput | None,
+        Option("General text, for operations that read it: file, folder, glob or hf:NAME.", DATA, many=True),
+    ] = None
+    tokenizer: Annotated[
+        str | Path | None,
+        Option("Model whose tokenizer counts the tokens.", DATA, default="words and punctuation marks are counted"),
+    ] = None
+    text_column: TextColumn = "text"
+    encoding: Encoding = None
+    progress: Progress = True
+
+
+@options
+class SelectOptions(OperationOptions):
+    """Options of :func:`acclimate.select`."""
+
+    _: KW_ONLY
+    control: Annotated[
+        str | Path | None,
+        Option(
+            "JSON lines file to write the control to: documents at random, with as many tokens.",
+            OUTPUT,
+            default="none is drawn",
+            recorded=False,
+        ),
+    ] = None
+
+
+@options
+class TransformOptions(OperationOptions):
+    """Options of :func:`acclimate.transform`."""
+
+    by: Annotated[
+        Operations, BeforeValidator(_read_operations), _describe_operations("Transform", "docs/transform.md")
+    ]

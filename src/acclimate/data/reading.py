@@ -1,0 +1,176 @@
+"""How the rows of a labelled task are read: names of columns, and the seed of splits that are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator
+
+from acclimate.base.bounds import SeedNumber
+from acclimate.base.errors import UserError
+from acclimate.base.options import DATA, Option, option_fields, options
+
+PairColumn = Annotated[
+    str | None,
+    Option(
+        "Column of the second text of a pair in the task.",
+        DATA,
+        default="text_pair, or a usual name",
+        study=False,
+        recorded=False,
+    ),
+]
+LabelColumn = Annotated[
+    str | None,
+    Option("Column of the label in the task.", DATA, default="label, or a usual name", study=False, recorded=False),
+]
+
+
+def join_names(value: Any) -> Any:
+    """Return a list of names as a text, which a study file or a command can hold."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+GroupColumn = Annotated[
+    str | None,
+    BeforeValidator(join_names),
+    Option(
+        "Column of what rows share that are not independent, such as patient, author or document.",
+        DATA,
+        default="document, or another certain name; the passage of a question",
+        more="Of several names, separated by commas, the first is used that the rows have. Rows of a group stay in "
+        "one split and are resampled together.",
+        study=False,
+        recorded=False,
+    ),
+]
+
+
+@options
+class LabelOptions:
+    """How a task is read by verbs whose ``text_column`` is that of a corpus."""
+
+    _: KW_ONLY
+    pair_column: PairColumn = None
+    label_column: LabelColumn = None
+    group_column: GroupColumn = None
+    split_seed: Annotated[
+        SeedNumber,
+        Option(
+            "Random seed of the test and dev splits that are drawn if the task lacks them.",
+            DATA,
+            study=False,
+            recorded=False,
+        ),
+    ] = 0
+    task_kind: Annotated[
+        str | None,
+        Option(
+            "Kind of the task, such as regression for whole numbers that are not classes.",
+            DATA,
+            default="that of its files and columns",
+            study=False,
+            recorded=False,
+        ),
+    ] = None
+
+
+def _check_encoding(value: str | None) -> str | None:
+    """Return the name of an encoding; raise a ValueError if Python does not know it."""
+    try:
+        "".encode(value or "utf-8")
+    except LookupError as error:
+        raise ValueError("must be an encoding that Python knows, such as cp1252, latin-1 or utf-16") from error
+    return value
+
+
+Encoding = Annotated[
+    str | None,
+    AfterValidator(_check_encoding),
+    Option(
+        "Encoding of files of text that are not UTF-8, such as cp1252.",
+        DATA,
+        default="UTF-8",
+        more="It applies to text, HTML, CSV, TSV and JSON. A file that starts as UTF-8 is read as UTF-8.",
+        study=False,
+        recorded=False,
+    ),
+]
+
+
+@options
+class ReadingOptions(LabelOptions):
+    """How a task is read by verbs that read no corpus."""
+
+    _: KW_ONLY
+    text_column: Annotated[
+        str | None,
+        Option("Column of the text in the task.", DATA, default="text, or a usual name", study=False, recorded=False),
+    ] = None
+    encoding: Encoding = None
+
+
+DEFAULT_READING = ReadingOptions()
+
+
+def reading_names() -> list[str]:
+    """Return the names of the options that say how a task is read."""
+    return list(option_fields(ReadingOptions))
+
+
+def default_task_name(source: str | Path) -> str:
+    """Return the name of a task: that of its folder, of its file without the ending, or of its dataset on the Hub."""
+    from acclimate.data.opening import TABLES, suffixes_of  # here, so that --help does not load its libraries
+    from acclimate.data.sources import is_hub_name, parse_hub_name
+
+    if is_hub_name(source):
+        name, config, *_ = parse_hub_name(str(source))
+        return "-".join(part for part in (Path(name).name, config) if part)
+    path = Path(source)
+    if path.is_dir():
+        return path.name
+    name = path.name.rpartition(":")[0] if ":" in path.name and not path.exists() else path.name
+    endings = sorted(suffixes_of(TABLES), key=len, reverse=True)
+    ending = next((ending for ending in endings if name.lower().endswith(ending)), "")
+    return name[: len(name) - len(ending)]
+
+
+def find_task(source: str | Path) -> tuple[Path, str | None]:
+    """Return the path of a task, and the column of its text if that follows after a colon, as in ``data.csv:body``.
+
+    Raises:
+        UserError: If there is no such file or folder; a dataset of the Hub is not looked for.
+    """
+    from acclimate.data.sources import is_hub_name, refuse_url
+
+    refuse_url(source)
+    path = Path(source).expanduser()
+    before, _, column = str(path).rpartition(":")
+    if before and column and not path.exists() and Path(before).exists():
+        return Path(before), column
+    if not is_hub_name(source) and not path.is_file():
+        check_task_folder(path)
+    return path, None
+
+
+def check_task_folder(path: Path) -> None:
+    """Check that a task folder exists.
+
+    Raises:
+        UserError: If it does not; the message suggests the closest name.
+    """
+    if path.is_dir():
+        return
+    expected = (
+        "a task is a folder with train, test and optionally dev as .jsonl, .csv, .tsv or .parquet, one such file, or "
+        "hf:NAME"
+    )
+    if path.exists():
+        raise UserError(f"'{path}' is a file, but {expected}.")
+    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = get_close_matches(path.name, siblings, n=1, cutoff=0.5)
+    hint = f" Did you mean '{path.parent / close[0]}'?" if close else f" Note that {expected}."
+    raise UserError(f"There is no task file or folder '{path}'.{hint}")

@@ -1,0 +1,320 @@
+"""The kinds of labelled tasks, and reading a task of any kind.
+
+The kinds themselves are in :mod:`acclimate.tasks`; methods of adaptation read the texts of their train splits.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from acclimate.base.errors import UserError, warn_once
+from acclimate.base.options import build
+from acclimate.base.registry import Registry
+from acclimate.data.reading import (
+    DEFAULT_READING,
+    ReadingOptions,
+    check_task_folder,
+    default_task_name,
+    find_task,
+    join_names,
+    reading_names,
+)
+from acclimate.data.sources import is_hub_name, load_hub, parse_hub_name
+
+
+class TaskKind(ABC):
+    """A kind of end task: how its folder is read, which texts it contains, and which model learns it.
+
+    A task names its kind in ``task_kind``. The metrics of a kind, its name on the Hugging Face Hub and what a
+    collapsed model looks like belong to its :class:`acclimate.evaluation.scoring.Scoring`.
+    """
+
+    name: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    fallback: ClassVar[bool] = False
+    """Whether it reads tables that no other kind claims."""
+    own_training: ClassVar[bool] = False
+    """Whether its learner trains the model itself; such a model can also be evaluated as it is, with no epochs."""
+    zero_shot: ClassVar[bool] = False
+    """Whether some models can be evaluated as they are, with no epochs."""
+    distillation: ClassVar[tuple[str, ...]] = ()
+    """What a student can learn from a teacher, the default first: ``"boundary"``, ``"kl"``, both or nothing.
+
+    Boundaries are those of a representation of the whole text, which the head must read.
+    """
+
+    def matches(self, folder: Path) -> bool:
+        """Return whether a folder has the file format of this kind."""
+        return False
+
+    def matches_source(self, source: Any) -> bool:
+        """Return whether a file or an object has the format of this kind."""
+        return False
+
+    def read(self, folder: Path, name: str) -> Any:
+        """Read a folder that :meth:`matches`; raise a UserError that names the row if one cannot be used."""
+        return self.read_source(folder, name, DEFAULT_READING)
+
+    def read_source(self, source: Any, name: str, options: ReadingOptions) -> Any:
+        """Read a source that has the format of this kind, with options of how to read it.
+
+        Raises:
+            UserError: If that is not possible, as for kinds whose columns have fixed names.
+        """
+        raise UserError(f"The task '{name}' is of the kind '{self.name}', whose columns cannot be named.")
+
+    def matches_table(self, rows: Sequence[tuple[str, dict[str, Any]]], options: ReadingOptions) -> bool:
+        """Return whether the train rows of a table are those of this kind; they are read by :meth:`read_tables`.
+
+        Args:
+            rows: The location of each row and its values by column, with the names of the file.
+            options: The columns that the user named.
+        """
+        return False
+
+    def open_tables(self, source: Any, name: str, options: ReadingOptions) -> Any:
+        """Return the tables of a source by split, as they are; only the kind with ``fallback`` does."""
+        raise NotImplementedError
+
+    def read_tables(self, tables: Any, name: str, options: ReadingOptions, path: Path | None) -> Any:
+        """Read a task from tables, whatever their form was.
+
+        Args:
+            tables: Tables by split (:class:`acclimate.tasks.sources.Table`).
+            name: Name of the task.
+            options: The columns that the user named, and the seed of drawn splits.
+            path: Where the task is, if it is a file or folder.
+
+        Raises:
+            UserError: If a row cannot be used, or the kind is not read from tables.
+        """
+        raise UserError(f"'{name}' is a table, which cannot be read as a task of the kind '{self.name}'.")
+
+    def shrink(self, task: Any) -> Any:
+        """Return a task without what its splits do not need, for timing; usually the task itself."""
+        return task
+
+    def shared_items(self, task: Any) -> int:
+        """Return how many items each evaluation reads besides those of its split, such as documents to search."""
+        return 0
+
+    def sentence_pairs(self, task: Any) -> Any:
+        """Return the pairs of a task that measure sentence embeddings, none of which was trained on.
+
+        Returns:
+            :class:`acclimate.evaluation.embeddings.SentencePairs`, or None for kinds that have none.
+        """
+        return None
+
+    def is_model_of(self, path: str | Path, task: Any) -> bool:
+        """Return whether a checkpoint already is a model of a task, which a distillation uses unchanged."""
+        return False
+
+    def probe(self, task: Any) -> Any:
+        """Return how a task is learned from the states of whole texts (:class:`acclimate.tasks.probing.Probe`).
+
+        Raises:
+            UserError: If tasks of this kind are not.
+        """
+        raise UserError(
+            f"The task '{task.name}' is of the kind '{self.name}', which cannot be learned from one state per text; "
+            "there is no probe, so fine-tune on it."
+        )
+
+    @abstractmethod
+    def texts(self, example: Any) -> Iterable[str | None]:
+        """Return the texts of an example that a language model can learn from."""
+
+    @abstractmethod
+    def item_text(self, example: Any) -> str:
+        """Return the text that identifies an example: if it is also in another split, that is contamination."""
+
+    @abstractmethod
+    def answer(self, example: Any, task: Any) -> str:
+        """Return the expected answer to an example in words."""
+
+    def strata(self, examples: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        """Return the classes of each example, which keep their shares when a split is cut; empty for none."""
+        return [()] * len(examples)
+
+    def contrastive_learner(self, model: str | Path, task: Any, options: Any, device: Any) -> Any:
+        """Load a checkpoint as a sentence encoder that learns pairs of examples; raise a UserError if it cannot."""
+        raise UserError(f"'contrastive' is for classification, and '{task.name}' is {self.name}; remove it.")
+
+    @abstractmethod
+    def learner(self, model: str | Path, task: Any, options: Any, device: Any) -> Any:
+        """Load a checkpoint as a model for the task; return a :class:`acclimate.tasks.interfaces.Learner`.
+
+        New weights are initialized from torch's global generator.
+        """
+
+
+TASK_KINDS: Registry[TaskKind] = Registry("acclimate.tasks", "kind of task", "kinds of tasks")
+"""All kinds of end tasks, registered by name in ``acclimate.tasks`` and in entry points of other packages."""
+
+
+def find_task_kind(task: Any) -> TaskKind:
+    """Return the kind of a loaded task.
+
+    Raises:
+        UserError: If there is no such kind.
+    """
+    return TASK_KINDS.lookup(task.task_kind)()
+
+
+def load_task(
+    source: Any,
+    *,
+    name: str | None = None,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    label_column: str | None = None,
+    group_column: str | Sequence[str] | None = None,
+    split_seed: int = 0,
+    encoding: str | None = None,
+    task_kind: str | None = None,
+) -> Any:
+    """Read a task: a folder with ``train``, ``test`` and optionally ``dev``, a file, a dataset of the Hub, an object.
+
+    A file is read as the train split, from which test and dev are drawn: 20% and 10% of the rows, every class in
+    proportion, and rows with the same text or of the same document in one split. The same is done with a folder that
+    has only a train split; where there is a dev split, only test is drawn. A dataset of the Hub is ``hf:NAME``,
+    ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT``. An object is a ``Dataset``, a data frame, a list of rows, or any of
+    these by split (``DatasetDict``). Of a file, ``reviews.csv:body`` names the column of the text.
+
+    Columns that are not named are those called ``text``, ``text_pair`` and ``label``; else those with another usual
+    name, such as ``review`` or ``sentiment``, which is reported.
+
+    Rows of one group, such as a document, a patient or an author, are not independent: they stay in one split that is
+    drawn, and are resampled together. The group is in ``group_column``; else in a column with a name that is certain,
+    such as ``document`` or ``patient_id``, or in ids of sentences. Else the group of a question is its article or
+    passage, of multiple choice the context, of a query the relevant passage. See :mod:`acclimate.tasks.groups`.
+
+    A classification task: each split is a ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` (also compressed), ``.parquet`` or
+    ``.arrow`` file with the columns ``text``, ``label`` and, for pairs, ``text_pair``; other columns are ignored. The
+    same rows give the same task in every format. ``dev`` may also be called ``validation``, ``valid`` or ``val``. A
+    label is a string, an integer or a boolean, or a number of which ``datasets`` has stored the name. In a task of
+    pairs, every row has both texts; only the second may be empty. A folder that ``datasets`` has saved is a task, too.
+
+    A multi-label task: every label is a list, which may be empty; duplicates in a list count once. In CSV, lists are
+    written as JSON or as Python prints them. Lists of the same length that hold only 0 and 1 are vectors with a place
+    per class; if each has exactly one 1, the task has one class per row. If every row of a
+    split has a ``document``, or an ``id`` that ends in ``_s`` and the number of a sentence, that split is also scored
+    per document.
+
+    A regression task: the same, with numbers as labels, of which at least one has a fraction (``3.5``). Whole numbers
+    are classes unless ``task_kind`` is ``"regression"``.
+
+    A question answering task: files in the format of SQuAD v1.1, or rows in any form with its columns; splits are
+    drawn by passage. See :func:`acclimate.tasks.kinds.qa.data.load_qa`.
+
+    An entity task: rows with lists of ``tokens`` and ``tags``, or with a ``text`` and ``spans`` of ``start``, ``end``
+    and ``label``, as annotation tools export them; or files with a word and its tag per line. See
+    :mod:`acclimate.tasks.kinds.entities.formats`.
+
+    A multiple-choice task: rows with a question, its choices in one column or in several, and the correct one; see
+    :mod:`acclimate.tasks.kinds.choice.data`.
+
+    A retrieval task: a folder in the layout of BEIR, or pairs of a query and a passage, perhaps with a negative, and
+    without labels; see :mod:`acclimate.tasks.kinds.retrieval.data`.
+
+    Args:
+        source: The task.
+        name: Name of the task; by default the name of the folder or file.
+        text_column: Column of the text.
+        pair_column: Column of the second text of a pair.
+        label_column: Column of the label.
+        group_column: Column of the group, or several names of which the first is used that exists.
+        split_seed: Random seed of splits that are drawn.
+        encoding: Encoding of CSV and TSV files that are not UTF-8.
+        task_kind: Name of the kind; by default the files and columns show it.
+
+    Returns:
+        A task of its kind, such as :class:`acclimate.tasks.kinds.classification.data.Task` or
+        :class:`acclimate.tasks.kinds.qa.data.QATask`.
+
+    Raises:
+        UserError: If the folder or a file is missing, a row is invalid, or the labels cannot be learned.
+    """
+    options = build(
+        ReadingOptions,
+        text_column=text_column,
+        pair_column=pair_column,
+        label_column=label_column,
+        group_column=join_names(group_column),
+        split_seed=split_seed,
+        encoding=encoding,
+        task_kind=task_kind,
+    )
+    task = _read_task(source, name, options)
+    for line in task.describe_groups(find_task_kind(task).texts):
+        warn_once(line)
+    return task
+
+
+def _read_task(source: Any, name: str | None, options: ReadingOptions) -> Any:
+    every = [TASK_KINDS.lookup(kind)() for kind in TASK_KINDS.names()]
+    fallback = next(kind for kind in every if kind.fallback)
+    kinds = (
+        [TASK_KINDS.lookup(options.task_kind)()]
+        if options.task_kind
+        else [kind for kind in every if not kind.fallback]
+    )
+    if is_hub_name(source):
+        name, column = name or default_task_name(source), parse_hub_name(source)[3]
+        options = replace(options, text_column=column) if column else options
+        source = load_hub(source)
+    path = None
+    if isinstance(source, str | Path):
+        path, column = find_task(source)
+        options = replace(options, text_column=column) if column else options
+        name, source = name or default_task_name(path.resolve()), path
+        if not path.is_file():
+            check_task_folder(path)
+    name = name or "task"
+    is_folder = path is not None and path.is_dir()
+    if own := next((kind for kind in kinds if (kind.matches if is_folder else kind.matches_source)(source)), None):
+        has_options = replace(options, task_kind=None) != DEFAULT_READING
+        return own.read_source(source, name, options) if has_options or not is_folder else own.read(source, name)
+    tables = fallback.open_tables(source, name, options)
+    found = next(
+        (kind for kind in kinds if options.task_kind or kind.matches_table(tables["train"].rows, options)), fallback
+    )
+    return found.read_tables(tables, name, options, path)
+
+
+def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:
+    """Return a loaded task or None as it is; read any other.
+
+    Args:
+        task: What a user gave as a task.
+        options: Options of a verb, of which the columns are read that it has, and the seed of drawn splits.
+        columns: Columns that replace those of the options.
+
+    Raises:
+        UserError: If the task cannot be read, or an option says how to read a task that is not read.
+    """
+    named = {name: getattr(options, name) for name in reading_names() if hasattr(options, name)}
+    if task is not None and not hasattr(task, "task_kind"):
+        return load_task(task, **(named | columns))
+    for name, value in named.items():
+        if (
+            name not in columns
+            and (name != "encoding" or not hasattr(options, "corpus"))
+            and value != getattr(DEFAULT_READING, name)
+        ):
+            state = "there is no task" if task is None else "the task is loaded already"
+            raise UserError(f"'{name}' says how to read a task, but {state}; remove it.")
+    return task
+
+
+def task_texts(task: Any, split: str = "train") -> list[str]:
+    """Return the distinct texts of a split of a task, in the order of the file, without empty ones."""
+    kind = find_task_kind(task)
+    texts = (text for example in getattr(task, split, ()) for text in kind.texts(example))
+    return list(dict.fromkeys(text for text in texts if text and text.strip()))

@@ -1,0 +1,1 @@
+"""Steps of training, whatever the method: batches, trainer, checkpoints, processes, sharding, memory."""

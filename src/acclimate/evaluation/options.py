@@ -1,0 +1,60 @@
+"""Options of ``inspect instructions`` and ``inspect benchmarks``."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from acclimate.base.bounds import Count, Integer, Size
+from acclimate.base.options import DATA, METHOD, MODEL, Option, options
+from acclimate.data.fields import JsonFile, Model, Strings, read_listed
+
+
+@options
+class InspectInstructionsOptions:
+    """Options of :func:`acclimate.inspect_instructions`."""
+
+    model: Model
+    base: Annotated[str | Path | None, Option("Base model to compare with.", MODEL)] = None
+    out: JsonFile = None
+    _: KW_ONLY
+    prompts: Annotated[
+        str | Path | None,
+        Option(
+            "JSONL file of instructions.",
+            DATA,
+            default="those that are included",
+            more="Each line is an object with ``prompt`` and ``checks``, a list of checks of "
+            ":data:`acclimate.evaluation.instructions.CHECKS` with their arguments.",
+        ),
+    ] = None
+    max_tokens: Annotated[Count, Option("Maximum tokens of an answer.", METHOD)] = 160
+
+
+@options
+class InspectBenchmarksOptions:
+    """Options of :func:`acclimate.inspect_benchmarks`."""
+
+    model: Model
+    tasks: Annotated[
+        Strings,
+        BeforeValidator(read_listed),
+        Field(min_length=1),
+        Option("Name of a task of lm-eval.", DATA, flag="--task", many=True),
+    ]
+    base: Annotated[str | Path | None, Option("Base model to compare with.", MODEL)] = None
+    out: JsonFile = None
+    _: KW_ONLY
+    include_path: Annotated[str | Path | None, Option("Folder with more tasks of lm-eval, as YAML files.", DATA)] = (
+        None
+    )
+    few_shot: Annotated[
+        Annotated[Integer, Field(ge=0, le=1000)] | None,
+        Option("Solved examples before each item.", METHOD, default="that of the task"),
+    ] = None
+    limit: Annotated[Count | None, Option("Maximum items per task.", DATA, default="all")] = None
+    chat_template: Annotated[bool, Option("Ask through the chat template.", METHOD)] = False
+    batch_size: Annotated[Size, Option("Sequences per forward pass.", METHOD)] = 8

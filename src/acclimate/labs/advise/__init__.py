@@ -1,0 +1,1 @@
+"""Advice before an adaptation."""

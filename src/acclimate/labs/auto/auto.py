@@ -1,0 +1,352 @@
+"""``acclimate auto``: plan, race, claim, and the model that is returned."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from acclimate.adaptation.method import lookup
+from acclimate.base.errors import UserError, unknown_name_error
+from acclimate.base.files import atomic_folder, write_json
+from acclimate.base.locks import with_output_lock
+from acclimate.base.options import build, option_fields, verb
+from acclimate.base.progress import print_message
+from acclimate.base.records import Record, fingerprint, read_record
+from acclimate.data.reading import LabelOptions
+from acclimate.labs.auto.options import AutoOptions
+from acclimate.labs.auto.plan import BASE, Plan, afterwards, choose_entrants, make_plan, why_no_race
+from acclimate.labs.auto.race import Race, Run, claim_of, claim_stage, race_seeds, run_race, search_seed
+from acclimate.labs.auto.report import AutoResult, describe_plan
+from acclimate.labs.auto.stages import Scored, Stage, StageResult, Stages, with_rates
+from acclimate.labs.auto.tuning import choose_rates
+from acclimate.merging.weights import find_folder
+from acclimate.study.backend import Backend
+from acclimate.study.compare import check_study_folder
+from acclimate.study.draft import draft_study
+from acclimate.study.in_memory import CompareCall, place_data
+from acclimate.study.job import RunContext
+from acclimate.study.workers import visible_gpus
+
+STATE, RESULT, PAGE, MODEL = "tournament.json", "results.json", "report.html", "model"
+
+
+@dataclass(kw_only=True, eq=False)
+class _Running(Record):
+    """The stage that runs, the seconds that had been spent when it began or was resumed, and that time."""
+
+    stage: str
+    spent: float
+    began: float
+
+
+@dataclass(kw_only=True, eq=False)
+class _Saved(Record):
+    """The file of a :class:`_State`."""
+
+    options: str
+    data: str
+    name: str
+    plan: Plan | None
+    stages: dict[str, Stage]
+    ends: dict[str, float]
+    running: _Running | None
+
+
+@dataclass
+class _State:
+    """What a tournament has decided, in a file, so that the same command resumes it.
+
+    Attributes:
+        path: The file.
+        options: What identifies the options.
+        data: What identifies the content of model, texts and tasks.
+        plan: The plan; None until it is made.
+        stages: Stages that were decided, by name.
+        ends: Seconds that had been spent when a stage ended, by name.
+        running: The stage that runs, the seconds that had been spent when it began or was resumed, and that time.
+        parallel: Jobs that run at the same time.
+        name: What identifies the tournament; another one in the same folder, after this was deleted, has another name.
+    """
+
+    path: Path
+    options: str
+    data: str
+    plan: Plan | None = None
+    stages: dict[str, Stage] = field(default_factory=dict)
+    ends: dict[str, float] = field(default_factory=dict)
+    running: tuple[str, float, float] | None = None
+    parallel: int = 1
+    name: str = field(default_factory=lambda: uuid4().hex)
+    _spent: float = 0.0
+    _since: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def open(cls, path: Path, options: str, data: str, parallel: int) -> _State:
+        """Read the file, if there is one.
+
+        Raises:
+            UserError: If it is of a tournament with other options or data, or damaged.
+        """
+        state = cls(path, options, data, parallel=parallel)
+        if not path.exists():
+            return state
+        other = "give another output directory, or delete it"
+        found = read_record(path, _Saved, other)
+        if found.options != options:
+            raise UserError(f"'{path.parent}' holds a tournament with other options; {other}.")
+        if found.data != data:
+            raise UserError(
+                f"'{path.parent}' holds a tournament of other data: the model, a text or a task has changed since it "
+                f"began, and it decided by the old ones; {other}."
+            )
+        state.plan, state.stages, state.ends, state.name = found.plan, found.stages, found.ends, found.name
+        if (last := found.running) is not None:
+            state.running = last.stage, last.spent, last.began
+        return state
+
+    def spent(self) -> float:
+        """Return the seconds of the budget that have been spent since the plan was made."""
+        return self._spent + (time.monotonic() - self._since) * self.parallel
+
+    def start(self, spent: float = 0.0) -> None:
+        """Set the clock."""
+        self._spent, self._since = spent, time.monotonic()
+
+    def decide(self, stage: Stage) -> Stage:
+        """Return the stage as it was decided the first time, which this call is if it is not known."""
+        if stage.name in self.stages:
+            stage = self.stages[stage.name]
+            self.start(max(stage.spent, self._spent))
+            return stage
+        stage = replace(stage, spent=self.spent())
+        self.stages[stage.name] = stage
+        self.save()
+        return stage
+
+    def run(self, stage: Stage, run: Run) -> StageResult:
+        """Run a stage as it was decided, and set the clock to when it ended the first time.
+
+        The next decision depends on the time that is left, so it has to be the same after an interruption.
+        """
+        stage = self.decide(stage)
+        if stage.name not in self.ends:
+            self._resume(stage.name)
+        found = run(stage)
+        if stage.name in self.ends:
+            self.start(self.ends[stage.name])
+        else:
+            self.ends[stage.name] = self.spent()
+            self.save()
+        return found
+
+    def _resume(self, name: str) -> None:
+        """Count what the jobs of a stage took that were done before an interruption, and note when it goes on."""
+        if self.running and self.running[0] == name:
+            _, spent, began = self.running
+            last = max((job.stat().st_mtime for job in self.path.parent.rglob("jobs/*.json")), default=began)
+            self.start(spent + max(0.0, last - began) * self.parallel)
+        self.running = name, self.spent(), time.time()
+        self.save()
+
+    def save(self) -> None:
+        """Write the file."""
+        names = ("options", "data", "name", "plan", "stages", "ends")
+        stage, spent, began = self.running or ("", 0.0, 0.0)
+        running = _Running(stage=stage, spent=spent, began=began) if self.running else None
+        write_json(self.path, _Saved(**{name: getattr(self, name) for name in names}, running=running).to_dict())
+
+
+@with_output_lock
+def _auto(options: AutoOptions) -> AutoResult:
+    """Race adaptations of a model to your text under a budget, and return the best one, or the base model.
+
+    Entrants with default settings are adapted, fine-tuned and scored on half of the dev split, in rungs with more and
+    more tokens; those that are worse leave. The winner and the base model are then trained again with fresh seeds and
+    compared once, on items that chose nothing. Only if the gain is above zero, and what is lost on general text within
+    the limit, is the adapted model returned. That nothing helps is a result, too.
+
+    Every training is a job whose result is stored, so that the same call resumes after an interruption.
+
+    Returns:
+        The result. ``result.model`` is the folder of the model that is returned; ``out`` also has the report, the
+        results, and a study file for each stage.
+
+    Raises:
+        UserError: If the model, text or task cannot be used, or the time is too short.
+    """
+    if options.forget_at_most is not None and not options.general:
+        raise UserError("--forget-at-most limits the loss on general text: give --general as well.")
+    out = check_auto_folder(options.out)
+    stages, state = open_tournament(options, out)
+    if state.plan is None:
+        state.plan = _make_plan(options, stages, state.parallel)
+        out.mkdir(parents=True, exist_ok=True)
+        state.save()
+    plan = state.plan
+    state.start()
+    result = AutoResult(
+        plan=plan,
+        minutes=options.minutes,
+        folder=out,
+        limit=options.forget_at_most,
+        base=str(options.model),
+    )
+    if options.dry_run:
+        return result
+    print_message("\n".join(describe_plan(plan)), options.progress)
+    notes: list[str] = []
+    if plan.rates:
+        notes = choose_rates(plan, stages, state.run, options.seed)
+        state.start(max(0.0, state.spent() - plan.searching * state.parallel))
+    if plan.races:
+        race = run_race(
+            plan,
+            lambda stage: state.run(stage, stages.run),
+            seed=options.seed,
+            limit=options.forget_at_most,
+            instruct=None if options.instruct is None else str(options.instruct),
+            spent=state.spent,
+            say=lambda line: print_message(line, options.progress),
+        )
+    else:
+        race = Race([], plan.entrants[-1], None, None, plan.tokens, plan.prices, len(plan.entrants) - 1)
+    result.metrics = stages.metrics
+    result.take(race.rows, race.winner, race.dev_gain, race.shrunken, race.entrants, [*notes, *race.notes])
+    scored: Scored | None = None
+    if race.winner is not None:
+        stage = state.decide(
+            claim_stage(
+                plan,
+                race.winner,
+                race.tokens,
+                race.prices,
+                seed=options.seed,
+                test=options.test,
+                spent=state.spent(),
+            )
+        )
+        print_message(
+            f"Claim: {race.winner.label} against the base model, {len(stage.seeds)} fresh seeds", options.progress
+        )
+        reads = stages.count_reads(stage, state.name)
+        found = state.run(stage, stages.run)
+        used = race_seeds(options.seed) if plan.races else []
+        result.claim = claim_of(
+            stage,
+            found,
+            used_seeds=used,
+            reads=reads,
+            limit=options.forget_at_most,
+            collapses=race.collapses.get(race.winner.label),
+        )
+        result.claim_seeds = list(stage.seeds)
+        scored = found.entrants[race.winner.label]
+        stages.write_report(found)
+    result.unlearned = stages.unlearned
+    holds = result.holds
+    source = scored.folder if holds and scored is not None and scored.folder else find_folder(str(options.model))
+    copy_model(source, out / MODEL)
+    result.model = out / MODEL
+    method = race.winner.method["name"] if race.winner is not None and holds else BASE
+    if len(result.metrics) > 1 and lookup(str(method)).reads == "task":
+        first = next(iter(result.metrics))
+        result.notes.append(f"{result.winner} adapts to the text of each task; the model is the one of '{first}'.")
+    result.seconds = plan.prices.timing + plan.searching + state.spent() / state.parallel
+    write_json(out / RESULT, result.to_dict())
+    result.report(out / PAGE)
+    return result
+
+
+auto = verb(AutoOptions, _auto)
+
+
+def check_auto_folder(out: str | Path) -> Path:
+    """Return the folder of a tournament.
+
+    Raises:
+        UserError: If it is a file, or holds something else.
+    """
+    out = Path(out)
+    if (out / STATE).exists():
+        return out
+    if out.is_dir() and any((out / name).exists() for name in (RESULT, PAGE, MODEL)):
+        raise UserError(f"'{out}' holds other results; give another output directory.")
+    return check_study_folder(out)
+
+
+def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
+    """Return what runs the stages of a tournament, and its state.
+
+    Raises:
+        UserError: If the options do not describe a study, or the folder is of another tournament.
+    """
+    names = ("model", "corpus", "task", "heldout", "general", "encoding", *option_fields(LabelOptions))
+    described = place_data({name: getattr(options, name) for name in names}, out)
+    base: dict[str, Any] = draft_study(described, options.settings)
+    call = build(
+        CompareCall,
+        config=base,
+        out=out,
+        workers=options.workers,
+        per_gpu=options.per_gpu,
+        progress=options.progress,
+        backend=options.backend,
+    )
+    context = RunContext(options.backend or Backend(), out, options.progress)
+    gpus = len(visible_gpus())
+    parallel = max(1, min(gpus, gpus if options.workers == "auto" else int(options.workers or 1)))
+    unrecorded = ("out", "progress", "backend", "dry_run", "workers", "per_gpu", *names)
+    others = {name: str(getattr(options, name)) for name in option_fields(AutoOptions) if name not in unrecorded}
+    stages = Stages(base, call, context)
+    data = stages.fingerprint(None if options.instruct is None else str(options.instruct))
+    return stages, _State.open(out / STATE, fingerprint([base, others]), data, parallel)
+
+
+def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
+    instruct = None if options.instruct is None else str(options.instruct)
+    facts, dev_items, dev_groups = stages.facts(options.minutes, instruct)
+    usable, unwanted = facts.usable, "it is not among --methods"
+    if options.methods:
+        facts = replace(facts, usable=lambda name: usable(name) if name in options.methods else unwanted)
+    entrants, skipped = choose_entrants(facts)
+    known = {str(one.method["name"]) for one in entrants[1:]}
+    known |= {one.label for one in skipped if " " not in one.label}  # the others are variants of lm
+    if strange := next((name for name in options.methods if name not in known), None):
+        raise unknown_name_error("method of a tournament:", strange, known)
+    races = not why_no_race(dev_items, dev_groups)
+    rates = facts.rates if options.test or races else []
+    if rates:
+        stages.base = with_rates(stages.base, rates[1])  # so that what is timed is a trial
+    stage = Stage(
+        name="timing",
+        entrants=entrants if races else entrants[:2],  # the plan leaves out the others
+        tokens=1,
+        seeds=[search_seed(options.seed)],
+        evaluate_on="tune" if races else "dev",
+        monitored=True,
+    )
+    prices, timed, failed, tokens, advice = stages.time(stage, options.minutes)
+    plan = make_plan(
+        timed if races else [*timed, *entrants[2:]],
+        [*skipped, *failed],
+        prices,
+        minutes=options.minutes,
+        corpus_tokens=tokens,
+        dev_items=dev_items,
+        dev_groups=dev_groups,
+        most_tokens=options.tokens,
+        parallel=parallel,
+        extras=len(afterwards(timed[1], facts.instruct)),
+        searching=prices.scoring * max(0, len(rates) - 1),
+    )
+    return replace(plan, rates=rates, notes=[*([f"Before training: {advice}"] if advice else []), *plan.notes])
+
+
+def copy_model(source: Path, folder: Path) -> None:
+    """Copy a model folder to the place of the model that is returned."""
+    with atomic_folder(folder) as made:
+        shutil.copytree(source, made, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoint*", ".*"))

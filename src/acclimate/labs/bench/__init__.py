@@ -1,0 +1,1 @@
+"""Speed of training on this machine, and what this installation can do."""

@@ -1,0 +1,1 @@
+"""Inspections of models and text: importance, embeddings, masking, contamination and more."""

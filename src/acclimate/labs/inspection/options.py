@@ -1,0 +1,238 @@
+"""Options of most inspections."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from acclimate.base.bounds import Count, Fraction, NonNegative, Number, SeedNumber, Share, Size, TokenCount
+from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.data.fields import (
+    MASK_RATE,
+    Folder,
+    JsonFile,
+    MaxLength,
+    Model,
+    Models,
+    Precision,
+    Progress,
+    Seed,
+    StopWords,
+    Strings,
+    TextColumn,
+    TextInput,
+    Texts,
+    check_distinct,
+    read_listed,
+    read_models,
+    read_tasks,
+    text_option,
+)
+from acclimate.data.reading import Encoding, LabelOptions
+from acclimate.tasks.options import TaskLike
+
+if TYPE_CHECKING:
+    from acclimate.parts.masking import Masking
+
+    Maskings = Sequence[str] | Mapping[str, Masking] | None
+    Seeds = Collection[int]
+    Tasks = Sequence[TaskLike | str | Path]
+else:
+    Maskings = Any
+    Seeds = tuple[SeedNumber, ...]
+    Tasks = tuple[Any, ...]
+
+
+@options
+class InspectImportanceOptions:
+    """Options of :func:`acclimate.inspect_importance`."""
+
+    model: Model
+    corpora: Annotated[
+        Texts,
+        Field(min_length=1),
+        Option("Text of a domain as NAME=TEXT: file, folder, glob or hf:NAME.", DATA, flag="--corpus"),
+    ]
+    out: Folder = None
+    _: KW_ONLY
+    parts: Annotated[
+        str | Sequence[str],
+        Option("Parts of the model: H heads, I and O feed-forward layers, E embeddings, such as H,I.", METHOD),
+    ] = "H"
+    tokens: Annotated[TokenCount, Option("Maximum tokens per domain.", DATA)] = 1_640_000
+    error: Annotated[
+        NonNegative,
+        Option(
+            "Standard error at which to stop; 0 reads all tokens.",
+            METHOD,
+            more="See :func:`acclimate.parts.updates.estimate_sampling_error`.",
+        ),
+    ] = 0.03
+    seeds: Annotated[
+        Seeds,
+        BeforeValidator(read_listed),
+        Field(min_length=1),
+        AfterValidator(check_distinct),
+        Option("Random seed of the sample of text and of dropout.", flag="--seed", default="0", many=True),
+    ] = (0,)
+    reads: Annotated[
+        Literal["hidden", "logits"],
+        Option(
+            "Outputs whose divergence is measured.",
+            METHOD,
+            more="See :func:`acclimate.parts.updates.summed_importance`.",
+        ),
+    ] = "hidden"
+    protect: Annotated[
+        Literal["unusual", "important"],
+        Option(
+            "Normalization: Eq. 10 of the DGA paper (unusual), or only its upper side (important).",
+            METHOD,
+            more="See :func:`acclimate.parts.updates.normalize_importance`.",
+        ),
+    ] = "unusual"
+    max_length: MaxLength = 128
+    dropout: Annotated[
+        Share | None, Option("Dropout probability.", MODEL, default="that of the model's configuration")
+    ] = None
+    text_column: TextColumn = "text"
+    encoding: Encoding = None
+    precision: Precision = "auto"
+    progress: Progress = True
+
+
+@options
+class InspectModelOptions:
+    """Options of :func:`acclimate.inspect_model`."""
+
+    model: Annotated[str | Path, Option("Model folder or name on the Hugging Face Hub.", MODEL, flag="MODEL")]
+    out: JsonFile = None
+    _: KW_ONLY
+    max_length: Annotated[Size, Option("Tokens per row, for the memory of attention.", DATA)] = 1_024
+
+
+@options
+class InspectMasksOptions(LabelOptions):
+    """Options of :func:`acclimate.labs.inspection.masks.inspect_masks`."""
+
+    model: Annotated[
+        str | Path,
+        Option("Model folder or name on the Hugging Face Hub; without a task only its tokenizer is read.", MODEL),
+    ]
+    corpus: Annotated[TextInput, text_option("Text")]
+    out: Folder = None
+    _: KW_ONLY
+    maskings: Annotated[
+        Maskings,
+        Option(
+            "Masking strategy as NAME, or 'NAME parameter=value ...'.",
+            METHOD,
+            default="those that need no word list",
+            more="Or strategies by label.",
+            flag="--masking",
+            many=True,
+        ),
+    ] = None
+    task: Annotated[
+        TaskLike | str | Path | None,
+        Option(
+            "Labelled task; adds selective masking, and marks the tokens that the labels depend on.",
+            DATA,
+            more="The classifiers are trained as in an adaptation and share its cache.",
+        ),
+    ] = None
+    settings: Annotated[
+        dict[str, Any] | None, Option("Parameter of selective masking, such as delta=0.02.", METHOD, flag="--set")
+    ] = None
+    mask_rate: Annotated[
+        Number, Field(gt=0, lt=1), Option("Share of tokens to mask.", METHOD, more="For strategies given by name.")
+    ] = MASK_RATE
+    texts: Annotated[Count, Option("Number of texts to show.", OUTPUT)] = 6
+    tokens: Annotated[TokenCount, Option("Tokens of the text to count on, from its start.", DATA)] = 200_000
+    max_length: Annotated[Size, Option("Maximum tokens per text.", DATA)] = 128
+    seed: Annotated[Seed, Option("Random seed of samples and masks.")] = 0
+    stop_words: StopWords = "english"
+    text_column: TextColumn = "text"
+    encoding: Encoding = None
+    precision: Precision = "auto"
+    progress: Progress = True
+
+
+@options
+class InspectEmbeddingsOptions:
+    """Options of :func:`acclimate.inspect_embeddings`."""
+
+    before: Annotated[str | Path, Option("Base model: folder or name on the Hugging Face Hub.", MODEL)]
+    after: Annotated[
+        Models,
+        BeforeValidator(read_models),
+        Option("Adapted model, as FOLDER or NAME=FOLDER.", MODEL, more="Or folders by name.", many=True),
+    ]
+    out: Folder = None
+    _: KW_ONLY
+    text: Annotated[
+        TextInput | None,
+        text_option(
+            "Domain text", more="Distances are also reported over the tokens that occur in it.", flag="--corpus"
+        ),
+    ] = None
+    against: Annotated[
+        TextInput | None,
+        Option(
+            "Other text; words that are much more frequent in the domain text are specific to the domain.",
+            DATA,
+            many=True,
+        ),
+    ] = None
+    words: Annotated[
+        Strings,
+        BeforeValidator(read_listed),
+        Option(
+            "Word to label, a single token.",
+            OUTPUT,
+            default="chosen automatically",
+            more="By default, whole words of at least three letters that are not stop words: with both texts, those "
+            "with the highest log-odds that occur at least five times; with the domain text alone, the most frequent; "
+            "without text, those that moved most.",
+            flag="--word",
+            many=True,
+        ),
+    ] = ()
+    count: Annotated[Count, Option("Number of words to choose.", OUTPUT)] = 10
+    stop_words: StopWords = "english"
+    text_column: TextColumn = "text"
+    encoding: Encoding = None
+    progress: Progress = True
+
+
+@options
+class InspectLeakageOptions(LabelOptions):
+    """Options of :func:`acclimate.inspect_leakage`."""
+
+    tasks: Annotated[
+        Tasks,
+        BeforeValidator(read_tasks),
+        Field(min_length=1),
+        Option(
+            "Labelled task: a folder, a file, or hf:NAME.", DATA, more="Or a loaded task.", flag="--task", many=True
+        ),
+    ]
+    corpus: Annotated[TextInput | None, text_option("Text", default="only train splits are searched")] = None
+    out: JsonFile = None
+    _: KW_ONLY
+    near: Annotated[
+        Fraction, Option("Minimum Jaccard similarity of the character n-grams of near duplicates.", METHOD)
+    ] = 0.8
+    contained: Annotated[
+        Fraction, Option("Minimum share of a text's word n-grams that a document contains.", METHOD)
+    ] = 0.8
+    fewest_words: Annotated[
+        Count, Option("Minimum words of a text; shorter ones are only compared with whole documents.", METHOD)
+    ] = 8
+    text_column: TextColumn = "text"
+    encoding: Encoding = None
+    progress: Progress = True

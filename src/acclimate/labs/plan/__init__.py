@@ -1,0 +1,1 @@
+"""Plans of a training from smaller ones: share of domain text, schedule, budget."""

@@ -1,0 +1,177 @@
+"""Plans, and the small studies that measure what they are made from."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from acclimate.base.errors import UserError
+from acclimate.base.options import build, verb
+from acclimate.data.reading import default_task_name
+from acclimate.labs.plan.budget import LEVELS, make_budget_plan
+from acclimate.labs.plan.options import BudgetOptions, RatioOptions, ScheduleOptions
+from acclimate.labs.plan.plans import Plan, check_plan_folder
+from acclimate.labs.plan.ratio import make_ratio_plan
+from acclimate.labs.plan.schedule import make_schedule_plan
+from acclimate.study.changes import change_values
+from acclimate.study.compare import compare
+from acclimate.study.draft import ONE_PASS, draft_study, write_study
+from acclimate.study.options import InitOptions
+
+STUDY, RUNS = "study.yaml", "runs"
+STEP = 4
+"""Factor between the tokens of one budget and the next."""
+MIN_TOKENS = 1_000
+"""Minimum tokens of the smallest run: fewer are hardly a step of training."""
+
+
+def _plan_ratio(options: RatioOptions) -> Plan:
+    """Find the share of domain text in a mixture with general text, from smaller runs.
+
+    The plan is the largest share whose loss on general text stays within a tolerance of that of the base model, with
+    the predicted losses and bootstrap intervals. Two laws are fitted: CMR (Gu et al., 2024) and D-CPT (Que et al.,
+    2024). The intervals cover the scatter of the points, not a wrong form of the law.
+
+    Returns:
+        The plan: ``share`` with ``value``, ``low`` and ``high``; ``refused``, the reason if its interval is too wide;
+        ``predicted`` losses; ``checks``, how well each law predicts the largest runs from the smaller ones.
+
+    Raises:
+        UserError: If the points cannot be read or are too few, or a run fails.
+    """
+    return _make(options, make_ratio_plan, ratio_study)
+
+
+plan_ratio = verb(RatioOptions, _plan_ratio)
+
+
+def _plan_budget(options: BudgetOptions) -> Plan:
+    """Decide whether to spend a budget on labels alone, or to adapt the model and label with what is left.
+
+    A power law is fitted to the scores by number of labels, for the base model and the adapted one (Bai et al., 2021).
+    The switch-over is the smallest budget at which adapting is better.
+
+    Returns:
+        The plan: ``switch`` with ``value``, ``low`` and ``high``; ``refused``, the reason if its interval is too wide;
+        and for each of ``budgets`` the labels, scores, their difference and the ``decision``.
+
+    Raises:
+        UserError: If the points cannot be read or are too few, prices are missing, or a run fails.
+    """
+    return _make(options, make_budget_plan, budget_study)
+
+
+plan_budget = verb(BudgetOptions, _plan_budget)
+
+
+def _plan_schedule(options: ScheduleOptions) -> Plan:
+    """Predict the loss at the end of trainings with other learning-rate schedules, from the curves of some.
+
+    The law separates the area under the schedule, its annealing, and the shift to the new text (Wang et al., 2025).
+
+    Returns:
+        The plan: ``schedules`` with the predicted loss of each and its interval; ``best``, the name of the lowest;
+        ``refused``, the reason if the predicted loss is too uncertain, or all trainings have one schedule.
+
+    Raises:
+        UserError: If the curves cannot be read or have too few points.
+    """
+    check_plan_folder(options.out)
+    if not options.log:
+        raise UserError("Give the logs of at least one training with --log: its model folder, or log.jsonl.")
+    plan = make_schedule_plan(options)
+    if options.out is not None:
+        plan.save(options.out)
+    return plan
+
+
+plan_schedule = verb(ScheduleOptions, _plan_schedule)
+
+
+def _make(options: Any, make: Any, study: Any) -> Plan:
+    """Make the runs if they are wanted, then the plan, and write it."""
+    check_plan_folder(options.out)
+    if options.run:
+        if options.log:
+            raise UserError("--run makes the points itself; remove --log, or --run.")
+        if options.out is None:
+            raise UserError("--run writes the runs; give a folder with --out.")
+        folder = Path(options.out)
+        folder.mkdir(parents=True, exist_ok=True)
+        file = write_study(study(options), folder / STUDY)
+        compare(file, folder / RUNS, progress=options.progress)
+        options = dataclasses.replace(options, log=(folder / RUNS,))
+    elif not options.log:
+        raise UserError("Give measured points with --log, or let --run make the runs.")
+    plan = make(options)
+    if options.out is not None:
+        plan.save(options.out)
+    return plan
+
+
+def _draft(options: Any, **more: Any) -> dict[str, Any]:
+    """Return a study of the text and model of a plan, without methods."""
+    if options.model is None:
+        raise UserError("--run needs a model; give it with --model.")
+    texts: dict[str, Any] = {name: getattr(options, name, ()) for name in ("corpus", "heldout", "general")}
+    return draft_study(build(InitOptions, STUDY, model=options.model, advice=False, **texts, **more))
+
+
+def ratio_study(options: RatioOptions) -> dict[str, Any]:
+    """Return the study of a ratio plan: ``lm`` for each share of domain text and number of tokens.
+
+    Raises:
+        UserError: If something is missing, or the tokens are too few.
+    """
+    if not options.general or options.tokens is None:
+        raise UserError("--run needs general text and the tokens of all runs: give --general and --tokens.")
+    if not len(options.shares) >= 3 or not 0 < options.shares[0] <= options.shares[-1] <= 1:
+        raise UserError("--shares needs at least three different shares above 0 and at most 1, such as 0.2,0.6,1.")
+    fractions = [STEP**-power for power in range(options.budgets)]
+    largest = options.tokens / (sum(fractions) * len(options.shares) * options.seeds)
+    budgets = sorted(round(largest * fraction) for fraction in fractions)
+    if budgets[0] < MIN_TOKENS:
+        needed = round(options.tokens * MIN_TOKENS / max(1, budgets[0]))
+        raise UserError(
+            f"With --tokens {options.tokens:,} the smallest run has {budgets[0]:,} tokens, too few to train on: give "
+            f"at least {needed:,}, or fewer --budgets or --shares."
+        )
+    methods = [
+        {
+            "name": "lm",
+            "label": f"{share:g} of domain, {tokens} tokens",
+            "adapt": {"tokens": tokens, "replay_share": round(1 - share, 6)},
+        }
+        for tokens in budgets
+        for share in options.shares
+    ]
+    study = {
+        **_draft(options),
+        "title": "Runs for a plan of the share of domain text",
+        "methods": ["none", *methods],
+        "seeds": options.seeds,
+        "adapt_seeds": options.seeds,
+    }
+    study["notes"] = [note for note in study["notes"] if note != ONE_PASS]
+    return change_values(study, options.settings or {})
+
+
+def budget_study(options: BudgetOptions) -> dict[str, Any]:
+    """Return the study of a budget plan: the base model and ``lm``, fine-tuned with several numbers of labels.
+
+    Raises:
+        UserError: If something is missing.
+    """
+    if options.task is None:
+        raise UserError("--run needs a labelled task; give it with --task.")
+    if len(options.labels) < LEVELS:
+        raise UserError(f"--labels needs at least {LEVELS} different numbers, such as 50,100,200,400.")
+    study = _draft(options, task=options.task, tokens=options.tokens, seeds=options.seeds)
+    (domain,) = study["domains"]
+    (task,) = domain["tasks"]
+    task = task if isinstance(task, dict) else {"path": task}
+    name = task.get("name", default_task_name(task["path"]))
+    domain["tasks"] = [{**task, "name": f"{name}-{level}", "limit_train": level} for level in options.labels]
+    study |= {"title": "Runs for a plan of a budget", "methods": ["none", options.method or "lm"]}
+    return change_values(study, options.settings or {})

@@ -1,0 +1,1 @@
+"""Adaptation to one domain after the other."""

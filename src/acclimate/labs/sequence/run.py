@@ -1,0 +1,118 @@
+"""A sequence of domains without a study file: the study that options describe, written to the output and run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from acclimate.base.errors import UserError
+from acclimate.base.options import verb
+from acclimate.labs.sequence.options import SequenceOptions
+from acclimate.results.study import StudyResults
+from acclimate.study.changes import change_values
+from acclimate.study.compare import check_study_folder, compare
+from acclimate.study.config import StudyConfig, read_study_file
+from acclimate.study.draft import removed_if_nothing_ran, write_study
+from acclimate.study.in_memory import DATA_FOLDER, STUDY_FILE, place_text
+from acclimate.study.paths import locate_model, locate_text
+from acclimate.study.settings import UNADAPTED
+
+
+def _sequence(options: SequenceOptions) -> StudyResults:
+    """Adapt a model to several domains, one after the other, and measure what it gains, keeps and forgets.
+
+    The base of each stage is the model of the stage before. What a method carries, such as the importance of units
+    for earlier domains or texts to replay, is in the model folders. After each domain the loss is measured on the
+    held-out text of every domain, and, where tasks are given, the model is fine-tuned on those of the domains so far.
+
+    The study is written to ``out/study.yaml`` and run by :func:`acclimate.compare`, so an interrupted call resumes,
+    and a further domain at the end of ``domains`` trains nothing again.
+
+    Returns:
+        The results; ``results.sequences`` has a row for each method and measure, with the folders of the last models.
+
+    Raises:
+        UserError: If an option or a text is invalid, ``out`` holds another study, or a job fails.
+    """
+    out = check_study_folder(options.out)
+    study = draft_sequence(options, out)
+    path = out / STUDY_FILE
+    existed = path.exists()
+    if existed and is_extended(read_study_file(path), {"name": path.stem, **study}):
+        path.unlink()
+    config = write_study(study, path)
+    given: dict[str, Any] = {"workers": options.workers, "per_gpu": options.per_gpu, "backend": options.backend}
+    with removed_if_nothing_ran(out, written=not existed):
+        return compare(config, out, progress=options.progress, **given)
+
+
+sequence = verb(SequenceOptions, _sequence)
+
+
+def draft_sequence(options: SequenceOptions, out: Path) -> dict[str, Any]:
+    """Return the study that the options describe; texts in memory are written to ``out``.
+
+    Raises:
+        UserError: If a domain of a task does not exist, or the study is invalid.
+    """
+    here, tasks, heldout = Path.cwd(), dict(options.tasks or {}), dict(options.heldout or {})
+    if lost := next((name for name in (*tasks, *heldout) if name not in options.domains), None):
+        what = "a task" if lost in tasks else "held-out text"
+        raise UserError(f"There is no domain '{lost}', which {what} names; give its text with --domain {lost}=TEXT.")
+
+    def locate(text: Any, file: str) -> list[str]:
+        placed = place_text(text, out / DATA_FOLDER / file)
+        sources = [placed] if isinstance(placed, str | Path) else list(placed)
+        return [locate_text(str(source), here) for source in sources]
+
+    domains: list[dict[str, Any]] = []
+    for number, (name, text) in enumerate(options.domains.items()):
+        domains.append({"name": name, "corpus": locate(text, f"{number}.jsonl")})
+        if name in heldout:
+            domains[-1]["heldout"] = locate(heldout[name], f"{number}-heldout.jsonl")
+        if name in tasks:
+            several = tasks[name] if isinstance(tasks[name], list | tuple) else [tasks[name]]
+            domains[-1]["tasks"] = [locate_text(str(task), here) for task in several]
+    methods = [name for name in options.methods if name != UNADAPTED]
+    if not methods:
+        raise UserError("Give at least one method that adapts, such as lm.")
+    section = {"methods": methods, "orders": read_orders(options.orders), "seed": options.order_seed}
+    section |= {"separate": methods[:1] if options.separate else [], "joint": methods[:1] if options.joint else []}
+    study = {
+        "title": f"{Path(str(options.model)).name} adapted to {', '.join(options.domains)}, one after the other",
+        "models": [locate_model(str(options.model), here)],
+        "methods": [UNADAPTED, *methods],
+        "domains": domains,
+        "general": [locate_text(text, here) for text in options.general],
+        "sequence": section,
+        "adapt": {} if options.tokens is None else {"tokens": options.tokens},
+        "adapt_seeds": options.seeds,
+        "seeds": options.seeds,
+    }
+    study = change_values({key: value for key, value in study.items() if value}, options.settings or {})
+    StudyConfig.of(study, "study of the command line")
+    return study
+
+
+def read_orders(given: Any) -> Any:
+    """Return the orders as in a study: a word, a number, or lists of names."""
+    if len(given) == 1 and given[0] in ("given", "similarity"):
+        return given[0]
+    if len(given) == 1 and str(given[0]).isdecimal():
+        return int(given[0])
+    return [[name.strip() for name in one.split(",")] if isinstance(one, str) else list(one) for one in given]
+
+
+def is_extended(old: Any, new: Mapping[str, Any]) -> bool:
+    """Return whether a study differs from an older one by further domains only, with the orders of all of them."""
+
+    def rest(study: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {key: value for key, value in study.items() if key not in ("title", "notes", "domains")}
+        return kept | {"sequence": {key: one for key, one in kept["sequence"].items() if key != "orders"}}
+
+    known = [old, new] if isinstance(old, Mapping) else []
+    if len(known) < 2 or not all(isinstance(study.get("sequence"), Mapping) for study in known):
+        return False
+    before, after = (list(study["domains"]) for study in known)
+    return rest(old) == rest(new) and len(before) < len(after) and all(domain in after for domain in before)

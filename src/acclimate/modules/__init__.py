@@ -1,7 +1,0 @@
-"""Additions to a network during training: learned vectors that are read as tokens, projections, cross-attention."""
-
-from acclimate.models.loading import virtual_ids
-from acclimate.modules.tied_decoder import TiedDecoder
-from acclimate.modules.virtual_tokens import add_virtual_tokens
-
-__all__ = ["TiedDecoder", "add_virtual_tokens", "virtual_ids"]

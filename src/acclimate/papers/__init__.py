@@ -1,0 +1,1 @@
+"""A folder per paper: the parts that only this paper needs."""

@@ -1,0 +1,90 @@
+"""Weights from a bandit whose reward is the progress of the loss (EXP3, Auer et al., 2002)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from acclimate.base.errors import UserError
+from acclimate.data.mix.base import AdaptiveMix, History, Measure, register
+
+
+@register(
+    "bandit",
+    paper="Auer et al., 2002 (EXP3); Graves et al., ICML 2017; Schioppa et al., 2023",
+    summary="more of the sources on which the loss falls fastest",
+)
+@dataclass(frozen=True)
+class Bandit(AdaptiveMix):
+    """Reads more of the sources on which the loss falls fastest (EXP3, Auer et al., 2002).
+
+    The reward of a source is the share by which its loss fell since the round before; rewards are scaled to [-1, 1]
+    by the 20th and 80th percentile of all so far (Graves et al., ICML 2017). The weights are a softmax of the sum of
+    the rewards, mixed with equal weights. All sources with a weight are read between two rounds, so each reveals its
+    reward, and EXP3's division by the probability of the arm that was drawn is not needed.
+
+    Attributes:
+        eta: Factor of the rewards.
+        explore: Share of the weights that is always divided equally.
+        memory: Factor of a reward in the sum, one round later; with less than 1 older rewards fade, as the loss of a
+            source that has been learned no longer falls.
+        loss: The loss whose progress counts.
+    """
+
+    eta: float = 0.3
+    explore: float = 0.2
+    memory: float = 0.9
+    loss: Literal["train", "heldout"] = "train"
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UserError: If one is out of range.
+        """
+        super().__post_init__()
+        if self.eta <= 0 or not 0 <= self.explore <= 1 or not 0 <= self.memory <= 1:
+            raise UserError(
+                "Mix 'bandit': 'eta' must be positive, 'explore' and 'memory' between 0 and 1, "
+                f"not {self.eta}, {self.explore} and {self.memory}."
+            )
+
+    @property
+    def reads(self) -> tuple[Measure, ...]:
+        """The loss in training or on held-out text."""
+        return ("train_loss",) if self.loss == "train" else ("heldout_loss",)
+
+    @property
+    def delay(self) -> int:
+        """Two losses make a reward; the loss in training is unknown before the first step."""
+        return 2 if self.loss == "train" else 1
+
+    def propose(self, history: History) -> np.ndarray:
+        """Return the softmax of the sum of the rewards, mixed with equal weights."""
+        rewards = scale_rewards(progress_of(history.measured(self.reads[0])))
+        fading = self.memory ** np.arange(len(rewards) - 1, -1, -1)
+        total = self.eta * fading @ rewards
+        found = np.exp(total - total.max())
+        return (1 - self.explore) * found / found.sum() + self.explore * history.uniform
+
+
+def progress_of(losses: np.ndarray) -> np.ndarray:
+    """Return the share by which the loss of each source fell since it was last known, 0 if it is unknown: same shape.
+
+    Args:
+        losses: Losses of all rounds, NaN where a source was not read (rounds, sources).
+    """
+    found, last = np.zeros_like(losses), np.full(losses.shape[1], np.nan)
+    for number, now in enumerate(losses):
+        fell = (last - now) / np.where(last > 0, last, np.nan)
+        found[number] = np.where(np.isfinite(fell), fell, 0.0)
+        last = np.where(np.isfinite(now), now, last)
+    return found
+
+
+def scale_rewards(rewards: np.ndarray) -> np.ndarray:
+    """Scale rewards to [-1, 1], the 20th percentile to -1 and the 80th to 1; zeros if these are equal."""
+    low, high = np.percentile(rewards, [20, 80])
+    return np.clip(2 * (rewards - low) / (high - low) - 1, -1, 1) if high > low else np.zeros_like(rewards)

@@ -1,0 +1,1 @@
+"""Reading-comprehension text: documents followed by questions that they answer."""

@@ -1,0 +1,1 @@
+"""DGA: adapting a language model while preserving its general knowledge (Ke et al., EMNLP 2022)."""

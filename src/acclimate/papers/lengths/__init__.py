@@ -1,0 +1,1 @@
+"""More tokens of long documents, with the same share of each source."""

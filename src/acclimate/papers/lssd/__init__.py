@@ -1,0 +1,1 @@
+"""Language modelling with logit swap self-distillation (Mix-CPT, Jiang et al., ICLR 2025)."""

@@ -1,0 +1,1 @@
+"""Phases: one set of sources after the other."""

@@ -1,0 +1,1 @@
+"""Documents that programs clean line by line (ProX, Zhou et al., 2024)."""

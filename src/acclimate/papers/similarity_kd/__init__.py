@@ -1,0 +1,1 @@
+"""Pseudo-labels with a distillation of similarities (after "Similarity-Based Domain Adaptation with LLMs")."""

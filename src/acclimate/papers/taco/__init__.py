@@ -1,0 +1,1 @@
+"""Language modelling plus a contrast between the contexts of neighbouring tokens (TACO, Fu et al., ACL 2022)."""

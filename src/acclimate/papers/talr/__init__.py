@@ -1,0 +1,1 @@
+"""Language modelling that weights each token by its likelihood (TALR, Lin et al., 2025)."""

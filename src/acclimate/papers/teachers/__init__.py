@@ -1,0 +1,1 @@
+"""Distillation from a teacher per source of text: domain experts that are switched by the domain of the text."""

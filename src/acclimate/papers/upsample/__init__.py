@@ -1,0 +1,1 @@
+"""Upsampling of some sources at the end of the training."""

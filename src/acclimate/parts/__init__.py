@@ -1,0 +1,1 @@
+"""Parts that several papers share: masking, objectives, update rules, modules."""

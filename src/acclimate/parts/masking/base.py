@@ -1,0 +1,250 @@
+"""Interface, base class and registry of masking strategies, and the default strategy.
+
+A new strategy needs one file with ``@register``: every module of ``acclimate.parts.masking`` is imported when the
+registry is first read, and so is every entry point of the group ``acclimate.parts.masking`` of other packages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from acclimate.base.errors import UserError
+from acclimate.base.registry import Registry, build_dataclass, hash_user_code
+from acclimate.models.kinds import IGNORE_INDEX
+from acclimate.parts.masking.words import SubwordTable
+
+MASK_RATE = 0.15
+"""Default share of the tokens to predict (Devlin et al., 2019)."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What masking needs to know about a tokenizer.
+
+    Attributes:
+        mask_id: Id of the mask token.
+        ordinary: All ids but those of special tokens, from which random replacements are drawn. A random padding token
+            would shift the position ids of RoBERTa.
+        tokenizer: The tokenizer, for strategies that use words.
+        cache: What strategies have computed from the vocabulary, by a key of their choice.
+    """
+
+    mask_id: int
+    ordinary: np.ndarray
+    tokenizer: PreTrainedTokenizerBase | None = field(default=None, compare=False, repr=False)
+    cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def subwords(self) -> SubwordTable:
+        """The surface forms and word boundaries of the ids.
+
+        Raises:
+            UserError: If the tokenizer is not fast, or marks words in an unsupported way.
+            ValueError: If the vocabulary was made without its tokenizer.
+        """
+        if self.tokenizer is None:
+            raise ValueError("this vocabulary was made without its tokenizer, so its words are unknown")
+        return SubwordTable.of(self.tokenizer)
+
+
+class Masking(Protocol):
+    """A function that chooses tokens and replaces them."""
+
+    def __call__(
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Choose tokens and replace them.
+
+        Args:
+            ids: Original token ids (rows, tokens), whole texts with their special tokens; not modified.
+            text: Number of the text of each token, -1 at padding (rows, tokens). The numbers increase in reading
+                order, and the tokens of a text are contiguous in one row.
+            allowed: Whether each token may be chosen: neither padding nor special (rows, tokens).
+            vocabulary: The vocabulary.
+            rng: Random generator.
+
+        Returns:
+            The corrupted ids, and the labels: the original id of a chosen token, else :data:`IGNORE_INDEX`. Both have
+            the shape (rows, tokens).
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Strategy(ABC):
+    """A registered masking strategy: subclasses choose tokens, this class replaces them.
+
+    Subclasses are frozen dataclasses whose fields are the parameters.
+
+    Attributes:
+        rate: Share of the tokens to choose.
+        mask: Share of the chosen tokens to replace with the mask token.
+        random: Share of the chosen tokens to replace with a random token; the others are not changed.
+    """
+
+    name: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    files: ClassVar[tuple[str, ...]] = ()
+    """Parameters that are paths of files; the identity depends on the content of the files."""
+    rearranges: ClassVar[bool] = False
+    """Whether it also suits causal models, whose texts it changes with :meth:`rearrange`."""
+
+    rate: float = MASK_RATE
+    mask: float = 0.8
+    random: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UserError: If a share is out of range or a file is missing.
+        """
+        if not 0 < self.rate < 1:
+            raise UserError(f"mask-rate must be between 0 and 1, not {self.rate}.")
+        if not (self.mask >= 0 and self.random >= 0 and self.mask + self.random <= 1 + 1e-9):  # also false for NaN
+            raise UserError(
+                f"masking: 'mask' ({self.mask:g}) and 'random' ({self.random:g}) are shares of the chosen tokens: "
+                "each must be 0 or more, and their sum at most 1."
+            )
+        for name in self.files:
+            path = getattr(self, name)
+            if not path or not Path(path).is_file():
+                problem = f"there is no file '{path}' ({name})" if path else f"'{self.name}' needs '{name}'"
+                raise UserError(f"masking: {problem}; give a text file with one entry per line.")
+
+    @classmethod
+    def build(cls, rate: float, settings: Mapping[str, Any]) -> Self:
+        """Make the strategy from the parameters that a user gave; strings are converted to the type of the field.
+
+        Raises:
+            UserError: If a parameter is unknown, or a value does not fit.
+        """
+        return dataclasses.replace(build_dataclass(cls, "masking", cls.name, settings, hidden=("rate",)), rate=rate)
+
+    @abstractmethod
+    def choose(
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Choose tokens, and group those that are replaced alike; for the arguments see :class:`Masking`.
+
+        Returns:
+            The leader of each chosen token: the flat position of the token whose random draw decides how it is
+            replaced. It is its own position, or that of the first token of its word or span. -1 for tokens that are
+            not chosen; (rows, tokens).
+        """
+
+    def rearrange(
+        self, ids: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return the row that a causal model reads in place of a text.
+
+        Args:
+            ids: Token ids of the text with its special tokens (tokens,).
+            allowed: Whether each token is ordinary (tokens,).
+            vocabulary: The vocabulary.
+            rng: Random generator.
+
+        Returns:
+            Token ids, at most as many; the complement ``~id`` of a token that is read but not predicted.
+        """
+        raise NotImplementedError
+
+    def __call__(
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Choose tokens and replace them; see :class:`Masking`."""
+        leader = self.choose(ids, text, allowed, vocabulary, rng)
+        chosen = leader >= 0
+        labels = np.where(chosen, ids, IGNORE_INDEX)
+        draw = rng.random(ids.shape).ravel()[leader]
+        corrupted = np.where(chosen & (draw < self.mask), vocabulary.mask_id, ids)
+        replaced = chosen & (draw >= self.mask) & (draw < self.mask + self.random)
+        corrupted[replaced] = rng.choice(vocabulary.ordinary, int(replaced.sum()))
+        return corrupted, labels
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that determines the masking, as plain values; files and user code by their content."""
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        for name in self.files:
+            values[name] = sha256(Path(values[name]).read_bytes()).hexdigest()[:16]
+        code = hash_user_code(type(self))
+        return {"name": self.name, **values, **({"code": code} if code else {})}
+
+
+REGISTRY: Registry[Strategy] = Registry("acclimate.masking", "masking", "masking strategies")
+register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
+
+
+@register("random", paper="Devlin et al., NAACL 2019", summary="each token independently, with the same probability")
+@dataclass(frozen=True)
+class RandomMasking(Strategy):
+    """Chooses each token independently with probability ``rate`` (Devlin et al., 2019)."""
+
+    def choose(
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Choose tokens."""
+        chosen = allowed & (rng.random(ids.shape) < self.rate)
+        return np.where(chosen, np.arange(ids.size).reshape(ids.shape), -1)
+
+
+def file_parameters() -> set[str]:
+    """Return the parameters of all strategies that are paths of files."""
+    return {parameter for name in names() for parameter in lookup(name).files}
+
+
+def get(name: str, rate: float = MASK_RATE, /, **settings: Any) -> Strategy:
+    """Make a registered strategy.
+
+    Args:
+        name: Name of the strategy.
+        rate: Share of the tokens to choose.
+        settings: Other parameters; strings are converted to the type of the field.
+
+    Raises:
+        UserError: If the strategy or a parameter is unknown, or a value does not fit.
+    """
+    if "rate" in settings:
+        raise UserError("Give the masking rate as mask-rate, not as a parameter of the masking.")
+    return lookup(name).build(rate, settings)
+
+
+def resolve(masking: str | Strategy | None, rate: float, settings: Mapping[str, Any] | None = None) -> Strategy:
+    """Return a strategy by name, or as given.
+
+    Args:
+        masking: A name, a strategy, which has its own rate and parameters, or None for random masking.
+        rate: Share of the tokens to choose, used with a name.
+        settings: Other parameters, used with a name.
+
+    Raises:
+        UserError: If the name is unknown, or parameters are invalid or given twice.
+    """
+    if isinstance(masking, Strategy):
+        if settings:
+            raise UserError("Give the parameters in the masking or in masking-settings, not in both.")
+        return masking
+    return get(masking or RandomMasking.name, rate, **(settings or {}))
+
+
+def identify(
+    masking: str | Strategy | None, rate: float, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """Return everything that determines the masking, as plain values; None for default masking at that rate.
+
+    Raises:
+        UserError: As :func:`resolve`, or if a file is missing.
+    """
+    chosen = resolve(masking, rate, settings)
+    return None if chosen == RandomMasking(rate) else chosen.identity()

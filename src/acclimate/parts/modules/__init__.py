@@ -1,0 +1,7 @@
+"""Additions to a network during training: learned vectors that are read as tokens, projections, cross-attention."""
+
+from acclimate.models.loading import virtual_ids
+from acclimate.parts.modules.tied_decoder import TiedDecoder
+from acclimate.parts.modules.virtual_tokens import add_virtual_tokens
+
+__all__ = ["TiedDecoder", "add_virtual_tokens", "virtual_ids"]

@@ -1,1 +1,0 @@
-"""Planning an adaptation: advice from measurements, and the cost of task-guided pre-training."""

@@ -1,0 +1,1 @@
+"""What studies and measurements return: rows, tables and their display."""

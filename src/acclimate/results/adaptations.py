@@ -1,0 +1,412 @@
+"""Rows of the results of a study about its adaptations: budget, learning curves, importance, and masked text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NotRequired, TypedDict
+
+import numpy as np
+
+from acclimate.base.errors import UserError
+from acclimate.base.records import Record, optional
+from acclimate.models.kinds import loss_terms
+
+CURVE_POINTS = 200
+"""Maximum points of a learning curve in the results; longer curves are thinned."""
+
+
+@dataclass(kw_only=True, eq=False)
+class CurvePoint(Record):
+    """A point of a learning curve."""
+
+    step: int | None = optional()
+    tokens: int | None = optional()
+    loss: float | None = optional()
+    terms: dict[str, float] = field(default_factory=dict)
+
+
+def read_log(log: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a ``log.jsonl``. Invalid lines are skipped; a missing file has none."""
+    try:
+        lines = log.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict):
+            yield entry
+
+
+def read_curves(log: Path) -> dict[str, list[CurvePoint]]:
+    """Read the losses in training, on held-out and on general text from a log. Invalid lines are skipped.
+
+    Args:
+        log: A ``log.jsonl``; if it is missing, all curves are empty.
+
+    Returns:
+        ``curve``, the training loss, ``heldout_curve`` and ``general_curve``, each with at most :data:`CURVE_POINTS`
+        points.
+    """
+    found: dict[str, list[CurvePoint]] = {"curve": [], "heldout_curve": [], "general_curve": []}
+    for entry in read_log(log):
+        kinds: list[str] = [name for name in ("heldout", "general") if name in entry]
+        for kind in kinds or [""]:
+            with suppress(TypeError, ValueError, UserError):
+                point = CurvePoint.from_dict({**entry, **(entry[kind] if kind else {})})
+                found[f"{kind}_curve" if kind else "curve"].append(point)
+    return {kind: _thinned(points) for kind, points in found.items()}
+
+
+RECOVERED = 0.5
+"""Share of a rise that has to be gone before a dip counts as over."""
+
+
+@dataclass(frozen=True)
+class Dip:
+    """A rise of a loss above that of the base model, as at the start of many adaptations.
+
+    Such a dip of quality often recovers in the same training (the stability gap: Guo et al., 2024), so a model of its
+    middle says little about the method.
+
+    Attributes:
+        depth: Largest rise above the first value; 0 if there is none.
+        step: The measured step of the largest rise; None if there is none.
+        half: The first measured step after it at which half of the rise is gone; None if there is none.
+        recovery: The first measured step after it with no more than the first value; None if there is none.
+        remaining: Last value minus the first.
+    """
+
+    depth: float
+    step: int | None
+    half: int | None
+    recovery: int | None
+    remaining: float
+
+    def describe(self) -> str:
+        """Return the dip as the predicate of a sentence about the loss."""
+        if self.step is None:
+            return "never rose above that of the base model"
+        text = f"rose by up to {self.depth:.3f} nats (step {self.step:,})"
+        if self.half is None:
+            return f"{text} and did not fall by half of that afterwards"
+        if self.recovery is None:
+            return f"{text}; half of that was gone after step {self.half:,}, and {self.remaining:.3f} remained"
+        return f"{text} and was back at that of the base model after step {self.recovery:,}"
+
+
+def find_dip(steps: Sequence[int], losses: Sequence[float]) -> Dip:
+    """Find the dip of a measured curve, whose first value is that of the base model.
+
+    Args:
+        steps: The measured steps, in their order; not empty.
+        losses: The loss after each of them; for a metric that should be high, its negative.
+    """
+    first, worst = losses[0], max(range(len(losses)), key=lambda place: losses[place])
+    depth, remaining = losses[worst] - first, losses[-1] - first
+    if depth <= 0:
+        return Dip(0.0, None, None, None, remaining)
+    after = list(zip(steps, losses, strict=True))[worst + 1 :]
+    half, whole = (
+        next((step for step, loss in after if loss <= limit), None)
+        for limit in (losses[worst] - RECOVERED * depth, first)
+    )
+    return Dip(depth, steps[worst], half, whole, remaining)
+
+
+def describe_dips(curves: Mapping[str, Sequence[CurvePoint]]) -> list[str]:
+    """Return a sentence on the dip of each loss that was measured from the first step on (``monitor``).
+
+    Args:
+        curves: From :func:`read_curves`.
+    """
+    found = []
+    for name in ("held-out", "general"):
+        points = monitored_points(curves[f"{name.replace('-', '')}_curve"])
+        if points:
+            found.append(f"{name} loss {find_dip(*zip(*points, strict=True)).describe()}")
+    return found
+
+
+def monitored_points(curve: Sequence[CurvePoint]) -> list[tuple[int, float]]:
+    """Return steps and losses of a curve, if it was measured from the first step on; else none.
+
+    The loss is that of the language model, which all methods share, or the whole one where there is none.
+    """
+    points = []
+    for point in curve:
+        loss = next((point.terms[term] for term in loss_terms() if term in point.terms), point.loss)
+        if point.step is not None and loss is not None:
+            points.append((point.step, loss))
+    return points if {0, 1} <= {step for step, _ in points} else []
+
+
+def is_in_dip(losses: Sequence[float]) -> list[bool]:
+    """Return whether a curve was in a dip after each measurement: above its first value, and at most half recovered.
+
+    Each entry depends on the values up to it alone. Later and smaller rises than an earlier one are no new dip.
+    """
+    first = worst = losses[0] if losses else 0.0
+    inside, found = False, []
+    for loss in losses:
+        if loss > worst:
+            worst, inside = loss, True
+        elif loss <= worst - RECOVERED * (worst - first):
+            inside = False
+        found.append(inside)
+    return found
+
+
+def dip_is_over(losses: Sequence[float]) -> bool:
+    """Return whether a curve, measured from the base model on, is in no dip after its last measurement."""
+    return not (losses and is_in_dip(losses)[-1])
+
+
+def find_best(losses: Sequence[float], *others: Sequence[float]) -> tuple[int, int]:
+    """Return the measurement with the lowest loss that lies in no dip, and how many later ones are in no dip, either.
+
+    A dip is known as one only when it ends. So as long as no dip of any curve has ended, all measurements after the
+    first count; from then on, those since the last end of one.
+
+    Args:
+        losses: Losses of the base model and after one or more measured steps; the lowest is chosen.
+        others: Further losses at the same steps, whose dips are avoided as well.
+
+    Returns:
+        The index of the measurement, and the number of measurements after it outside all dips.
+    """
+    inside = [any(found) for found in zip(*map(is_in_dip, (losses, *others)), strict=True)]
+    ends = [
+        place
+        for found in map(is_in_dip, (losses, *others))
+        for place in range(1, len(found))
+        if found[place - 1] and not found[place]
+    ]
+    best = min(range(max([1, *ends]), len(losses)), key=lambda place: losses[place])
+    return best, inside[best + 1 :].count(False)
+
+
+def _thinned(points: list[CurvePoint]) -> list[CurvePoint]:
+    if len(points) <= CURVE_POINTS:
+        return points
+    chosen = np.unique(np.linspace(0, len(points) - 1, CURVE_POINTS).round().astype(int))
+    return [points[index] for index in chosen]
+
+
+@dataclass(kw_only=True, eq=False)
+class UnreadRecords(Record):
+    """Records of a corpus that could not be read."""
+
+    records: int
+    documents: int
+    first: str
+
+
+@dataclass(kw_only=True, eq=False)
+class OperationAccount(Record):
+    """What an operation, such as a selection, did with the documents of a text.
+
+    Attributes:
+        operation: The operation with the parameters that differ from the defaults.
+        name: Name of the operation.
+        kind: Kind of the operation: ``selection`` or ``transform``.
+        settings: All parameters.
+        counted_by: What the tokens are: words and punctuation marks, or tokens of a tokenizer.
+        kept: Beginnings of a few documents of the result.
+        dropped: Beginnings of a few documents that are not in the result.
+        sources: Names of the files and datasets that were read.
+        notes: What else the operation reports, by name.
+    """
+
+    operation: str
+    name: str
+    kind: str = "selection"
+    settings: dict[str, Any] = field(default_factory=dict)
+    counted_by: str = "words"
+    documents_in: int
+    documents_out: int
+    tokens_in: int
+    tokens_out: int
+    kept: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def summary(self) -> str:
+        """Return the operation and its counts as one line."""
+        if self.kind != "selection":
+            return (
+                f"{self.operation}: {self.documents_out:,} documents from {self.documents_in:,}, "
+                f"{self.tokens_out:,} {self.counted_by} from {self.tokens_in:,}"
+            )
+        return (
+            f"{self.operation}: {self.documents_out:,} of {self.documents_in:,} documents, {self.tokens_out:,} of "
+            f"{self.tokens_in:,} {self.counted_by}"
+        )
+
+    def public(self) -> dict[str, Any]:
+        """Return the fields that may be published with a model: neither texts nor names of files."""
+        shown = {"operation": self.name, "kind": self.kind, "counted_by": self.counted_by}
+        names = ("documents_in", "documents_out", "tokens_in", "tokens_out")
+        settings = {name: value for name, value in self.settings.items() if not isinstance(value, str | list)}
+        datasets = [name.removeprefix("hf:").split(":")[0] for name in self.sources if name.startswith("hf:")]
+        return {**shown, "settings": settings, **{name: getattr(self, name) for name in names}, "datasets": datasets}
+
+
+@dataclass(kw_only=True, eq=False)
+class SelectionRow(Record):
+    """The operations on the text that a row of a study adapts to.
+
+    Attributes:
+        domain: Name of the domain.
+        method: Label of a method with a selection of its own; None for that of the domain.
+        accounts: The operations in their order.
+    """
+
+    domain: str
+    method: str | None = None
+    accounts: list[OperationAccount] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, eq=False)
+class PartImportance(Record):
+    """Importance of the units of one part of a model.
+
+    Attributes:
+        name: What the units are, such as ``"attention heads"``.
+        layers: Number of layers.
+        units: Number of units per layer.
+        sorted: Whether the units are a sample in descending order of ``raw``, instead of all in their order.
+        raw: Importance as measured (layers, units).
+        protection: Importance as normalized, from 0 to 1 (layers, units).
+    """
+
+    name: str
+    layers: int
+    units: int
+    sorted: bool
+    raw: list[list[float]]
+    protection: list[list[float]]
+
+
+@dataclass(kw_only=True, eq=False)
+class Importance(Record):
+    """Importance of heads and units, as a method such as ``dga`` measured it.
+
+    Attributes:
+        measured: How it was measured.
+        tokens: Tokens read; None if none were.
+        standard_error: Standard error of the importance; None if unknown.
+        parts: Importance by the letter of the part.
+    """
+
+    measured: str
+    tokens: int | None = optional()
+    standard_error: float | None = optional()
+    parts: dict[str, PartImportance]
+
+
+@dataclass(kw_only=True, eq=False)
+class AdaptationRow(Record):
+    """One adaptation: its budget, duration and learning curve.
+
+    Attributes:
+        domain: Name of the domain; None for the warm-up of a head.
+        head: Whether it is the warm-up of a head that the checkpoint lacked.
+        folder: Folder of the model, relative to that of the study.
+        seconds: Duration of training.
+        broken: Records that could not be read; None if all could.
+        preparation: What the method recorded before training, by file name.
+        importance: Importance of heads and units that the method measured, for the heat map.
+        mix: What was read of each text, if there were several, see
+            :meth:`acclimate.adaptation.mixture.Mixture.describe`.
+    """
+
+    model: str | None
+    domain: str | None
+    method: str
+    task: str | None = None
+    head: bool = False
+    seed: int | None = None
+    folder: str = ""
+    steps: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    losses: dict[str, float] | None = None
+    broken: UnreadRecords | None = None
+    preparation: dict[str, Any] = field(default_factory=dict)
+    importance: Importance | None = None
+    curve: list[CurvePoint] = field(default_factory=list)
+    heldout_curve: list[CurvePoint] = field(default_factory=list)
+    general_curve: list[CurvePoint] = field(default_factory=list)
+    mix: list[dict[str, Any]] = field(default_factory=list)
+
+
+MIX_TITLE = "Mixture of texts"
+MIX_NOTE = (
+    "What each adaptation read of each text. The share is that of the tokens, as scheduled and realized; the last one "
+    "is in force at the end, where a mix changes the shares. The loss is that of the language model on the text at "
+    "the end of the training, in nats per predicted token."
+)
+MIX_COLUMNS = ["method", "domain", "model", "text", "share, %", "realized, %", "last, %", "tokens", "epochs", "loss"]
+
+
+def mix_rows(rows: Iterable[AdaptationRow]) -> list[list[Any]]:
+    """Return the rows of the table :data:`MIX_COLUMNS`: one per text, if an adaptation has read several."""
+    return [
+        [
+            *(row.method, row.domain, row.model, text["name"], 100 * text["share"], 100 * text["realized"]),
+            100 * (text["weights"][-1][1] if "weights" in text else text["share"]),
+            *(text["tokens"], text["epochs"], text.get("loss")),
+        ]
+        for row in rows
+        for text in row.mix
+    ]
+
+
+Replacement = Literal["", "mask", "random", "unchanged"]
+"""How a token was replaced; empty if it was not chosen for prediction."""
+
+
+class MaskedToken(TypedDict):
+    """A token of a masked text.
+
+    Keys:
+        text: Characters of the original token.
+        space: Whether to show a space before it.
+        replacement: How the token was replaced.
+        replaced_by: Characters of the replacement if ``replacement`` is ``"random"``.
+        important: True if a token classifier found the token important to the end task; otherwise absent.
+    """
+
+    text: str
+    space: bool
+    replacement: Replacement
+    replaced_by: str
+    important: NotRequired[bool]
+
+
+class MaskedTexts(TypedDict):
+    """A few texts of a corpus, masked with one strategy.
+
+    Keys:
+        masking: Name of the masking strategy.
+        texts: The tokens of each text.
+    """
+
+    masking: str
+    texts: list[list[MaskedToken]]
+
+
+@dataclass(kw_only=True, eq=False)
+class MaskedSample(Record):
+    """A text of a domain under each masking strategy of a study, by label."""
+
+    domain: str
+    maskings: dict[str, list[MaskedToken]]

@@ -1,0 +1,442 @@
+# ruff: noqa: RUF009 (the calls only describe fields)
+"""Results of a study: the content of ``results.json``, from which reports and model cards are made.
+
+The modules ``results``, ``rows``, ``adaptation_rows`` and ``records`` belong to no package, since studies write
+results and reports read them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acclimate.base.bounds import ALL
+from acclimate.base.errors import UserError, unknown_name_error
+from acclimate.base.files import read_json_object
+from acclimate.base.records import Record, internal, optional, read_record
+from acclimate.results.adaptations import AdaptationRow, MaskedSample, SelectionRow
+from acclimate.results.comparisons import CapabilityRow, HeadToHeadRow
+from acclimate.results.display import Page, Reported, data_frame
+from acclimate.results.scores import (
+    VERDICTS,
+    ContaminationRow,
+    DistillationRow,
+    DriftRow,
+    ForgettingRow,
+    Interval,
+    LossRow,
+    MeanRow,
+    ProbeRow,
+    ScoreRow,
+    SearchRow,
+    TaskScores,
+    WinCount,
+    verdict_word,
+)
+from acclimate.results.sequences import SequenceRow
+
+if TYPE_CHECKING:
+    import pandas
+
+FORMAT = 2
+"""Version of the layout of ``results.json``."""
+LOSS_CHANGES = {**VERDICTS, "win": "higher", "loss": "lower", "tie": "no change shown"}
+"""Words for the verdict on a change of a loss."""
+MAX_LINES = 16
+"""Maximum lines of the ``repr``."""
+
+
+@dataclass(kw_only=True, eq=False)
+class MethodRow(Record):
+    """A row label of the study.
+
+    Attributes:
+        name: Name of the method, or of the kind of job, such as ``"distill"``.
+        parameters: Parameters as they were used, defaults included.
+    """
+
+    label: str
+    name: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, eq=False)
+class Sample(Record):
+    """An example of a task that the study file gives."""
+
+    text: str
+    label: str | None = optional()
+
+
+@dataclass(kw_only=True, eq=False)
+class Failure(Record):
+    """A job without a result.
+
+    Attributes:
+        job: Description of the job.
+        error: The reason.
+        state: ``"failed"``, ``"blocked"`` by a job that failed, or ``"missing"``.
+    """
+
+    job: str
+    error: str
+    state: str
+
+
+@dataclass(kw_only=True, eq=False)
+class JobCounts(Record):
+    """Number of jobs of a study by state.
+
+    Attributes:
+        done: Jobs that this call computed.
+        reused: Jobs whose result was stored before.
+        failed: Jobs that failed.
+        blocked: Jobs that depend on a failed one.
+        missing: Jobs that are left to other processes.
+        left: Jobs without a result that the study needs.
+    """
+
+    total: int = 0
+    done: int = 0
+    reused: int = 0
+    failed: int = 0
+    blocked: int = 0
+    missing: int = 0
+    left: int = 0
+
+
+@dataclass(kw_only=True, eq=False)
+class StageName(Record):
+    """How the report names a stage of :attr:`acclimate.results.scores.ScoreRow.stage_seconds`.
+
+    Attributes:
+        stage: Key of the stage.
+        name: Title of its column.
+        note: What its time includes, a sentence; empty if that is clear.
+    """
+
+    stage: str
+    name: str
+    note: str = ""
+
+
+@dataclass(kw_only=True, eq=False)
+class ReportTable(Record):
+    """A table that a kind of job adds to the report.
+
+    Attributes:
+        rows: One list per row, as long as ``columns``: texts, numbers, or None for what does not apply.
+        digits: Digits after the decimal point of numbers that are not whole.
+    """
+
+    title: str
+    note: str = ""
+    columns: list[str]
+    rows: list[list[Any]] = field(default_factory=list)
+    digits: int = 3
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class StudyResults(Reported, Record):
+    """All results of a study; :meth:`to_dict` is ``results.json``.
+
+    Attributes:
+        baseline: Label of the method that the others are compared with.
+        shared_adaptation: Whether all seeds of fine-tuning start from one adaptation.
+        stages: Names of the stages behind a score, in the order of the columns.
+        searches: Settings that were chosen on dev.
+        means: Means over tasks; empty with a single task.
+        win_counts: Wins, ties and losses over tasks.
+        probes: Scores of simple models on frozen states, by number of labels.
+        forgetting: Scores on tasks of other domains.
+        drift: How far adaptation moved embeddings and hidden states.
+        contamination: Dev and test texts in corpora and train splits.
+        selections: What selections of text did, by domain and method.
+        sequences: Methods on domains one after the other.
+        capabilities: The measurements in the groups that the study names.
+        head_to_head: Wins over tasks with the settings of both sides searched, and with those of one side alone.
+        unchecked: Corpora and train splits that should have been searched for dev and test texts but were not.
+        folder: Folder of the study; None if unknown. It is not part of ``results.json``.
+    """
+
+    format: int = FORMAT
+    name: str
+    title: str = ""
+    notes: list[str] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    finished: str = ""
+    baseline: str = ""
+    models: list[str] = field(default_factory=list)
+    domains: list[str] = field(default_factory=list)
+    methods: list[MethodRow] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    adapt_seeds: list[int] = field(default_factory=list)
+    shared_adaptation: bool = False
+    stages: list[StageName] = field(default_factory=list)
+    searches: list[SearchRow] = field(default_factory=list)
+    scores: list[ScoreRow] = field(default_factory=list)
+    means: list[MeanRow] = field(default_factory=list)
+    win_counts: list[WinCount] = field(default_factory=list)
+    losses: list[LossRow] = field(default_factory=list)
+    probes: list[ProbeRow] = field(default_factory=list)
+    forgetting: list[ForgettingRow] = field(default_factory=list)
+    drift: list[DriftRow] = field(default_factory=list)
+    contamination: list[ContaminationRow] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    selections: list[SelectionRow] = field(default_factory=list)
+    adaptations: list[AdaptationRow] = field(default_factory=list)
+    masked: list[MaskedSample] = field(default_factory=list)
+    distillations: list[DistillationRow] = field(default_factory=list)
+    capabilities: list[CapabilityRow] | None = optional()
+    head_to_head: list[HeadToHeadRow] = field(default_factory=list)
+    tables: list[ReportTable] = field(default_factory=list)
+    sequences: list[SequenceRow] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    jobs: JobCounts = field(default_factory=JobCounts)
+    config: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    folder: Path | None = internal()
+
+    def describe(self) -> list[str]:
+        """Return what was compared, each difference to the baseline with its interval, and where the report is."""
+        counts: dict[str, list[Any]] = {
+            "models": self.models,
+            "domains": self.domains,
+            "methods": self.methods,
+            "seeds": self.seeds,
+        }
+        counted = [f"{len(many)} {name[:-1] if len(many) == 1 else name}" for name, many in counts.items() if many]
+        lines = [f"Study {self.title or self.name}: {', '.join(counted)}"]
+        for row in self.scores:
+            score = f"{row.task}, {row.method}: {row.metric} {100 * row.summaries[row.metric].mean:.1f} %"
+            verdict = f": {verdict_word(row.comparison)}" if row.comparison else ""
+            lines.append(f"{score}{_describe_interval(row.comparison, 100)}{verdict}")
+        for loss in self.losses:
+            text = "general text" if loss.text == "general" else f"held-out {loss.domain}"
+            lines.append(f"{text}, {loss.method}: {loss.nats:.3f} nats{_describe_interval(loss.difference, 1, 3)}")
+        for sequence in self.sequences:
+            if average := sequence.measures.get("average"):
+                lines.append(f"domains in sequence, {sequence.method}: mean {sequence.measure} {average.mean:.3f}")
+        if len(lines) > MAX_LINES:
+            left = len(lines) - MAX_LINES
+            lines[MAX_LINES:] = [f"and {left} more rows: to_pandas() and report() have all of them"]
+        if self.jobs.left:
+            lines.append(f"{self.jobs.left} of {self.jobs.total} jobs are left")
+        if self.folder is not None:
+            lines.append(f"report: {self.folder / 'report.html'}")
+        return lines
+
+    def as_results(self) -> StudyResults:
+        """Return the results themselves."""
+        return self
+
+    def report(self, path: str | Path | None = None) -> Page:
+        """Return the report as a page, which a notebook shows; its path is that of the folder of the study.
+
+        Args:
+            path: File to write it to; None writes nothing.
+        """
+        page = super().report(path)
+        if page.path is None and self.folder is not None and (self.folder / "report.html").is_file():
+            page.path = self.folder / "report.html"
+        return page
+
+    def to_pandas(self, table: str | None = None) -> pandas.DataFrame:
+        """Return one of the tables as a data frame, with the numbers of ``results.json``, not in percent.
+
+        Args:
+            table: ``"scores"`` on the end tasks, with the difference to the baseline and its 95 % interval;
+                ``"losses"`` on held-out text, before and after adaptation; or ``"forgetting"``, scores on tasks of
+                other domains. By default the scores or, without any, the losses.
+
+        Raises:
+            UserError: If there is no such table.
+        """
+        table = table or ("scores" if self.scores or not self.losses else "losses")
+        if table == "losses":
+            return data_frame([_loss_entries(row) for row in self.losses])
+        if table not in ("scores", "forgetting"):
+            raise unknown_name_error("table", table, ("scores", "losses", "forgetting"))
+        return data_frame([_score_entries(row) for row in getattr(self, table)])
+
+    @classmethod
+    def load(cls, path: str | Path) -> StudyResults:
+        """Read a ``results.json``.
+
+        Raises:
+            UserError: If the file is missing or does not contain the results of a study.
+        """
+        remedy = "give the results.json of a study, or run the study again"
+        if (found := read_json_object(path)) is not None and found.get("format") != FORMAT:
+            raise UserError(f"'{path}' holds no results of format {FORMAT}; {remedy}.")
+        try:
+            results = read_record(path, cls, remedy)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            raise UserError(f"There are no results at '{path}'. Give the results.json of a study.") from error
+        results.folder = Path(path).parent
+        return results
+
+
+def _describe_interval(entry: Interval | None, scale: float, digits: int = 1) -> str:
+    """Return a difference with its interval and verdict, to be put after a value."""
+    if entry is None:
+        return ""
+    difference, low, high = (f"{scale * value:+.{digits}f}" for value in (entry.difference, entry.low, entry.high))
+    return f", {difference} [{low}, {high}]"
+
+
+def _interval_entries(entry: Interval | None, words: Mapping[str, str] | None = None) -> dict[str, Any]:
+    names = ("difference", "low", "high", "p", "p_holm")
+    verdict = entry and (words[entry.verdict] if words else verdict_word(entry))
+    return {name: getattr(entry, name, None) for name in names} | {"verdict": verdict}
+
+
+def _score_entries(row: TaskScores) -> dict[str, Any]:
+    """Return the columns of a row of scores; each metric has its mean over seeds, and the primary one its spread."""
+    place = {"model": row.model, "domain": row.domain, "task": row.task, "method": row.method}
+    primary = row.summaries[row.metric]
+    shown = {"metric": row.metric, "seeds": len(row.seeds), "mean": primary.mean, "sd": primary.sd}
+    others = {name: summary.mean for name, summary in row.summaries.items() if name != row.metric}
+    return {**place, **shown, **_interval_entries(row.comparison), **others}
+
+
+def _loss_entries(row: LossRow) -> dict[str, Any]:
+    place = {"model": row.model, "domain": row.domain, "text": row.text, "method": row.method}
+    shown = {"before": row.before, "after": row.nats, "percent": row.percent, "bits_per_byte": row.bits_per_byte}
+    return {**place, **shown, **_interval_entries(row.difference, LOSS_CHANGES)}
+
+
+def table_results(title: str, tables: Mapping[str, Sequence[Mapping[str, Any]]], **more: Any) -> StudyResults:
+    """Return tables as the results of a study, to be shown like these.
+
+    Args:
+        title: Title of the page.
+        tables: The rows of each table by its title, all with the same keys; a table without rows is left out.
+        **more: Further fields of the results.
+    """
+    made = [
+        ReportTable(title=name, columns=list(rows[0]), rows=[list(row.values()) for row in rows], digits=4)
+        for name, rows in tables.items()
+        if rows
+    ]
+    return StudyResults(name=title, title=title, tables=made, **more)
+
+
+@dataclass(kw_only=True, eq=False)
+class ProbeScore(Record):
+    """A simple model that was fitted on one draw of train examples.
+
+    Attributes:
+        probe: ``"linear"`` or ``"neighbors"``.
+        labels: Train examples per class (of regression, in total); None for all.
+        draw: Seed of the draw; zero for all examples.
+        train_size: Number of train examples.
+        metrics: Scores on the test split; the first is the default primary metric of the task.
+        predicted: The predictions, as the scoring of the task expects them.
+    """
+
+    probe: str
+    labels: int | None
+    draw: int
+    train_size: int
+    metrics: dict[str, float]
+    predicted: list[Any]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ProbeResult(Reported, Record):
+    """What simple models learned of a task from the states of a frozen model: see :func:`acclimate.probe`.
+
+    Attributes:
+        gold: The true answer to each test item.
+        labels: The classes.
+        kind: Name of the scoring.
+        scoring: What the scoring needs in addition to score the predictions again.
+        unit: What a draw counts, such as ``"labels per class"``.
+        scores: The fitted models.
+        short: By number of labels, the classes that have fewer train examples, with their number.
+        notes: What was left out or changed, in sentences.
+        features: Number of features per example.
+        seconds: Duration.
+    """
+
+    task: str
+    gold: list[Any]
+    labels: list[str] = field(default_factory=list)
+    kind: str
+    scoring: dict[str, Any] = field(default_factory=dict)
+    unit: str
+    scores: list[ProbeScore] = field(default_factory=list)
+    short: dict[str, dict[str, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    features: int = 0
+    seconds: float = 0.0
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row per probe and number of labels: means over draws, and the spread of the first metric."""
+        groups: dict[tuple[str, int | None], list[ProbeScore]] = {}
+        for score in self.scores:
+            groups.setdefault((score.probe, score.labels), []).append(score)
+        rows = []
+        for (probe, labels), own in sorted(groups.items(), key=lambda item: item[0][0]):
+            primary, *others = own[0].metrics
+            found = [score.metrics[primary] for score in own]
+            size = statistics.mean(score.train_size for score in own)
+            row: dict[str, Any] = {"probe": probe, self.unit: ALL if labels is None else labels}
+            row["train examples"] = round(size)
+            row |= {"draws": len(own), primary: statistics.mean(found)}
+            row["sd"] = statistics.stdev(found) if len(found) > 1 else None
+            rows.append(row | {name: statistics.mean(score.metrics[name] for score in own) for name in others})
+        return rows
+
+    def describe(self) -> list[str]:
+        """Return the primary metric of each probe by number of labels in a line, and what was left out."""
+        metric = next(iter(self.scores[0].metrics))
+        lines: dict[str, list[str]] = {}
+        for row in self.rows():
+            spread = "" if row["sd"] is None else f" ± {row['sd']:.4f}"
+            lines.setdefault(row["probe"], []).append(f"{row[self.unit]}: {row[metric]:.4f}{spread}")
+        head = f"{self.task}, from frozen states of {self.features:,} features: {metric} by {self.unit}"
+        return [head, *(f"{probe}: {', '.join(points)}" for probe, points in lines.items()), *self.notes]
+
+    def as_results(self) -> StudyResults:
+        """Return the rows, as the results of a study."""
+        title = f"Frozen states on {self.task}"
+        return table_results(title, {title: self.rows()}, notes=self.notes)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a row per probe and number of labels as a data frame."""
+        return data_frame([{"task": self.task, **row} for row in self.rows()])
+
+
+class Measurements(dict[str, Any], Reported):
+    """Measurements as a dictionary, with the table that they are shown as."""
+
+    def __init__(self, values: Mapping[str, Any], lines: Sequence[str], title: str, rows: Sequence[Mapping[str, Any]]):
+        """Make the dictionary.
+
+        Args:
+            values: Its entries.
+            lines: What matters, in a few lines.
+            title: Title of the table.
+            rows: The rows of the table, all with the same keys.
+        """
+        super().__init__(values)
+        self._lines, self._title, self._rows = list(lines), title, [dict(row) for row in rows]
+
+    __repr__ = Reported.__repr__
+
+    def describe(self) -> list[str]:
+        """Return what matters, in a few lines."""
+        return self._lines
+
+    def as_results(self) -> StudyResults:
+        """Return the table."""
+        return table_results(self._title, {self._title: self._rows})
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the table as a data frame."""
+        return data_frame(self._rows)

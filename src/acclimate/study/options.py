@@ -1,0 +1,150 @@
+"""Options of ``compare`` and ``init``."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from acclimate.base.bounds import Count, SeedCount, TokenCount, number_or_auto
+from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
+from acclimate.data.fields import Places, Progress, Strings, read_listed, read_names, text_option
+from acclimate.data.reading import Encoding, LabelOptions
+
+MAX_WORKERS = 4_096
+
+
+@options
+class StudyOptions:
+    """Options that describe a study in place of its file, together with :class:`LabelOptions`."""
+
+    _: KW_ONLY
+    model: Annotated[Places, Option("Base model: folder or name on the Hugging Face Hub.", MODEL, many=True)] = ()
+    corpus: Annotated[Places, text_option("Domain text")] = ()
+    heldout: Annotated[
+        Places, text_option("Domain text to measure on", default="2 % of the documents of the corpus")
+    ] = ()
+    general: Annotated[Places, text_option("General text, to measure forgetting", default="not measured")] = ()
+    task: Annotated[
+        Places,
+        Option(
+            "Labelled task: folder, file or hf:NAME; data.csv:body names the text column.",
+            DATA,
+            default="only losses are compared",
+            many=True,
+        ),
+    ] = ()
+    methods: Annotated[
+        Strings,
+        BeforeValidator(read_names),
+        Option("Methods to compare with the base model, such as lm,dga.", METHOD, default="lm", many=True),
+    ] = ()
+    encoding: Encoding = None
+    tokens: Annotated[TokenCount | None, Option("Tokens per adaptation.", default="one pass over the corpus")] = None
+    seeds: Annotated[SeedCount | None, Option("Number of seeds of fine-tuning.", default="5")] = None
+    tune: Annotated[
+        bool,
+        Option(
+            "Choose the learning rate of fine-tuning among three, on dev with the base model, for all methods.",
+            TRAINING,
+            negated="--no-tune",
+        ),
+    ] = True
+    advice: Annotated[
+        bool,
+        Option(
+            "Measure first how far the domain is from general text, as `acclimate advise` does.",
+            OUTPUT,
+            negated="--no-advice",
+        ),
+    ] = True
+
+
+@options
+class InitOptions(LabelOptions, StudyOptions):  # fields of the last base come first
+    """Options of ``acclimate init``."""
+
+    file: Annotated[str | Path, Option("Study file to write.", OUTPUT, flag="STUDY")]
+
+
+@options
+class CompareOptions:
+    """Options of :func:`acclimate.compare`."""
+
+    config: Annotated[
+        Any,
+        Option(
+            "YAML or TOML file that describes the study.",
+            DATA,
+            more="Or a study, as an object or a dictionary.",
+            flag="STUDY",
+        ),
+    ]
+    out: Annotated[str | Path, Option("Output directory.", OUTPUT)]
+    _: KW_ONLY
+    shard: Annotated[
+        str | None,
+        Option(
+            "Share of the jobs to run, as i/n, for job arrays.",
+            TRAINING,
+            more="Shares are counted from 1. The shard that completes the study writes results and report, as does a "
+            "later call without a shard.",
+        ),
+    ] = None
+    settings: Annotated[
+        dict[str, Any] | None,
+        Option(
+            "Change of a value of the study, such as adapt.steps=100 or methods.dga.adapt.epochs=2.",
+            TRAINING,
+            more="See :func:`acclimate.study.changes.change_values`.",
+            flag="--set",
+        ),
+    ] = None
+    only: Annotated[
+        Strings,
+        BeforeValidator(read_listed),
+        Option(
+            "Part of the study to run, as domain=NAME, method=LABEL, task=NAME or model=NAME.",
+            TRAINING,
+            more="The baseline stays.",
+            many=True,
+        ),
+    ] = ()
+    workers: Annotated[
+        int | str | None,
+        number_or_auto(MAX_WORKERS),
+        Option(
+            "Number of processes that compute the jobs, each with its own GPU and share of the cores, or auto.",
+            TRAINING,
+            more="With auto there is one on each GPU, or on a CPU one for every four cores.",
+            default="this process computes them",
+        ),
+    ] = None
+    per_gpu: Annotated[
+        Count | None,
+        Option(
+            "Workers on each GPU, which share its memory; jobs on small models leave most of a GPU idle.",
+            TRAINING,
+            default="as few as possible",
+        ),
+    ] = None
+    executor: Annotated[
+        Literal["local", "slurm", "ray"],
+        Option("Where workers run: on this machine, as Slurm jobs, or on a Ray cluster.", TRAINING),
+    ] = "local"
+    executor_settings: Annotated[
+        dict[str, Any] | None,
+        Option(
+            "Setting of the Slurm jobs or Ray tasks, such as partition=gpu, time=240 or num_cpus=4.",
+            TRAINING,
+            more="See the documentation of ``submitit`` and of ``ray.remote``.",
+            flag="--executor-set",
+        ),
+    ] = None
+    report_only: Annotated[bool, Option("Run no jobs; write the report from existing results.", OUTPUT)] = False
+    progress: Progress = True
+    backend: Annotated[
+        Any, Option("The expensive functions.", TRAINING, default="those of this package", cli=False)
+    ] = None

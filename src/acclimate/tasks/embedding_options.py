@@ -1,0 +1,108 @@
+"""Options of sentence embeddings: those of their fine-tuning, and those of ``generate-queries``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from acclimate.adaptation.options import Overwrite
+from acclimate.base.bounds import Count
+from acclimate.base.options import DATA, METHOD, OUTPUT, Option, options
+from acclimate.data.fields import Progress, Seed, TextColumn, TextInput
+from acclimate.data.reading import Encoding
+from acclimate.engine.options import LowRankName
+
+if TYPE_CHECKING:
+    Function = str | Callable[..., Any]
+else:
+    Function = Any
+
+
+@options
+class EmbeddingOptions:
+    """Options of fine-tuning that apply only to embeddings of sentences."""
+
+    _: KW_ONLY
+    similarity: Annotated[
+        Any,
+        Option(
+            "Pairs of sentences, with or without scores, on which a retrieval model is measured before and after.",
+            DATA,
+            default="not measured",
+            more="A file, a folder, rows in memory or a loaded task of similarity or retrieval, to see whether the "
+            "embeddings still show similarity in general. A drop whose interval excludes zero is a warning.",
+            study=False,
+        ),
+    ] = None
+    contrastive: Annotated[
+        bool,
+        Option(
+            "Train a sentence encoder on pairs of examples, then a logistic regression on its vectors (SetFit).",
+            METHOD,
+            more="For classification of single texts with few labels. In each epoch every example is paired with one "
+            "of its class and one of another. With ``epochs=0`` only the regression is trained.",
+            study=False,
+        ),
+    ] = False
+    hard_negatives: Annotated[
+        Literal["bm25", "model"] | None,
+        Option(
+            "Mine a hard negative for each pair of a retrieval task, with BM25 or the model before training.",
+            METHOD,
+            default="those that the task has, if every query has one",
+            more="Drawn from the 50 best documents that are not known as relevant.",
+            study=False,
+        ),
+    ] = None
+    adapter: Annotated[
+        LowRankName | None,
+        Option(
+            "Low-rank adapter that a retrieval model trains, such as lora; it is merged into the saved weights.",
+            METHOD,
+            default="all weights are trained",
+            more="It needs a higher learning rate, such as 3e-4. ``acclimate merge --method skill`` adds what it "
+            "learned to other models of the same base.",
+            study=False,
+        ),
+    ] = None
+
+
+@options
+class GenerateQueriesOptions:
+    """Options of :func:`acclimate.generate_queries`."""
+
+    corpus: Annotated[TextInput, Option("Passages: file, folder, glob or hf:NAME.", DATA, many=True)]
+    generator: Annotated[
+        Function,
+        Option(
+            "Python function that returns the queries of a passage, as FILE.py:FUNCTION.",
+            METHOD,
+            more="It gets the text of a passage, and returns a string or a list of them.",
+        ),
+    ]
+    out: Annotated[str | Path, Option("Output directory.", OUTPUT, recorded=False)]
+    _: KW_ONLY
+    queries: Annotated[Count, Option("Maximum queries per passage.", METHOD)] = 3
+    passages: Annotated[
+        Count | None, Option("Maximum passages, drawn from the text.", DATA, default="all of the text")
+    ] = None
+    negatives: Annotated[
+        str,
+        Option("What finds a hard negative for each query: bm25, a model folder or name on the Hub, or none.", METHOD),
+    ] = "bm25"
+    scorer: Annotated[
+        Function | None,
+        Option(
+            "Python function of a query and a passage that returns how relevant it is, such as a cross-encoder.",
+            METHOD,
+            default="none: all negatives count the same",
+            more="The model then learns the difference of the scores of passage and negative (margin-MSE).",
+        ),
+    ] = None
+    seed: Annotated[Seed, Option("Random seed of the choice of negatives.", METHOD)] = 0
+    text_column: TextColumn = "text"
+    encoding: Encoding = None
+    overwrite: Overwrite = False
+    progress: Progress = True

@@ -1,0 +1,269 @@
+"""The interfaces of labelled tasks and of the models that learn them, and the options of one training on a task.
+
+The options have every default filled in. Also here: the texts of a task without its labels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Protocol
+
+from acclimate.base.bounds import Count
+from acclimate.base.device import Precision
+from acclimate.base.errors import UserError, unknown_name_error
+from acclimate.base.options import Option, options, values
+from acclimate.data.task_kinds import TASK_KINDS, TaskKind, find_task_kind, load_task, open_task, task_texts
+from acclimate.engine.options import LowRankName
+from acclimate.evaluation.embeddings import SentencePairs
+from acclimate.evaluation.scoring import Scoring
+from acclimate.models.checkpoints import load_config
+from acclimate.tasks import recipe
+from acclimate.tasks.options import SupervisedOptions
+from acclimate.tasks.readers import SPLITS
+
+__all__ = [
+    "TASK_KINDS",
+    "EvaluationResult",
+    "LabelledTask",
+    "Learner",
+    "TaskKind",
+    "find_task_kind",
+    "load_task",
+    "open_task",
+]
+
+
+class LabelledTask(Protocol):
+    """The interface of every task, whatever its examples are."""
+
+    task_kind: ClassVar[str]
+    """Name of its kind in :data:`TASK_KINDS`."""
+    default_length: ClassVar[int]
+    """Default maximum tokens per example, or per window of it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the task."""
+
+    @property
+    def train(self) -> Sequence[Any]:
+        """The examples to learn from."""
+
+    @property
+    def dev(self) -> Sequence[Any]:
+        """The examples to select weights by; may be empty."""
+
+    @property
+    def test(self) -> Sequence[Any]:
+        """The examples to evaluate on."""
+
+    @property
+    def labels(self) -> list[str]:
+        """The classes; empty if the task has no fixed set of answers."""
+
+    @property
+    def group_name(self) -> str:
+        """What a group of rows that are not independent is, in the singular."""
+
+    def groups(self, split: str = "test") -> tuple[int, ...] | None:
+        """Return the number of the group of each scored item; None if no group is known."""
+
+    def fingerprint(self) -> str:
+        """Return a hash of everything that can change a result."""
+
+    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> Scoring:
+        """Return how predictions for a split are scored; raise a UserError if ``negative`` does not apply."""
+
+    def few_shot(self, count: int, seed: int) -> Sequence[Any]:
+        """Draw ``count`` train examples (per class, if there are classes); raise a UserError if that is impossible."""
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The metrics of a model on a split, with the gold answer and the prediction for each item, as plain values.
+
+    ``gold`` and ``predicted`` have the form that the scoring of the task reads.
+    """
+
+    metrics: dict[str, Any]
+    gold: list[Any]
+    predicted: list[Any]
+    probabilities: list[Any]
+    """Probabilities or scores of each prediction; written to ``predictions.jsonl``, but not stored by studies."""
+
+
+class Learner(ABC):
+    """A model with the head of a task, and the task that it learns."""
+
+    negative: Sequence[str] = ()
+    """Labels that mean "none of these"."""
+
+    def __init__(self, head: Any, task: Any) -> None:
+        """Set the model and its task."""
+        self.head, self.task = head, task
+        self.general: SentencePairs | None = None
+        """Pairs on which a model with embeddings of sentences is measured before and after training."""
+        self.hard_negatives: Literal["bm25", "model"] | None = None
+        """What ranks the documents from which hard negatives of a retrieval model are drawn; None for none."""
+        self.adapter: LowRankName | None = None
+        """Low-rank adapter that such a model trains; None for all weights."""
+
+    @abstractmethod
+    def rows(self, examples: Sequence[Any]) -> Sequence[dict[str, Any]]:
+        """Return model inputs with their targets, unpadded; an example can become several rows."""
+
+    @abstractmethod
+    def measure(self, split: str, precision: Precision) -> EvaluationResult:
+        """Predict the ``"dev"`` or ``"test"`` split of the task and score the predictions."""
+
+    def train(self, *args: Any, **options: Any) -> Any:
+        """Train the model, if the kind has ``own_training``.
+
+        The arguments are train examples, the resolved options and precision, and the keyword arguments of
+        :func:`acclimate.tasks.trainer.train`; the result is that of this function.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is trained by acclimate.tasks.trainer.train")
+
+    def start(self) -> None:  # noqa: B027 (most kinds have nothing to do)
+        """Measure before training what the trained model is compared with."""
+
+    def finish(self) -> None:  # noqa: B027 (most kinds have nothing to do)
+        """Bring the trained model into the form in which it is evaluated and saved."""
+
+    def readable(self, value: Any) -> Any:
+        """Return an entry of ``gold`` or ``predicted`` in a readable form, such as the name of a class."""
+        return value
+
+
+EVALUATION_SPLITS = ("dev", "test")
+"""The splits that a model is evaluated on, or selected with."""
+
+
+def task_text(task: LabelledTask) -> list[str]:
+    """Return the texts of the train split, in the order of the file, each distinct text once.
+
+    The two texts of a pair are separate documents, and so are a question and its passage: only the end task joins
+    them. Nothing of dev or test is included, so a model that has read the texts can still be evaluated on these.
+
+    Args:
+        task: A loaded task.
+
+    Returns:
+        Texts that are not empty.
+    """
+    return task_texts(task)
+
+
+def evaluation_texts(task: LabelledTask) -> dict[str, list[str]]:
+    """Return the texts on which a model is evaluated, for each existing split: ``"dev"``, ``"test"``.
+
+    Args:
+        task: A loaded task.
+
+    Returns:
+        Each distinct text once, in the order of the file; for a question both the question and its passage.
+    """
+    found = {split: task_texts(task, split) for split in EVALUATION_SPLITS}
+    return {split: texts for split, texts in found.items() if texts}
+
+
+def item_texts(task: LabelledTask) -> dict[str, list[str]]:
+    """Return what identifies the items of each existing split: ``"train"``, ``"dev"``, ``"test"``.
+
+    For a text this is the text itself. For a pair it is both texts, joined, since the same aspect or hypothesis with
+    another sentence is another item. For a question it is the passage, since the same question can be asked about many
+    passages.
+
+    Args:
+        task: A loaded task.
+
+    Returns:
+        Each distinct text once, in the order of the file.
+    """
+    kind = find_task_kind(task)
+    found: dict[str, list[str]] = {}
+    for split in SPLITS:
+        texts = dict.fromkeys(kind.item_text(example) for example in getattr(task, split, ()))
+        if kept := [text for text in texts if text.strip()]:
+            found[split] = kept
+    return found
+
+
+@options
+class ResolvedOptions(SupervisedOptions):
+    """The options that trainer and learners read: those of a command, with the defaults of the task filled in."""
+
+    _: KW_ONLY
+    epochs: Annotated[int, Option("Passes over the train split.")]
+    learning_rate: Annotated[float, Option("Peak learning rate.")]
+    max_length: Annotated[Count, Option("Maximum tokens per example, or per window of a passage.")]
+    metric: Annotated[str, Option("Metric that selects the best epoch on the dev split.")]
+    negative: Annotated[tuple[str, ...], Option("Labels that mean 'none of these'.")] = ()
+
+
+def learns_pairs(task: Any, given: Any) -> bool:
+    """Return whether a training with these options learns embeddings from pairs of texts."""
+    return find_task_kind(task).own_training or bool(getattr(given, "contrastive", False))
+
+
+def find_width(model: str | Path | None) -> int | None:
+    """Return the width of the hidden states of a model; None if its configuration does not say it."""
+    if model is None:
+        return None
+    width = getattr(load_config(model).get_text_config(), "hidden_size", None)
+    return width if isinstance(width, int) else None
+
+
+def count_train_rows(task: Any, few_shot: int | None) -> int:
+    """Return the number of train rows of a task, or about how many are drawn of them."""
+    rows = len(task.train)
+    return rows if few_shot is None else min(rows, few_shot * max(1, len(getattr(task, "labels", ()) or ())))
+
+
+def resolve_options(
+    given: SupervisedOptions, task: Any, model: str | Path | None = None
+) -> tuple[ResolvedOptions, Scoring]:
+    """Fill in the defaults of a task and a model, and check the options against the task.
+
+    Args:
+        given: The options of ``finetune`` or ``distill``.
+        task: The task (:class:`acclimate.tasks.interfaces.LabelledTask`).
+        model: The model, whose width the learning rate depends on; None if nothing is trained.
+
+    Returns:
+        The options, and how predictions on the test split are scored.
+
+    Raises:
+        UserError: If the task has no such metric or label, or lacks the dev split or the classes that an option needs.
+    """
+    negative = tuple(given.negative or ())
+    scoring = task.scoring(negative=negative)
+    contrastive = learns_pairs(task, given)
+    rows = count_train_rows(task, given.few_shot)
+    usual = {
+        "epochs": recipe.default_epochs(rows, given.batch_size, contrastive=contrastive),
+        "learning_rate": recipe.default_rate(find_width(model), contrastive=contrastive),
+    }
+    resolved = ResolvedOptions(
+        **values(given, SupervisedOptions)
+        | {name: value for name, value in usual.items() if getattr(given, name) is None}
+        | {
+            "max_length": task.default_length if given.max_length is None else given.max_length,
+            "metric": scoring.metrics[0] if given.metric is None else given.metric,
+            "negative": negative,
+        }
+    )
+    if given.select == "dev" and not task.dev:
+        raise UserError(f"'select' is 'dev', but the task '{task.name}' has no dev split; use 'last'.")
+    metrics = (task.scoring("dev", negative) if given.select == "dev" else scoring).metrics
+    if resolved.metric not in metrics:
+        raise unknown_name_error("metric", resolved.metric, metrics)
+    kind = find_task_kind(task)
+    if not (resolved.epochs or contrastive or kind.zero_shot):
+        raise UserError(f"'epochs' must be at least 1 for the task '{task.name}', whose head needs training.")
+    if given.confidence_penalty and not task.labels:
+        raise UserError(f"'confidence_penalty' does not apply to the task '{task.name}', which has no classes.")
+    return resolved, scoring

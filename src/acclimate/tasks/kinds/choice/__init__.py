@@ -1,0 +1,1 @@
+"""Multiple choice: which of the choices of a question is correct."""

@@ -1,0 +1,433 @@
+"""Multiple-choice tasks: rows of a question, its choices and the correct one, in the forms of common datasets."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from acclimate.base.errors import UserError, unknown_name_error, warn_once
+from acclimate.data.reading import ReadingOptions
+from acclimate.evaluation.choice import ChoiceScoring
+from acclimate.tasks.drawing import draw_splits
+from acclimate.tasks.groups import Grouping, find_grouping
+from acclimate.tasks.kinds.classification.labels import plain_value
+from acclimate.tasks.readers import LONE_SURROGATE, SPLITS, Row, Splits, fold_text, report_unused
+from acclimate.tasks.sources import Table
+
+QUESTION_NAMES = ("question", "question_stem", "query", "goal", "ctx", "sent2", "problem", "sentence", "premise")
+CONTEXT_NAMES = ("context", "passage", "article", "paragraph", "support", "sent1", "premise")
+CHOICES_NAMES = ("choices", "options", "endings", "candidates", "answers")
+"""Columns that hold all choices of an item."""
+CHOICE_COLUMN = re.compile(
+    r"(?P<stem>(?:choice|option|ending|answer|sol|solution|candidate|op)?)[ _-]?(?P<mark>[a-j]|\d{1,2})"
+)
+"""Columns that hold one choice each: ``A``, ``choice1``, ``option_a``, ``opa``, ``ending0``."""
+WRONG_COLUMN = re.compile(r"(distractor|incorrect(_answer)?|wrong(_answer)?)_?\d*")
+RIGHT_COLUMN = "correct_answer"
+"""Columns of the correct choice and of one wrong choice each, as in SciQ and GPQA."""
+ANSWER_NAMES = (
+    *("answer_idx", "answer_index", "answerkey", "answer_key", "answer_letter", "cop", "correct_option"),
+    *("correct_answer_id", "correct", "answer", "label", "gold", "gold_label", "target", "correct_answer"),
+)
+"""Usual names of columns, in lower case, in the order in which they are preferred."""
+ENDINGS = ("endings", "ending")
+"""Columns of choices that continue the question, as in SWAG and HellaSwag."""
+HIDDEN = ("", "-1", "nan", "none")
+"""What datasets write in place of the answers of a hidden test split."""
+AROUND_LETTERS = "()[]. :"
+"""What can be around the letter of an answer, as in ``(B)``."""
+READ_ROWS = 100
+"""Number of rows that decide whether a table is a multiple-choice task."""
+NAMED_ROWS = 3
+"""Number of rows that a message on rows that cannot be used names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A question with its choices, of which one is correct."""
+
+    question: str
+    choices: tuple[str, ...]
+    answer: int
+    """Position of the correct choice, counted from zero."""
+    context: str = ""
+    """The passage that the question is about; may be empty."""
+    continues: bool = False
+    """Whether the choices continue the text of the question."""
+    group: str | None = None
+    """Name of what the item shares with others that are not independent of it: its context, or what that is in."""
+
+    @property
+    def text(self) -> str:
+        """The context and the question."""
+        return "\n".join(filter(None, (self.context, self.question)))
+
+    @property
+    def item(self) -> str:
+        """What stays in one split: the passage, or question and choices; without differences of case and blanks."""
+        return fold_text(self.context or "\n".join([self.question, *sorted(self.choices)]))
+
+
+@dataclass(frozen=True, repr=False)
+class ChoiceTask(Splits):
+    """A multiple-choice task: three splits of items."""
+
+    task_kind: ClassVar[str] = "choice"
+    default_length: ClassVar[int] = 256
+    """Default maximum tokens of a question with its context and one choice."""
+    labels: ClassVar[list[str]] = []
+    """Empty: each item has its own choices."""
+
+    name: str
+    train: list[Item]
+    test: list[Item]
+    dev: list[Item] = field(default_factory=list)
+    path: Path | None = None
+    drawn: str = ""
+    """A sentence on the splits that were drawn from train; empty if none were."""
+
+    def _describe(self, example: Item) -> list[Any]:
+        return [example.context, example.question, example.choices, example.answer, example.continues]
+
+    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> ChoiceScoring:
+        """Return how the answers to a split are scored.
+
+        Raises:
+            UserError: If ``negative`` is given, since there are no labels.
+        """
+        if negative:
+            raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
+        return ChoiceScoring(tuple(len(item.choices) for item in getattr(self, split)), **self.grouping(split))
+
+
+class Columns(NamedTuple):
+    """The columns of a table: the question, its context, one column of lists or one per choice, possible answers."""
+
+    question: str
+    context: str | None
+    choices: tuple[str, ...]
+    answers: tuple[str, ...]
+
+
+class Choices(NamedTuple):
+    """The choices of a row: texts by position, empty where there is none, and the name of each position if any."""
+
+    texts: list[str]
+    marks: list[str]
+
+
+def find_columns(names: Collection[str], options: ReadingOptions) -> Columns | None:
+    """Return the columns of a multiple-choice task; None if some are missing.
+
+    Args:
+        names: The columns.
+        options: The columns that the user named: those of the question, its context and the answer.
+    """
+    lower = {re.sub("[ -]+", "_", name.lower()): name for name in reversed(list(names))}
+
+    def usual(known: Iterable[str], given: str | None, taken: Collection[str | None] = ()) -> list[str]:
+        return [given] if given else [lower[name] for name in known if name in lower and lower[name] not in taken]
+
+    questions = usual(QUESTION_NAMES, options.text_column, (options.pair_column, options.label_column))
+    choices = _choice_columns(lower)
+    if not questions or not choices:
+        return None
+    taken = (questions[0], *choices)
+    if choices[0] == lower.get(RIGHT_COLUMN):
+        answers = [choices[0]]
+    else:
+        answers = usual(ANSWER_NAMES, options.label_column, taken)
+    contexts = usual(CONTEXT_NAMES, options.pair_column, (*taken, *answers))
+    return Columns(questions[0], contexts[0] if contexts else None, choices, tuple(answers)) if answers else None
+
+
+def _choice_columns(lower: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the column of lists of choices, or the columns of single ones in order; empty if there are none.
+
+    Args:
+        lower: The columns by their names in lower case.
+    """
+    wrong = sorted(column for name, column in lower.items() if WRONG_COLUMN.fullmatch(name))
+    if wrong and RIGHT_COLUMN in lower:
+        return lower[RIGHT_COLUMN], *wrong
+    groups: dict[str, dict[int, str]] = {}
+    for name, column in lower.items():
+        if found := CHOICE_COLUMN.fullmatch(name):
+            mark = found["mark"]
+            groups.setdefault(found["stem"], {})[int(mark) if mark.isdigit() else ord(mark) - ord("a")] = column
+    for stem, members in groups.items():
+        places = sorted(members)
+        complete = places[0] in (0, 1) and places == list(range(places[0], places[0] + len(places)))
+        if len(places) > 1 and complete and (stem or not members[places[0]].isdigit()):
+            return tuple(members[place] for place in places)
+    return next(((lower[name],) for name in CHOICES_NAMES if name in lower), ())
+
+
+def holds_choices(rows: Sequence[Row], options: ReadingOptions) -> bool:
+    """Return whether rows are those of a multiple-choice task: its columns, and answers that are among the choices.
+
+    Up to half of the answers may be something else, as then reading the rows names the first of these.
+    """
+    columns = find_columns(dict.fromkeys(column for _, row in rows for column in row), options)
+    if columns is None:
+        return False
+    wrong: list[str] = []
+    parsed = _parse(rows[:READ_ROWS], columns, wrong)
+    if not parsed or len(columns.choices) == 1:  # a column of lists can be nothing else
+        return bool(parsed)
+    column, reading = _choose_answers({"train": parsed}, columns.answers)
+    known = sum(READINGS[reading](_value(row, column), choices) is not None for _, row, choices in parsed)
+    return 2 * known >= len(parsed)
+
+
+def _read_choices(row: Mapping[str, Any], columns: Columns) -> Choices:
+    """Return the choices of a row.
+
+    Raises:
+        ValueError: If they cannot be read; its message says why.
+    """
+    if len(columns.choices) > 1:
+        texts = [_text(row.get(name)) for name in columns.choices]
+        if columns.choices[0] in columns.answers:
+            return Choices(sorted(texts), [])  # an order that does not show the correct one
+        return Choices(texts, [_mark(name) for name in columns.choices])
+    value = _plain(row.get(columns.choices[0]))
+    if isinstance(value, Mapping):
+        texts, marks = (_plain(value.get(name)) for name in ("text", "label"))
+        if isinstance(texts, list):  # as in ARC: {"text": [...], "label": [...]}
+            return Choices([*map(_text, texts)], [*map(str, marks)] if isinstance(marks, list) else [])
+        return Choices([*map(_text, value.values())], [*map(str, value)])  # as in MedQA: {"A": ..., "B": ...}
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"'{columns.choices[0]}' must be a list of choices, not {value!r:.40}")
+    if value and all(isinstance(entry, Mapping) for entry in value):
+        texts = [_text(next((entry[key] for key in ("text", "value") if key in entry), None)) for entry in value]
+        marks = [str(next((entry[key] for key in ("label", "key", "id") if key in entry), "")) for entry in value]
+        return Choices(texts, marks if all(marks) else [])
+    return Choices([*map(_text, value)], [])
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return plain_value("", value)
+    except UserError as error:
+        raise ValueError(f"{value!r:.40} cannot be read as a list of choices") from error
+
+
+def _mark(column: str) -> str:
+    found = CHOICE_COLUMN.fullmatch(column.lower())
+    return found["mark"] if found else column
+
+
+def _text(value: Any) -> str:
+    """Return a text without blanks around it; empty if it is missing.
+
+    Raises:
+        ValueError: If it is neither a text nor a number.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if not isinstance(value, str | int | float):
+        raise ValueError(f"a text is {value!r:.40}, not a string")
+    text = str(value).strip()
+    if LONE_SURROGATE.search(text):
+        raise ValueError("the text contains half of a surrogate pair, which is not a character")
+    return text
+
+
+Answer = Callable[[str, Choices], int | None]
+"""Returns the position that a value means, if any."""
+
+
+def _by_mark(value: str, choices: Choices) -> int | None:
+    marks, value = [mark.casefold() for mark in choices.marks], value.strip(AROUND_LETTERS).casefold()
+    return marks.index(value) if value in marks else None
+
+
+def _by_letter(value: str, choices: Choices) -> int | None:
+    value = value.strip(AROUND_LETTERS)
+    place = ord(value.lower()) - ord("a") if len(value) == 1 else -1
+    return place if 0 <= place < len(choices.texts) else None
+
+
+def _by_text(value: str, choices: Choices) -> int | None:
+    found = [place for place, text in enumerate(choices.texts) if text == value]
+    return found[0] if len(found) == 1 else None
+
+
+def _by_position(first: int, value: str, choices: Choices) -> int | None:
+    if not re.fullmatch(r"\d{1,3}(\.0+)?", value):
+        return None
+    place = int(float(value)) - first
+    return place if 0 <= place < len(choices.texts) else None
+
+
+READINGS: dict[str, Answer] = {
+    "the names of the choices": _by_mark,
+    "letters": _by_letter,
+    "the texts of the choices": _by_text,
+    "positions counted from 0": partial(_by_position, 0),
+    "positions counted from 1": partial(_by_position, 1),
+}
+"""What values in a column of answers can be, in the order in which they are preferred."""
+
+
+def read_choices(tables: Mapping[str, Table], name: str, options: ReadingOptions, path: Path | None) -> ChoiceTask:
+    """Read a multiple-choice task from tables; missing splits are drawn from train.
+
+    Answers are letters or other names of choices, texts, or positions that are counted from 0 or 1: whichever fits
+    most rows of all splits, which is reported. Empty choices are left out, so that items can have different numbers of
+    choices. A dev or test split in which no row has an answer is not used.
+
+    Raises:
+        UserError: If the columns are not clear, or a row cannot be used; the message counts and names such rows.
+    """
+    rows = {split: list(tables[split].rows) if split in tables else [] for split in SPLITS}
+    names = dict.fromkeys(column for _, row in rows["train"] for column in row)
+    for column in (options.text_column, options.pair_column, options.label_column):
+        if column is not None and column not in names:
+            raise unknown_name_error(f"column of the task '{name}'", column, names)
+    columns = find_columns(names, options)
+    if columns is None:
+        raise UserError(
+            f"{rows['train'][0][0]}: multiple choice needs a column 'question', 'choices' with a list (or 'A', 'B', "
+            f"'C' ... with one each) and 'answer'. The columns are: {', '.join(names)}; name those of question, "
+            "context and answer with --text-column, --pair-column and --label-column."
+        )
+    wrong: list[str] = []
+    parsed = {split: _parse(found, columns, wrong) for split, found in rows.items()}
+    answer, reading = _choose_answers(parsed, columns.answers)
+    taken = (columns.question, columns.context, answer, *columns.choices)
+    grouping = find_grouping(name, rows, options.group_column, taken)
+    report_unused(name, chain(*rows.values()), (*taken, grouping.column))
+    if not grouping.column and columns.context:
+        grouping = Grouping(columns.context, "context")
+    for split in ("dev", "test"):
+        if parsed[split] and all(_value(row, answer).casefold() in HIDDEN for _, row, _ in parsed[split]):
+            warn_once(f"The {split} split of '{name}' is not used: its answers are hidden.")
+            parsed[split] = []
+    continues = any(column.lower().startswith(ENDINGS) for column in columns.choices)
+    splits = {
+        split: _make_items(found, columns, answer, READINGS[reading], continues, wrong, grouping)
+        for split, found in parsed.items()
+    }
+    if wrong:
+        total = sum(map(len, rows.values()))
+        more = " ..." if len(wrong) > NAMED_ROWS else ""
+        raise UserError(
+            f"{len(wrong):,} of {total:,} rows of the task '{name}' cannot be used: {'; '.join(wrong[:NAMED_ROWS])}"
+            f"{more}. Fix or remove them."
+        )
+    if not splits["train"]:
+        raise UserError(f"The task '{name}' has no train rows.")
+    _report(name, columns, answer, reading, parsed)
+    drawn = ""
+    if not splits["test"]:
+        positions, rule = [[item.answer] for item in splits["train"]], "correct positions in proportion"
+        seed, what = options.split_seed, grouping.name
+        drawn = draw_splits(splits, name, positions, seed, items="rows", group_name=what, rule=rule)
+    return ChoiceTask(name, splits["train"], splits["test"], splits["dev"], path, drawn, group_name=grouping.name)
+
+
+Parsed = tuple[str, Mapping[str, Any], Choices]
+"""The location of a row, the row, and its choices."""
+
+
+def _parse(rows: Iterable[Row], columns: Columns, wrong: list[str]) -> list[Parsed]:
+    """Return the rows with their choices; add what cannot be read to ``wrong``."""
+    found: list[Parsed] = []
+    for where, row in rows:
+        try:
+            choices, question = _read_choices(row, columns), _text(row.get(columns.question))
+            _text(row.get(columns.context or ""))
+        except ValueError as error:
+            wrong.append(f"{where}: {error}")
+            continue
+        given = len(list(filter(None, choices.texts)))
+        if given < 2:
+            wrong.append(f"{where}: {given} choices, but at least two are needed")
+        elif not question:
+            wrong.append(f"{where}: '{columns.question}' is empty")
+        else:
+            found.append((where, row, choices))
+    return found
+
+
+def _value(row: Mapping[str, Any], column: str) -> str:
+    value = row.get(column)
+    return "" if value is None else str(value).strip()
+
+
+def _choose_answers(parsed: Mapping[str, Sequence[Parsed]], candidates: Sequence[str]) -> tuple[str, str]:
+    """Return the column of answers, and the name of the reading that fits most rows, the first of equal ones.
+
+    Numbers are positions rather than the texts of choices, unless only the texts fit.
+    """
+    every = [(row, choices) for found in parsed.values() for _, row, choices in found]
+
+    def fit(candidate: tuple[str, str]) -> tuple[int, bool]:
+        column, reading = candidate
+        known = [(row[column], choices) for row, choices in every if _value(row, column).casefold() not in HIDDEN]
+        fitting = sum(READINGS[reading](_value({"": value}, ""), choices) is not None for value, choices in known)
+        numbers = bool(known) and all(not isinstance(value, str) for value, _ in known)
+        return fitting, not (numbers and READINGS[reading] is _by_text)
+
+    return max(((column, reading) for column in candidates for reading in READINGS), key=fit)
+
+
+def _make_items(
+    parsed: Iterable[Parsed],
+    columns: Columns,
+    answer: str,
+    read: Answer,
+    continues: bool,
+    wrong: list[str],
+    grouping: Grouping,
+) -> list[Item]:
+    """Return the items of a split; add rows without a usable answer to ``wrong``."""
+    items = []
+    for where, row, choices in parsed:
+        value = _value(row, answer)
+        place = read(value, choices)
+        if place is None or not choices.texts[place]:
+            listed = ", ".join(f"'{text:.20}'" for text in choices.texts if text)
+            what = f"'{answer}' is {value!r:.40}" if value else f"'{answer}' is empty"
+            wrong.append(f"{where}: {what}, which is none of the choices {listed:.100}")
+            continue
+        kept = [number for number, text in enumerate(choices.texts) if text]
+        texts = tuple(choices.texts[number] for number in kept)
+        context = _text(row.get(columns.context)) if columns.context else ""
+        group, question = grouping.of(row) or context or None, _text(row[columns.question])
+        items.append(Item(question, texts, kept.index(place), context, continues, group))
+    return items
+
+
+def _report(
+    name: str,
+    columns: Columns,
+    answer: str,
+    reading: str,
+    parsed: Mapping[str, Sequence[Parsed]],
+) -> None:
+    """Say which columns are used, how the answers are read, and whether they could be read in another way."""
+    context = f"its context in '{columns.context}', " if columns.context else ""
+    listed = f"'{columns.choices[0]}'" + (f" to '{columns.choices[-1]}'" if len(columns.choices) > 1 else "")
+    other = ""
+    every = [(_value(row, answer), choices) for found in parsed.values() for _, row, choices in found]
+    for also, read in READINGS.items():
+        if also == reading or all(read(*row) == READINGS[reading](*row) for row in every):
+            continue
+        if all(read(*row) is not None for row in every):
+            other = f" They could also be {also}; if they are, replace them with letters."
+    warn_once(
+        f"The task '{name}' is multiple choice: the question in '{columns.question}', {context}the choices in "
+        f"{listed}, the answers in '{answer}', which are {reading}.{other}"
+    )
+    doubled = sum(len(set(texts)) < len(texts) for texts in (tuple(filter(None, c.texts)) for _, c in every))
+    if doubled:
+        warn_once(f"{doubled:,} items of '{name}' have the same choice more than once; no model can decide these.")

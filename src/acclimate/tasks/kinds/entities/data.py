@@ -1,0 +1,332 @@
+"""Entity tasks: sentences or longer texts, the words in them, and the entities that a model learns to mark."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import regex
+
+from acclimate.base.errors import UserError, warn_once
+from acclimate.evaluation.entities import EntityScoring
+from acclimate.tasks.drawing import draw_splits, spread_groups
+from acclimate.tasks.kinds.entities.schemes import (
+    OUTSIDE,
+    TAG,
+    Reading,
+    find_scheme,
+    read_entities,
+    split_tag,
+    standard_tags,
+)
+from acclimate.tasks.readers import SPLITS, Splits, check_characters, fold_text
+
+WORD = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*|[\p{L}\p{N}\p{M}_]+|\S"
+)
+"""Pattern of the words of a text without tokens: runs of letters and digits, and other characters one by one."""
+
+log = logging.getLogger(__name__)
+
+
+class Entity(NamedTuple):
+    """An entity: ``text[start:end]`` of its sentence, and its type."""
+
+    start: int
+    end: int
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence, or a longer text, with its words and entities; both are sorted and do not overlap."""
+
+    text: str
+    words: tuple[tuple[int, int], ...]
+    """Start and end of each word in the text; a word without characters has equal ones."""
+    entities: tuple[Entity, ...]
+    group: str | None = None
+    """Name of what the sentence shares with others that are not independent of it, such as its document."""
+
+    @property
+    def item(self) -> str:
+        """Its text, without differences of case and blanks."""
+        return fold_text(self.text)
+
+    def surface(self, start: int, end: int) -> str:
+        """Return the text of an entity, without differences of case and blanks."""
+        return fold_text(self.text[start:end])
+
+
+@dataclass(frozen=True, repr=False)
+class EntityTask(Splits):
+    """An entity task: three splits of sentences.
+
+    The types are those of train in alphabetical order, and then those that occur only in dev or test.
+    """
+
+    task_kind: ClassVar[str] = "entities"
+    default_length: ClassVar[int] = 128
+    """Default maximum tokens per window; a longer sentence is read in several."""
+
+    name: str
+    train: list[Sentence]
+    test: list[Sentence]
+    labels: list[str]
+    dev: list[Sentence] = field(default_factory=list)
+    path: Path | None = None
+    drawn: str = ""
+    """A sentence on the splits that were drawn from train; empty if none were."""
+    scheme: str = "spans"
+    """The scheme of the tags: IO, IOB1, IOB2 or BIOES; ``"spans"`` where the file has the positions of entities."""
+
+    def _describe_task(self) -> bytes:
+        return super()._describe_task() + json.dumps(self.labels).encode()
+
+    def _describe(self, example: Sentence) -> list[Any]:
+        return [example.text, example.words, example.entities]
+
+    @cached_property
+    def known(self) -> frozenset[tuple[str, str]]:
+        """Text and type of each entity of train."""
+        return frozenset((row.surface(start, end), name) for row in self.train for start, end, name in row.entities)
+
+    def numbered(self, sentence: Sentence, entities: Sequence[Entity]) -> list[list[int]]:
+        """Return entities of a sentence in the form that the scoring reads."""
+        return [
+            [start, end, self.labels.index(name), int((sentence.surface(start, end), name) in self.known)]
+            for start, end, name in entities
+        ]
+
+    def gold(self, split: str) -> list[list[list[int]]]:
+        """Return the entities of each sentence of a split in the form that the scoring reads."""
+        return [self.numbered(sentence, sentence.entities) for sentence in getattr(self, split)]
+
+    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> EntityScoring:
+        """Return how predictions for a split are scored: intervals are over its groups, if any are known.
+
+        Raises:
+            UserError: If ``negative`` is given: words outside of entities are the negative class already.
+        """
+        if negative:
+            raise UserError(f"'{self.name}' marks entities, so 'negative' does not apply; remove it.")
+        has_unseen = any(not entity[3] for found in self.gold(split) for entity in found)
+        return EntityScoring(len(self.labels), has_unseen, **self.grouping(split))
+
+    def few_shot(self, count: int, seed: int) -> list[Sentence]:
+        """Draw train sentences until each type has ``count`` entities, or all of a type that has fewer.
+
+        A sentence is drawn if it has an entity of a type that still lacks some (as in Yang and Katiyar, EMNLP 2020),
+        so a type can have more. Sentences without entities are not drawn.
+
+        Raises:
+            UserError: If ``count`` is below one.
+        """
+        self._check_few_shot(count)
+        order = list(range(len(self.train)))
+        random.Random(f"{seed}").shuffle(order)
+        order = spread_groups(self.train, order)
+        found: Counter[str] = Counter()
+        kept = []
+        frequency = Counter(entity.type for sentence in self.train for entity in sentence.entities)
+        for name in sorted(frequency, key=lambda name: (frequency[name], name)):  # the rarest type first
+            for place in order:
+                types = [entity.type for entity in self.train[place].entities]
+                if found[name] < count and name in types and place not in kept:
+                    kept.append(place)
+                    found.update(types)
+        return [self.train[place] for place in sorted(kept)]
+
+
+@dataclass(frozen=True, slots=True)
+class RawSentence:
+    """A sentence as a file has it: words with tags, or a text with the spans of its entities."""
+
+    where: str
+    words: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    text: str | None = None
+    spans: Sequence[Entity] = ()
+    shown: Sequence[str | None] = ()
+    """The text of each span in the file, if it is there."""
+    group: str | None = None
+
+
+def build_task(
+    name: str,
+    raw: Mapping[str, Sequence[RawSentence]],
+    path: Path | None = None,
+    split_seed: int = 0,
+    group_name: str = "document",
+) -> EntityTask:
+    """Check the sentences of all splits, find the scheme of their tags, and draw missing splits from train.
+
+    Args:
+        name: Name of the task.
+        raw: The sentences of each split that exists.
+        path: Where the task is, if it is a file or folder.
+        split_seed: Random seed of splits that are drawn.
+        group_name: What a group of sentences is.
+
+    Raises:
+        UserError: If a sentence cannot be used, which the message names, or train has no entities.
+    """
+    given = {split: list(raw.get(split, ())) for split in SPLITS}
+    kept = {split: [row for row in rows if row.words or (row.text or "").strip()] for split, rows in given.items()}
+    if empty := sum(map(len, given.values())) - sum(map(len, kept.values())):
+        log.warning("Rows of the task '%s' that are not used, since they have no words: %d.", name, empty)
+    for split in ("train", *(["test"] if "test" in raw else [])):
+        if not kept[split]:
+            raise UserError(f"The task '{name}' has no {split} sentences.")
+    scheme, prefixed = "spans", True
+    if kept["train"][0].text is None:
+        kept = _with_standard_tags(name, kept)
+        found, prefixed = _read_scheme(name, [row for rows in kept.values() for row in rows])
+        scheme = found.scheme
+    sentences = {split: [_read_sentence(row, prefixed) for row in rows] for split, rows in kept.items()}
+    _warn_about_overlaps(name, kept, sentences)
+    types = {split: {e.type for sentence in rows for e in sentence.entities} for split, rows in sentences.items()}
+    if not types["train"]:
+        raise UserError(f"No train sentence of the task '{name}' has an entity, so there is nothing to learn.")
+    drawn = ""
+    if "test" not in raw:
+        classes = [sorted({entity.type for entity in row.entities}) for row in sentences["train"]]
+        rule, what = "every type in proportion", group_name
+        drawn = draw_splits(sentences, name, classes, split_seed, items="sentences", group_name=what, rule=rule)
+    later = sorted((types["dev"] | types["test"]) - types["train"])
+    if later:
+        log.warning("Types of the task '%s' that train does not have cannot be learned: %s.", name, ", ".join(later))
+    labels = [*sorted(types["train"]), *later]
+    parts = (sentences["train"], sentences["test"], labels, sentences["dev"])
+    return EntityTask(name, *parts, path, drawn, scheme, group_name=group_name)
+
+
+def _with_standard_tags(name: str, rows: dict[str, list[RawSentence]]) -> dict[str, list[RawSentence]]:
+    """Return sentences with tags such as ``B-PER``, where a file has ``B_PER`` or ``PER-B``.
+
+    Raises:
+        UserError: If that is not certain.
+    """
+    tags = {tag.strip(): row for part in rows.values() for row in part for tag in row.tags}
+    try:
+        usual = standard_tags([tag for tag in tags if tag.upper() not in ("", OUTSIDE)])
+    except ValueError as error:
+        tag = str(error).split("'")[1]
+        where = next((row.where for found, row in tags.items() if found.startswith(tag)), name)
+        raise UserError(f"{where}: the tag {error}; write tags such as B-PER, I-PER and O.") from error
+    if not usual:
+        return rows
+    first = next(iter(usual))
+    warn_once(f"The tags of the task '{name}' are read as '{usual[first]}' where the file has '{first}'.")
+    return {
+        split: [replace(row, tags=[usual.get(tag.strip(), tag) for tag in row.tags]) for row in part]
+        for split, part in rows.items()
+    }
+
+
+def _read_scheme(name: str, rows: Sequence[RawSentence]) -> tuple[Reading, bool]:
+    """Return the scheme of the tags of all splits, and whether they have prefixes; report what is unusual.
+
+    Raises:
+        UserError: If only some tags have prefixes.
+    """
+    tags = dict.fromkeys(tag.strip() for row in rows for tag in row.tags)
+    bare = [tag for tag in tags if tag and not TAG.fullmatch(tag)]
+    if bare and any("-" in tag and TAG.fullmatch(tag) for tag in tags):
+        where = next(row.where for row in rows if bare[0] in (tag.strip() for tag in row.tags))
+        raise UserError(
+            f"{where}: the tag '{bare[0]:.40}' has no prefix (B-, I-, ...), but other tags have one; correct it."
+        )
+    found = find_scheme([[split_tag(tag, not bare) for tag in row.tags] for row in rows])
+    if found.example:
+        number, word = found.example
+        row = rows[number]
+        first = [f"{row.words[place]}/{row.tags[place]}" for place in range(max(0, word - 1), word + 1)]
+        warn_once(
+            f"The tags of the task '{name}' are in the scheme {found.scheme}, which {found.broken:,} entities break, "
+            f"such as '{' '.join(first)}' ({row.where}); an entity begins there."
+        )
+    elif found.scheme == "IO":
+        warn_once(
+            f"The tags of the task '{name}' are in the scheme IO: adjacent entities of the same type cannot be "
+            "distinguished and are one."
+        )
+    elif found.scheme != "IOB2":
+        warn_once(f"The tags of the task '{name}' are in the scheme {found.scheme}; models learn IOB2.")
+    return found, not bare
+
+
+def _read_sentence(row: RawSentence, prefixed: bool) -> Sentence:
+    """Return a sentence with the positions of its words and entities.
+
+    Raises:
+        UserError: If its text has characters that cannot be read, or an entity is outside of it.
+    """
+    if row.text is not None:
+        text = row.text
+        words = tuple(match.span() for match in WORD.finditer(text))
+        entities = _outermost([_trim(row, span) for span in row.spans])
+    else:
+        text = " ".join(row.words)
+        starts = [0]
+        for word in row.words:
+            starts.append(starts[-1] + len(word) + 1)
+        words = tuple((start, start + len(word)) for start, word in zip(starts, row.words, strict=False))
+        marked = read_entities([split_tag(tag, prefixed) for tag in row.tags])
+        entities = [Entity(words[first][0], words[stop - 1][1], name) for first, stop, name in marked]
+        if nothing := next((entity for entity in entities if not text[entity.start : entity.end].strip()), None):
+            raise UserError(f"{row.where}: the words of an entity ('{nothing.type}') are empty; tag them O.")
+    check_characters(row.where, text)
+    return Sentence(text, words, tuple(entities), row.group)
+
+
+def _trim(row: RawSentence, span: Entity) -> Entity:
+    """Return a span without blanks at its ends.
+
+    Raises:
+        UserError: If it is not inside of the text, or holds only blanks.
+    """
+    text = row.text or ""
+    start, end, name = span
+    if not 0 <= start < end <= len(text):
+        raise UserError(
+            f"{row.where}: the entity '{name}' from {start} to {end} is not in the text of {len(text)} characters; "
+            "correct or remove it."
+        )
+    inside = text[start:end]
+    if not inside.strip():
+        raise UserError(f"{row.where}: the entity '{name}' from {start} to {end} holds only blanks; remove it.")
+    return Entity(start + len(inside) - len(inside.lstrip()), end - len(inside) + len(inside.rstrip()), name)
+
+
+def _outermost(spans: Sequence[Entity]) -> list[Entity]:
+    """Return the longest of spans that overlap, in the order of the text; of equal ones the first in the file."""
+    kept: list[Entity] = []
+    for span in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
+        if all(span.end <= other.start or other.end <= span.start for other in kept):
+            kept.append(span)
+    return sorted(kept)
+
+
+def _warn_about_overlaps(
+    name: str, raw: Mapping[str, Sequence[RawSentence]], sentences: Mapping[str, Sequence[Sentence]]
+) -> None:
+    left_out = sum(
+        len(set(row.spans)) - len(sentence.entities)
+        for split in SPLITS
+        for row, sentence in zip(raw[split], sentences[split], strict=True)
+        if row.text is not None
+    )
+    if left_out:
+        log.warning(
+            "Overlapping entities of the task '%s' that are not used, since a word has one tag: %d. The longest is.",
+            name,
+            left_out,
+        )

@@ -1,0 +1,417 @@
+"""Reading entities: tokens with tags, texts with spans, and files of columns as in CoNLL-2003.
+
+Tokens with tags are lists in two columns of any table, such as ``tokens`` and ``ner_tags`` in ``datasets``. Texts with
+spans are what Prodigy, doccano and Label Studio export. Files of columns have a word per line with its tag last, and a
+blank line after each sentence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, product
+from pathlib import Path
+from typing import Any
+
+from acclimate.base.errors import DamagedFileError, UserError, warn_once
+from acclimate.data.csv_reader import TEXT_NAMES
+from acclimate.data.opening import COMPRESSIONS, decode_line, read_numbered_lines
+from acclimate.data.reading import ReadingOptions
+from acclimate.tasks.groups import Grouping, find_grouping
+from acclimate.tasks.kinds.classification.labels import plain_value
+from acclimate.tasks.kinds.entities.data import Entity, RawSentence
+from acclimate.tasks.kinds.entities.offsets import convert_offsets
+from acclimate.tasks.kinds.entities.schemes import OUTSIDE, is_tag
+from acclimate.tasks.readers import SPLITS, Row, name_of_class, report_unused
+from acclimate.tasks.sources import Table, match_splits
+
+TOKEN_NAMES = ("tokens", "words", "token", "word", "sentence")
+SENTENCE_NAMES = ("sentence #", "sentence_id", "sentence_idx", "sentence_number", "sent_id", "sentence")
+"""Usual names of the column that numbers the sentences of a table with a word per row."""
+TAG_NAMES = (
+    "tags",
+    "ner_tags",
+    "ner",
+    "labels",
+    "label",
+    "iob_tags",
+    "bio_tags",
+    "token_labels",
+    "entities",
+    "tag",
+    "ner_tag",
+)
+SPAN_NAMES = ("spans", "entities", "label", "labels", "annotations", "ner")
+"""Usual names of columns, in lower case; the first that holds such values is used."""
+STARTS, ENDS = ("start", "start_offset", "begin"), ("end", "end_offset", "stop")
+TYPES = ("label", "labels", "type", "tag", "entity_group", "entity")
+EXPORT = ("data", "annotations")
+"""The columns of an export of Label Studio."""
+COLUMN_ENDINGS = (".conll", ".conll03", ".conll2003", ".iob", ".iob1", ".iob2", ".bio", ".bioes", ".ner", ".col")
+"""Endings of files of columns; files that end in .txt and .tsv are recognized by their content."""
+OTHER_ENDINGS = (".txt", ".tsv")
+CHECKED = 100
+"""Rows, or lines, that show the format."""
+DOCUMENT_START = "-DOCSTART-"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where a table has its entities.
+
+    Attributes:
+        form: ``"tags"``, ``"spans"``, ``"export"``, or ``"words"`` for a word per row.
+        text: Column of the tokens, of the text, or of the words.
+        marks: Column of the tags or of the spans.
+        sentence: Column of the number of the sentence, where a row has a word.
+    """
+
+    form: str
+    text: str
+    marks: str
+    sentence: str = ""
+
+
+def find_columns(rows: Sequence[Row], options: ReadingOptions) -> Columns | None:
+    """Return the columns that hold tokens and tags, or a text and spans; None if there are none.
+
+    Args:
+        rows: Train rows.
+        options: The columns that the user named.
+    """
+    head = [row for _, row in rows[:CHECKED]]
+    names = list(dict.fromkeys(name for row in head for name in row))
+    if all(name in names for name in EXPORT) and isinstance(head[0].get("data"), Mapping):
+        return Columns("export", *EXPORT)
+
+    def candidates(given: str | None, usual: Sequence[str]) -> list[str]:
+        if given:
+            return [given]
+        return sorted((n for n in names if n.lower() in usual), key=lambda n: usual.index(n.lower()))
+
+    tags, texts = candidates(options.label_column, TAG_NAMES), candidates(options.text_column, TEXT_NAMES)
+    for words, marks in product(candidates(options.text_column, TOKEN_NAMES), tags):
+        if marks != words and any(_are_tags(row.get(words), row.get(marks)) for row in head):
+            return Columns("tags", words, marks)
+    for text, spans in product(texts, candidates(options.label_column, SPAN_NAMES)):
+        if text != spans and any(isinstance(row.get(text), str) and _are_spans(row.get(spans)) for row in head):
+            return Columns("spans", text, spans)
+    several = product(candidates(None, SENTENCE_NAMES), candidates(options.text_column, TOKEN_NAMES), tags)
+    for sentence, words, marks in several:
+        if len({sentence, words, marks}) == 3 and _are_single_tags([row.get(marks) for row in head]):
+            return Columns("words", words, marks, sentence)
+    return None
+
+
+def _are_single_tags(values: Sequence[Any]) -> bool:
+    given = [value for value in values if value not in (None, "")]
+    return bool(given) and all(isinstance(value, str) and is_tag(value.strip()) for value in given)
+
+
+def _list(value: Any) -> list[Any]:
+    """Return a cell that holds a list, also as text or as an array; else an empty list."""
+    if isinstance(value, list):
+        return value
+    try:
+        found = plain_value("", value)
+    except UserError:
+        return []
+    return list(found) if isinstance(found, list | tuple) else []
+
+
+def _are_tags(tokens: Any, tags: Any) -> bool:
+    words, marks = _list(tokens), _list(tags)
+    return len(words) == len(marks) > 0 and all(isinstance(w, str) for w in words) and _one_type(marks, (str, int))
+
+
+def _one_type(values: Sequence[Any], types: tuple[type, ...]) -> bool:
+    return any(all(isinstance(value, kind) and not isinstance(value, bool) for value in values) for kind in types)
+
+
+def _are_spans(value: Any) -> bool:
+    entries = _list(value)
+    return bool(entries) and _span_of(entries[0]) is not None
+
+
+def _span_of(entry: Any) -> tuple[Any, Any, Any, Any] | None:
+    """Return start, end, type and perhaps the text of a span as they are; None if it is none."""
+    if isinstance(entry, Mapping):
+        value = {**entry, **entry["value"]} if isinstance(entry.get("value"), Mapping) else entry
+        parts = [next((value[n] for n in names if n in value), None) for names in (STARTS, ENDS, TYPES, ("text",))]
+        return None if parts[0] is None or parts[1] is None else (parts[0], parts[1], parts[2], parts[3])
+    if isinstance(entry, list | tuple) and len(entry) == 3 and _one_type(entry[:2], (int,)):
+        return (*entry, None)
+    return None
+
+
+def read_table(
+    tables: Mapping[str, Table], name: str, options: ReadingOptions
+) -> tuple[dict[str, list[RawSentence]], str]:
+    """Read the sentences of tables; return them by split, and what their groups are.
+
+    Args:
+        tables: A table per split.
+        name: Name of the task, for messages.
+        options: The columns that the user named.
+
+    Raises:
+        UserError: If there are no such columns, or a row cannot be used.
+    """
+    if options.pair_column:
+        raise UserError(f"'{name}' marks entities in single texts, so 'pair_column' does not apply; remove it.")
+    rows = tables["train"].rows
+    if (columns := find_columns(rows, options)) is None:
+        found = ", ".join(dict.fromkeys(column for _, row in rows[:CHECKED] for column in row))
+        raise UserError(
+            f"{rows[0][0]}: the columns ({found}) hold no entities. A row has a list of tokens and one of tags, or a "
+            "text and a list of spans with start, end and label; name the columns with --text-column and "
+            "--label-column."
+        )
+    if (columns.text, columns.marks) not in (("tokens", "tags"), ("text", "spans"), EXPORT):
+        what = "words and tags" if columns.form in ("tags", "words") else "text and entities"
+        per_row = f", a word per row, and sentences in '{columns.sentence}'" if columns.sentence else ""
+        warn_once(f"The task '{name}' has its {what} in '{columns.text}' and '{columns.marks}'{per_row}.")
+    is_export = columns.form == "export"  # whose columns are within the data
+    fields = {
+        split: [
+            (where, {**row, **row["data"]} if is_export and isinstance(row.get("data"), Mapping) else row)
+            for where, row in table.rows
+        ]
+        for split, table in tables.items()
+    }
+    taken = () if is_export else (columns.text, columns.marks)
+    grouping = find_grouping(name, fields, options.group_column, taken)
+    used = (columns.text, columns.marks, columns.sentence, grouping.column, "answer")
+    report_unused(name, (row for table in tables.values() for row in table.rows), used)
+    skipped: Counter[str] = Counter()
+    read: dict[str, list[RawSentence]] = {}
+    for split, table in tables.items():
+        if columns.form == "words":
+            read[split] = _join_words(table.rows, columns, grouping)
+            continue
+        classes = table.class_names(columns.marks)
+        read[split] = [
+            replace(sentence, group=grouping.of(own))
+            for (where, row), (_, own) in zip(table.rows, fields[split], strict=True)
+            if (sentence := _read_row(where, row, columns, classes, skipped)) is not None
+        ]
+    for why, count in skipped.items():
+        log.warning("Rows of the task '%s' that are not used, since %s: %d.", name, why, count)
+    return convert_offsets(name, read), grouping.name
+
+
+def _join_words(rows: Sequence[Row], columns: Columns, grouping: Grouping) -> list[RawSentence]:
+    """Return the sentences of rows with a word each; a row without a number continues the sentence before it.
+
+    Raises:
+        UserError: If a row has no tag.
+    """
+    number, numbered = 0, []
+    last = None
+    for where, row in rows:
+        found = row.get(columns.sentence)
+        if found not in (None, "", last) and found == found:  # NaN is missing, too
+            number, last = number + 1, found
+        if not isinstance(tag := row.get(columns.marks), str) or not is_tag(tag.strip()):
+            raise UserError(f"{where}: '{columns.marks}' is {tag!r:.40}, which is no tag such as B-PER; correct it.")
+        word = row.get(columns.text)
+        numbered.append((number, where, "" if word is None else str(word), tag, grouping.of(row)))
+    sentences = []
+    for _, group in groupby(numbered, key=lambda entry: entry[0]):
+        _, wheres, words, tags, groups = zip(*group, strict=True)
+        sentences.append(RawSentence(wheres[0], words, tags, group=groups[0]))
+    return sentences
+
+
+def _read_row(
+    where: str, row: Mapping[str, Any], columns: Columns, classes: Sequence[str], skipped: Counter[str]
+) -> RawSentence | None:
+    """Read a row; None if its annotator left it out, which is counted.
+
+    Raises:
+        UserError: If it cannot be used.
+    """
+    if row.get("answer") in ("reject", "ignore"):  # Prodigy
+        skipped[f"their answer is '{row['answer']}'"] += 1
+        return None
+    if columns.form == "export":
+        return _read_export(where, row, skipped)
+    for column in (columns.text, columns.marks):
+        if column not in row:
+            raise UserError(f"{where}: no column '{column}'. The columns are: {', '.join(map(str, row)) or 'none'}.")
+    if columns.form == "spans":
+        return _read_spans(where, row[columns.text], row[columns.marks])
+    words, tags = _list(row[columns.text]), _list(row[columns.marks])
+    if len(words) != len(tags):
+        raise UserError(f"{where}: {len(words)} words have {len(tags)} tags; give each word one.")
+    if classes:
+        tags = name_of_class(where, tags, classes)
+    for word, tag in zip(words, tags, strict=True):
+        if not isinstance(word, str) or not isinstance(tag, str):
+            hint = "; give the tags names" if isinstance(tag, int) else ""
+            raise UserError(f"{where}: the word {word!r:.40} with the tag {tag!r:.40}: both must be strings{hint}.")
+    return RawSentence(where, words, tags)
+
+
+def _read_spans(where: str, text: Any, value: Any) -> RawSentence:
+    if not isinstance(text, str):
+        raise UserError(f"{where}: the text must be a string, not {text!r:.40}.")
+    spans, texts = [], []
+    for entry in _list(value):
+        found = _span_of(entry)
+        label = found[2] if found else None
+        if isinstance(label, list | tuple) and len(label) == 1:
+            label = label[0]
+        if found is None or not _one_type(found[:2], (int,)) or not isinstance(label, str) or not label.strip():
+            raise UserError(f"{where}: {entry!r:.80} is no entity; it needs a start, an end and one label.")
+        start, end, _, shown = found
+        spans.append(Entity(start, end, label.strip()))
+        texts.append(shown if isinstance(shown, str) else None)
+    return RawSentence(where, text=text, spans=spans, shown=texts)
+
+
+def _read_export(where: str, row: Mapping[str, Any], skipped: Counter[str]) -> RawSentence | None:
+    """Read a row of an export of Label Studio: the text of its data, and its first annotation that was not cancelled.
+
+    Raises:
+        UserError: If it has no text.
+    """
+    data, annotations = row.get("data"), row.get("annotations")
+    texts = (
+        {name: value for name, value in data.items() if isinstance(value, str)} if isinstance(data, Mapping) else {}
+    )
+    text = next((texts[name] for name in texts if name.lower() in TEXT_NAMES), next(iter(texts.values()), None))
+    if text is None:
+        raise UserError(f"{where}: 'data' holds no text.")
+    entries = [entry for entry in _list(annotations) if isinstance(entry, Mapping)]
+    given = [entry for entry in entries if not entry.get("was_cancelled")]
+    if not given:
+        skipped["they have no annotation"] += 1
+        return None
+    if len(given) > 1:
+        skipped["only the first annotation of a text is used (further ones)"] += len(given) - 1
+    results = [entry for entry in _list(given[0].get("result")) if _span_of(entry) is not None]
+    return _read_spans(where, text, results)
+
+
+def find_column_files(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of columns of each split of a folder; empty if it has no such train file.
+
+    Raises:
+        UserError: If there are several for a split.
+    """
+    files = {
+        file.name: file for file in sorted(folder.iterdir()) if file.is_file() and holds_columns(file, quick=True)
+    }
+    if not files:
+        return {}
+    found = match_splits(files, str(folder))
+    if "train" not in found and len(files) == 1:
+        found = {"train": next(iter(files))}
+    if "train" not in found or not holds_columns(files[found["train"]]):
+        return {}
+    return {split: [files[found[split]]] for split in SPLITS if split in found}
+
+
+def holds_columns(path: Path, *, quick: bool = False) -> bool:
+    """Return whether a file has a word and a tag per line.
+
+    Args:
+        path: The file.
+        quick: Consider only the name.
+    """
+    name = path.name.lower()
+    for ending in COMPRESSIONS:
+        name = name.removesuffix(ending)
+    if name.endswith(COLUMN_ENDINGS) or not name.endswith(OTHER_ENDINGS) or quick:
+        return name.endswith((*COLUMN_ENDINGS, *OTHER_ENDINGS))
+    prefixed = outside = 0
+    try:
+        for number, (_, fields) in enumerate(_lines(path, None)):
+            if number >= 10 * CHECKED:
+                break
+            if not fields:
+                continue
+            if len(fields) < 2 or not is_tag(fields[-1]):
+                return False
+            outside += fields[-1].upper() == OUTSIDE
+            prefixed += fields[-1][:1].upper() in ("B", "I", "S", "U") and len(fields[-1]) != 1
+    except (UserError, OSError):
+        return False
+    return prefixed > 0 and outside > 0
+
+
+def read_columns(path: Path, encoding: str | None = None, prefix: str = "") -> list[RawSentence]:
+    """Read a file with a word per line: the first column is the word, the last its tag; others are not used.
+
+    A blank line ends a sentence, and ``-DOCSTART-`` begins a document; a single one separates nothing. Columns are
+    separated by tabs if a line has any, else by blanks. Lines that start with ``#`` and have no tag are comments.
+    If the first column numbers the words of each sentence, as in CoNLL-U and GermEval, the second is the word.
+
+    Args:
+        path: The file.
+        encoding: Its encoding; None for UTF-8.
+        prefix: Begin of the names of its documents, which are numbers in each file.
+
+    Raises:
+        UserError: If a line has fewer than two columns, or the file cannot be read.
+    """
+    sentences: list[RawSentence] = []
+    rows: list[list[str]] = []
+    numbered: list[RawSentence] = []  # the same sentences, with the second column as words
+    documents, first = 0, 0
+
+    def finish() -> None:
+        if rows:
+            group = f"{prefix}{documents}" if documents else None
+            words, tags = tuple(row[0] for row in rows), tuple(row[-1] for row in rows)
+            sentences.append(RawSentence(f"{path}:{first}", words, tags, group=group))
+            if words == tuple(str(number) for number in range(1, len(rows) + 1)) and min(map(len, rows)) > 2:
+                numbered.append(replace(sentences[-1], words=tuple(row[1] for row in rows)))
+        rows.clear()
+
+    for number, fields in _lines(path, encoding):
+        if not fields:
+            finish()
+            continue
+        if fields[0].startswith(DOCUMENT_START):
+            finish()
+            documents += 1
+            continue
+        if len(fields) < 2:
+            raise UserError(f"{path}:{number}: '{fields[0]:.40}' has no tag; each line has a word and a tag.")
+        first = first if rows else number
+        rows.append(fields)
+    finish()
+    if sentences and len(numbered) == len(sentences):
+        warn_once(f"'{path}' numbers words in its first column, so the second is read as the word.")
+        sentences = numbered
+    if documents == 1:  # every exporter writes one mark, at the start
+        return [replace(sentence, group=None) for sentence in sentences]
+    return sentences
+
+
+def _lines(path: Path, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the columns of each line; a blank line has none, and comments are left out.
+
+    Raises:
+        UserError: If the file cannot be read.
+    """
+    try:
+        for number, line in read_numbered_lines(path, encoding):
+            text, problem = decode_line(line)
+            if problem:
+                raise UserError(f"{path}:{number}: {problem}; fix the line, or give the encoding of the file.")
+            # Other blanks, such as U+00A0 and U+3000, are characters of words.
+            fields = [part.strip(" ") for part in text.rstrip("\t ").split("\t")]
+            fields = fields if "\t" in text else [part for part in text.split(" ") if part]
+            is_tagged = len(fields) > 1 and (is_tag(fields[-1]) or text[1:2].strip())
+            is_comment = text.startswith("#") and not is_tagged
+            if not is_comment:
+                yield number, fields if text.strip(" \t") else []
+    except DamagedFileError as damage:
+        raise UserError(f"'{path}' cannot be read: line {damage.line}: {damage.reason}.") from damage

@@ -1,0 +1,88 @@
+"""Offsets of entities that count something else than characters.
+
+Tools in JavaScript count UTF-16 units, in which a character above U+FFFF, such as an emoji, is two. Others count bytes
+of UTF-8. Python, and this package, count characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from acclimate.base.errors import UserError, warn_once
+from acclimate.tasks.kinds.entities.data import WORD, Entity, RawSentence
+
+UNITS = {"UTF-16 units, as JavaScript does": "utf-16-le", "bytes of UTF-8": "utf-8"}
+"""What offsets can count, with the encoding that it is from."""
+MAX_SHARE = 0.25
+"""Another unit is taken if it leaves at most this share of the entities that do not fit as characters."""
+
+
+def convert_offsets(name: str, rows: Mapping[str, Sequence[RawSentence]]) -> dict[str, list[RawSentence]]:
+    """Return rows whose spans count characters; report it if they counted something else.
+
+    An entity fits if it begins and ends where a word does, and is the text that the file shows for it, if any.
+
+    Args:
+        name: Name of the task, for messages.
+        rows: The rows of each split.
+
+    Raises:
+        UserError: If a span is not the text that the file shows for it.
+    """
+    found = {split: list(part) for split, part in rows.items()}
+    for unit, encoding in UNITS.items():
+        size = 2 if encoding == "utf-16-le" else 1
+        converted = {split: [_convert(row, encoding, size) for row in part] for split, part in found.items()}
+        pairs = [
+            pair for split in found for pair in zip(found[split], converted[split], strict=True) if pair[0] != pair[1]
+        ]
+        wrong, still = (sum(_misfits(pair, side) for pair in pairs) for side in (0, 1))
+        if wrong and still <= MAX_SHARE * wrong:
+            warn_once(
+                f"The spans of the task '{name}' count {unit}: {wrong:,} entities would not be at words if they "
+                f"counted characters, {still:,} are not now."
+            )
+            found = converted
+            break
+    for row in (row for part in found.values() for row in part):
+        text = row.text or ""
+        for (start, end, _), shown in zip(row.spans, row.shown, strict=False):
+            if shown is not None and text[start:end].strip() != shown.strip():
+                raise UserError(
+                    f"{row.where}: the entity '{shown:.40}' is not at {start} to {end}, where the text is "
+                    f"'{text[start:end]:.40}'. Offsets count characters from 0, and the end is exclusive."
+                )
+    return found
+
+
+def _convert(row: RawSentence, encoding: str, size: int) -> RawSentence:
+    """Return a row whose spans count units of ``size`` bytes in an encoding, with spans that count characters."""
+    text = row.text or ""
+    if not row.spans or text.isascii() or (size == 2 and max(text) <= "\uffff"):
+        return row
+    places, at = {0: 0}, 0
+    for number, character in enumerate(text, 1):
+        at += len(character.encode(encoding, "surrogatepass")) // size
+        places[at] = number
+    outside = len(text) + 1  # also within a character
+    spans = [Entity(places.get(start, outside), places.get(end, outside), name) for start, end, name in row.spans]
+    return replace(row, spans=spans)
+
+
+def _misfits(pair: tuple[RawSentence, RawSentence], side: int) -> int:
+    """Return how many of the entities that differ in two readings of a row do not fit in one of them."""
+    row, text = pair[side], pair[side].text or ""
+    words = [match.span() for match in WORD.finditer(text)]
+    starts, ends = {start for start, _ in words}, {end for _, end in words}
+    count = 0
+    for number, (span, other) in enumerate(zip(row.spans, pair[1 - side].spans, strict=True)):
+        surface = text[max(span.start, 0) : span.end]
+        first, stop = (
+            span.start + len(surface) - len(surface.lstrip()),
+            span.end - len(surface) + len(surface.rstrip()),
+        )
+        shown = row.shown[number] if row.shown else None
+        is_shown = shown is None or surface.strip() == shown.strip()
+        count += span != other and not (first in starts and stop in ends and is_shown)
+    return count

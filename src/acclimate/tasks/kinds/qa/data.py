@@ -1,0 +1,388 @@
+"""Questions about passages, in the format of SQuAD v1.1."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+from acclimate.base.errors import DamagedFileError, UserError
+from acclimate.data.opening import detect_format
+from acclimate.data.readers import holds_rows, read_json
+from acclimate.data.reading import DEFAULT_READING, check_task_folder, default_task_name
+from acclimate.evaluation.qa import QAScoring
+from acclimate.tasks.drawing import Link, draw_splits, link_rows
+from acclimate.tasks.groups import Grouping, find_grouping
+from acclimate.tasks.readers import (
+    SPLITS,
+    Row,
+    Splits,
+    check_characters,
+    find_split_files,
+    read_rows,
+    report_unused,
+)
+from acclimate.tasks.sources import ENDINGS, read_tables
+
+COLUMNS = frozenset(("context", "question", "answers"))
+"""The columns of rows of questions, as ``datasets`` names those of SQuAD."""
+STRUCTURE = ("title", "paragraphs", "qas", "is_impossible", "plausible_answers")
+"""Further keys of files in the format of SQuAD."""
+BIOASQ_SNIPPET_ID = re.compile(r"([0-9a-f]{24})_\d{3}")
+"""Id of a BioASQ question in SQuAD format: the id of the question and the number of the snippet."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A gold answer: ``passage[start : start + len(text)] == text``, without surrounding whitespace."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, its passage, and its gold answers; training uses the first answer."""
+
+    id: str
+    text: str
+    passage: str
+    answers: tuple[Answer, ...]
+    group: str | None = None
+    """Name of what the question shares with others that are not independent of it: its passage, or what that is in."""
+
+    @property
+    def item(self) -> str:
+        """The unit of scoring: the question, or all BioASQ questions that differ only in their snippet."""
+        part = BIOASQ_SNIPPET_ID.fullmatch(self.id)
+        return part[1] if part else self.id
+
+
+@dataclass(frozen=True, repr=False)
+class QATask(Splits):
+    """An extractive question answering task: three splits of questions."""
+
+    task_kind: ClassVar[str] = "qa"
+    default_length: ClassVar[int] = 384
+    """Default maximum tokens per window, as for BERT on SQuAD."""
+    labels: ClassVar[list[str]] = []
+    """Empty: any span of a passage can be an answer."""
+
+    name: str
+    train: list[Question]
+    test: list[Question]
+    dev: list[Question] = field(default_factory=list)
+    path: Path | None = None
+    drawn: str = ""
+    """A sentence on the splits that were drawn from train; empty if none were."""
+
+    @classmethod
+    def of(
+        cls, name: str, train: Mapping[str, Any], test: Mapping[str, Any], dev: Mapping[str, Any] | None = None
+    ) -> QATask:
+        """Create a task from objects in memory with the structure of SQuAD files.
+
+        Raises:
+            UserError: As :func:`load_qa`.
+        """
+        given = {"train": train, "test": test, **({"dev": dev} if dev else {})}
+        made, what = _read_splits(given, name, {split: f"{name}/{split}" for split in given})
+        return cls(name, made["train"], made["test"], made.get("dev", []), group_name=what)
+
+    def scored_rows(self, split: str) -> list[Question]:
+        """Return the first question of each item, in the order of :func:`group_by_item`."""
+        questions: list[Question] = getattr(self, split)
+        return [questions[places[0]] for places in group_by_item(questions).values()]
+
+    def _describe_task(self) -> bytes:
+        return b"questions"
+
+    def _describe(self, example: Question) -> list[Any]:
+        answers = [[answer.text, answer.start] for answer in example.answers]
+        return [example.item, example.text, example.passage, answers]
+
+    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> QAScoring:
+        """Return how predictions are scored.
+
+        Raises:
+            UserError: If ``negative`` is given, since there are no labels.
+        """
+        if negative:
+            raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
+        return QAScoring(**self.grouping(split))
+
+
+def group_by_item(questions: Iterable[Question]) -> dict[str, list[int]]:
+    """Return the indices of the questions of each item, by the item's id, in the order of the file."""
+    groups: dict[str, list[int]] = {}
+    for place, question in enumerate(questions):
+        groups.setdefault(question.item, []).append(place)
+    return groups
+
+
+def gold_answers(questions: Sequence[Question]) -> list[list[str]]:
+    """Return the distinct gold answers of each item, in the order of :func:`group_by_item`."""
+    return [
+        list(dict.fromkeys(answer.text for place in places for answer in questions[place].answers))
+        for places in group_by_item(questions).values()
+    ]
+
+
+def load_qa(
+    source: Any,
+    *,
+    name: str | None = None,
+    split_seed: int = 0,
+    encoding: str | None = None,
+    group_column: str | None = None,
+) -> QATask:
+    """Read questions about passages: a folder with a file per split, one file, or an object.
+
+    A split is a ``.json`` file (or ``.json.gz``) as in SQuAD v1.1, or a table, JSON lines, or rows in memory with the
+    columns that ``datasets`` gives SQuAD: ``id``, ``context``, ``question`` and ``answers``. Without a test split,
+    about 20% of the train questions are drawn for test, and without a dev split as well, 10% for dev; all questions
+    about an article or a passage stay in one split, and so do the snippets of a BioASQ question.
+
+    Whitespace around an answer is stripped. An answer that is not at its ``answer_start`` is located by its text if
+    that occurs exactly once in the passage; a warning gives the number of such answers.
+
+    Args:
+        source: A folder or file; or a ``Dataset``, a data frame, rows, or any of these by split.
+        name: Name of the task; by default the name of the folder or file.
+        split_seed: Random seed of splits that are drawn.
+        encoding: Encoding of files that are not UTF-8.
+        group_column: Key of a question, a paragraph or an article that names what they share, such as its patient; by
+            default a certain name such as ``document_id``, else the title of the article, else the passage.
+
+    Raises:
+        UserError: If a file cannot be parsed, a question or an answer cannot be used, or there are too few passages to
+            draw a test split.
+    """
+    path = Path(source) if isinstance(source, str | Path) else None
+    name = name or (default_task_name(path.resolve()) if path else "task")
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    if path is not None and not path.is_file():
+        check_task_folder(path)
+        files = {split: find_split_files(path, split, required=False) for split in SPLITS}
+        if not files["train"]:
+            find_split_files(path, "train")  # raises
+        values = {split: _load(found, encoding) for split, found in files.items() if found}
+        places = {split: str(found[0]) for split, found in files.items() if found}
+    elif path is not None:
+        values, places = {"train": _load([path], encoding)}, {"train": str(path)}
+    else:
+        for split, table in read_tables(source, name, DEFAULT_READING).items():
+            values[split], places[split] = _as_squad([row for _, row in table.rows]), f"{name}/{split}"
+    read, what = _read_splits(values, name, places, group_column)
+    drawn = ""
+    if "test" not in read:
+        labels = [()] * len(read["train"])
+        drawn = draw_splits(read, name, labels, split_seed, items="questions", group_name=what)
+    return QATask(name, read["train"], read["test"], read.get("dev", []), path, drawn, group_name=what)
+
+
+def _read_splits(
+    values: Mapping[str, Any], name: str, places: Mapping[str, str], group_column: str | None = None
+) -> tuple[dict[str, list[Question]], str]:
+    """Read splits in the structure of SQuAD; return questions with their groups, and what a group is.
+
+    The group is the one that the user named or that has a certain name, else the article if there are several, else
+    the passage. Groups that share a BioASQ question are one, since that is scored as one item.
+
+    Args:
+        values: The objects by split.
+        name: Name of the task.
+        places: The name of each object in messages.
+        group_column: Key of the group, if the user named one.
+    """
+    read = {split: _read_questions(value, places[split]) for split, value in values.items()}
+    rows = {split: own for split, (_, own) in read.items()}
+    grouping = find_grouping(name, rows, group_column, COLUMNS, {"title": "article"})
+    report_unused(name, chain(*rows.values()), (*COLUMNS, *STRUCTURE, grouping.column))
+    if not grouping.column:
+        grouping = Grouping(name="passage")
+    links = [
+        Link(grouping.of(row) or question.passage, f"{split} {question.item}")
+        for split, (questions, own) in read.items()
+        for question, (_, row) in zip(questions, own, strict=True)
+    ]
+    names = iter(link_rows(links))
+    grouped = {
+        split: [replace(question, group=group) for question, group in zip(questions, names, strict=False)]
+        for split, (questions, _) in read.items()
+    }
+    return grouped, grouping.name
+
+
+def holds_questions(source: Any) -> bool:
+    """Return whether the train split of a source is a file in SQuAD format, or has the columns of SQuAD.
+
+    Raises:
+        UserError: If a file cannot be read.
+    """
+    if not isinstance(source, str | Path):
+        names = _columns_of(source)
+    else:
+        path = Path(source)
+        files = find_split_files(path, "train", required=False) if path.is_dir() else [path]
+        files = [file for file in files if file.name.lower().endswith(ENDINGS)]
+        if files and detect_format(files[0]) == ".json" and holds_rows(files[0], "paragraphs"):
+            return True
+        try:
+            names = set(next(read_rows(files[0], COLUMNS), ("", {}))[1]) if files else set()
+        except UserError:
+            if path.is_dir():
+                raise
+            names = set()  # a file in another encoding, which the other kinds report
+    return names >= COLUMNS and "label" not in names
+
+
+def _columns_of(value: Any) -> set[str]:
+    """Return the columns of an object; of objects by split those of train, or of the first."""
+    if isinstance(value, Mapping):
+        known = {str(name).lower(): part for name, part in value.items()}
+        parts = [known[name] for name in SPLITS["train"] if name in known] or list(value.values())
+        value = parts[0] if parts else []
+    columns = getattr(value, "column_names", None) or getattr(value, "columns", None)
+    if columns is None and isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+        columns = value[0]
+    return set() if columns is None else set(map(str, columns))
+
+
+def _load(files: Sequence[Path], encoding: str | None = None) -> Any:
+    """Return the content of a file in SQuAD format, or rows with the columns of SQuAD in that format."""
+    if detect_format(files[0]) == ".json" and len(files) == 1:
+        with suppress(DamagedFileError):  # JSON lines; read_rows() reports other damage
+            value = read_json(files[0], encoding=encoding)
+            if not isinstance(value, list) or not value:
+                return value
+    return _as_squad([row for file in files for _, row in read_rows(file, COLUMNS, encoding)])
+
+
+def _as_squad(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return rows with the columns of SQuAD in the structure of its files; in CSV and Excel, answers are JSON."""
+    paragraphs = [
+        {"context": row.get("context"), "qas": [{"id": number, **row, "answers": _parse_cell(row.get("answers"))}]}
+        for number, row in enumerate(rows, 1)
+    ]
+    return {"data": [{"paragraphs": paragraphs}]}
+
+
+def _parse_cell(value: Any) -> Any:
+    """Return an answer as plain values: parsed from JSON, without the arrays that pandas makes of lists."""
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    if isinstance(value, Mapping):
+        return {name: cell.tolist() if hasattr(cell, "tolist") else cell for name, cell in value.items()}
+    return value
+
+
+def read_squad(value: Any, where: str) -> list[Question]:
+    """Read the questions of an object with the structure of a SQuAD v1.1 file.
+
+    Args:
+        value: ``{"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [...]}]}]}]}``.
+        where: The name of the object in messages.
+
+    Raises:
+        UserError: If an entry cannot be used. The message names the paragraph (counted from one in the whole file) and
+            the question.
+    """
+    return _read_questions(value, where)[0]
+
+
+def _read_questions(value: Any, where: str) -> tuple[list[Question], list[Row]]:
+    """Return the questions, and for each the entries of its article, its paragraph and itself; see above."""
+    questions: list[Question] = []
+    rows: list[Row] = []
+    seen: set[str] = set()
+    moved = 0
+    for number, (article, paragraph) in enumerate(_iter_paragraphs(value, where), 1):
+        passage = paragraph.get("context")
+        if not isinstance(passage, str) or not passage.strip():
+            raise UserError(f"{where}: paragraph {number}: 'context' must be a non-empty string.")
+        for entry in _get_list(paragraph, "qas", f"{where}: paragraph {number}"):
+            name = entry.get("id")
+            if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
+                raise UserError(f"{where}: paragraph {number}: a question has no 'id'; give each its own.")
+            place = f"{where}: paragraph {number}, question '{name}'"
+            if str(name) in seen:
+                raise UserError(f"{place}: another question has the same id; give each its own.")
+            seen.add(str(name))
+            question, count = _parse_question(str(name), entry, passage, place)
+            questions.append(question)
+            rows.append((place, {**article, **paragraph, **entry}))
+            moved += count
+    if not questions:
+        raise UserError(f"'{where}' holds no questions.")
+    if moved:
+        log.warning(
+            "%s: %d answer%s not at 'answer_start' and located again by text.",
+            where,
+            moved,
+            " was" if moved == 1 else "s were",
+        )
+    return questions, rows
+
+
+def _iter_paragraphs(value: Any, where: str) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield each paragraph with its article."""
+    if not isinstance(value, Mapping):
+        raise UserError(f"'{where}' is not in SQuAD format: it must be a JSON object with a list 'data'.")
+    for article in _get_list(value, "data", where):
+        for paragraph in _get_list(article, "paragraphs", where):
+            yield article, paragraph
+
+
+def _get_list(holder: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
+    entries = holder.get(key)
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise UserError(f"{where}: '{key}' must be a list of JSON objects, as in SQuAD v1.1.")
+    return entries
+
+
+def _parse_question(name: str, entry: Mapping[str, Any], passage: str, where: str) -> tuple[Question, int]:
+    """Return a question, and the number of its answers that were located by their text."""
+    text = entry.get("question")
+    if not isinstance(text, str) or not text.strip():
+        raise UserError(f"{where}: 'question' must be a non-empty string.")
+    check_characters(where, text, passage)
+    answers = entry.get("answers")
+    if isinstance(answers, Mapping) and answers.keys() >= {"text", "answer_start"}:  # as in ``datasets``
+        columns = [answers["text"], answers["answer_start"]]
+        if not all(isinstance(column, list) for column in columns) or len(columns[0]) != len(columns[1]):
+            raise UserError(f"{where}: 'text' and 'answer_start' must be lists of the same length.")
+        answers = [{"text": text, "answer_start": start} for text, start in zip(*columns, strict=True)]
+    entries = [] if entry.get("is_impossible") else _get_list({"answers": answers}, "answers", where)
+    if not entries:
+        raise UserError(f"{where}: no answer. Unanswerable questions, as in SQuAD 2, are not supported; remove it.")
+    found = [_parse_answer(answer, passage, where) for answer in entries]
+    return Question(name, text, passage, tuple(answer for answer, _ in found)), sum(moved for _, moved in found)
+
+
+def _parse_answer(entry: Mapping[str, Any], passage: str, where: str) -> tuple[Answer, bool]:
+    """Return an answer, and whether it was located by its text because ``answer_start`` was wrong."""
+    text, start = entry.get("text"), entry.get("answer_start")
+    if not isinstance(text, str) or not text.strip():
+        raise UserError(f"{where}: the 'text' of an answer must not be empty.")
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise UserError(f"{where}: 'answer_start' must be an integer: the index of the answer's first character.")
+    start += len(text) - len(text.lstrip())
+    text = text.strip()
+    if start >= 0 and passage.startswith(text, start):
+        return Answer(text, start), False
+    first = passage.find(text)
+    if first < 0 or passage.find(text, first + 1) >= 0:
+        state = "is not in the passage" if first < 0 else f"is not at {start} and occurs several times"
+        raise UserError(f"{where}: the answer '{text:.60}' {state}; fix 'answer_start' or remove the answer.")
+    return Answer(text, first), True

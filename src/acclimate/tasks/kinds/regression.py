@@ -1,0 +1,325 @@
+"""Regression and similarity: a number for each text or pair of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig
+
+from acclimate.base.device import Precision
+from acclimate.base.errors import UserError
+from acclimate.data.reading import ReadingOptions
+from acclimate.evaluation.embeddings import SentencePairs
+from acclimate.evaluation.regression import RegressionScoring, regression_metrics
+from acclimate.models.checkpoints import load_config
+from acclimate.tasks.drawing import draw_splits
+from acclimate.tasks.groups import number_known_groups
+from acclimate.tasks.head_model import check_finite
+from acclimate.tasks.interfaces import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
+from acclimate.tasks.kinds.classification.classifier import Classifier
+from acclimate.tasks.kinds.classification.data import parse_row
+from acclimate.tasks.kinds.classification.labels import NUMBER
+from acclimate.tasks.loading import load_with_head
+from acclimate.tasks.probing import NumberProbe, Probe
+from acclimate.tasks.readers import SPLITS, Row, Splits, fold_text
+from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Selected, Table, select_columns
+
+STRATA, MIN_STRATUM = 10, 20
+"""Splits are drawn from groups of rows with similar targets: at most this many, and about this many rows at least."""
+
+
+LARGEST = 1e18
+"""Largest absolute value of a target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A text, or a pair of texts, with a number."""
+
+    text: str
+    text_pair: str | None
+    target: float
+    group: str | None = None
+    """Name of what the row shares with others that are not independent of it."""
+
+    @property
+    def item(self) -> str:
+        """Its text or texts, without differences of case and blanks."""
+        return "\n".join(fold_text(text) for text in (self.text, self.text_pair) if text is not None)
+
+
+@dataclass(frozen=True, repr=False)
+class RegressionTask(Splits):
+    """A regression task: three splits of texts, or pairs of texts, with a number each."""
+
+    task_kind: ClassVar[str] = "regression"
+    least_examples: ClassVar[int] = 2  # the targets are scaled by their spread
+    default_length: ClassVar[int] = 128
+    """Default maximum tokens per example."""
+    labels: ClassVar[list[str]] = []
+    """Empty: every number can be an answer."""
+
+    name: str
+    train: list[Example]
+    test: list[Example]
+    dev: list[Example] = field(default_factory=list)
+    path: Path | None = None
+    drawn: str = ""
+    """A sentence on the splits that were drawn from train; empty if none were."""
+
+    def _describe(self, example: Example) -> list[Any]:
+        return [example.text, example.text_pair, example.target]
+
+    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> RegressionScoring:
+        """Return how predictions are scored.
+
+        Raises:
+            UserError: If ``negative`` is given, since there are no labels.
+        """
+        if negative:
+            raise UserError(f"'{self.name}' has numbers as labels, so 'negative' does not apply; remove it.")
+        return RegressionScoring(**self.grouping(split))
+
+
+def read_number(value: Any) -> float | None:
+    """Return a number, which may be text as in CSV; None for anything else, true and false included.
+
+    Numbers beyond :data:`LARGEST` are none: their squares overflow in single precision.
+    """
+    if isinstance(value, bool) or (isinstance(value, str) and (not NUMBER.fullmatch(value.strip()) or "," in value)):
+        return None
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if abs(found) <= LARGEST else None
+
+
+def holds_numbers(rows: Sequence[Row], options: ReadingOptions) -> bool:
+    """Return whether the labels of rows are numbers, at least one of them with a fraction.
+
+    Up to half of them may be something else, as then reading the rows names the first of these; classes with a
+    fraction are refused, too.
+
+    The column of the labels is the named one, ``label``, or the only one with a usual name.
+    """
+    names = dict.fromkeys(column for _, row in rows for column in row)
+    usual = [[name for name in names if name.lower() in known] for known in (LABEL_NAMES, SCORE_NAMES)]
+    columns = (
+        [options.label_column] if options.label_column else ["label"] if "label" in names else usual[0] or usual[1]
+    )
+    if len(columns) != 1:
+        return False
+    numbers = [read_number(row.get(columns[0])) for _, row in rows]
+    found = [number for number in numbers if number is not None]
+    return 2 * len(found) >= len(numbers) and not all(number.is_integer() for number in found)
+
+
+def build_task(name: str, selected: Selected, path: Path | None, split_seed: int) -> RegressionTask:
+    """Check the rows of all splits, and draw missing splits from train.
+
+    Args:
+        name: Name of the task.
+        selected: The rows of each split, with the columns ``text``, ``label`` and perhaps ``text_pair``, and their
+            groups.
+        path: Where the task is, if it is a file or folder.
+        split_seed: Random seed of splits that are drawn.
+
+    Raises:
+        UserError: If a row cannot be used, which the message names, or all targets of train are equal.
+    """
+    pair = any(row.get("text_pair") not in (None, "") for _, row in selected.rows["train"])
+    examples = {
+        split: [_read_example(where, row, pair, selected.groups[where]) for where, row in selected.rows[split]]
+        for split in SPLITS
+    }
+    if len({example.target for example in examples["train"]}) < 2:
+        raise UserError(f"All train rows of the task '{name}' have the same number, so there is nothing to learn.")
+    drawn = ""
+    if not examples["test"]:
+        rule, strata, what = "low and high numbers in proportion", _strata(examples["train"]), selected.group_name
+        drawn = draw_splits(examples, name, strata, split_seed, items="rows", group_name=what, rule=rule)
+    parts = (examples["train"], examples["test"], examples["dev"])
+    return RegressionTask(name, *parts, path, drawn, group_name=selected.group_name)
+
+
+def _read_example(where: str, row: dict[str, Any], pair: bool, group: str | None) -> Example:
+    parsed, target = parse_row(where, row, pair), read_number(row["label"])
+    if target is None:
+        raise UserError(
+            f"{where}: the label must be a number up to {LARGEST:g}, not {row['label']!r:.40}; fix or remove the row, "
+            "or give --task-kind classification if the labels are classes."
+        )
+    return Example(parsed.text, parsed.second, target, group)
+
+
+def _strata(examples: Sequence[Example]) -> list[list[int]]:
+    """Return for each example its group of similar targets."""
+    count = max(1, min(STRATA, len(examples) // MIN_STRATUM))
+    ends = np.quantile([example.target for example in examples], np.linspace(0, 1, count + 1)[1:-1])
+    return [[int(np.searchsorted(ends, example.target))] for example in examples]
+
+
+class Regressor(Classifier):
+    """A sequence classification model with a single output, and its tokenizer.
+
+    Attributes:
+        scale: Unit of the output; the target is ``scale * output + shift``.
+        shift: The target at an output of zero.
+    """
+
+    scale: float = 1.0
+    shift: float = 0.0
+
+    @property
+    def head(self) -> nn.Linear:
+        """The last layer."""
+        inside = {id(module) for module in self.model.base_model.modules()}
+        layers = [m for m in self.model.modules() if isinstance(m, nn.Linear) and m.out_features == 1]
+        return [layer for layer in layers if id(layer) not in inside][-1]
+
+    def _target(self, example: Any) -> float:
+        return (example.target - self.shift) / self.scale
+
+    @property
+    def unit(self) -> tuple[float, float]:
+        """Scale and shift."""
+        return self.scale, self.shift
+
+    def answer_logits(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the numbers in the unit of the target: (rows, 1)."""
+        return logits.float() * self.scale + self.shift
+
+    def soft_target_loss(self, answers: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+        """Return the mean squared distance in the unit of the output; numbers have no temperature."""
+        return ((answers - teacher) / self.scale).square().mean()
+
+    def rescale(self, scale: float, shift: float) -> None:
+        """Change the unit of the output, so that the predictions of the model stay the same.
+
+        Args:
+            scale: The new scale.
+            shift: The new shift; it must be the current one if the last layer has no bias.
+        """
+        with torch.no_grad():
+            self.head.weight.mul_(self.scale / scale)
+            if self.head.bias is not None:
+                self.head.bias.mul_(self.scale).add_(self.shift - shift).div_(scale)
+        self.scale, self.shift = scale, shift
+
+    def values(self, examples: Sequence[Example], precision: Precision) -> list[float]:
+        """Return the predicted number for each example.
+
+        Raises:
+            UserError: If the model returns NaN or infinity.
+        """
+        outputs = self.predict(self.features(examples), precision)
+        check_finite(outputs)
+        return [float(f"{float(output) * self.scale + self.shift:.7g}") for output in outputs]
+
+
+@TASK_KINDS.register("regression", summary="a number per text or pair of texts, such as a similarity")
+class Regression(TaskKind):
+    """The kind of tables whose labels are numbers, at least one of them with a fraction."""
+
+    distillation: ClassVar[tuple[str, ...]] = ("boundary", "kl")
+
+    def matches_table(self, rows: Sequence[Row], options: ReadingOptions) -> bool:
+        """Return whether the labels are such numbers."""
+        return holds_numbers(rows, options)
+
+    def read_tables(
+        self, tables: dict[str, Table], name: str, options: ReadingOptions, path: Path | None
+    ) -> RegressionTask:
+        """Read the task."""
+        selected = select_columns(tables, name, options, (*LABEL_NAMES, *SCORE_NAMES))
+        return build_task(name, selected, path, options.split_seed)
+
+    def is_model_of(self, path: str | Path, task: RegressionTask) -> bool:
+        """Return whether a checkpoint is a trained model of one number."""
+        return _has_head(load_config(path))
+
+    def texts(self, example: Example) -> tuple[str | None, ...]:
+        """Return the text, and the second text of a pair."""
+        return example.text, example.text_pair
+
+    def item_text(self, example: Example) -> str:
+        """Return the text; for a pair, both texts joined by a line break."""
+        return example.text if example.text_pair is None else f"{example.text}\n{example.text_pair}"
+
+    def strata(self, examples: Sequence[Example]) -> list[list[int]]:
+        """Return the group of similar targets."""
+        return _strata(examples)
+
+    def answer(self, example: Example, task: RegressionTask) -> str:
+        """Return the number."""
+        return f"{example.target:g}"
+
+    def sentence_pairs(self, task: RegressionTask) -> SentencePairs | None:
+        """Return the pairs of the test split with their scores; those of all splits if the file had only one."""
+        examples = [*task.train, *task.dev, *task.test] if task.drawn else task.test
+        if examples[0].text_pair is None:
+            return None
+        texts = ([example.text for example in examples], [str(example.text_pair) for example in examples])
+        groups = number_known_groups(example.group for example in examples)
+        return SentencePairs(task.name, *texts, [example.target for example in examples], groups)
+
+    def probe(self, task: RegressionTask) -> Probe:
+        """Return a probe of a number."""
+        return NumberProbe()
+
+    def learner(
+        self, model: str | Path, task: RegressionTask, options: ResolvedOptions, device: torch.device
+    ) -> RegressionLearner:
+        """Load a checkpoint as a model of one number.
+
+        The targets are scaled to mean 0 and standard deviation 1 of the train split, so that the learning rate does
+        not depend on their unit; a last layer without bias, as in most decoders, is scaled only.
+        """
+        known = load_config(model)
+        settings = {"num_labels": 1, "problem_type": "regression"}
+        regressor = Regressor(
+            *load_with_head(
+                AutoModelForSequenceClassification, model, settings, options.max_length, device, "regressor"
+            )
+        )
+        targets = np.asarray([example.target for example in task.train])
+        shift = float(targets.mean()) if regressor.head.bias is not None else 0.0
+        scale = float(np.sqrt(np.mean((targets - shift) ** 2))) or 1.0
+        if _has_head(known):  # a trained head, whose output is in the unit of the target
+            regressor.rescale(scale, shift)
+        else:
+            regressor.scale, regressor.shift = scale, shift
+        return RegressionLearner(regressor, task)
+
+
+def _has_head(config: PreTrainedConfig) -> bool:
+    """Return whether a model is one of a single number."""
+    return config.num_labels == 1 and any("ForSequenceClass" in name for name in config.architectures or ())
+
+
+class RegressionLearner(Learner):
+    """A model of one number that learns a task."""
+
+    head: Regressor
+    task: RegressionTask
+
+    def rows(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """Return the model inputs of each example with its scaled target."""
+        return self.head.features(examples)
+
+    def measure(self, split: str, precision: Precision) -> EvaluationResult:
+        """Predict a split; return correlations, and errors in the unit of the target."""
+        examples: list[Example] = getattr(self.task, split)
+        gold, predicted = [example.target for example in examples], self.head.values(examples, precision)
+        return EvaluationResult(regression_metrics(gold, predicted), gold, predicted, [None] * len(gold))
+
+    def finish(self) -> None:
+        """Move scale and shift of the targets into the last layer, so that the saved model returns targets."""
+        self.head.rescale(1.0, self.head.shift if self.head.head.bias is None else 0.0)

@@ -1,0 +1,1 @@
+"""Retrieval: which documents of a collection answer a query."""

@@ -1,0 +1,465 @@
+"""Retrieval tasks: folders in the layout of BEIR, and tables of pairs or triplets."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+from acclimate.base.errors import DamagedFileError, UserError, warn_once
+from acclimate.data.opening import decode_line, read_numbered_lines
+from acclimate.data.reading import ReadingOptions
+from acclimate.evaluation.retrieval import RetrievalScoring
+from acclimate.tasks.drawing import draw_splits
+from acclimate.tasks.groups import Grouping, find_grouping
+from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, fold_text, read_rows, report_unused
+from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table
+
+QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")
+POSITIVE = "pos"
+"""Short for positive next to a column such as ``anchor`` or ``neg``; elsewhere it is the part of speech."""
+PASSAGE_NAMES = (
+    *(
+        "positive",
+        POSITIVE,
+        "passage",
+        "document",
+        "answer",
+        "text_pair",
+        "sentence2",
+        "text2",
+        "sentence_b",
+        "text_b",
+    ),
+)
+NEGATIVE_NAMES = ("negative", "neg", "hard_negative")
+"""Usual names of the columns of pairs and triplets, in lower case."""
+MARGIN = "margin"
+"""Column of triplets: how much more relevant the passage is than the negative, in any unit."""
+CLEAR_NAMES = ("positive", POSITIVE, "passage", "document")
+MIN_PASSAGES = 1 / 3
+"""Least distinct passages per query, where other names of columns leave open whether they are labels."""
+NOT_OF_PAIRS = (*LABEL_NAMES, *SCORE_NAMES, "context", "answers", "choices", "options", "tokens", "spans", "entities")
+"""Columns that show that rows are of another kind."""
+CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
+JUDGEMENT_COLUMNS = ("query-id", "corpus-id")
+MAX_GRADE = 1_000_000
+FORMS = (".tsv", ".txt", ".qrels")
+"""Endings of files of judgements."""
+ENDINGS = ("", ".gz", ".zst", ".bz2", ".xz")
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A relevant document, with its grade."""
+
+    id: str
+    text: str
+    grade: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query, its relevant documents, and texts that are not relevant, to learn from.
+
+    ``margins`` has by how much a passage is more relevant than a negative: (passage, negative, difference of scores).
+    """
+
+    id: str
+    text: str
+    relevant: tuple[Passage, ...]
+    negatives: tuple[str, ...] = ()
+    margins: tuple[tuple[str, str, float], ...] = ()
+    group: str | None = None
+    """Name of what the query shares with others that are not independent of it: its source, or a relevant passage."""
+
+    @property
+    def item(self) -> str:
+        """Its text, without differences of case and blanks."""
+        return fold_text(self.text)
+
+
+@dataclass(frozen=True, repr=False)
+class RetrievalTask(Splits):
+    """A retrieval task: documents, and three splits of queries."""
+
+    task_kind: ClassVar[str] = "retrieval"
+    least_examples: ClassVar[int] = 2  # queries learn from the documents of others
+    default_length: ClassVar[int] = 256
+    """Default maximum tokens per query or document."""
+    labels: ClassVar[list[str]] = []
+    """Empty: every document can be an answer."""
+
+    name: str
+    train: list[Query]
+    test: list[Query]
+    documents: Mapping[str, str]
+    """The texts to search, by id."""
+    dev: list[Query] = field(default_factory=list)
+    path: Path | None = None
+    drawn: str = ""
+    """A sentence on the splits that were drawn from train; empty if none were."""
+
+    def own_documents(self, queries: Sequence[Query]) -> list[str | None]:
+        """Return for each query the document with the same id, which is the query itself; None if there is none.
+
+        It is no answer to the query, as in BEIR, unless a judgement says that it is.
+        """
+        return [
+            query.id if query.id in self.documents and query.id not in {one.id for one in query.relevant} else None
+            for query in queries
+        ]
+
+    def report_own(self) -> None:
+        """Say how many queries are documents."""
+        own = self.own_documents([*self.train, *self.dev, *self.test])
+        if found := sum(key is not None for key in own):
+            warn_once(
+                f"{found:,} of the {len(own):,} queries of the task '{self.name}' are documents (by id in a folder, "
+                "by text in a table); each is left out of its own ranking and negatives."
+            )
+
+    def _describe_task(self) -> bytes:
+        return super()._describe_task() + json.dumps(sorted(self.documents.items())).encode()
+
+    def _describe(self, example: Query) -> list[Any]:
+        relevant = [[passage.id, passage.text, passage.grade] for passage in example.relevant]
+        own = [{"own": key} for key in self.own_documents([example]) if key]
+        return [example.text, relevant, example.negatives, *([example.margins] if example.margins else []), *own]
+
+    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> RetrievalScoring:
+        """Return how rankings are scored.
+
+        Raises:
+            UserError: If ``negative`` is given, since there are no labels.
+        """
+        if negative:
+            raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
+        return RetrievalScoring(**self.grouping(split))
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    return next((folder / f"{name}{end}" for end in ENDINGS if (folder / f"{name}{end}").is_file()), None)
+
+
+def is_beir_folder(folder: Path) -> bool:
+    """Return whether a folder has the layout of BEIR."""
+    return all(_find(folder, name) for name in (CORPUS, QUERIES)) and (folder / "qrels").is_dir()
+
+
+def read_beir(folder: Path, name: str, group_column: str | None = None) -> RetrievalTask:
+    """Read a folder of ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/train.tsv``, ``dev.tsv`` and ``test.tsv``.
+
+    Documents with grade 0 are not relevant. Train and dev may be missing; a model is then evaluated as it is.
+
+    The group of a query is in a column of its row or of the row of its relevant document. By default it is one with a
+    certain name; else the title, if documents are passages of articles; else the document itself.
+
+    Args:
+        folder: The folder.
+        name: Name of the task.
+        group_column: The column of the group, if the user named one.
+
+    Raises:
+        UserError: If a file is missing, a row cannot be used, or an id is duplicated or unknown.
+    """
+    documents, sources = _read_texts(_find(folder, CORPUS))
+    queries, asked = _read_texts(_find(folder, QUERIES))
+    for listed, texts in ((CORPUS, documents), (QUERIES, queries)):
+        if not any(texts.values()):
+            raise UserError(f"'{folder / listed}': no row has a text in 'text' or 'title'; add the texts.")
+    for kind, texts in (("documents", documents), ("queries", queries)):
+        if empty := sum(not text for text in texts.values()):
+            warn_once(f"'{folder}': {kind} without text, which are not used, nor judgements on them: {empty:,}.")
+    splits: dict[str, list[Query]] = {}
+    for split, names in SPLITS.items():
+        files = [file for one in names for form in FORMS if (file := _find(folder / "qrels", f"{one}{form}"))]
+        if len(files) > 1:
+            raise UserError(f"'{folder / 'qrels'}' has several {split} files; keep one.")
+        splits[split] = _read_judgements(files[0], queries, documents) if files else []
+    if not splits["test"]:
+        raise UserError(f"'{folder / 'qrels'}' has no test.tsv with a relevant document; add the test split.")
+    documents = {key: text for key, text in documents.items() if text}
+    titles = [row["title"] for _, row in sources.values() if row.get("title")]
+    article = (
+        {"title": "article"} if 2 * len(set(titles)) <= len(titles) else {}
+    )  # else each is the title of its document
+    columns = {
+        split: [(asked[query.id][0], {**sources[_source(query).id][1], **asked[query.id][1]}) for query in own]
+        for split, own in splits.items()
+    }
+    known = ("_id", "id", "text", "metadata")
+    grouping = find_grouping(name, columns, group_column, known, article)
+    report_unused(name, [*sources.values(), *asked.values()], (*known, "title", grouping.column))
+    if not grouping.column:
+        grouping = Grouping(name="passage")
+    splits = {
+        split: [
+            replace(query, group=grouping.of(row) or _source(query).id)
+            for query, (_, row) in zip(own, columns[split], strict=True)
+        ]
+        for split, own in splits.items()
+    }
+    parts = (splits["train"], splits["test"], documents, splits["dev"])
+    task = RetrievalTask(name, *parts, folder, group_name=grouping.name)
+    task.report_own()
+    return task
+
+
+def _source(query: Query) -> Passage:
+    """Return the most relevant document of a query; of equally relevant ones the first by text."""
+    return min(query.relevant, key=lambda passage: (-passage.grade, passage.text))
+
+
+def _read_texts(file: Path | None) -> tuple[dict[str, str], dict[str, Row]]:
+    """Return texts by id, each after its title if it has one and empty where there is neither, and their rows."""
+    assert file is not None
+    texts: dict[str, str] = {}
+    rows: dict[str, Row] = {}
+    for where, row in read_rows(file):
+        found, text, title = row.get("_id", row.get("id")), row.get("text"), row.get("title") or ""
+        if found in (None, "") or not isinstance(text, str) or not isinstance(title, str):
+            raise UserError(f"{where}: a row needs '_id' and 'text' (and perhaps 'title'), as in BEIR.")
+        if str(found) in texts:
+            raise UserError(f"{where}: the id '{found}' is duplicated; give each row its own.")
+        check_characters(where, title, text)
+        texts[str(found)] = f"{title}\n{text}".strip()
+        metadata = row["metadata"] if isinstance(row.get("metadata"), Mapping) else {}
+        known = {name: value for name, value in row.items() if value not in (None, "")}
+        rows[str(found)] = (where, {**metadata, **known})
+    return texts, rows
+
+
+def check_text(where: str, text: Any) -> str:
+    """Return a text that can be read.
+
+    Raises:
+        UserError: If it is empty, no string, or not valid Unicode.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise UserError(f"{where}: a text must be a non-empty string; fix or remove the row.")
+    check_characters(where, text)
+    return text
+
+
+def _judgement_rows(file: Path) -> Iterator[Row]:
+    """Yield the rows of judgements in the form of BEIR, or of TREC: query, iteration, document and grade, no header.
+
+    Raises:
+        UserError: If the first line is neither, or a line of TREC has another number of columns.
+    """
+    first = True
+    try:
+        for number, line in read_numbered_lines(file):
+            text, problem = decode_line(line)
+            if first and all(name in text for name in JUDGEMENT_COLUMNS):
+                yield from read_rows(file, (*JUDGEMENT_COLUMNS, "score"))
+                return
+            fields = [field for field in re.split("[ \t]+", text) if field]
+            if not fields and not problem:
+                continue
+            if problem or len(fields) != 4:
+                raise UserError(
+                    f"{file}:{number}: {problem or f'{len(fields)} columns'}; judgements have a header (query-id, "
+                    "corpus-id and score, separated by tabs, as in BEIR), or four columns without one (query, "
+                    "iteration, document and grade, as in TREC)."
+                )
+            if first:
+                warn_once(f"'{file}' has four columns and no header: these are judgements in the form of TREC.")
+            first = False
+            names = (JUDGEMENT_COLUMNS[0], "iteration", JUDGEMENT_COLUMNS[1], "score")
+            yield f"{file}:{number}", dict(zip(names, fields, strict=True))
+    except DamagedFileError as damage:
+        raise UserError(f"'{file}' cannot be read: line {damage.line}: {damage.reason}.") from damage
+
+
+def _read_judgements(file: Path, queries: Mapping[str, str], documents: Mapping[str, str]) -> list[Query]:
+    """Return the queries of a split with their relevant documents, in the order of the file.
+
+    Raises:
+        UserError: If an id is unknown, a grade is no number, or a document has two grades for one query.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for where, row in _judgement_rows(file):
+        try:
+            query, document, grade = str(row["query-id"]), str(row["corpus-id"]), float(row.get("score") or 1)
+        except (KeyError, ValueError) as error:
+            raise UserError(
+                f"{where}: a row needs 'query-id', 'corpus-id' and a number 'score', as in BEIR."
+            ) from error
+        if not abs(grade) <= MAX_GRADE:  # NaN, too
+            raise UserError(f"{where}: the score {grade:g} must be a number of at most {MAX_GRADE:,}; correct it.")
+        for kind, key, known in (("query", query, queries), ("document", document, documents)):
+            if key not in known:
+                raise UserError(f"{where}: there is no {kind} with the id '{key}'; add it, or remove the row.")
+        grades = found.setdefault(query, {})
+        if grades.setdefault(document, grade) != grade:
+            raise UserError(f"{where}: the document '{document}' has another score for '{query}' above; keep one row.")
+    made = []
+    for query, grades in found.items():
+        read = [(Passage(key, documents[key], grade), grade > 0) for key, grade in grades.items() if documents[key]]
+        relevant = tuple(passage for passage, is_relevant in read if is_relevant)
+        if relevant and queries[query]:
+            negatives = tuple(one.text for one, is_relevant in read if not is_relevant and one.id != query)
+            made.append(Query(query, queries[query], relevant, negatives))
+    if len(made) < len(found):
+        warn_once(f"'{file}': {len(found) - len(made):,} queries without text or a relevant document are left out.")
+    return made
+
+
+def pair_columns(names: Collection[str], options: ReadingOptions) -> dict[str, str] | None:
+    """Return the columns of query, passage and perhaps negative; None if they are not clear.
+
+    Args:
+        names: The columns.
+        options: The columns that the user named: those of text and pair.
+    """
+    usual = {"query": QUERY_NAMES, "passage": PASSAGE_NAMES, "negative": NEGATIVE_NAMES}
+    given = {"query": options.text_column, "passage": options.pair_column, "negative": None}
+    with_pos = {"anchor", "query", *NEGATIVE_NAMES} & {name.lower() for name in names}
+    found = {}
+    for part, known in usual.items():
+        columns = [name for name in names if name.lower() in known and name not in given.values()]
+        if not with_pos:
+            columns = [name for name in columns if name.lower() != POSITIVE]
+        if given[part] is not None:
+            columns = [str(given[part])]
+        elif len(columns) == 2:  # the name of a document next to a passage
+            columns = [name for name in columns if name.lower() != "document"]
+        if len(columns) == 1:
+            found[part] = columns[0]
+        elif part != "negative":
+            return None
+    return found if {found["query"], found["passage"]} <= set(names) else None
+
+
+def holds_pairs(rows: Sequence[Row], options: ReadingOptions) -> bool:
+    """Return whether rows are pairs or triplets: a query, a passage and perhaps a negative, and nothing to predict."""
+    names = dict.fromkeys(column for _, row in rows for column in row)
+    other = options.label_column or any(name.lower() in NOT_OF_PAIRS for name in names)
+    return not other and pair_columns(names, options) is not None
+
+
+def read_pairs(
+    tables: Mapping[str, Table], name: str, options: ReadingOptions, path: Path | None = None
+) -> RetrievalTask:
+    """Read pairs or triplets; the documents are all passages and negatives.
+
+    Rows with the same query are one query with several relevant documents. A query whose text is a document has the id
+    of that document.
+
+    Raises:
+        UserError: If the columns are not clear, or a text cannot be used.
+    """
+    first, *_ = tables["train"].rows
+    names = dict.fromkeys(column for _, row in tables["train"].rows for column in row)
+    columns = pair_columns(names, options)
+    if columns is None:
+        raise UserError(
+            f"{first[0]}: pairs need a column of queries ({', '.join(QUERY_NAMES[:4])} ...) and one of passages "
+            f"({', '.join(PASSAGE_NAMES[:4])} ...); name them with --text-column and --pair-column."
+        )
+    if options.task_kind is None and options.pair_column is None:
+        _check_passages(columns, tables["train"].rows)
+    if set(columns.values()) != {"query", "passage"}:
+        warn_once(
+            f"The task '{name}' is retrieval: "
+            + ", ".join(f"{part} in '{one}'" for part, one in columns.items())
+            + "."
+        )
+    read = {split: table.rows for split, table in tables.items()}
+    grouping = find_grouping(name, read, options.group_column, columns.values())
+    margin = MARGIN if "negative" in columns else None
+    report_unused(name, chain(*read.values()), (*columns.values(), margin, grouping.column))
+    texts: dict[str, str] = {}  # id by text
+    splits = {}
+    for split in SPLITS:
+        found: dict[str, tuple[dict[str, Passage], list[str], list[tuple[str, str, float]]]] = {}
+        groups: dict[str, str | None] = {}
+        for where, row in tables[split].rows if split in tables else ():
+            parts = {part: check_text(f"{where}: '{column}'", row.get(column)) for part, column in columns.items()}
+            for part in ("passage", "negative"):
+                if part in parts:
+                    texts.setdefault(parts[part], f"d{len(texts)}")
+            relevant, negatives, margins = found.setdefault(parts["query"], ({}, [], []))
+            groups.setdefault(parts["query"], grouping.of(row))
+            key = texts[parts["passage"]]
+            relevant[key] = Passage(key, parts["passage"])
+            negatives += [parts["negative"]] if "negative" in parts else []
+            if "negative" in parts and row.get(MARGIN) is not None:
+                margins.append((parts["passage"], parts["negative"], _read_margin(where, row[MARGIN])))
+        splits[split] = [
+            Query(
+                f"{split}-{number}",
+                query,
+                tuple(relevant.values()),
+                tuple(dict.fromkeys(negatives)),
+                tuple(margins),
+                groups[query] or min(passage.text for passage in relevant.values()),
+            )
+            for number, (query, (relevant, negatives, margins)) in enumerate(found.items())
+        ]
+    what = grouping.name if grouping.column else "passage"
+    drawn = ""
+    if not splits["test"]:
+        labels = [[0]] * len(splits["train"])
+        drawn = draw_splits(splits, name, labels, options.split_seed, items="queries", group_name=what)
+    documents = {key: text for text, key in texts.items()}
+    named = {
+        split: [replace(query, id=texts.get(query.text, query.id)) for query in queries]
+        for split, queries in splits.items()
+    }
+    task = RetrievalTask(name, named["train"], named["test"], documents, named["dev"], path, drawn, group_name=what)
+    task.report_own()
+    return task
+
+
+def _check_passages(columns: Mapping[str, str], rows: Sequence[Row]) -> None:
+    """Check that a column that is taken for passages by its name alone does not hold labels.
+
+    Raises:
+        UserError: If it has few values.
+    """
+    query, passage = columns["query"], columns["passage"]
+    queries, passages = ({str(row.get(column)) for _, row in rows} for column in (query, passage))
+    if passage.lower() not in CLEAR_NAMES and len(passages) < MIN_PASSAGES * len(queries):
+        raise UserError(
+            f"{rows[0][0]}: '{passage}' has {len(passages):,} values for {len(queries):,} of '{query}'. If it is a "
+            f"label, give --label-column {passage}; if it holds passages to find, give --task-kind retrieval."
+        )
+
+
+def _read_margin(where: str, value: Any) -> float:
+    with suppress(TypeError, ValueError):
+        if math.isfinite(margin := float(value)):
+            return margin
+    raise UserError(f"{where}: '{MARGIN}' must be a number, the difference of two scores, not {value!r}; fix the row.")
+
+
+def training_rows(queries: Sequence[Query], every_negative: bool) -> list[dict[str, Any]]:
+    """Return the rows that a bi-encoder learns: ``anchor``, ``positive`` and perhaps ``negative`` and ``label``.
+
+    Args:
+        queries: Queries with relevant documents. If all have margins, these are the labels.
+        every_negative: Whether each row has a negative.
+    """
+    if queries and all(query.margins for query in queries):
+        return [
+            {"anchor": query.text, "positive": passage, "negative": negative, "label": margin}
+            for query in queries
+            for passage, negative, margin in query.margins
+        ]
+    rows: list[dict[str, Any]] = []
+    for query in queries:
+        for place, passage in enumerate(query.relevant):
+            row = {"anchor": query.text, "positive": passage.text}
+            if every_negative:
+                row["negative"] = query.negatives[place % len(query.negatives)]
+            rows.append(row)
+    return rows

@@ -1,0 +1,188 @@
+"""``generate-queries``: a retrieval task from unlabelled passages, with queries that a function generates.
+
+This is the recipe of GPL (Wang et al., NAACL 2022): generated queries, hard negatives, and optionally the scores of a
+cross-encoder, whose differences a bi-encoder learns.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acclimate.adaptation.inputs import as_corpus
+from acclimate.base.errors import USER_CODE_ERRORS, UserError, check_stop, first_line
+from acclimate.base.files import (
+    atomic_folder,
+    check_replaceable,
+    check_writable,
+    follow_link,
+    record_files,
+    write_json,
+)
+from acclimate.base.locks import with_output_lock
+from acclimate.base.options import recorded, verb
+from acclimate.base.progress import Progress
+from acclimate.base.registry import load_function
+from acclimate.base.version import __version__
+from acclimate.data.documents import subsample_documents
+from acclimate.evaluation.retrieval import rank_with_bm25
+from acclimate.tasks.embedding_options import GenerateQueriesOptions
+from acclimate.tasks.kinds.retrieval.data import MARGIN, Passage, Query, RetrievalTask
+from acclimate.tasks.kinds.retrieval.encoder import load_bi_encoder
+from acclimate.tasks.kinds.retrieval.model import mine_negatives
+
+ROWS_FILE, SUMMARY_FILE = "train.jsonl", "queries.json"
+NO_NEGATIVES = "none"
+"""Value of the option ``negatives`` with which none are mined."""
+
+
+@dataclass(frozen=True)
+class GeneratedQueries:
+    """The result of :func:`acclimate.generate_queries`.
+
+    Attributes:
+        out: The folder, a retrieval task.
+        passages: Number of passages.
+        queries: Number of queries.
+        without: Number of passages without a query.
+        dropped: Number of queries that were not used, by reason.
+        rows: Number of rows, one per query and negative.
+    """
+
+    out: Path
+    passages: int
+    queries: int
+    without: int
+    dropped: dict[str, int]
+    rows: int
+
+    def describe(self) -> str:
+        """Return the numbers in one sentence."""
+        dropped = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items() if count)
+        return (
+            f"{self.queries:,} queries for {self.passages - self.without:,} of {self.passages:,} passages, "
+            f"{self.rows:,} rows" + (f"; not used: {dropped}" if dropped else "")
+        )
+
+
+@with_output_lock
+def _generate_queries(options: GenerateQueriesOptions) -> GeneratedQueries:
+    """Make a retrieval task out of unlabelled passages: a function writes queries, and hard negatives are mined.
+
+    The result is a folder with a table of ``query``, ``passage``, ``negative`` and, with a scorer, ``margin``, which
+    ``finetune`` reads as any retrieval task: it draws dev and test splits, and searches all of its passages. Its
+    test queries are generated, too, so measure a model on real queries if you have some.
+
+    A query that is empty, that equals its passage or that was generated before is not used.
+
+    Returns:
+        The folder, and the numbers of passages, queries and rows.
+
+    Raises:
+        UserError: If a function cannot be loaded, fails or returns something else, or fewer than two queries remain.
+            An existing result is left unchanged.
+    """
+    generate = load_function(options.generator, "generator")
+    score = None if options.scorer is None else load_function(options.scorer, "scorer")
+    if score is not None and options.negatives == NO_NEGATIVES:
+        raise UserError("'scorer' compares a passage with a negative; leave negatives at bm25, or give a model.")
+    out = follow_link(options.out)
+    if out.exists() and any(out.iterdir()) and not options.overwrite:
+        raise UserError(f"'{out}' is not empty; choose another directory, or replace its queries with --overwrite.")
+    check_replaceable(out, SUMMARY_FILE, "generated queries")
+    check_writable(out)
+    corpus = as_corpus(options.corpus, options.text_column, options.encoding)
+    drawn = corpus if options.passages is None else subsample_documents(corpus, options.passages)
+    texts = list(dict.fromkeys(text.strip() for text in drawn if text.strip()))
+    queries, dropped = _generate(generate, texts, options)
+    documents = {f"d{number}": text for number, text in enumerate(texts)}
+    if len(queries) < 2:
+        raise UserError(f"The generator returned {len(queries)} queries that can be used; a task needs at least two.")
+    if options.negatives != NO_NEGATIVES:
+        asked = [query.text for query in queries]
+        if options.negatives == "bm25":
+            ranked: Any = rank_with_bm25(documents, asked)
+        else:
+            ranked = load_bi_encoder(options.negatives, RetrievalTask.default_length).rank(documents, asked)
+        queries = mine_negatives(queries, documents, ranked, options.seed)
+    rows = [_row(query, score) for query in queries]
+    answered = {query.relevant[0].id for query in queries}
+    result = GeneratedQueries(out, len(texts), len(queries), len(texts) - len(answered), dropped, len(rows))
+    with atomic_folder(out) as folder:
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (folder / ROWS_FILE).write_text("".join(lines), encoding="utf-8")
+        functions = {name: _describe(getattr(options, name)) for name in ("generator", "scorer")}
+        used = recorded(options, ("corpus", "text_column"), acclimate=__version__, **functions)
+        numbers = {name: value for name, value in vars(result).items() if name != "out"}
+        write_json(folder / SUMMARY_FILE, {**used, "corpus": corpus.fingerprint, "result": numbers})
+        record_files(folder, SUMMARY_FILE)
+    return result
+
+
+generate_queries = verb(GenerateQueriesOptions, _generate_queries)
+
+
+def _generate(
+    generate: Callable[..., Any], texts: Sequence[str], options: GenerateQueriesOptions
+) -> tuple[list[Query], dict[str, int]]:
+    """Return the queries of all passages, and how many were not used, by reason."""
+    dropped = dict.fromkeys(("empty", "equal to their passage", "generated before"), 0)
+    queries: list[Query] = []
+    seen = set[str]()
+    with Progress("generate queries", len(texts), unit="passages", enabled=options.progress) as bar:
+        for number, text in enumerate(texts):
+            check_stop()
+            found = _call(generate, "generator", text)
+            found = [found] if isinstance(found, str) else found
+            if not isinstance(found, list | tuple) or not all(isinstance(query, str) for query in found):
+                raise UserError(f"The generator must return a string or a list of strings, not {found!r:.80}.")
+            for query in (query.strip() for query in found[: options.queries]):
+                wrong = (not query, query == text, query in seen)
+                if reason := next((name for name, holds in zip(dropped, wrong, strict=True) if holds), None):
+                    dropped[reason] += 1
+                    continue
+                seen.add(query)
+                queries.append(Query(f"q{len(queries)}", query, (Passage(f"d{number}", text),)))
+            bar.update(number + 1)
+    return queries, dropped
+
+
+def _row(query: Query, score: Callable[..., Any] | None) -> dict[str, Any]:
+    """Return the row of a query; with a scorer, also the margin of passage and negative."""
+    passage = query.relevant[0].text
+    row: dict[str, Any] = {"query": query.text, "passage": passage}
+    if query.negatives:
+        row["negative"] = query.negatives[0]
+    if score is not None:
+        check_stop()
+        scores = [_call(score, "scorer", query.text, text) for text in (passage, row["negative"])]
+        try:
+            row[MARGIN] = float(scores[0]) - float(scores[1])
+        except (TypeError, ValueError):
+            row[MARGIN] = math.nan
+        if not math.isfinite(row[MARGIN]):
+            raise UserError(f"The scorer must return a finite number, not {scores[0]!r:.40} or {scores[1]!r:.40}.")
+    return row
+
+
+def _call(function: Callable[..., Any], what: str, *texts: str) -> Any:
+    """Call a function of the user.
+
+    Raises:
+        UserError: If it fails.
+    """
+    try:
+        return function(*texts)
+    except USER_CODE_ERRORS as error:
+        raise UserError(
+            f"The {what} failed on {texts[0][:60]!r}: {type(error).__name__}: {first_line(error)}."
+        ) from error
+
+
+def _describe(given: Any) -> str | None:
+    """Return how a function was given, or its name."""
+    return given if given is None or isinstance(given, str) else str(getattr(given, "__qualname__", given))

@@ -1,0 +1,256 @@
+"""Bi-encoders for retrieval: trained with in-batch negatives by ``sentence-transformers``, and compared with BM25."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from acclimate.base.device import Precision
+from acclimate.base.errors import UserError
+from acclimate.data.reading import DEFAULT_READING, ReadingOptions
+from acclimate.evaluation.embeddings import SentencePairs, describe_change, import_sentence_transformers
+from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, retrieval_metrics
+from acclimate.tasks.groups import number_known_groups
+from acclimate.tasks.interfaces import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
+from acclimate.tasks.kinds.retrieval.data import (
+    Query,
+    RetrievalTask,
+    holds_pairs,
+    is_beir_folder,
+    read_beir,
+    read_pairs,
+    training_rows,
+)
+from acclimate.tasks.kinds.retrieval.encoder import BiEncoder, load_bi_encoder, train_encoder
+from acclimate.tasks.readers import Row
+from acclimate.tasks.sources import Table
+from acclimate.tasks.trainer import TrainingResult
+
+LARGEST_BATCH = 64
+"""Rows whose gradients fit at once; the loss of a larger batch is computed in parts, with the same gradients."""
+MINED_DEPTH, MINED_MARGIN = 50, 0.95
+"""Number of the best documents that are not relevant from which hard negatives are drawn, and their maximum similarity
+to the query as a share of that of a relevant document."""
+MARGIN_SCALE = 20.0
+"""Factor of cosines whose difference has to equal a margin: the logits of cross-encoders are about this large. GPL
+compares dot products, which normalized vectors do not have."""
+
+log = logging.getLogger(__name__)
+
+
+@TASK_KINDS.register("retrieval", summary="documents that answer a query, in the layout of BEIR, pairs or triplets")
+class Retrieval(TaskKind):
+    """The kind of folders in the layout of BEIR, and of tables of queries with passages and nothing to predict."""
+
+    own_training: ClassVar[bool] = True
+
+    def matches(self, folder: Path) -> bool:
+        """Return whether a folder has the layout of BEIR."""
+        return is_beir_folder(folder)
+
+    def read(self, folder: Path, name: str) -> RetrievalTask:
+        """Read the task."""
+        return read_beir(folder, name)
+
+    def read_source(self, source: Any, name: str, options: ReadingOptions) -> RetrievalTask:
+        """Read the task, with the column of its groups; other columns have fixed names."""
+        if replace(options, group_column=None, task_kind=None) != DEFAULT_READING:
+            return super().read_source(source, name, options)  # raises
+        return read_beir(Path(source), name, options.group_column)
+
+    def matches_table(self, rows: Sequence[Row], options: ReadingOptions) -> bool:
+        """Return whether rows are pairs or triplets."""
+        return holds_pairs(rows, options)
+
+    def read_tables(
+        self, tables: dict[str, Table], name: str, options: ReadingOptions, path: Path | None
+    ) -> RetrievalTask:
+        """Read pairs or triplets."""
+        return read_pairs(tables, name, options, path)
+
+    def texts(self, example: Query) -> tuple[str, ...]:
+        """Return the query and its relevant documents."""
+        return example.text, *(passage.text for passage in example.relevant)
+
+    def item_text(self, example: Query) -> str:
+        """Return the query."""
+        return example.text
+
+    def answer(self, example: Query, task: RetrievalTask) -> str:
+        """Return the first relevant document."""
+        return example.relevant[0].text
+
+    def shrink(self, task: RetrievalTask) -> RetrievalTask:
+        """Return the task with the relevant documents only."""
+        queries = [*task.train, *task.dev, *task.test]
+        return replace(task, documents={passage.id: passage.text for query in queries for passage in query.relevant})
+
+    def shared_items(self, task: RetrievalTask) -> int:
+        """Return the number of documents."""
+        return len(task.documents)
+
+    def sentence_pairs(self, task: RetrievalTask) -> SentencePairs:
+        """Return queries of the test split with a document each; those of all splits if the file had only one."""
+        queries = [*task.train, *task.dev, *task.test] if task.drawn else task.test
+        by_passage = {query.relevant[0].text: query for query in reversed(queries)}
+        groups = number_known_groups(query.group for query in by_passage.values())
+        return SentencePairs(task.name, [query.text for query in by_passage.values()], list(by_passage), groups=groups)
+
+    def learner(
+        self, model: str | Path, task: RetrievalTask, options: ResolvedOptions, device: torch.device
+    ) -> RetrievalLearner:
+        """Load a checkpoint as a bi-encoder."""
+        return RetrievalLearner(load_bi_encoder(model, options.max_length), task)
+
+
+class RetrievalLearner(Learner):
+    """A bi-encoder that learns a task."""
+
+    head: BiEncoder
+    task: RetrievalTask
+
+    def __init__(self, head: BiEncoder, task: RetrievalTask) -> None:
+        """Set a model and its task."""
+        super().__init__(head, task)
+        self.initial: list[list[str]] | None = None
+        self._bm25: list[list[str]] | None = None
+        self._before: list[float] | None = None
+
+    def rows(self, examples: Sequence[Query]) -> list[dict[str, str]]:
+        """Return a row per query and relevant document; with a negative if every query has one."""
+        return training_rows(examples, all(query.negatives for query in examples))
+
+    def measure(self, split: str, precision: Precision) -> EvaluationResult:
+        """Rank the documents for the queries of a split, in fp32, and score the rankings.
+
+        Of the test split, ``references`` has the scores of BM25 and of the model before training, with the difference.
+        """
+        queries: list[Query] = getattr(self.task, split)
+        gold = [{passage.id: passage.grade for passage in query.relevant} for query in queries]
+        predicted, scores = self._rank(queries)
+        metrics: dict[str, Any] = retrieval_metrics(gold, predicted)
+        if split == "test":
+            if self._bm25 is None:
+                own = self.task.own_documents(queries)
+                self._bm25 = rank_with_bm25(dict(self.task.documents), [query.text for query in queries], own=own)
+            scoring = self.task.scoring(split)
+            metrics["references"] = {"bm25": compare_rankings(gold, predicted, self._bm25, scoring)}
+            if self.initial is not None:
+                metrics["references"]["before training"] = compare_rankings(gold, predicted, self.initial, scoring)
+            if self.general is not None:
+                after = self.general.measure(self.head.model)
+                change = describe_change(self.general, after if self._before is None else self._before, after)
+                metrics["similarity"] = change.to_dict()
+        return EvaluationResult(metrics, gold, predicted, scores)
+
+    def _rank(self, queries: Sequence[Query]) -> tuple[list[list[str]], list[list[float]]]:
+        texts, own = [query.text for query in queries], self.task.own_documents(queries)
+        return self.head.rank(dict(self.task.documents), texts, own=own)
+
+    def train(
+        self,
+        examples: Sequence[Query],
+        options: ResolvedOptions,
+        precision: Precision,
+        **training: Any,
+    ) -> TrainingResult:
+        """Train with the loss of ``sentence-transformers`` with in-batch negatives; see :func:`train_encoder`.
+
+        The loss is ``MultipleNegativesRankingLoss`` (Henderson et al., 2017), or for triplets with margins
+        ``MarginMSELoss`` (Hofstätter et al., 2020) of :data:`MARGIN_SCALE` times the cosine. With no epochs, the model
+        is evaluated as it is.
+        """
+        if not options.epochs:
+            return TrainingResult(0, 0, 0.0, [])
+        if len(examples) < 2:
+            raise UserError(
+                f"'{self.task.name}' has {len(examples)} train queries; give at least two, or epochs=0 to "
+                "evaluate the model as it is."
+            )
+        self.initial, _ = self._rank(self.task.test)
+        self._before = None if self.general is None else self.general.measure(self.head.model)
+        encoder = self.head.model
+        losses, rows = (
+            import_sentence_transformers().sentence_transformer.losses,
+            self.rows(self._mine(examples, options)),
+        )
+        if "label" in rows[0]:
+            loss = losses.MarginMSELoss(encoder, similarity_fct=_scaled_cosine)
+        elif options.batch_size > LARGEST_BATCH:
+            loss = losses.CachedMultipleNegativesRankingLoss(encoder, mini_batch_size=LARGEST_BATCH)
+        else:
+            loss = losses.MultipleNegativesRankingLoss(encoder)
+        prompts = {"anchor": encoder.prompts.get("query"), "positive": encoder.prompts.get("document")}
+        prompts["negative"] = prompts["positive"]
+        columns = {name: prompt for name, prompt in prompts.items() if prompt and name in rows[0]}
+        return train_encoder(
+            self.head, rows, loss, options, precision, adapter=self.adapter, prompts=columns or None, **training
+        )
+
+    def _mine(self, examples: Sequence[Query], options: ResolvedOptions) -> Sequence[Query]:
+        """Return queries with a hard negative for each relevant document, if that is wanted."""
+        if self.hard_negatives is None:
+            return examples
+        texts, documents = [query.text for query in examples], dict(self.task.documents)
+        rank = rank_with_bm25 if self.hard_negatives == "bm25" else self.head.rank
+        ranked = rank(documents, texts, own=self.task.own_documents(examples))
+        mined = mine_negatives(examples, documents, ranked, options.seed)
+        if not all(query.negatives for query in mined):
+            raise UserError(f"'{self.task.name}' has too few documents for hard negatives; leave hard_negatives out.")
+        return mined
+
+
+def mine_negatives(
+    queries: Sequence[Query],
+    documents: Mapping[str, str],
+    ranked: Sequence[Sequence[str]] | tuple[Sequence[Sequence[str]], Sequence[Sequence[float]]],
+    seed: int,
+) -> list[Query]:
+    """Return queries with a further hard negative for each relevant document.
+
+    They are drawn from the :data:`MINED_DEPTH` best documents that are not relevant. A document that a model finds
+    nearly as similar as a relevant one, by :data:`MINED_MARGIN`, is probably relevant, too, and left out
+    (NV-Retriever, Moreira et al., 2024), unless it finds all of them that similar. BM25 has no such threshold. Where
+    it finds no other document, since none has a word of the query, a random one is taken.
+
+    Args:
+        queries: The queries.
+        documents: The documents by id.
+        ranked: The ids of the best documents for each query; those of a model with their similarities.
+        seed: Random seed.
+    """
+    ids, scores = ranked if isinstance(ranked, tuple) else (ranked, [[0.0] * len(ranking) for ranking in ranked])
+    chance, made, every, at_random = random.Random(seed), [], list(documents), 0
+    for query, ranking, similar in zip(queries, ids, scores, strict=True):
+        relevant = {passage.id for passage in query.relevant}
+        found = list(zip(ranking, similar, strict=True))
+        known = [score for key, score in found if key in relevant]
+        limit = MINED_MARGIN * max(known) if isinstance(ranked, tuple) and known else math.inf
+        other = [(documents[key], score) for key, score in found if key not in relevant]
+        hard = [text for text, score in other if score < limit] or [text for text, _ in other]
+        if not hard:
+            others = {*relevant, query.id} & documents.keys()
+            drawn = chance.sample(every, min(len(every), len(others) + 1))
+            hard = [documents[key] for key in drawn if key not in others]
+            at_random += 1
+        hard = hard[:MINED_DEPTH]
+        chosen = chance.sample(hard, min(len(hard), len(query.relevant)))
+        made.append(replace(query, negatives=query.negatives + tuple(chosen), margins=()))
+    if at_random:
+        log.warning(
+            "%d of %d queries have a random negative, since no other document was found.", at_random, len(queries)
+        )
+    return made
+
+
+def _scaled_cosine(first: Tensor, second: Tensor) -> Tensor:
+    """Return the similarity of each pair of vectors, in the unit of margins: (pairs,)."""
+    return MARGIN_SCALE * torch.nn.functional.cosine_similarity(first, second)

@@ -1,0 +1,472 @@
+"""Options of ``finetune``, ``distill`` and ``annotate``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import ArgsKwargs
+
+from acclimate.adaptation.options import PEAK_RATE, MaxGradientNorm, ReportTo
+from acclimate.adaptation.step_options import FreezeForTask
+from acclimate.base.bounds import (
+    ALL,
+    MAX_SIZE,
+    Count,
+    Integer,
+    Levels,
+    NonNegative,
+    Number,
+    Positive,
+    SeedCount,
+    SeedNumber,
+    Size,
+)
+from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.base.registry import Published, fill_from_preset, preset_names
+from acclimate.data.fields import MaxLength, Precision, Progress, Seed
+from acclimate.data.reading import ReadingOptions
+from acclimate.engine.options import Compile
+from acclimate.tasks import recipe
+from acclimate.tasks.embedding_options import EmbeddingOptions
+
+if TYPE_CHECKING:
+
+    class TaskLike(Protocol):
+        """A labelled task (see :class:`acclimate.tasks.interfaces.LabelledTask`)."""
+
+        @property
+        def name(self) -> str:
+            """The name."""
+
+        def fingerprint(self) -> str:
+            """Return a content hash."""
+
+else:
+    TaskLike = Any
+
+
+def read_labels(value: Any) -> Any:
+    """Return one or several labels as a tuple, or None; a boolean becomes the label ``"true"`` or ``"false"``."""
+    if value is None:
+        return None
+    items = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return tuple(str(item).lower() if isinstance(item, bool) else item for item in items) or None
+
+
+Share = Annotated[Number, Field(ge=0, le=1)]
+Epochs = Annotated[Integer, Field(ge=0, le=MAX_SIZE)]
+
+
+@options
+class SupervisedOptions:
+    """Options that every training on a labelled task has."""
+
+    _: KW_ONLY
+    seed: Annotated[
+        Seed,
+        Option(
+            "Random seed of new weights, the order of examples, dropout and few-shot sampling.",
+            study=False,
+        ),
+    ] = 0
+    epochs: Annotated[
+        Epochs | None,
+        Option(
+            "Passes over the train split; 0 evaluates a retrieval model, or a decoder on multiple choice, as it is.",
+            default=f"{recipe.EPOCHS}, or as many as {recipe.STEPS} steps need; {recipe.EPOCHS} for retrieval",
+        ),
+    ] = None
+    learning_rate: Annotated[
+        Positive | None,
+        replace(
+            PEAK_RATE,
+            default=f"{recipe.RATE:g} for a model of width {recipe.WIDTH}, half of that for twice the width; "
+            f"{recipe.CONTRASTIVE_RATE:g} for retrieval",
+        ),
+    ] = None
+    batch_size: Annotated[Size, Option("Examples per optimizer step.")] = 16
+    max_length: Annotated[
+        Size | None,
+        Option(
+            "Maximum tokens per example, or per window of a passage.",
+            DATA,
+            default="128; 256 for multiple choice and retrieval, 384 for question answering",
+            more="Of a pair, the longer text is truncated first; a passage is read whole, in overlapping windows. The "
+            "model's own limit applies, too.",
+        ),
+    ] = None
+    few_shot: Annotated[
+        Count | None,
+        Option("Train examples per class (of questions, in total), drawn at random.", DATA, default="all"),
+    ] = None
+    select: Annotated[
+        Literal["last", "dev"],
+        Option(
+            "Weights to keep: those of the last epoch, or of the epoch that is best on the dev split.",
+            more="Of more than 20 epochs, about 20 are measured.",
+        ),
+    ] = "last"
+    metric: Annotated[
+        str | None,
+        Option(
+            "Metric that selects the best epoch on the dev split.",
+            default="the first of the task, such as macro_f1",
+            more="See :mod:`acclimate.evaluation.scoring`.",
+            study=False,
+        ),
+    ] = None
+    warmup: Annotated[Share, Option("Share of the steps over which the learning rate rises.")] = recipe.WARMUP
+    weight_decay: Annotated[NonNegative, Option("AdamW weight decay, except of biases and norms.")] = 0.01
+    max_gradient_norm: MaxGradientNorm = 1.0
+    precision: Precision = "auto"
+    compile: Compile = False
+    negative: Annotated[
+        str | Sequence[str] | None,
+        BeforeValidator(read_labels),
+        Option(
+            "Label that means 'none of these', such as DDI-false; a micro-F1 of the other labels is added.",
+            DATA,
+            many=True,
+            study=False,
+        ),
+    ] = None
+    confidence_penalty: Annotated[
+        NonNegative,
+        Option(
+            "Weight of the entropy of the predictions, which is subtracted from the loss.",
+            METHOD,
+            more="Pereyra et al., 2017; usually 0.3. Classes and entities only.",
+        ),
+    ] = 0.0
+    progress: Progress = True
+
+
+@options
+class FinetuneOptions(SupervisedOptions, EmbeddingOptions, ReadingOptions):
+    """Options of :func:`acclimate.finetune`."""
+
+    model: Annotated[
+        str | Path,
+        Option("Model folder or name on the Hugging Face Hub.", MODEL, study=False),
+    ]
+    task: Annotated[
+        TaskLike | str | Path,
+        Option(
+            "Labelled task: a folder with train, test and perhaps dev files, one file, or hf:NAME.",
+            DATA,
+            more="Or rows in memory, or a loaded task: see :func:`acclimate.tasks.interfaces.load_task`.",
+            study=False,
+        ),
+    ]
+    _: KW_ONLY
+    out: Annotated[
+        str | Path | None,
+        Option(
+            "Output directory.",
+            OUTPUT,
+            default="nothing is saved",
+            more="It gets the model, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it holds the "
+            "result of the same call already, that is returned.",
+            study=False,
+            recorded=False,
+        ),
+    ] = None
+    first: Annotated[
+        TaskLike | str | Path | None,
+        Option(
+            "Folder of a task of the same kind, with the same labels, to fine-tune on before this one.",
+            DATA,
+            more="The model is trained on its train split, head included, with the same options. The result is "
+            "cached for later runs with the same model, seed and options.",
+            study=False,
+        ),
+    ] = None
+    first_epochs: Annotated[
+        Size | None,
+        Option(
+            "Passes over the train split of the first task.",
+            default="by the same rule as on the task",
+            study=False,
+        ),
+    ] = None
+    first_learning_rate: Annotated[
+        Positive | None,
+        Option("Peak learning rate on the first task.", default="the same as on the task", study=False),
+    ] = None
+    tune: Annotated[
+        bool,
+        Option(
+            "Choose the learning rate on dev among three around the default.",
+            more="Each is tried once, with a seed that is not used afterwards.",
+            study=False,
+        ),
+    ] = False
+    freeze: FreezeForTask = ()
+    report_to: ReportTo = None
+
+    @model_validator(mode="after")
+    def check_first_stage(self) -> Any:
+        """Check that options of the first task are given only together with that task."""
+        for name in ("first_epochs", "first_learning_rate"):
+            if self.first is None and getattr(self, name) is not None:
+                raise ValueError(f"'{name}' needs a first task: give it as 'first', or remove '{name}'")
+        if self.tune and self.learning_rate is not None:
+            raise ValueError("'tune' chooses the learning rate: remove 'learning_rate', or 'tune'")
+        return self
+
+
+@options
+class ProbeSettings:
+    """How a task is learned from the states of a frozen model."""
+
+    _: KW_ONLY
+    labels_per_class: Annotated[
+        Levels,
+        Option(
+            "Train examples per class (of regression, in total) that a probe learns from, such as 8,64,all.",
+            DATA,
+            default="8,16,64,all",
+            many=True,
+        ),
+    ] = (8, 16, 64, ALL)
+    draws: Annotated[SeedCount, Option("Random draws of the train examples of a probe, counted from 0.", DATA)] = 8
+    neighbors: Annotated[Size, Option("Neighbors whose answers a probe averages.", METHOD)] = 5
+
+
+@options
+class ProbeOptions(ProbeSettings, ReadingOptions):
+    """Options of :func:`acclimate.probe`."""
+
+    model: Annotated[
+        str | Path, Option("Model folder or name on the Hugging Face Hub; it is not trained.", MODEL, study=False)
+    ]
+    task: Annotated[
+        TaskLike | str | Path,
+        Option("Labelled task, as that of :func:`acclimate.finetune`.", DATA, study=False),
+    ]
+    _: KW_ONLY
+    max_length: Annotated[Size | None, Option("Maximum tokens per text.", DATA, default="that of the task")] = None
+    negative: Annotated[
+        str | Sequence[str] | None,
+        BeforeValidator(read_labels),
+        Option("Label that means 'none of these', as for fine-tuning.", DATA, many=True, study=False),
+    ] = None
+    progress: Progress = True
+
+
+@options
+class DistillOptions(SupervisedOptions, ReadingOptions):
+    """Options of :func:`acclimate.distill`."""
+
+    teacher: Annotated[
+        str | Path,
+        Option("Teacher: a classifier of the task, or any other model of the domain.", MODEL, study=False),
+    ]
+    student: Annotated[
+        str | Path,
+        Option(
+            "Student: a classifier of the task, or any other model, of any architecture.",
+            MODEL,
+            study=False,
+        ),
+    ]
+    task: Annotated[
+        TaskLike | str | Path,
+        Option(
+            "Task of classes, numbers or entities: a folder with train, test and perhaps dev files, one file, or "
+            "hf:NAME.",
+            DATA,
+            study=False,
+        ),
+    ]
+    _: KW_ONLY
+    seed: Annotated[Seed, Option("Random seed of the student's training and of a random connector.", study=False)] = 0
+    out: Annotated[
+        str | Path | None,
+        Option(
+            "Output directory of the student.",
+            OUTPUT,
+            default="nothing is saved",
+            more="It gets the model, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it holds the "
+            "result of the same call already, that is returned.",
+            study=False,
+            recorded=False,
+        ),
+    ] = None
+    teacher_out: Annotated[
+        str | Path | None,
+        Option("Output directory of a teacher that is fine-tuned.", OUTPUT, cli=False, study=False, recorded=False),
+    ] = None
+    preset: Annotated[
+        Literal["paper", "released-code"] | None,
+        Option(
+            "Source of values that are not given: the paper, or its released code, whose values are the defaults.",
+            METHOD,
+            recorded=False,
+        ),
+    ] = None
+    objective: Annotated[
+        Literal["auto", "boundary", "kl"],
+        Option(
+            "What the student learns: which units are active (boundary), or softened predictions (kl).",
+            METHOD,
+            more="``kl`` is the paper's ablation (Table 6), and what entities and decoders can learn; for numbers it "
+            "is the squared distance. ``auto`` is ``boundary``, for entities ``kl``.",
+        ),
+    ] = "auto"
+    epochs: Annotated[Size, Option("Passes over the train split, distillation and refinement together.")] = 10
+    few_shot: Annotated[Count | None, Option("Train examples per class, drawn at random.", DATA, default="all")] = None
+    distill_share: Annotated[
+        Share,
+        Option(
+            "Share of the epochs that distill, rounded down to whole epochs; the others refine on the labels.",
+            METHOD,
+            more="The paper's gamma. With 0 nothing is distilled.",
+        ),
+    ] = 0.9
+    learning_rate: Annotated[Positive, Option("Peak learning rate of both phases.")] = 1e-5
+    confidence_penalty: Annotated[
+        NonNegative,
+        Option(
+            "Weight of the entropy of the predictions during refinement.",
+            METHOD,
+            more="The paper's beta_2. Numbers have none.",
+        ),
+    ] = 0.5
+    margin: Annotated[NonNegative, Option("Margin of the activation boundary.", METHOD, more="The paper's mu.")] = 1.0
+    scale: Annotated[
+        Positive,
+        Option(
+            "Factor of the boundary loss.",
+            METHOD,
+            more="See :func:`acclimate.parts.objectives.distillation.activation_boundary_loss`.",
+        ),
+        Published(
+            {"paper": 1.0, "released-code": 1e-3},
+            "As in the released code. With Adam it matters only to clipping and at the start of refinement.",
+        ),
+    ] = 1e-3
+    temperature: Annotated[
+        Positive,
+        Option("Temperature of the predictions, for the objective kl.", METHOD, more="The released code has none."),
+    ] = 1.0
+    connector: Annotated[
+        Literal["auto", "none", "teacher", "student"],
+        Option(
+            "Which representation is projected, where the models differ in width.",
+            METHOD,
+            more="See :class:`acclimate.parts.modules.connectors.Connectors`.",
+        ),
+    ] = "auto"
+    connector_learning_rate: Annotated[
+        Positive,
+        Option(
+            "Learning rate of the student's connector.",
+            METHOD,
+            more="The connector is new and small, and is not saved: at an encoder's learning rate it would remain a "
+            "random projection.",
+        ),
+    ] = 1e-3
+    schedule: Annotated[
+        Literal["shared", "each"],
+        Option(
+            "One learning-rate schedule for both phases, or one for each.",
+            more="``shared`` is that of the released code: the rate falls linearly over both phases.",
+        ),
+    ] = "shared"
+    teacher_epochs: Annotated[Size, Option("Passes over the train split in the teacher's fine-tuning.")] = 5
+    teacher_learning_rate: Annotated[Positive, Option("Peak learning rate of the teacher's fine-tuning.")] = 2e-5
+    teacher_penalty: Annotated[
+        NonNegative,
+        Option(
+            "Weight of the entropy of the predictions in the teacher's fine-tuning.",
+            METHOD,
+            more="The paper's beta_1; 0 is the ablation without calibration. Numbers have none.",
+        ),
+    ] = 0.3
+    teacher_seed: Annotated[
+        SeedNumber | None,
+        Option("Random seed of the teacher's fine-tuning.", default="that of the student", cli=False, study=False),
+    ] = None
+    student_epochs: Annotated[Size, Option("Passes over the train split in the student's fine-tuning.")] = 5
+    student_learning_rate: Annotated[Positive, Option("Peak learning rate of the student's fine-tuning.")] = 1e-5
+    max_length: Annotated[
+        Size, Option("Maximum tokens per example, in all stages; each model counts its own tokens.", DATA)
+    ] = 128
+    warmup: Annotated[Share, Option("Share of the steps of each stage over which the learning rate rises.")] = 0.0
+    weight_decay: Annotated[NonNegative, Option("AdamW weight decay, in all stages.")] = 0.0
+    report_to: ReportTo = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def take_preset(cls, given: Any) -> Any:
+        """Add the values of the preset; an unknown one is left to the check of the field."""
+        if isinstance(given, ArgsKwargs) and (given.kwargs or {}).get("preset") in preset_names(cls):
+            return ArgsKwargs(given.args, fill_from_preset(cls, given.kwargs or {}))
+        return given
+
+    @property
+    def distilled_epochs(self) -> int:
+        """Number of epochs of the first phase: ``floor(distill_share * epochs)``, despite rounding errors."""
+        return int(self.distill_share * self.epochs + 1e-9)
+
+    @model_validator(mode="after")
+    def check_distillation(self) -> Any:
+        """Check that a share above 0 is at least one epoch, and that the objective trains the connector."""
+        if self.objective == "kl" and self.connector == "student":
+            raise ValueError("'connector' cannot be 'student' with the objective 'kl', which does not train it")
+        if self.distill_share and not self.distilled_epochs:
+            raise ValueError(
+                f"'distill_share' {self.distill_share:g} of {self.epochs} epochs is less than one epoch, so nothing "
+                "would be distilled; give more epochs, a larger share, or 0 to distill nothing"
+            )
+        return self
+
+
+@options
+class AnnotatorOptions:
+    """How the classifier that finds important tokens is fine-tuned (Gu et al., EMNLP 2020, appendix B.2)."""
+
+    _: KW_ONLY
+    epochs: Annotated[
+        Size, Option("Passes over the train split in fine-tuning; the epoch with the best dev accuracy is used.")
+    ] = 10
+    learning_rate: Annotated[Positive, Option("Peak learning rate of fine-tuning.")] = 2e-5
+    batch_size: Annotated[Size, Option("Texts per optimizer step.")] = 64
+    max_length: MaxLength = 256
+
+
+@options
+class AnnotateOptions(AnnotatorOptions, ReadingOptions):
+    """Options of ``acclimate annotate``."""
+
+    model: Annotated[
+        str | Path,
+        Option(
+            "Model folder or name on the Hugging Face Hub; it is fine-tuned first, unless it is a classifier of the "
+            "task.",
+            MODEL,
+        ),
+    ]
+    task: Annotated[
+        TaskLike | str | Path,
+        Option("Labelled task: a folder with train, dev and test files, one file, or hf:NAME.", DATA),
+    ]
+    out: Annotated[str | Path, Option("Output directory.", OUTPUT)]
+    _: KW_ONLY
+    preset: Annotated[
+        Literal["paper", "released-code"],
+        Option("Values to use where paper and released code differ: thresholds, units, stop words.", METHOD),
+    ] = "paper"
+    settings: Annotated[
+        dict[str, Any] | None,
+        Option("Option of the annotation, such as delta=0.02 or criterion=marginal.", METHOD, flag="--set"),
+    ] = None
+    seed: Seed = 42
+    samples: Annotated[Integer, Field(ge=0, le=10**6), Option("Number of annotated texts to print.", OUTPUT)] = 5
+    precision: Precision = "auto"
+    progress: Progress = True

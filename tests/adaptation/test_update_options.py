@@ -1,0 +1,162 @@
+"""Options that limit how far weights move: with any method, over a kill, with an adapter or refused by name."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from acclimate.adaptation import rules
+from acclimate.adaptation.adapt import adapt
+from acclimate.adaptation.rules import measure_fisher
+from acclimate.base.errors import UserError
+from acclimate.base.files import read_json
+from acclimate.data.documents import Corpus
+from acclimate.parts.updates import summed_fisher
+from tests.cases import each
+from tests.kills import killed
+from tests.papers.test_contract import CHEAP
+from tests.test_cli import call
+from tests.tiny import TEXTS, save_tiny
+
+DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
+GENERAL = Corpus.of([f"{text} {number} is not new" for text in TEXTS for number in range(3)])
+SHORT = {"steps": 4, "batch_size": 8, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
+OFF = {"l2_sp": 0, "ewc": 0, "layer_decay": 1, "freeze": (), "refactor_every": None, "sparsity": 0}
+RULES = {"l2_sp": 0.5, "ewc": 50, "ewc_text": GENERAL, "layer_decay": 0.5, "freeze": ["embed*"]}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return {kind: save_tiny(kind, folder / kind) for kind in ("bert", "llama")}
+
+
+def run(model, out, method="lm", **options):
+    settings = CHEAP.get(method)
+    return adapt(model, Corpus.of(DOCUMENTS), method, out, **{**SHORT, "settings": settings, **options})
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def distance(base, folder):
+    before, after = weights(base), weights(folder)
+    return sum(float((after[name] - before[name]).square().sum()) for name in before) ** 0.5
+
+
+def test_off_is_plain_and_an_older_result_is_still_the_result(models, tmp_path):
+    run(models["bert"], tmp_path / "plain")
+    run(models["bert"], tmp_path / "off", **OFF)
+    plain, off = (weights(tmp_path / name) for name in ("plain", "off"))
+    assert all(torch.equal(plain[name], off[name]) for name in plain)
+    manifest = read_json(tmp_path / "off" / "acclimate.json")
+    assert {name: manifest[name] for name in (*OFF, "ewc_text")} == dict.fromkeys((*OFF, "ewc_text"))
+
+
+def test_a_stronger_pull_leaves_the_model_nearer_to_its_base(models, tmp_path):
+    found = []
+    for number, options in enumerate([{}, {"l2_sp": 1}, {"l2_sp": 100}, {"ewc": 100_000, "ewc_text": GENERAL}]):
+        run(models["bert"], tmp_path / str(number), max_gradient_norm=0, **options)
+        found.append(distance(models["bert"], tmp_path / str(number)))
+    assert found[0] > found[1] > found[2] > 0 and found[0] > 1.2 * found[2] and found[0] > 1.1 * found[3] > 0
+
+
+SLOW = [pytest.param(kind, method, marks=pytest.mark.slow) for kind, method in (("bert", "kd"), ("llama", "lm"))]
+
+
+@pytest.mark.parametrize(("kind", "method"), [("bert", "dga"), *SLOW])
+def test_all_rules_work_together_with_a_method_and_over_a_kill(models, tmp_path, kind, method):
+    options = {**RULES, "dropout": 0.1, "save_every": 2}
+    run(models[kind], tmp_path / "whole", method, **options)
+    with killed(3):
+        run(models[kind], tmp_path / "cut", method, **options)
+    run(models[kind], tmp_path / "cut", method, **options)
+    before, whole, cut = weights(models[kind]), weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    changed = {name for name in whole if not torch.equal(before[name], whole[name])}
+    assert changed and not any("embed" in name for name in changed)
+    manifest = read_json(tmp_path / "whole" / "acclimate.json")
+    assert manifest["ewc_text"] == GENERAL.fingerprint and manifest["layer_decay"] == 0.5
+
+
+def test_lower_layers_move_less_with_layer_decay(models, tmp_path):
+    run(models["bert"], tmp_path / "plain", max_gradient_norm=0)
+    run(models["bert"], tmp_path / "slow", max_gradient_norm=0, layer_decay=0.25)
+    before = weights(models["bert"])
+    plain, slow = (
+        {name: float((value - before[name]).norm()) for name, value in weights(tmp_path / out).items()}
+        for out in ("plain", "slow")
+    )
+    for part, factor in (("embeddings.word", 4**-3), ("layer.0.", 4**-2), ("layer.1.", 4**-1), ("transform", 1)):
+        names = [name for name in plain if part in name and name.endswith(("dense.weight", "embeddings.weight"))]
+        ratios = [slow[name] / plain[name] for name in names]
+        assert ratios and all(0.7 * factor < ratio < 1.5 * factor for ratio in ratios), (part, ratios)
+
+
+def test_the_importance_is_measured_once_per_model_and_text(models, tmp_path, monkeypatch):
+    calls, measured = [], []
+    monkeypatch.setattr(rules, "measure_fisher", lambda context: calls.append(measure_fisher(context)) or calls[-1])
+    monkeypatch.setattr(rules, "summed_fisher", lambda *a, **k: measured.append(1) or summed_fisher(*a, **k))
+    options = {"ewc": 1, "ewc_text": Corpus.of([f"another {text}" for text in TEXTS]), "steps": 1}
+    for number, strength in enumerate((1, 2)):
+        run(models["bert"], tmp_path / str(number), **{**options, "ewc": strength})
+    assert len(calls) == 2 and measured == [1]
+    assert all(torch.equal(calls[0][name], calls[1][name]) for name in calls[0])
+    assert all((values >= 0).all() for values in calls[0].values())
+
+
+def test_an_adapter_freezes_and_decays_by_layer(models, tmp_path):
+    options = {"adapter": "lora", "adapter_settings": {"r": 2}, "freeze": "layer.0", "layer_decay": 0.5}
+    run(models["bert"], tmp_path / "out", **options)
+    before, after = weights(models["bert"]), weights(tmp_path / "out")
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed and all(".layer.1." in name for name in changed)
+
+
+@each(
+    ("options", "message"),
+    [
+        ({"l2_sp": 1, "adapter": "lora"}, "'l2_sp' pulls the weights of the model.*'weight_decay'"),
+        ({"ewc": 1, "ewc_text": GENERAL, "adapter": "lora"}, "'ewc' pulls the weights of the model"),
+        ({"refactor_every": 2}, "'refactor_every' is for adapters"),
+        ({"ewc": 1}, "'ewc' needs general text .* --ewc-text"),
+        ({"ewc_text": GENERAL}, "'ewc_text' needs --ewc above 0"),
+        ({"l2_sp": -1}, "'l2_sp' must be at least 0"),
+        ({"layer_decay": 0}, "'layer_decay' must be more than 0"),
+        ({"freeze": ""}, "'freeze'.* it is empty; give at least one name"),
+        ({"freeze": "embedings"}, "Did you mean 'embeddings'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_by_name(models, tmp_path, options, message):
+    with pytest.raises(UserError, match=message):
+        run(models["bert"], tmp_path / "out", **options)
+
+
+def test_the_command_line(models, tmp_path, monkeypatch, capsys):
+    for name, texts in (("corpus", DOCUMENTS), ("general", GENERAL)):
+        (tmp_path / f"{name}.txt").write_text("\n".join(texts))
+    code, out, err = call(
+        monkeypatch, capsys, "adapt", "--model", models["bert"], "--corpus", tmp_path / "corpus.txt", "--steps", 1,
+        "--max-length", 24, "--out", tmp_path / "out", "--freeze", "embeddings,layer.0", "--freeze", "*.bias",
+        "--l2-sp", 0.1, "--ewc", 2, "--ewc-text", tmp_path / "general.txt", "--layer-decay", 0.9,
+    )  # fmt: skip
+    assert code == 0 and re.search(r"Frozen: [\d,]+ of [\d,]+ parameters", out + err), err
+    manifest = read_json(tmp_path / "out" / "acclimate.json")
+    assert manifest["freeze"] == ["embeddings", "layer.0", "*.bias"] and manifest["ewc"] == 2
+
+
+@pytest.mark.slow
+def test_an_adapter_is_factored_anew_at_the_same_steps_after_a_kill(models, tmp_path):
+    options = {"adapter": "lora", "adapter_settings": {"r": 2}, "refactor_every": 2, "save_every": 1, "steps": 5}
+    run(models["llama"], tmp_path / "whole", **options)
+    with killed(3):
+        run(models["llama"], tmp_path / "cut", **options)
+    run(models["llama"], tmp_path / "cut", **options)
+    run(models["llama"], tmp_path / "plain", **{**options, "refactor_every": None})
+    whole, cut, plain = (weights(tmp_path / name) for name in ("whole", "cut", "plain"))
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    assert any(not torch.equal(whole[name], plain[name]) for name in whole)

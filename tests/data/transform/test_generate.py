@@ -1,0 +1,183 @@
+"""Documents that functions of the user make: provenance, the cache per document, and what is said of failures."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acclimate import transform
+from acclimate.base.errors import UserError
+from acclimate.base.registry import identify_function, import_plugin
+from acclimate.cli import main as cli
+from acclimate.data.documents import Corpus
+from acclimate.data.operations import Context, find_accounts
+from acclimate.data.pool import Document
+from acclimate.data.transform.generate import CachedFunction, Generate, hash_text, read_documents
+from acclimate.study.config import StudyConfig
+from tests.cases import each
+from tests.data.select.test_operations import pool
+
+CODE = """
+calls = []
+
+def summaries(text):
+    calls.append(text)
+    if text == "fail":
+        raise ValueError("no answer")
+    if text == "empty":
+        return None
+    return [f"about {text}", {"text": f"on {text}", "topic": len(text)}]
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    file = tmp_path / f"generator_{tmp_path.name}.py"
+    file.write_text(f"{CODE}# {tmp_path}\n")  # another code in each test, so that none finds the results of others
+    import_plugin(file)
+    yield file, sys.modules[f"acclimate_plugin_{file.stem}"].calls
+    del sys.modules[f"acclimate_plugin_{file.stem}"]
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_documents_have_their_origin_and_the_account_counts_calls(plugin, tmp_path):
+    file, calls = plugin
+    out = tmp_path / "made.jsonl"
+    made = transform(
+        Corpus.of(["a", "empty", "b"]), {"generate": {"by": f"{file}:summaries", "key": "v1", "keep": True}}, out
+    )
+    source = {"made_by": "summaries", "made_with": "v1", "made_from": hash_text("a")}
+    assert rows(out)[:3] == [
+        {"text": "a"}, {"text": "about a", **source}, {"text": "on a", "topic": 1, **source},
+    ]  # fmt: skip
+    assert list(made) == ["a", "about a", "on a", "empty", "b", "about b", "on b"]
+    (account,) = find_accounts(made)
+    counts = {name: account.notes[name] for name in ("generator", "calls", "from_cache", "without_result")}
+    assert counts == {"generator": "summaries", "calls": 3, "from_cache": 0, "without_result": 1}
+    assert account.dropped == ["empty"] and calls == ["a", "empty", "b"]
+
+
+def test_each_document_is_generated_once(plugin):
+    file, calls = plugin
+    by = f"{file}:summaries"
+    transform(Corpus.of(["a", "b"]), {"generate": by})
+    (account,) = find_accounts(transform(Corpus.of(["b", "c", "a"]), {"generate": {"by": by, "keep": True}}))
+    assert calls == ["a", "b", "c"] and account.notes["from_cache"] == 2
+    transform(Corpus.of(["b", "d"]), {"generate": "summaries"})  # the plugin is imported, so its name is enough
+    assert calls[3:] == ["d"]
+    transform(Corpus.of(["a"]), {"generate": {"by": by, "key": "another model"}})
+    assert calls[4:] == ["a"]
+    file.write_text(CODE + "# changed\n")
+    transform(Corpus.of(["a"]), {"generate": {"by": by, "key": "another model"}})
+    assert calls[5:] == []
+    transform(Corpus.of(["a"]), {"generate": by})
+    assert calls[5:] == ["a"]
+
+
+def test_a_failure_keeps_what_was_made(plugin, tmp_path):
+    file, calls = plugin
+    with pytest.raises(UserError, match=r"'summaries' failed for 'fail': ValueError: no answer\. What it made before"):
+        transform(Corpus.of(["a", "b", "fail", "c"]), {"generate": f"{file}:summaries"})
+    made = transform(Corpus.of(["a", "b", "c"]), {"generate": f"{file}:summaries"})
+    assert calls == ["a", "b", "fail", "c"] and find_accounts(made)[0].notes["from_cache"] == 2
+
+
+def test_a_line_that_a_killed_process_cut_is_generated_again(plugin):
+    file, _ = plugin
+    function = CachedFunction(f"{file}:summaries", None, read_documents)
+    before = [function("a"), function("b")]
+    content = function._path.read_bytes()
+    function._path.write_bytes(content[:-5])
+    again = CachedFunction(f"{file}:summaries", None, read_documents)
+    assert [again("a"), again("b"), again("a")] == [*before, before[0]] and (again.calls, again.cached) == (1, 2)
+    last = CachedFunction(f"{file}:summaries", None, read_documents)
+    assert [last("b"), last("a")] == before[::-1] and last.calls == 0
+
+
+def double(text):
+    return [text, text]
+
+
+@given(st.lists(st.text(), max_size=8))
+@settings(max_examples=25, deadline=None)
+def test_functions_of_python_get_each_document_as_it_is(texts):
+    context = Context()
+    found = list(Generate(by=double).apply(pool(texts), context))
+    assert [one.text for one in found] == [text for text in texts if text.strip() for _ in range(2)]
+    assert context.notes["without_result"] == sum(not text.strip() for text in texts)
+
+
+@each(
+    ("returned", "found"),
+    [
+        (None, []),
+        ("a", [["a", {}]]),
+        (["a", " ", {"text": "b", "x": 1}], [["a", {}], ["b", {"x": 1}]]),
+        (Document("a", {"x": 2}), [["a", {"x": 2}]]),
+        ((one for one in "ab"), [["a", {}], ["b", {}]]),
+    ],
+)
+def test_what_a_function_may_return(returned, found):
+    assert read_documents(returned) == found
+
+
+@each(
+    ("given", "message"),
+    [
+        ({}, "needs a function"),
+        ({"by": "nothing"}, "names no function"),
+        ({"by": "missing.py:f"}, "no Python file"),
+        ({"by": lambda text: 3}, "must return a document, several, or None, not 3"),
+        ({"by": lambda text: [3]}, "a document is text"),
+        ({"by": lambda text: {"text": text, "x": {1}}}, "failed for 'a': TypeError"),
+        ({"by": eval("lambda text: text")}, "cannot be read; define it in a file, or identify its results with key"),
+    ],
+)
+def test_mistakes_are_explained(given, message):
+    with pytest.raises(UserError, match=message):
+        transform(Corpus.of(["a"]), {"generate": given})
+
+
+def test_functions_of_one_name_are_distinguished():
+    def append(word):
+        return lambda text: f"{text} {word}"
+
+    functions = [append("x"), append("y"), lambda text: f"{text} 1", lambda text: f"{text} 2"]
+    made = [list(transform(["one text"], {"generate": function})) for function in functions]
+    assert made == [["one text x"], ["one text y"], ["one text 1"], ["one text 2"]]
+    assert identify_function(append("x"), "generator") == identify_function(append("x"), "generator")
+
+
+def test_a_function_without_code_needs_a_key():
+    assert list(transform(Corpus.of(["a"]), {"generate": {"by": eval("lambda text: text * 2"), "key": 2}})) == ["aa"]
+
+
+def test_the_command_line_takes_functions_of_plugins(plugin, tmp_path, monkeypatch):
+    file, _ = plugin
+    (tmp_path / "text.txt").write_text("one\ntwo\n")
+    words = ["--corpus", tmp_path / "text.txt", "--by", "generate by=summaries", "--plugin", file]
+    monkeypatch.setattr(sys, "argv", ["acclimate", "transform", *map(str, words), "--out", str(tmp_path / "o.jsonl")])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code and next(iter(Corpus(tmp_path / "o.jsonl"))) == "about one"
+
+
+def test_a_study_names_functions(plugin):
+    file, _ = plugin
+
+    def config(by):
+        domain = {"name": "a", "corpus": {"from": "text.txt", "transform": {"generate": by}}}
+        return StudyConfig.of({"models": ["m"], "methods": ["none"], "domains": [domain]})
+
+    found = config(f"{file.name}:summaries").relative_to(file.parent).domains[0].transform
+    assert found == [{"generate": {"by": f"{file}:summaries"}}]
+    assert config("summaries").relative_to(file.parent).domains[0].transform == [{"generate": {"by": "summaries"}}]
+    with pytest.raises(UserError, match=r"give functions as FILE\.py:FUNCTION in a study"):
+        config(double)
