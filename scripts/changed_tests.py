@@ -19,6 +19,8 @@ sys.path.insert(0, str(ROOT))
 
 from tests.test_floors import REGISTRIES, imported_names, module_graph  # noqa: E402
 
+from acclimate.base.registry import declared_modules  # noqa: E402
+
 EVERYTHING = {"pyproject.toml", "constraints.txt", "tests/conftest.py", "tests/fixtures.py"}
 """Files on which every test depends."""
 
@@ -43,14 +45,13 @@ def module_name(path: str) -> str:
 
 
 def import_graph(tests: dict[str, Path]) -> dict[str, set[str]]:
-    """Return what each module of the package and of ``tests`` imports; a registry imports its packages."""
+    """Return what each module of the package and of ``tests`` imports; a registry imports its entries."""
     sources = {name: file.read_text(encoding="utf-8") for name, file in tests.items()}
     graph = module_graph(
         {name: imported_names(source, name, ("acclimate.", "tests.")) for name, source in sources.items()}
     )
-    for registry, packages in REGISTRIES.items():
-        inside = tuple(f"{package}." for package in ([packages] if isinstance(packages, str) else packages))
-        graph[registry] |= {name for name in graph if name.startswith(inside)}
+    for registry, groups in REGISTRIES.items():
+        graph[registry] |= {name for group in groups for name in declared_modules(group)} & set(graph)
     return graph
 
 

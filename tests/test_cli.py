@@ -48,7 +48,7 @@ def test_the_next_commands_read_the_same_text_and_task(tmp_path, monkeypatch, ca
     for name in ("a.csv", "b.csv", "t.csv"):
         (tmp_path / name).write_text("body,queue\nx,y\n")
     result = SimpleNamespace(out=tmp_path, method="lm", steps=1, tokens=1, seconds=0, losses={}, similarity=())
-    monkeypatch.setattr(acclimate.adaptation, "adapt", lambda **_: result)
+    monkeypatch.setattr("acclimate.adaptation.adapt.adapt", lambda **_: result)
     text = ["--corpus", "a.csv", "--corpus", "b.csv:body", "--heldout", "t.csv", "--text-column", "queue"]
     task = ["--task", "t.csv:body", "--label-column", "queue", "--split-seed", 3]
     command = ["adapt", "--model", "m", *text, *task, "--encoding", "cp1252", "--method", "tapt", "--out", "o"]
@@ -130,7 +130,7 @@ def test_commands_that_cannot_share_work_refuse_several_processes(verb, monkeypa
 def test_training_commands_leave_the_process_group(verb, monkeypatch, capsys, tmp_path):
     done = []
     result = SimpleNamespace(out=tmp_path, method="mlm", steps=1, tokens=9, seconds=1.0, losses={})
-    monkeypatch.setattr(acclimate.adaptation, verb, lambda **_: done.append("trained") or result)
+    monkeypatch.setattr(f"acclimate.adaptation.{verb}.{verb}", lambda **_: done.append("trained") or result)
     monkeypatch.setattr(distributed, "leave_process_group", lambda: done.append("left"))
     model = ["--model", "m"] if verb == "adapt" else []
     assert call(monkeypatch, capsys, verb, *model, "--corpus", "c", "--out", "o")[0] == 0

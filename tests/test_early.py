@@ -96,7 +96,7 @@ def test_what_is_wrong_is_refused_without_torch(refused, number, case):
 
 @each("registry", [METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES])
 def test_the_names_in_the_source_are_those_of_the_registry(registry):
-    names, aliases = declared_names(registry.package)
+    names, aliases = declared_names(registry.group)
     registry.names()
     own = {name for name, cls in registry.entries.items() if cls.__module__.startswith("acclimate.")}
     assert names == own

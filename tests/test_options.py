@@ -24,6 +24,7 @@ from acclimate.cli import options as generator
 from acclimate.cli.compare import CompareCommand
 from acclimate.cli.training import PushCommand
 from acclimate.data.documents import Corpus
+from acclimate.evaluation import options as evaluation
 from acclimate.labs.advise.options import AdviseOptions
 from acclimate.labs.demo.comparison import demo
 from acclimate.labs.demo.options import DemoOptions
@@ -32,6 +33,7 @@ from acclimate.labs.inspection.masks import inspect_masks
 from acclimate.labs.periods.options import PERIOD_VERBS
 from acclimate.merging.options import MergeOptions
 from acclimate.papers.selective.annotation import annotate_task
+from acclimate.papers.selective.cost_options import InspectCostOptions
 from acclimate.papers.selective.cost_table import inspect_cost
 from acclimate.parts import masking
 from acclimate.study.in_memory import CompareCall
@@ -92,9 +94,11 @@ VERBS = {
     "generate-queries": GenerateQueriesOptions,
     **{
         f"inspect {name.removeprefix('Inspect').removesuffix('Options').lower()}": cls
-        for name, cls in vars(inspection).items()
+        for module in (inspection, evaluation)
+        for name, cls in vars(module).items()
         if name.startswith("Inspect")
     },
+    "inspect cost": InspectCostOptions,
     **{f"periods {name}": cls for name, cls in PERIOD_VERBS.items()},
 }
 FIELDS = [(cls, field) for cls in VERBS.values() for field in option_fields(cls).values()]

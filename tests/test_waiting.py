@@ -158,8 +158,8 @@ def test_an_empty_variable_of_a_launcher_is_one_process(name, monkeypatch):
 def test_no_other_code_waits():
     """Sleeping, and operations of all processes, are found by their names in the source."""
     sleeps = {
-        "waiting.py": 1,
-        "locks.py": 1,  # an owner on another machine, with a limit of its own
+        "base/waiting.py": 1,
+        "base/locks.py": 1,  # an owner on another machine, with a limit of its own
         "study/executor.py": 1,  # workers, each of which has a limit
         "study/workers.py": 1,  # a minute in which workers save
     }

@@ -87,7 +87,7 @@ def test_a_model_of_another_shape_is_refused_by_name(chain, tmp_path):
 def test_a_run_does_not_start_anew_where_tensors_are_gone(chain, tmp_path):
     start = shutil.copytree(chain / "2", tmp_path / "start")
     (start / CARRIED_TENSORS).unlink()
-    with pytest.raises(UserError, match=r"is missing, or lacks 'counting/0', which carried.json beside it names"):
+    with pytest.raises(UserError, match=r"is missing, or lacks 'counting/0', which carried.json next to it names"):
         adapt(start, FIRST, "lm", tmp_path / "out", **SHORT)
     record = read_json(start / CARRIED_FILE)
     del record["tensors"]  # as an earlier version wrote it

@@ -110,7 +110,7 @@ def test_realized_tokens_follow_shares_that_change_at_every_step(given_sources, 
             number = np.searchsorted(np.cumsum([len(each) for each in lengths]), texts, side="right")
             assert all(share[number] > 0)
     longest = max(map(max, lengths))
-    assert np.abs(np.array(mix.read(40)) - scheduled).max() <= (len(lengths) + 1) * longest
+    assert np.abs(np.array(mix.read(40)) - scheduled).max() <= (2 * len(lengths) + 1) * longest
     assert np.abs(np.array(mix.read(40)) - mix.scheduled(40)).max() <= longest + 1
 
 

@@ -20,7 +20,7 @@ adapting = importlib.import_module("acclimate.adaptation.adapt")  # the package 
 STEPS = 2
 QUICK = ("README.md", "docs/models.md", "docs/install.md")
 """Pages of the first hour that are short, which are run in every test run; the others are slow tests."""
-MOST_SKIPPED = 13
+MOST_SKIPPED = 14
 TO_COPY = sorted(path for folder in ("start", "recipes") for path in (ROOT / "examples" / folder).glob("*.yaml"))
 
 

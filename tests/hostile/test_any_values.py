@@ -15,9 +15,9 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import acclimate.adaptation
-import acclimate.base
-import acclimate.tasks
+import acclimate.adaptation.options
+import acclimate.merging.options
+import acclimate.tasks.options
 from acclimate.adaptation.adapt import adapt
 from acclimate.adaptation.inputs import Budget
 from acclimate.adaptation.method import get, lookup, names
@@ -34,9 +34,15 @@ from tests.tiny import TEXTS
 
 CLASSES = {
     name: value
-    for name, value in vars(acclimate.base).items()
+    for module in (acclimate.adaptation.options, acclimate.tasks.options, acclimate.merging.options)
+    for name, value in vars(module).items()
     if inspect.isclass(value) and name.endswith("Options") and hasattr(value, "__dataclass_fields__")
 }
+PLACES = {
+    **{verb: f"acclimate.adaptation.{verb}.{verb}" for verb in ("adapt", "pretrain")},
+    **{"finetune": "acclimate.tasks.finetune.finetune", "distill": "acclimate.tasks.distillation.distill.distill"},
+}
+"""The functions that the commands call."""
 SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 # Without "/", "~", "*" and ":", which could make a generated text name a large folder or the network.
@@ -98,7 +104,6 @@ def test_any_value_of_any_parameter_of_a_method_is_accepted_or_a_user_error(data
 @given(data=st.data())
 def test_any_text_for_any_flag_is_accepted_or_a_user_error(tmp_path, monkeypatch, capsys, data):
     verb = data.draw(st.sampled_from(["adapt", "pretrain", "finetune", "distill"]))
-    place = acclimate.tasks if verb in ("finetune", "distill") else acclimate.adaptation
     options = CLASSES[f"{verb.capitalize()}Options"]
     flags = {name: field.flag for name, field in option_fields(options).items() if field.option.cli}
     name = data.draw(st.sampled_from(sorted(flags)))
@@ -110,8 +115,7 @@ def test_any_text_for_any_flag_is_accepted_or_a_user_error(tmp_path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path)
-        patch.setattr(place, verb, reached)
-        patch.setattr(acclimate.tasks, "load_task", lambda path: path)
+        patch.setattr(PLACES[verb], reached)
         given = {**{one: one for one in required(options) if one in flags}, name: text}
         words = [part for one, value in given.items() for part in (flags[one], value)]
         patch.setattr(sys, "argv", ["acclimate", verb, *words])

@@ -43,10 +43,10 @@ FORBIDDEN = {
 
 PIPE = {("study/workers.py", "pickle.dumps"), ("study/workers.py", "pickle.load")}
 """What a process sends to the worker that it has started, and the worker reads, as in ``multiprocessing``."""
-STATE = {("training/sharding.py", "torch.save"), ("training/sharding.py", "torch.load")}
+STATE = {("engine/sharding.py", "torch.save"), ("engine/sharding.py", "torch.load")}
 """The optimizer in a checkpoint, which the ``Trainer`` reads and writes where nothing is sharded."""
 
-LISTING = {("corpus/conversion.py", "zipfile.ZipFile")}
+LISTING = {("data/conversion.py", "zipfile.ZipFile")}
 """The sizes of the parts of a document, before it is read; nothing is unpacked."""
 
 

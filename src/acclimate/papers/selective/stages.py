@@ -212,7 +212,9 @@ class _StageRunner:
         run = self._run
         run.say("Selective masking, 4 of 4: predicting the important tokens of the text.")
         classifier = load_token_classifier(trained)
-        return mark_rows(classifier, run.rows, folder, precision=run.precision, progress=run.progress)
+        summary = mark_rows(classifier, run.rows, folder, precision=run.precision, progress=run.progress)
+        token_classifier.warn_if_marked_share_is_extreme(summary)
+        return summary
 
 
 def _make_once(folder: Path, make: Callable[[Path], dict[str, Any]]) -> bool:

@@ -1,5 +1,1 @@
 """Distilling a teacher's knowledge of a task into a student of another architecture (DoKTra, Choi et al., 2022)."""
-
-from acclimate.tasks.distillation.distill import DistillResult, distill
-
-__all__ = ["DistillResult", "distill"]
