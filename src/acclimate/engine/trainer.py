@@ -164,6 +164,25 @@ class StepTrainer(Trainer):
             self.lr_scheduler = LambdaLR(optimizer or self.create_optimizer(), self.schedule)
         return self.lr_scheduler
 
+    def run(self, saves: bool) -> None:
+        """Train, from the newest checkpoint on if there is one.
+
+        Args:
+            saves: Whether checkpoints are written, so that a run that is stopped can go on later.
+        """
+        folder = Path(str(self.args.output_dir))
+        checkpoint = find_newest_checkpoint(folder)
+        if checkpoint is not None:
+            self.load_progress(checkpoint)
+        try:
+            with postpone_stop():
+                self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        except Stopped as stopped:
+            stopped.saved = saves and find_newest_checkpoint(folder) is not None
+            raise
+        self.check_weights()
+        self.engine.group.gather_weights()
+
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Run the engine on the micro-batches of a step."""
         if not model.training:  # to visit all modules takes a millisecond, as long as a layer of a small model
@@ -327,6 +346,36 @@ def _unwrap_batch(items: Any) -> Any:
     return items[0]
 
 
+def _make_arguments(
+    work: Path,
+    engine: StepEngine,
+    steps: int,
+    seed: int,
+    report_to: Sequence[str],
+    run_name: str | None,
+    **rates: float,
+) -> TrainingArguments:
+    """Return the arguments of the parent class, which neither saves nor prints by itself."""
+    return use_single_device(
+        TrainingArguments(
+            output_dir=str(work),
+            use_cpu=default_device().type == "cpu",
+            max_steps=steps,
+            logging_steps=log_interval(steps),
+            logging_nan_inf_filter=False,
+            save_strategy="no",
+            seed=seed,
+            disable_tqdm=True,
+            report_to=list(report_to) or "none",
+            run_name=run_name,
+            remove_unused_columns=False,
+            # ``Trainer`` writes it into the configuration, which is saved with the model.
+            use_cache=bool(getattr(engine.model.config, "use_cache", False)),
+            **rates,  # type: ignore[arg-type]
+        )
+    )
+
+
 def train(
     engine: StepEngine,
     data: StepData,
@@ -392,26 +441,9 @@ def train(
             remove_incomplete_checkpoints(work)
         engine.group.wait()
         set_seed(seed)
-        args = use_single_device(
-            TrainingArguments(
-                output_dir=str(work),
-                use_cpu=default_device().type == "cpu",
-                max_steps=len(data),
-                learning_rate=learning_rate,
-                weight_decay=weight_decay,
-                adam_epsilon=adam_epsilon,
-                max_grad_norm=max_gradient_norm,
-                logging_steps=log_interval(len(data)),
-                logging_nan_inf_filter=False,
-                save_strategy="no",
-                seed=seed,
-                disable_tqdm=True,
-                report_to=list(report_to) or "none",
-                run_name=run_name,
-                remove_unused_columns=False,
-                # ``Trainer`` writes it into the configuration, which is saved with the model.
-                use_cache=bool(getattr(engine.model.config, "use_cache", False)),
-            )
+        rates = {"learning_rate": learning_rate, "weight_decay": weight_decay, "adam_epsilon": adam_epsilon}
+        args = _make_arguments(
+            work, engine, len(data), seed, report_to, run_name, max_grad_norm=max_gradient_norm, **rates
         )
         clock = Clock(None if minutes is None else 60 * minutes, engine.group)
         bar = stack.enter_context(Progress(title, 1.0, enabled=progress, delay=0, persistent=True))
@@ -432,17 +464,7 @@ def train(
         engine.group.copy_from_first([*engine.model.parameters(), *engine.model.buffers()])  # now on its device
         for callback in (*training_callbacks(engine.model), *(make(trainer) for make in callbacks)):
             trainer.add_callback(callback)
-        checkpoint = find_newest_checkpoint(work)
-        if checkpoint is not None:
-            trainer.load_progress(checkpoint)
-        try:
-            with postpone_stop():
-                trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        except Stopped as stopped:
-            stopped.saved = save_every != 0 and find_newest_checkpoint(work) is not None
-            raise
-        trainer.check_weights()
-        engine.group.gather_weights()
+        trainer.run(saves=save_every != 0)
     # The caller gets the model without the gradients of the last step.
     nn.Module.zero_grad(engine.model, set_to_none=True)
     return trainer

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from transformers import set_seed
@@ -13,15 +14,11 @@ from transformers import set_seed
 from acclimate.adaptation.heldout import open_pairs
 from acclimate.adaptation.result import warn_of_explosion
 from acclimate.base.bounds import MAX_SEED
-from acclimate.base.device import choose_precision, default_device
 from acclimate.base.errors import UserError
-from acclimate.base.files import RECORD_FILE, check_replaceable, check_writable, follow_link
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import recorded, values, verb
 from acclimate.base.progress import print_message
 from acclimate.data.reading import DEFAULT_READING
-from acclimate.engine.callbacks import check_trackers, tensorboard_folder
-from acclimate.engine.distributed import join_process_group
 from acclimate.evaluation.embeddings import SentencePairs, SimilarityChange, similarity_warning
 from acclimate.evaluation.learning import still_falls
 from acclimate.parts.updates import freeze
@@ -37,9 +34,10 @@ from acclimate.tasks.interfaces import (
 )
 from acclimate.tasks.options import FinetuneOptions
 from acclimate.tasks.recipe import default_epochs, rates_to_try
-from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, run_identity
+from acclimate.tasks.result import FinetuneResult
+from acclimate.tasks.run import TaskRun
 from acclimate.tasks.splits import replace_test_with_dev
-from acclimate.tasks.trainer import train
+from acclimate.tasks.trainer import TrainingResult, train
 from acclimate.tasks.training_cache import load_or_train
 
 log = logging.getLogger(__name__)
@@ -103,8 +101,6 @@ def check_first_task(first: LabelledTask, task: LabelledTask) -> None:
 
 OF_EMBEDDINGS = ("similarity", "hard_negatives", "adapter")
 """Options that apply only to kinds of tasks whose models have embeddings of sentences."""
-IN_IDENTITY = ("model", "task", "first", "first_epochs", "first_learning_rate", "contrastive", "tune", *OF_EMBEDDINGS)
-"""Options that the identity of a run contains under other names, or as hashes."""
 
 
 def _open_similarity(options: FinetuneOptions, task: LabelledTask) -> SentencePairs | None:
@@ -160,6 +156,93 @@ def warn_of_unfinished(losses: Sequence[float], epochs: int) -> str:
     return message
 
 
+class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
+    """One call of ``finetune``.
+
+    Attributes:
+        before: The first stage; None if there is only one.
+        pairs: The pairs on which embeddings are measured before and after training, if any.
+        examples: The train examples, after ``few_shot``.
+    """
+
+    verb, product, doing = "finetune", "a fine-tuned model", "fine-tune"
+    result_type = FinetuneResult
+
+    def __init__(self, options: FinetuneOptions) -> None:
+        """Open the tasks, and check the options against them."""
+        super().__init__(options)
+        self.kind = find_task_kind(self.task)
+        resolved, self.scoring = resolve_options(options, self.task, options.model)
+        self.resolved = replace(resolved, progress=resolved.progress and self.group.first)
+        self.before = plan_first_stage(self.task, self.resolved, options)
+        if self.before and self.group.size > 1:
+            raise UserError(
+                "The first stage of fine-tuning runs in one process. Start the command without torchrun or "
+                "accelerate, or fine-tune on the first task by itself and start from its result."
+            )
+        self.pairs = _open_similarity(options, self.task)
+        count = self.resolved.few_shot
+        self.examples = self.task.train if count is None else self.task.few_shot(count, self.resolved.seed)
+
+    @property
+    def models(self) -> dict[str, str | Path]:
+        """The model that is fine-tuned."""
+        return {"model": self.options.model}
+
+    @property
+    def tasks(self) -> Mapping[str, LabelledTask | None]:
+        """The task, and that of the first stage."""
+        return {"task": self.task, "first": self.before.task if self.before else None}
+
+    def settings(self) -> dict[str, Any]:
+        """Return the options of both stages."""
+        own = recorded(self.resolved, precision=self.precision)
+        similarity = self.pairs and self.pairs.fingerprint()
+        first = self.before and recorded(self.before.options, precision=self.precision)
+        return recorded(self.options, ("model", "task"), **own, similarity=similarity, first=first)
+
+    def shown(self, result: FinetuneResult) -> dict[str, Any]:
+        """Return the options of the second stage, and the name of the first task."""
+        return {**self.settings(), "first": result.first}
+
+    def prepare(self) -> Callable[..., TrainingResult]:
+        """Load the model, and train it on the first task."""
+        options, resolved = self.options, self.resolved
+        set_seed(resolved.seed)  # before the new weights are initialized
+        load = self.kind.contrastive_learner if options.contrastive else self.kind.learner
+        learner: Learner = load(options.model, self.task, resolved, self.device)
+        learner.general, learner.hard_negatives, learner.adapter = self.pairs, options.hard_negatives, options.adapter
+        self.learner = learner
+        if options.freeze:
+            print_message(freeze(learner.head.model, options.freeze), enabled=resolved.progress)
+        if self.before:
+            load_or_train(learner, learner.rows(self.before.task.train), self.before.options, self.precision)
+            set_seed(resolved.seed)  # the same state whether the first stage was trained or found in the cache
+        if options.tune:
+            self.resolved = replace(resolved, learning_rate=choose_rate(options, self.task, resolved.metric))
+        if resolved.epochs:
+            learner.start()
+        if learns_pairs(self.task, options):
+            return partial(learner.train, self.examples, group=self.group)
+        return partial(train, learner.head, learner.rows(self.examples), group=self.group)
+
+    def make_result(self, fields: dict[str, Any], trained: TrainingResult) -> FinetuneResult:
+        """Return the result with a warning of what is wrong with the training."""
+        change = fields["metrics"].get("similarity")
+        warnings = (
+            warn_of_explosion(trained.log, self.resolved.learning_rate),
+            warn_of_unfinished(fields["losses"], self.resolved.epochs),
+            similarity_warning([SimilarityChange.from_dict(change)]) if change else "",
+        )
+        return FinetuneResult(
+            **fields,
+            train_size=len(self.examples),
+            learning_rate=self.resolved.learning_rate,
+            first=self.before.task.name if self.before else None,
+            warning=" ".join(filter(None, warnings)),
+        )
+
+
 @with_output_lock
 def _finetune(options: FinetuneOptions) -> FinetuneResult:
     """Fine-tune a model on a task and evaluate it on the test split.
@@ -190,100 +273,7 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     Raises:
         UserError: If the model or the task cannot be used, an option is invalid, or the loss becomes NaN or infinite.
     """
-    started = time.perf_counter()
-    trackers = check_trackers(options.report_to)
-    group = join_process_group()
-    data = open_task(options.task, options)
-    kind = find_task_kind(data)
-    resolved, scoring = resolve_options(options, data, options.model)
-    resolved = replace(resolved, progress=resolved.progress and group.first)
-    before = plan_first_stage(data, resolved, options)
-    if before and group.size > 1:
-        raise UserError(
-            "The first stage of fine-tuning runs in one process. Start the command without torchrun or accelerate, or "
-            "fine-tune on the first task by itself and start from its result."
-        )
-    pairs = _open_similarity(options, data)
-    target = None if options.out is None else follow_link(options.out)
-    seed, device = resolved.seed, default_device()
-    chosen = choose_precision(resolved.precision, device)
-    tasks = {"task": data, "first": before.task if before else None}
-    used = recorded(options, IN_IDENTITY, **recorded(resolved, precision=chosen))
-    given = {
-        "similarity": pairs and pairs.fingerprint(),
-        **{name: getattr(options, name) for name in OF_EMBEDDINGS[1:]},
-        "contrastive": options.contrastive or None,
-        "tune": options.tune or None,
-    }
-    used |= {name: value for name, value in given.items() if value is not None}
-    if not used["freeze"]:  # results of earlier versions stay valid
-        del used["freeze"]
-    stages = {"options": used, **({"first": recorded(before.options, precision=chosen)} if before else {})}
-    identity = run_identity("finetune", {"model": options.model}, tasks, chosen, stages) if target else {}
-    run = RunFolder(target, identity, group)
-    if (done := run.load_finished(FinetuneResult)) is not None:
-        return done
-    check_replaceable(target, RECORD_FILE, "a fine-tuned model")
-    check_writable(target)
-    examples: Sequence[Any] = data.train if resolved.few_shot is None else data.few_shot(resolved.few_shot, seed)
-
-    set_seed(seed)  # before the new weights are initialized
-    load = kind.contrastive_learner if options.contrastive else kind.learner
-    learner: Learner = load(options.model, data, resolved, device)
-    learner.general, learner.hard_negatives, learner.adapter = pairs, options.hard_negatives, options.adapter
-    if options.freeze:
-        print_message(freeze(learner.head.model, options.freeze), enabled=resolved.progress)
-    if before:
-        load_or_train(learner, learner.rows(before.task.train), before.options, chosen)
-        set_seed(seed)  # the same state whether the first stage was trained or found in the cache
-    if options.tune:
-        resolved = replace(resolved, learning_rate=choose_rate(options, data, resolved.metric))
-        used["learning_rate"] = resolved.learning_rate
-    run.open_work()
-
-    def score() -> float:
-        return float(learner.measure("dev", chosen).metrics[resolved.metric])
-
-    if resolved.epochs:
-        learner.start()
-    with tensorboard_folder(trackers, target):
-        own = kind.own_training or options.contrastive
-        run_training: Callable[..., Any] = learner.train if own else train
-        what = (examples,) if own else (learner.head, learner.rows(examples))
-        trained = run_training(
-            *what,
-            resolved,
-            chosen,
-            work=run.steps,
-            title=f"fine-tune on {data.name}",
-            score=score if resolved.select == "dev" else None,
-            report_to=trackers,
-            run_name=data.name if target is None else target.name,
-            group=group,
-        )
-    fields = evaluate_splits(
-        learner,
-        data,
-        trained,
-        precision=chosen,
-        scoring=scoring,
-        seed=seed,
-        train_size=len(examples),
-        started=started,
-    )
-    change = fields["metrics"].get("similarity")
-    dropped = similarity_warning([SimilarityChange.from_dict(change)]) if change else ""
-    unfinished = warn_of_unfinished(fields["losses"], resolved.epochs)
-    warning = " ".join(filter(None, (warn_of_explosion(trained.log, resolved.learning_rate), unfinished, dropped)))
-    result = FinetuneResult(
-        **fields,
-        learning_rate=resolved.learning_rate,
-        first=before.task.name if before else None,
-        warning=warning,
-    )
-    used["first"] = result.first
-    run.write(learner, trained, result, verb="finetune", models={"model": options.model}, task=data, options=used)
-    return result
+    return Finetuning(options).run()
 
 
 finetune = verb(FinetuneOptions, _finetune)

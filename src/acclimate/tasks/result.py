@@ -9,17 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
-import torch
-import transformers
-
 from acclimate.adaptation.result import open_work_folder, remove_work_folder
-from acclimate.base.device import Precision, default_device
 from acclimate.base.errors import UserError, postpone_stop
 from acclimate.base.files import (
     RECORD_FILE,
@@ -32,13 +27,10 @@ from acclimate.base.files import (
 )
 from acclimate.base.progress import format_duration
 from acclimate.base.records import build_value
-from acclimate.base.version import __version__
 from acclimate.cards import write_task_model_card
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.trainer import LOG_FILE
-from acclimate.evaluation.learning import bin_losses
-from acclimate.evaluation.scoring import Collapse, Scoring, make_scoring
-from acclimate.models.checkpoints import model_fingerprint
+from acclimate.evaluation.scoring import Collapse, make_scoring
 from acclimate.results.display import Reported, data_frame
 from acclimate.results.study import StudyResults, table_results
 from acclimate.tasks.interfaces import LabelledTask, Learner
@@ -140,39 +132,6 @@ def numbers(metrics: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[s
 ResultT = TypeVar("ResultT", bound=FinetuneResult)
 
 
-def run_identity(
-    verb: str,
-    models: Mapping[str, str | Path],
-    tasks: Mapping[str, LabelledTask | None],
-    precision: str,
-    options: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return everything that determines a result, as plain values.
-
-    Args:
-        verb: ``"finetune"`` or ``"distill"``.
-        models: The models that are read, by role; they are identified by their content.
-        tasks: The tasks, by role.
-        precision: The resolved precision.
-        options: All other options, by stage if there are several.
-
-    Raises:
-        UserError: If a model does not exist.
-    """
-    values = {
-        "verb": verb,
-        "acclimate": __version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "device": default_device().type,
-        "models": {role: model_fingerprint(str(model)) for role, model in models.items()},
-        "tasks": {role: task and [task.name, task.fingerprint()] for role, task in tasks.items()},
-        "precision": precision,
-        "options": options,
-    }
-    return json.loads(json.dumps(values, default=str))
-
-
 @dataclass(frozen=True)
 class RunFolder:
     """The output directory of a run that may have been finished, killed or not started.
@@ -243,7 +202,7 @@ class RunFolder:
             task: The task.
             options: The options, which the card reports.
         """
-        shown = {name: value for name, value in options.items() if name != "metric"}
+        shown = {name: value for name, value in options.items() if name != "metric" and value is not False}
         sources = {role: str(model) for role, model in models.items()}
         if self.out is not None and self.group.first:
             with postpone_stop(), atomic_folder(self.out) as folder:
@@ -254,56 +213,6 @@ class RunFolder:
                 record_files(folder, RECORD_FILE)
             shutil.rmtree(self._work(self.out), ignore_errors=True)
         self.group.wait()
-
-
-def evaluate_splits(
-    learner: Learner,
-    task: LabelledTask,
-    trained: TrainingResult,
-    *,
-    precision: Precision,
-    scoring: Scoring,
-    seed: int,
-    train_size: int,
-    started: float,
-) -> dict[str, Any]:
-    """Evaluate a model on dev and test; return the fields that every result has.
-
-    Args:
-        learner: The trained model.
-        task: The task.
-        trained: The result of the training.
-        precision: The precision of the training.
-        scoring: The scoring of the test split.
-        seed: Random seed of the run.
-        train_size: Number of training examples.
-        started: Start of the run, as returned by ``time.perf_counter``.
-    """
-    learner.finish()
-    # In fp32, so that the predictions are those of any program that loads the saved folder.
-    dev_metrics = learner.measure("dev", "fp32").metrics if task.dev else None
-    test = learner.measure("test", "fp32")
-    if (collapse := scoring.find_collapse(test.gold, test.predicted)) is not None:
-        warn_of_collapse(collapse, len(test.predicted), task.name, learner.readable)
-    return {
-        "task": task.name,
-        "seed": seed,
-        "metrics": test.metrics,
-        "dev_metrics": dev_metrics,
-        "gold": test.gold,
-        "predicted": test.predicted,
-        "probabilities": test.probabilities,
-        "labels": list(task.labels),
-        "seconds": time.perf_counter() - started,
-        "train_size": train_size,
-        "steps": trained.steps,
-        "epoch": trained.epoch,
-        "train_loss": trained.loss,
-        "losses": bin_losses(trained.log),
-        "precision": precision,
-        "kind": scoring.kind,
-        "scoring": scoring.details(),
-    }
 
 
 def warn_of_collapse(collapse: Collapse, total: int, task: str, readable: Callable[[Any], Any]) -> None:

@@ -23,18 +23,15 @@ from acclimate.adaptation.method import cache_folder, cache_key, fingerprint_mod
 from acclimate.base.device import Precision, default_device
 from acclimate.base.files import atomic_folder, remove_leftovers, warn_on_write_error
 from acclimate.base.locks import Claim
+from acclimate.base.options import recorded
 from acclimate.base.version import __version__
 from acclimate.tasks.interfaces import Learner, ResolvedOptions
 from acclimate.tasks.trainer import train
 
 MAX_CACHED_TRAININGS = 8
 """Maximum trainings in the cache, each of the size of a model; the least recently used are removed."""
-KEY_OPTIONS = (
-    *("seed", "epochs", "learning_rate", "batch_size", "warmup", "weight_decay", "max_gradient_norm"),
-    "confidence_penalty",
-)
-"""Options that affect the result, besides the weights, the rows and the precision."""
-
+IN_ROWS = ("max_length", "few_shot", "negative", "select", "metric", "precision")
+"""Options that the key has resolved or in the rows, or that only evaluate."""
 WEIGHTS_FILE = "model.safetensors"
 WORK_SUFFIX = ".work"
 MAX_WORK_AGE = 7 * 24 * 3600
@@ -142,7 +139,7 @@ def _training_key(
 ) -> str:
     decides = {
         **computation_key(learner.head.model, learner.head.tokenizer, precision),
-        "options": {name: getattr(options, name) for name in KEY_OPTIONS},
+        "options": recorded(options, IN_ROWS),
         "rows": hash_rows(rows),
     }
     return cache_key(decides)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import gc
-import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 from transformers import set_seed
 
 from acclimate.adaptation.result import warn_of_explosion
-from acclimate.base.device import choose_precision, default_device, to_device
+from acclimate.base.device import to_device
 from acclimate.base.errors import UserError
-from acclimate.base.files import RECORD_FILE, check_replaceable, check_writable, follow_link
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import recorded, verb
-from acclimate.engine.callbacks import check_trackers, tensorboard_folder
-from acclimate.engine.distributed import join_process_group
 from acclimate.evaluation.scoring import make_scoring
 from acclimate.models.checkpoints import load_config
 from acclimate.parts.modules.connectors import Connectors
@@ -25,11 +24,16 @@ from acclimate.results.scores import DistillationRow
 from acclimate.results.study import MethodRow, StudyResults
 from acclimate.tasks.distillation.initial_models import finetune_into, load_or_evaluate, load_or_finetune
 from acclimate.tasks.distillation.student_training import DistillationLoss, build_phase_hooks
-from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets, representation_width
-from acclimate.tasks.interfaces import TASK_KINDS, LabelledTask, find_task_kind, open_task, resolve_options
+from acclimate.tasks.distillation.teacher_targets import (
+    TeacherTargets,
+    compute_teacher_targets,
+    representation_width,
+)
+from acclimate.tasks.interfaces import TASK_KINDS, LabelledTask, find_task_kind, resolve_options
 from acclimate.tasks.options import DistillOptions
-from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, numbers, run_identity
-from acclimate.tasks.trainer import train
+from acclimate.tasks.result import FinetuneResult, numbers
+from acclimate.tasks.run import TaskRun
+from acclimate.tasks.trainer import TrainingResult, train
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -159,6 +163,125 @@ def _connect(options: DistillOptions, objective: str, compares: bool) -> Connect
     return None
 
 
+class Distillation(TaskRun[DistillOptions, DistillResult]):
+    """One call of ``distill``.
+
+    Attributes:
+        objective: The resolved objective.
+        of_teacher, of_student: The options with which each is fine-tuned first, unless it is a model of the task.
+        whole: The task with all train examples; ``task`` has those that both models learn from.
+    """
+
+    verb, product, doing = "distill", "a distilled model", "distill"
+    result_type = DistillResult
+
+    def __init__(self, options: DistillOptions) -> None:
+        """Open the task, and check the options against it.
+
+        Raises:
+            UserError: If they do not fit together, or there are several processes.
+        """
+        super().__init__(options)
+        if self.group.size > 1:
+            raise UserError("Distillation runs in one process; start it without torchrun or accelerate launch.")
+        self.whole = self.task
+        self.objective = choose_objective(options.objective, self.whole)
+        if not self.whole.labels:  # a number has no entropy
+            self.options = options = replace(options, confidence_penalty=0.0, teacher_penalty=0.0)
+        self.resolved, self.scoring = resolve_options(options, self.whole)
+        fine_tuning = replace(self.resolved, few_shot=None, select="last", confidence_penalty=0.0)
+        self.of_teacher = replace(
+            fine_tuning,
+            seed=options.seed if options.teacher_seed is None else options.teacher_seed,
+            epochs=options.teacher_epochs,
+            learning_rate=options.teacher_learning_rate,
+            confidence_penalty=options.teacher_penalty,
+        )
+        epochs, rate = options.student_epochs, options.student_learning_rate
+        self.of_student = replace(fine_tuning, epochs=epochs, learning_rate=rate)
+        if options.few_shot is not None:  # both models learn from the same examples
+            self.task = replace(self.whole, train=self.whole.few_shot(options.few_shot, options.seed))
+
+    @property
+    def models(self) -> dict[str, str | Path]:
+        """Teacher and student."""
+        return {"teacher": self.options.teacher, "student": self.options.student}
+
+    @property
+    def tasks(self) -> Mapping[str, LabelledTask | None]:
+        """The task with all train examples."""
+        return {"task": self.whole}
+
+    def settings(self) -> dict[str, Any]:
+        """Return the options, with precision and objective resolved."""
+        resolved = {"precision": self.precision, "objective": self.objective}
+        return recorded(self.options, ("teacher", "student", "task"), **resolved)
+
+    def reuse(self, done: DistillResult) -> DistillResult:
+        """Write the teacher's folder, if this call asks for one that the earlier call did not write."""
+        if self.options.teacher_out is not None and done.teacher_trained:
+            finetune_into(self.options.teacher_out, self.options.teacher, self.task, self.of_teacher, self.precision)
+        return done
+
+    def prepare(self) -> Callable[..., TrainingResult]:
+        """Fine-tune both models, and compute what the student learns from the teacher."""
+        options = self.options
+        self.connectors = _connect(options, self.objective, "boundary" in find_task_kind(self.task).distillation)
+        targets = self._ask_teacher()
+        gc.collect()  # frees the teacher, since mixed precision creates reference cycles
+        terms = (self.objective, options.margin, options.scale, options.temperature, self.precision)
+        loss = DistillationLoss(self.learner.head, targets, self.connectors, *terms)
+        rows = [{**row, "index": index} for index, row in enumerate(self.learner.rows(self.task.train))]
+        hooks, self.disagreement = build_phase_hooks(
+            loss, rows, self.resolved, options.distilled_epochs, options.schedule, options.connector_learning_rate
+        )
+        return partial(train, self.learner.head, rows, hooks=hooks)
+
+    def _ask_teacher(self) -> TeacherTargets:
+        """Load or fine-tune and evaluate both models, keep the student as the learner, and return its targets."""
+        options, data, precision, device = self.options, self.task, self.precision, self.device
+        teacher, teacher_seconds, self.teacher_trained = load_or_finetune(
+            options.teacher, data, self.of_teacher, precision, device, options.teacher_out
+        )
+        nn.Module.to(teacher.head.model, "cpu")  # leaves the accelerator to the student's fine-tuning
+        self.learner, student_seconds, _ = load_or_finetune(options.student, data, self.of_student, precision, device)
+        to_device(teacher.head.model)
+        set_seed(options.seed)
+        if self.connectors:
+            self.connectors.to(device)
+        targets = compute_teacher_targets(teacher.head, teacher.rows(data.train), self.connectors, precision)
+        targets = targets.match(*(model.head.answer_keys(data.train) for model in (teacher, self.learner)))
+        self.scores = [load_or_evaluate(model, precision) for model in (teacher, self.learner)]
+        self.seconds = {
+            "teacher": teacher_seconds,
+            "student": student_seconds,
+            "teacher_targets": targets.seconds,
+        }
+        return targets
+
+    def make_result(self, fields: dict[str, Any], trained: TrainingResult) -> DistillResult:
+        """Return the result with the metrics of teacher and student."""
+        switch, connectors, (teacher, student) = self.options.distilled_epochs, self.connectors, self.scores
+        supervised = [line for line in trained.log if line.get("epoch", 0) > switch]
+        seconds = {**self.seconds, "distillation": self.trained - self.prepared}
+        return DistillResult(
+            **fields,
+            train_size=len(self.task.train),
+            warning=warn_of_explosion(supervised, self.resolved.learning_rate, "task", len(self.task.labels)),
+            objective=self.objective,
+            connector=connectors.kind if connectors else "none",
+            distilled_epochs=switch,
+            disagreement=self.disagreement,
+            units=connectors.units if connectors else 0,
+            teacher_metrics=teacher["test"],
+            teacher_dev_metrics=teacher.get("dev"),
+            teacher_trained=self.teacher_trained,
+            student_metrics=student["test"],
+            student_dev_metrics=student.get("dev"),
+            stage_seconds={name: round(value, 3) for name, value in seconds.items()},
+        )
+
+
 @with_output_lock
 def _distill(options: DistillOptions) -> DistillResult:
     """Distill a teacher of a domain into a student of any architecture, width and tokenizer (DoKTra, ACL 2022).
@@ -180,116 +303,7 @@ def _distill(options: DistillOptions) -> DistillResult:
     Raises:
         UserError: If a model or the task cannot be used, an option is invalid, or a loss becomes NaN or infinite.
     """
-    started = time.perf_counter()
-    trackers = check_trackers(options.report_to)
-    if join_process_group().size > 1:
-        raise UserError("Distillation runs in one process; start it without torchrun or accelerate launch.")
-    data = open_task(options.task, options)
-    objective = choose_objective(options.objective, data)
-    if not data.labels:  # a number has no entropy
-        options = replace(options, confidence_penalty=0.0, teacher_penalty=0.0)
-    resolved, scoring = resolve_options(options, data)
-    fine_tuning = replace(resolved, few_shot=None, select="last", confidence_penalty=0.0)
-    of_teacher = replace(
-        fine_tuning,
-        seed=options.seed if options.teacher_seed is None else options.teacher_seed,
-        epochs=options.teacher_epochs,
-        learning_rate=options.teacher_learning_rate,
-        confidence_penalty=options.teacher_penalty,
-    )
-    of_student = replace(fine_tuning, epochs=options.student_epochs, learning_rate=options.student_learning_rate)
-    target = None if options.out is None else follow_link(options.out)
-    teacher, student, seed, device = options.teacher, options.student, options.seed, default_device()
-    chosen = choose_precision(options.precision, device)
-    whole = data
-    if options.few_shot is not None:  # both models learn from the same examples
-        data = replace(data, train=data.few_shot(options.few_shot, seed))
-    used = recorded(options, ("teacher", "student", "task"), precision=chosen, objective=objective)
-    models = {"teacher": teacher, "student": student}
-    identity = run_identity("distill", models, {"task": whole}, chosen, used) if target else {}
-    run = RunFolder(target, identity)
-    if (done := run.load_finished(DistillResult)) is not None:
-        if options.teacher_out is not None and done.teacher_trained:  # another call may have written its own teacher
-            finetune_into(options.teacher_out, teacher, data, of_teacher, chosen)
-        return done
-    check_replaceable(target, RECORD_FILE, "a distilled model")
-    check_writable(target)
-    connectors = _connect(options, objective, "boundary" in find_task_kind(data).distillation)
-    instructor, teacher_seconds, teacher_trained = load_or_finetune(
-        teacher, data, of_teacher, chosen, device, options.teacher_out
-    )
-    nn.Module.to(instructor.head.model, "cpu")  # leaves the accelerator to the student's fine-tuning
-    learner, student_seconds, _ = load_or_finetune(student, data, of_student, chosen, device)
-    to_device(instructor.head.model)
-    set_seed(seed)
-    if connectors:
-        connectors.to(device)
-    targets = compute_teacher_targets(instructor.head, instructor.rows(data.train), connectors, chosen)
-    targets = targets.match(*(model.head.answer_keys(data.train) for model in (instructor, learner)))
-    teacher_scores, student_scores = load_or_evaluate(instructor, chosen), load_or_evaluate(learner, chosen)
-    del instructor  # only its targets are needed from here on
-    gc.collect()  # mixed precision creates reference cycles
-
-    terms = (objective, options.margin, options.scale, options.temperature, chosen)
-    distillation_loss = DistillationLoss(learner.head, targets, connectors, *terms)
-    rows = [{**row, "index": index} for index, row in enumerate(learner.rows(data.train))]
-    switch = options.distilled_epochs
-    hooks, disagreement = build_phase_hooks(
-        distillation_loss, rows, resolved, switch, options.schedule, options.connector_learning_rate
-    )
-    run.open_work()
-
-    def score() -> float:
-        return float(learner.measure("dev", chosen).metrics[resolved.metric])
-
-    begin = time.perf_counter()
-    with tensorboard_folder(trackers, target):
-        trained = train(
-            learner.head,
-            rows,
-            resolved,
-            chosen,
-            work=run.steps,
-            title=f"distill on {data.name}",
-            score=score if resolved.select == "dev" else None,
-            hooks=hooks,
-            report_to=trackers,
-            run_name=data.name if target is None else target.name,
-        )
-    seconds = {
-        "teacher": teacher_seconds,
-        "student": student_seconds,
-        "teacher_targets": targets.seconds,
-        "distillation": time.perf_counter() - begin,
-    }
-    fields = evaluate_splits(
-        learner,
-        data,
-        trained,
-        precision=chosen,
-        scoring=scoring,
-        seed=seed,
-        train_size=len(data.train),
-        started=started,
-    )
-    supervised = [line for line in trained.log if line.get("epoch", 0) > switch]
-    result = DistillResult(
-        **fields,
-        warning=warn_of_explosion(supervised, resolved.learning_rate, "task", len(data.labels)),
-        objective=objective,
-        connector=connectors.kind if connectors else "none",
-        distilled_epochs=switch,
-        disagreement=disagreement,
-        units=connectors.units if connectors else 0,
-        teacher_metrics=teacher_scores["test"],
-        teacher_dev_metrics=teacher_scores.get("dev"),
-        teacher_trained=teacher_trained,
-        student_metrics=student_scores["test"],
-        student_dev_metrics=student_scores.get("dev"),
-        stage_seconds={name: round(value, 3) for name, value in seconds.items()},
-    )
-    run.write(learner, trained, result, verb="distill", models=models, task=data, options=used)
-    return result
+    return Distillation(options).run()
 
 
 distill = verb(DistillOptions, _distill)

@@ -20,7 +20,7 @@ from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.interfaces import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.kinds.classification.contrastive import SentenceClassifier, draw_pairs
 from acclimate.tasks.kinds.classification.data import Example, Task, build_task
-from acclimate.tasks.kinds.retrieval.encoder import load_bi_encoder, train_encoder
+from acclimate.tasks.kinds.retrieval.encoder import EncoderTraining, load_bi_encoder
 from acclimate.tasks.loading import is_classifier_of, load_with_head
 from acclimate.tasks.probing import ClassProbe, LabelSetProbe, Probe
 from acclimate.tasks.sources import Tables, read_tables, select_columns
@@ -249,8 +249,7 @@ class ContrastiveLearner(ClassificationLearner):
                 for first, second, same in pairs
             ]
             loss = import_sentence_transformers().sentence_transformer.losses.CosineSimilarityLoss(self.head.model)
-            trained = train_encoder(
-                self.head, rows, loss, options, precision, passes=1, sampler="batch_sampler", **training
-            )
+            own = {"passes": 1, "sampler": "batch_sampler", **training}
+            trained = EncoderTraining(self.head, rows, loss, options, precision, **own).run()
         self.head.fit(examples)
         return trained

@@ -6,7 +6,7 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -135,116 +135,132 @@ def load_bi_encoder(path: str | Path, max_length: int) -> BiEncoder:
     return BiEncoder(encoder)
 
 
-def train_encoder(
-    head: BiEncoder,
-    rows: Sequence[dict[str, Any]],
-    loss: Any,
-    options: ResolvedOptions,
-    precision: Precision,
-    *,
-    work: Path | None,
-    title: str,
-    score: Callable[[], Score] | None,
-    report_to: Sequence[str],
-    run_name: str | None,
-    group: ProcessGroup,
-    adapter: LowRankName | None = None,
-    prompts: dict[str, str] | None = None,
-    passes: int | None = None,
-    sampler: Literal["no_duplicates", "batch_sampler"] = "no_duplicates",
-) -> TrainingResult:
-    """Train a sentence encoder in place with the trainer of ``sentence-transformers``.
+@dataclass
+class EncoderTraining:
+    """A training of a sentence encoder in place, with the trainer of ``sentence-transformers``.
 
-    Args:
+    Attributes:
         head: The sentence encoder.
         rows: Texts by column, and perhaps a ``label``.
         loss: A loss of ``sentence-transformers`` for the encoder.
         options: Options of fine-tuning.
         precision: The resolved precision.
-        work: As for :func:`acclimate.tasks.trainer.train`, like the following arguments. A training with an adapter
+        work: As for :func:`acclimate.tasks.trainer.train`, like the following attributes. A training with an adapter
             starts anew after an interruption.
         title: Title of the progress bar.
         score: Function that scores the model after each epoch.
         report_to: Experiment trackers.
         run_name: Name of the run.
         group: The processes, of which there must be one.
-        adapter: Name of a low-rank adapter that is trained in place of the weights, and merged into them.
+        adapter: Name of a low-rank adapter that is trained instead of the weights, and merged into them.
         prompts: Prompts by column.
-        passes: Passes over the rows, if not the epochs of the options.
+        passes: Passes over the rows; 0 for the epochs of the options.
         sampler: The sampler of ``sentence-transformers``; by default no batch has a text twice.
-
-    Raises:
-        UserError: If there are several processes, or the loss becomes NaN or infinite.
     """
-    if group.size > 1:
-        raise UserError("Embeddings are trained in one process; start it without torchrun or accelerate launch.")
-    from datasets import Dataset
 
-    library, encoder, passes = import_sentence_transformers(), head.model, passes or options.epochs
-    added = None
-    if adapter is not None:
-        settings = check_adapter(adapter, None)
-        added = LowRankAdapter(encoder[0].auto_model, adapter, settings, seed=options.seed)
-        print_message(added.describe(), enabled=options.progress)
-        work = None
-    best = BestWeightsCallback(encoder, score, passes) if score else None
-    steps = passes * math.ceil(len(rows) / options.batch_size)
-    with ExitStack() as stack:
-        folder = work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        arguments = library.SentenceTransformerTrainingArguments(
+    head: BiEncoder
+    rows: Sequence[dict[str, Any]]
+    loss: Any
+    options: ResolvedOptions
+    precision: Precision
+    _: KW_ONLY
+    work: Path | None
+    title: str
+    score: Callable[[], Score] | None
+    report_to: Sequence[str]
+    run_name: str | None
+    group: ProcessGroup
+    adapter: LowRankName | None = None
+    prompts: dict[str, str] | None = None
+    passes: int = 0
+    sampler: Literal["no_duplicates", "batch_sampler"] = "no_duplicates"
+
+    def run(self) -> TrainingResult:
+        """Train the encoder; it then has the weights of the best epoch, if epochs are scored.
+
+        Raises:
+            UserError: If there are several processes, or the loss becomes NaN or infinite.
+        """
+        if self.group.size > 1:
+            raise UserError("Embeddings are trained in one process; start it without torchrun or accelerate launch.")
+        encoder, options = self.head.model, self.options
+        self.passes = self.passes or options.epochs
+        self.steps = self.passes * math.ceil(len(self.rows) / options.batch_size)
+        added = None
+        if self.adapter is not None:
+            settings = check_adapter(self.adapter, None)
+            added = LowRankAdapter(encoder[0].auto_model, self.adapter, settings, seed=options.seed)
+            print_message(added.describe(), enabled=options.progress)
+            self.work = None
+        best = BestWeightsCallback(encoder, self.score, self.passes) if self.score else None
+        state = self._train(best)
+        lines = [
+            {"step": line["step"], "epoch": line["epoch"], "loss": line["loss"]}
+            for line in state.log_history
+            if "loss" in line
+        ]
+        if not all(math.isfinite(line["loss"]) for line in lines):
+            raise UserError("The loss became NaN or infinite; lower the learning rate.")
+        if best:
+            encoder.load_state_dict(best.weights)
+        if added is not None:
+            encoder[0].model = added.merged().to(encoder.device)
+        encoder.eval()
+        self.head.forget()
+        mean = sum(line["loss"] for line in lines) / max(1, len(lines))
+        return TrainingResult(state.global_step, best.epoch if best else self.passes, mean, lines)
+
+    def _train(self, best: BestWeightsCallback | None) -> TrainerState:
+        """Train from the newest checkpoint on, if there is one; return the state at the end."""
+        from datasets import Dataset
+
+        library, encoder, checkpoint = import_sentence_transformers(), self.head.model, None
+        if self.work and self.work.is_dir():
+            remove_incomplete_checkpoints(self.work)
+            if (checkpoint := find_newest_checkpoint(self.work)) and best:
+                best.load(checkpoint)
+        encoder.model_card_data.widget = [{}]  # without examples, the trainer computes some for a card
+        with ExitStack() as stack:
+            folder = self.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            progress = stack.enter_context(Progress(self.title, self.steps, enabled=self.options.progress))
+            stack.enter_context(silence_transformers())
+            trainer = library.SentenceTransformerTrainer(
+                model=encoder,
+                args=self._arguments(library, folder),
+                train_dataset=Dataset.from_list(list(self.rows)),
+                loss=self.loss,
+                callbacks=[_EpochCallback(self.head, best, progress)],
+            )
+            trainer.remove_callback(PrinterCallback)
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        state: TrainerState = trainer.state
+        return state
+
+    def _arguments(self, library: Any, folder: Path) -> Any:
+        """Return the arguments of the trainer, which writes its checkpoints to a folder."""
+        options = self.options
+        return library.SentenceTransformerTrainingArguments(
             str(folder),
-            num_train_epochs=passes,
+            num_train_epochs=self.passes,
             per_device_train_batch_size=options.batch_size,
             learning_rate=options.learning_rate,
-            warmup_steps=math.ceil(options.warmup * steps),
+            warmup_steps=math.ceil(options.warmup * self.steps),
             weight_decay=options.weight_decay,
             max_grad_norm=options.max_gradient_norm,
             adam_epsilon=ADAM_EPSILON,
             seed=options.seed,
-            bf16=precision == "bf16",
-            fp16=precision == "fp16",
+            bf16=self.precision == "bf16",
+            fp16=self.precision == "fp16",
             use_cpu=default_device().type == "cpu",
-            batch_sampler=sampler,
-            prompts=prompts,
-            save_strategy="epoch" if work else "no",
-            logging_steps=max(1, steps // LOGGED_LINES),
-            report_to=list(report_to) or "none",
-            run_name=run_name,
+            batch_sampler=self.sampler,
+            prompts=self.prompts,
+            save_strategy="epoch" if self.work else "no",
+            logging_steps=max(1, self.steps // LOGGED_LINES),
+            report_to=list(self.report_to) or "none",
+            run_name=self.run_name,
             disable_tqdm=True,
             dataloader_pin_memory=False,
         )
-        checkpoint = None
-        if work and work.is_dir():
-            remove_incomplete_checkpoints(work)
-            if (checkpoint := find_newest_checkpoint(work)) and best:
-                best.load(checkpoint)
-        encoder.model_card_data.widget = [{}]  # without examples, the trainer computes some for a card
-        progress = stack.enter_context(Progress(title, steps, enabled=options.progress))
-        with silence_transformers():
-            trainer = library.SentenceTransformerTrainer(
-                model=encoder,
-                args=arguments,
-                train_dataset=Dataset.from_list(list(rows)),
-                loss=loss,
-                callbacks=[_EpochCallback(head, best, progress)],
-            )
-            trainer.remove_callback(PrinterCallback)
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    lines = [
-        {"step": line["step"], "epoch": line["epoch"], "loss": line["loss"]}
-        for line in trainer.state.log_history
-        if "loss" in line
-    ]
-    if not all(math.isfinite(line["loss"]) for line in lines):
-        raise UserError("The loss became NaN or infinite; lower the learning rate.")
-    if best:
-        encoder.load_state_dict(best.weights)
-    if added is not None:
-        encoder[0].model = added.merged().to(encoder.device)
-    encoder.eval()
-    head.forget()
-    mean = sum(line["loss"] for line in lines) / max(1, len(lines))
-    return TrainingResult(trainer.state.global_step, best.epoch if best else passes, mean, lines)
 
 
 class _EpochCallback(TrainerCallback):

@@ -29,7 +29,7 @@ from acclimate.tasks.kinds.retrieval.data import (
     read_pairs,
     training_rows,
 )
-from acclimate.tasks.kinds.retrieval.encoder import BiEncoder, load_bi_encoder, train_encoder
+from acclimate.tasks.kinds.retrieval.encoder import BiEncoder, EncoderTraining, load_bi_encoder
 from acclimate.tasks.readers import Row
 from acclimate.tasks.sources import Table
 from acclimate.tasks.trainer import TrainingResult
@@ -162,7 +162,7 @@ class RetrievalLearner(Learner):
         precision: Precision,
         **training: Any,
     ) -> TrainingResult:
-        """Train with the loss of ``sentence-transformers`` with in-batch negatives; see :func:`train_encoder`.
+        """Train with the loss of ``sentence-transformers`` with in-batch negatives; see :class:`EncoderTraining`.
 
         The loss is ``MultipleNegativesRankingLoss`` (Henderson et al., 2017), or for triplets with margins
         ``MarginMSELoss`` (Hofstätter et al., 2020) of :data:`MARGIN_SCALE` times the cosine. With no epochs, the model
@@ -191,9 +191,8 @@ class RetrievalLearner(Learner):
         prompts = {"anchor": encoder.prompts.get("query"), "positive": encoder.prompts.get("document")}
         prompts["negative"] = prompts["positive"]
         columns = {name: prompt for name, prompt in prompts.items() if prompt and name in rows[0]}
-        return train_encoder(
-            self.head, rows, loss, options, precision, adapter=self.adapter, prompts=columns or None, **training
-        )
+        own = {"adapter": self.adapter, "prompts": columns or None, **training}
+        return EncoderTraining(self.head, rows, loss, options, precision, **own).run()
 
     def _mine(self, examples: Sequence[Query], options: ResolvedOptions) -> Sequence[Query]:
         """Return queries with a hard negative for each relevant document, if that is wanted."""
