@@ -148,7 +148,7 @@ def regroup(
             if row.difference:
                 new.difference = compare_runs(own, base, metrics=None if grouped else [row.metric])
             made["scores"].append(shortened(new.to_dict()))
-    for probe in results.probes:
+    for probe in results.rows.get("probe", []):
         entries = probes.get((probe.method, probe.task), [])
         if entries and groups_of(folder.name, probe.task) and (methods is None or probe.method in methods):
             key = probe.probe, probe.labels_per_class
@@ -195,7 +195,7 @@ def main(names: Sequence[str]) -> None:
             if not (folder / file).exists():
                 continue
             published = StudyResults.load(folder / file)
-            stored = dict(differences(published.to_dict()))
+            stored = dict(differences({**published.to_dict(), "probes": published.rows.get("probe", [])}))
             checked = [row.method for row in published.scores if row.difference][:1]
             again = dict(differences(regroup(folder, file, grouped=False, methods=checked)))
             if wrong := [place for place, values in again.items() if stored[place] != values]:

@@ -23,15 +23,16 @@ from acclimate import plan_ratio
 from acclimate.base.files import read_json_object
 from acclimate.evaluation.significance import holm
 from acclimate.labs.plan.logs import loss_points
+from acclimate.labs.sequence.report import sequence_matrices
 from acclimate.report.figures import GRID, INK, MUTED, new_figure, series, styled, svg
-from acclimate.report.formatting import interval_text, plain, signed
 from acclimate.report.page import render_template
-from acclimate.report.score_figures import forest_plot, probe_differences, tradeoff_plot
-from acclimate.report.sequences import sequence_matrices
+from acclimate.report.score_figures import forest_plot, tradeoff_plot
 from acclimate.report.summary import summarize
 from acclimate.report.text import markdown, results_table
+from acclimate.results.cells import interval_text, plain, signed
 from acclimate.results.scores import MeanRow
 from acclimate.results.study import StudyResults
+from acclimate.study.jobs.probe import probe_differences
 from acclimate.study.summary import correct_for_multiple_comparisons, count_wins
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,9 +53,10 @@ def read_results(file: Path) -> StudyResults:
             changes = [found.get(tuple(row.get(key) for key in keys), {}) for row in rows]
             return [type(row).from_dict({**row.to_dict(), **own}) for row, own in zip(rows, changes, strict=True)]
 
-        results.scores, results.probes = (merged(getattr(results, name), new[name]) for name in ("scores", "probes"))
+        results.scores, probes = merged(results.scores, new["scores"]), results.rows.get("probe", [])
+        probes[:] = merged(probes, new["probes"])
         results.means = [MeanRow.from_dict(row) for row in new["means"]] or results.means
-        for rows in (results.scores, results.probes):
+        for rows in (results.scores, probes):
             correct_for_multiple_comparisons(rows)
         results.win_counts = count_wins(results.scores)
     return results

@@ -29,7 +29,7 @@ REGISTRIES = {
     "acclimate.data.task_kinds": ["acclimate.tasks"],
     "acclimate.parts.masking.base": ["acclimate.masking"],
     "acclimate.results.display": ["acclimate.renderers"],
-    "acclimate.study.config": ["acclimate.jobs"],
+    "acclimate.results.study": ["acclimate.jobs"],
 }
 """The groups of the registries in a module; :data:`acclimate.base.registry.PLACES` says where their entries are."""
 BETWEEN_PAPERS = {("das", "dga")}

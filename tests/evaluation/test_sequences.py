@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from acclimate.labs.sequence.rows import MEASURES
 from acclimate.labs.sequence.transfer import sequence_measures, spread_over_runs
-from acclimate.results.sequences import MEASURES
 from tests.cases import each
 
 SCORES = np.array([[0.2, 0.1, 0.3], [0.8, 0.2, 0.3], [0.9, 0.7, 0.1], [0.5, 0.6, 0.9]])

@@ -8,13 +8,15 @@ from dataclasses import fields, replace
 from html.parser import HTMLParser
 
 from acclimate.base.version import DOCS_URL
-from acclimate.report.formatting import Table
+from acclimate.labs.inspection.jobs import DriftRow
+from acclimate.labs.sequence.rows import SequenceOrder, SequenceRow, SequenceSpread
 from acclimate.report.score_figures import RACE
 from acclimate.report.tables import tables
 from acclimate.results.adaptations import AdaptationRow, CurvePoint, Importance, MaskedSample
-from acclimate.results.scores import DistillationRow, DriftRow, Interval, ProbeRow, TaskScores
-from acclimate.results.sequences import SequenceOrder, SequenceRow, SequenceSpread
+from acclimate.results.cells import Table
+from acclimate.results.scores import DistillationRow, Interval, TaskScores
 from acclimate.results.study import MethodRow, ReportTable, StudyResults
+from acclimate.study.jobs.probe import ProbeRow
 
 EVIL = "<script>window.evil = 1</script>"
 
@@ -135,11 +137,13 @@ def everything(results) -> StudyResults:
     return replace(
         results,
         masked=masked(),
-        drift=drift(results),
-        probes=probes(results),
-        sequences=sequences(results),
+        rows={
+            "drift": drift(results),
+            "probe": probes(results),
+            "sequence": sequences(results),
+            "distill": distillations(results),
+        },
         tables=[*results.tables, race()],
-        distillations=distillations(results),
         notes=[EVIL],
         samples=[{"text": EVIL, "label": EVIL}],
         adaptations=[
@@ -173,7 +177,8 @@ def crowded(results, methods=20) -> StudyResults:
     def with_copies(rows):
         return [*rows, *(replace(row, method=label) for label in labels for row in rows if row.method == model)]
 
-    lists = {name: with_copies(getattr(found, name)) for name in ("adaptations", "scores", "losses", "drift")}
+    lists = {name: with_copies(getattr(found, name)) for name in ("adaptations", "scores", "losses")}
+    lists["rows"] = {**found.rows, "drift": with_copies(found.rows["drift"])}
     return replace(found, methods=[*found.methods, *(MethodRow(label=label, name="mlm") for label in labels)], **lists)
 
 

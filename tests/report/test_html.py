@@ -7,25 +7,23 @@ from dataclasses import replace
 
 import pytest
 
+from acclimate.labs.inspection.jobs import layer_drift, layer_drift_table
 from acclimate.report import render, summarize, write_report
 from acclimate.report.masked_text import masked_examples
-from acclimate.report.page import FIGURES
+from acclimate.report.page import all_figures
 from acclimate.report.score_figures import forest_plot, reliability_diagram
 from acclimate.report.training_figures import (
     curve_values,
     importance_heat_map,
     importance_panels,
     importance_table,
-    layer_drift,
-    layer_drift_table,
     learning_curves,
     stability,
     stability_table,
-    teacher_agreement,
-    teacher_agreement_table,
 )
 from acclimate.results.adaptations import CurvePoint
 from acclimate.results.study import Failure, MethodRow
+from acclimate.study.jobs.distill import teacher_agreement, teacher_agreement_table
 from tests.report.full import EVIL, crowded, importance, monitored, parse, texts
 
 
@@ -81,11 +79,11 @@ def test_text_in_a_figure_is_unchanged(results):
     assert f">{name}</text>" in drawn and drawn.count("#00000") == drawn.count(f">{name}</text>")
 
 
-def test_every_figure_can_be_focused_and_has_a_caption(full_page):
-    for figure in FIGURES:
+def test_every_figure_can_be_focused_and_has_a_caption(full_page, full):
+    for figure in all_figures(full):
         assert f'<figure tabindex="0" aria-labelledby="figure-{figure.name}">' in full_page
         assert f'id="figure-{figure.name}">{figure.title}</h2>' in full_page
-    assert full_page.count("<figcaption") == len(FIGURES)
+    assert full_page.count("<figcaption") == len(all_figures(full))
 
 
 def test_figures_without_data_are_left_out(results):
@@ -162,18 +160,20 @@ def test_layer_drift(full):
     lines = [
         points for points in drawn.split('id="drift-line2d_') if "clip-path" in points and points.count("L ") >= 6
     ]
-    assert len(lines) >= len(full.drift) and drawn.count(">CKA with base model<") == 2  # a panel for each domain
-    assert len(table.rows) == 7 * len(full.drift) and table.columns[3] == "CKA"
-    assert [row[3].value for row in table.rows[:7]] == [layer["cka"] for layer in full.drift[0].layers]
+    assert (
+        len(lines) >= len(full.rows["drift"]) and drawn.count(">CKA with base model<") == 2
+    )  # a panel for each domain
+    assert len(table.rows) == 7 * len(full.rows["drift"]) and table.columns[3] == "CKA"
+    assert [row[3].value for row in table.rows[:7]] == [layer["cka"] for layer in full.rows["drift"][0].layers]
     assert [row[2].value for row in table.rows[:7]] == list(range(7))
-    layer = full.drift[0].layers[3]
+    layer = full.rows["drift"][0].layers[3]
     assert [entry.value for entry in table.rows[3][4:]] == [layer["distance"], 100 * layer["share"], layer["cosine"]]
 
 
 def test_small_drift_does_not_look_large(full):
     def drawn(change):
         layers = [{"cka": 1.0 - change * number, "distance": 0.0, "share": 0.0, "cosine": 1.0} for number in range(3)]
-        return layer_drift(replace(full, drift=[replace(full.drift[0], layers=layers)]))
+        return layer_drift(replace(full, rows={"drift": [replace(full.rows["drift"][0], layers=layers)]}))
 
     assert ">0.95<" in drawn(1e-6) or ">0.96<" in drawn(1e-6)
     assert ">0.4<" in drawn(0.35)
@@ -181,7 +181,7 @@ def test_small_drift_does_not_look_large(full):
 
 def test_agreement_with_the_teacher(full):
     drawn, table = teacher_agreement(full), teacher_agreement_table(full)
-    rows = full.distillations
+    rows = full.rows["distill"]
     assert len(rows) == 4 and drawn.count(">epoch<") == 2 and drawn.count(">disagreement, % of units<") == 1
     for row in rows:
         assert f">{row.domain} · {row.task}<" in drawn and f">{row.method}<" in drawn

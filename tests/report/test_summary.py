@@ -8,12 +8,12 @@ from dataclasses import fields, replace
 
 import pytest
 
+from acclimate.labs.sequence.rows import SequenceOrder, SequenceRow, SequenceSpread
 from acclimate.report import markdown, render, summarize
-from acclimate.report.formatting import plain, signed
 from acclimate.report.summary import NO_DIFFERENCE
 from acclimate.report.tables import overview
+from acclimate.results.cells import plain, signed
 from acclimate.results.scores import NOTHING_LEARNED, ForgettingRow, TaskScores
-from acclimate.results.sequences import SequenceOrder, SequenceRow, SequenceSpread
 from acclimate.results.study import MethodRow, StudyResults
 from acclimate.study.compare import compare
 from tests.report.full import parse, with_comparison
@@ -325,18 +325,18 @@ def test_a_sequence_is_summed_up_by_what_its_intervals_show(results):
         _sequence("kd", {"average": (-0.3, -0.1), "forgetting": (0.1, 0.2)}),
         _sequence("das", {"average": (0.1, 0.2)}, measure="score"),
     ]
-    found = summarize(replace(results, sequences=rows))
+    found = summarize(replace(results, rows={"sequence": rows}))
     assert found.verdict == (
         "After the last domain, compared with lm: das and kd: a lower mean loss; ewc: a higher mean loss. On earlier "
         "domains, compared with lm: ewc: less forgetting; kd: more forgetting; das: no difference shown."
     )
     assert found.headline.startswith(found.verdict)
-    one_seed = summarize(replace(results, sequences=[_sequence("lm", {}), _sequence("das", {})])).verdict
+    one_seed = summarize(replace(results, rows={"sequence": [_sequence("lm", {}), _sequence("das", {})]})).verdict
     assert one_seed == (
         "After the last domain, the mean loss is 2.000 with lm and 2.000 with das. With one seed, no difference can "
         "be shown."
     )
-    alone = summarize(replace(results, sequences=rows[:1])).verdict
+    alone = summarize(replace(results, rows={"sequence": rows[:1]})).verdict
     assert alone == (
         "After the last domain, the mean loss of lm is 2.000, −0.500 from the base model; on earlier domains it has "
         "changed by +0.250 since it was lowest."

@@ -20,12 +20,12 @@ from acclimate.cards.results import result_sections
 from acclimate.evaluation.calibration import BINS
 from acclimate.models.kinds import KINDS, MASKED
 from acclimate.report import markdown, render, results_table, summarize, write_tables
-from acclimate.report.formatting import signed
 from acclimate.report.score_figures import forest_plot
 from acclimate.report.tables import overview, searches, tables
 from acclimate.report.text import MAIN_TABLES, _csv, escape_latex
 from acclimate.report.timing import preparation_time
 from acclimate.results.adaptations import AdaptationRow
+from acclimate.results.cells import signed
 from acclimate.results.scores import VERDICTS, Comparisons, MetricSummary, SearchRow, TrialRow, verdict_word
 from acclimate.results.study import ReportTable, StageName, StudyResults
 from acclimate.study.summary import count_wins
@@ -60,8 +60,8 @@ def test_no_word_of_a_verdict_contradicts_the_corrected_p_value(results):
     assert rows["mlm"][1:5] == ["2", "0", "2", "0"] and rows["mlm"][5] == "2", "intervals above zero"
     console = Console(width=160, color_system=None)
     with console.capture() as capture:
-        console.print(*results_table(replace(found, losses=[], sequences=[])))
-    scored = replace(found, losses=[], forgetting=[], drift=[], means=[])
+        console.print(*results_table(replace(found, losses=[], rows={})))
+    scored = replace(found, losses=[], forgetting=[], rows={}, means=[])
     lines = csv.DictReader(io.StringIO(_csv(scored)))
     assert {line["verdict"] for line in lines if line["p_holm"]} == {"tie"}
     pictures = re.findall(r'style="fill: ([^;"]+)', forest_plot(found))
@@ -118,7 +118,7 @@ def test_a_student_retains_a_share_of_the_score_of_its_teacher(full):
     rows = texts(titled(full, "Distillation"))
     assert [row["retained"] for row in rows] == ["92.9"] * 6  # 65 of 70; two methods on two tasks, and their means
     assert [row["task"] for row in rows[-2:]] == ["mean over tasks"] * 2
-    lost = replace(full, distillations=[replace(row, teacher=0.0) for row in full.distillations])
+    lost = replace(full, rows={"distill": [replace(row, teacher=0.0) for row in full.rows["distill"]]})
     assert {row["retained"] for row in texts(titled(lost, "Distillation"))} == {"–"}
 
 

@@ -152,7 +152,7 @@ def test_adapt_and_distill_in_one_file(folder):  # noqa: F811
     rows = [(score["model"], score["method"]) for score in results["scores"]]
     assert rows == [(m, method) for m in ("model", "student") for method in ("none", "mlm")] + [("student", "doktra")]
     assert len(results["scores"][-1]["difference"]["seeds"]) == 2
-    (made,) = results["distillations"]
+    (made,) = results["rows"]["distill"]
     assert (made["model"], made["units"], len(made["disagreement"])) == ("student", 24, 3)
     assert made["seconds"] > 0 and made["teacher_seconds"] > 0
     spent = results["scores"][-1]["stage_seconds"]

@@ -97,11 +97,11 @@ def test_a_teacher_is_not_taken_from_other_tasks(folder):
 def test_drift_is_measured_if_the_study_asks_for_it(folder, tmp_path):
     values = study(folder, evaluate={"documents": 20, "drift": True}, adapt_seeds=[0, 1])
     results = compare(values, tmp_path / "out", progress=False, backend=World().backend())
-    assert [row["method"] for row in results["drift"]] == ["mlm", "dga, no contrast"]
-    assert results["drift"][0]["adapt_seeds"] == [0, 1]
-    assert [layer["cka"] for layer in results["drift"][0]["layers"]] == pytest.approx([0.9, 0.7, 0.8])
+    assert [row["method"] for row in results["rows"]["drift"]] == ["mlm", "dga, no contrast"]
+    assert results["rows"]["drift"][0]["adapt_seeds"] == [0, 1]
+    assert [layer["cka"] for layer in results["rows"]["drift"][0]["layers"]] == pytest.approx([0.9, 0.7, 0.8])
     assert "## Representation drift" in markdown(results)
-    assert compare(study(folder), tmp_path / "plain", progress=False, backend=World().backend())["drift"] == []
+    assert compare(study(folder), tmp_path / "plain", progress=False, backend=World().backend()).rows == {}
     with pytest.raises(UserError, match=r"evaluate\.drift measures on general text"):
         StudyConfig.of(study(folder, evaluate={"drift": True}, general=None))
 

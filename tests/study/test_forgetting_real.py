@@ -69,7 +69,7 @@ def test_all_measurements_of_one_study(place):
     assert {(row["method"], row["task"]) for row in results["forgetting"]} == {
         (method["label"], "other") for method in results["methods"][1:]
     }
-    rows = {row["method"]: row for row in results["drift"]}
+    rows = {row["method"]: row for row in results["rows"]["drift"]}
     mlm, prompt = (rows[method["label"]] for method in results["methods"][1:])
     assert all(layer["cka"] < 1 for layer in mlm["layers"]) and mlm["embeddings"]["distance"] > 0
     # A soft prompt does not change the embeddings of words, so the input of the first layer stays the same.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from acclimate.base.errors import UserError
 from acclimate.base.records import Record
-from acclimate.report import markdown, render
-from acclimate.results.study import ReportTable, StudyResults
+from acclimate.cards.results import result_sections
+from acclimate.models.kinds import MASKED
+from acclimate.report import markdown, render, results_table
+from acclimate.results.scores import Interval
+from acclimate.results.study import StudyResults
 from acclimate.study.compare import compare
 from acclimate.study.config import JOB_KINDS, StudyConfig
 from acclimate.study.forecast import forecast
@@ -129,6 +131,17 @@ class Size(Record):
     limit: int
 
 
+@dataclass(kw_only=True, eq=False)
+class SizeRow(Record):
+    """A row of the results of this kind."""
+
+    model: str
+    domain: str
+    method: str
+    file_size: int
+    change: Interval | None = None
+
+
 class SizeSpec(SectionEntry):
     """The section of the study file for this kind of job."""
 
@@ -148,6 +161,7 @@ def size_kind():
         limit: int
 
         cost, result_type, section = 0.25, Size, ("sizes", SizeSpec)
+        row_type, title, note = SizeRow, "Size of configurations", "In bytes."
 
         def run(self, context):
             from pathlib import Path
@@ -161,9 +175,20 @@ def size_kind():
 
         @classmethod
         def rows(cls, view):
-            rows = [[job.place.method or "base model", result.bytes, result.limit] for job, result in view.find(Size)]
-            table = ReportTable(title="Size of configurations", columns=["method", "bytes", "limit"], rows=rows)
-            return {"tables": [table]} if rows else {}
+            found = [(job.place, result) for job, result in view.find(Size)]
+            change = Interval(difference=0.5, low=-1.0, high=2.0, p=0.25, verdict="tie")
+            return {
+                cls.name: [
+                    SizeRow(
+                        model=place.model,
+                        domain=place.domain,
+                        method=place.method or "base model",
+                        file_size=result.bytes,
+                        change=change if place.method == "mlm" else None,
+                    )
+                    for place, result in found
+                ]
+            }
 
     yield SizeJob
     JOB_KINDS.entries.pop("size")
@@ -173,15 +198,23 @@ def test_a_kind_that_only_this_test_registers(folder, tmp_path, size_kind):
     config, world, out = study(folder, sizes=[{"limit": 100}], seeds=1), World(), tmp_path / "out"
     assert shown(config, out, world)["size"] == (3, 0)  # the base model, shared with none, and two adapted ones
     results = compare(config, out, progress=False, backend=world.backend())
-    (table,) = results.tables
-    assert [row[0] for row in table.rows] == ["base model", "none", "mlm", "dga, no contrast"]
-    assert all(row[1] > 0 and row[2] == 100 for row in table.rows)
-    written = json.loads((out / "results.json").read_text())
-    assert written["tables"][0]["title"] == "Size of configurations" and written["config"]["sizes"] == [
-        {"label": "", "limit": 100}
-    ]
-    assert "## Size of configurations" in (out / "results.md").read_text()
-    assert "Size of configurations" in (out / "report.html").read_text()
+    rows = results.rows["size"]
+    assert [row.method for row in rows] == ["base model", "none", "mlm", "dga, no contrast"]
+    assert all(row.file_size > 0 for row in rows)
+    stored = StudyResults.load(out / "results.json")
+    assert stored == results.to_dict() and isinstance(stored.rows["size"][2].change, Interval)
+    assert stored.config["sizes"] == [{"label": "", "limit": 100}]
+    assert "## Size of configurations\n\nIn bytes." in (out / "results.md").read_text()
+    assert "| method | file size | change | 95 % interval | verdict |" in (out / "results.md").read_text()
+    assert "<p>In bytes.</p>" in (out / "report.html").read_text()
+    assert f"mlm & {rows[2].file_size:,} & 0.5 & $-$1 to +2 & no difference shown" in (out / "results.tex").read_text()
+    frame = results.to_pandas("size")
+    assert list(frame["file_size"]) == [row.file_size for row in rows] and frame["low"][2] == -1.0
+    with pytest.raises(UserError, match=r"Unknown table 'sise'\. Did you mean 'size'"):
+        results.to_pandas("sise")
+    assert any("Size of configurations" in str(table.title) for table in results_table(results))
+    sections = dict(result_sections(replace(results, rows={"size": rows[2:3]}), MASKED))
+    assert f"| {rows[2].file_size:,} | 0.5 |" in sections["Size of configurations"]
     again = World()
     assert compare(config, out, progress=False, backend=again.backend()).jobs.done == 0
     config["sizes"] = [{"limit": 200}]
@@ -199,9 +232,9 @@ def test_rows_that_no_results_have_are_an_error(folder, tmp_path, size_kind, mon
 def test_results_of_an_unknown_kind_can_still_be_read(folder, tmp_path, size_kind, no_report):
     compare(study(folder, sizes=[{"limit": 1}]), tmp_path / "out", progress=False, backend=World().backend())
     JOB_KINDS.entries.pop("size")
-    results = StudyResults.load(tmp_path / "out" / "results.json")
+    page = markdown(StudyResults.load(tmp_path / "out" / "results.json"))
     JOB_KINDS.entries["size"] = size_kind
-    assert "## Size of configurations" in markdown(results)
+    assert "## size" in page and "| method | file size |" in page
 
 
 def test_an_unknown_section_proposes_those_of_kinds(folder):

@@ -101,14 +101,14 @@ def test_an_added_domain_leaves_all_earlier_jobs_as_they_are(shared, tmp_path, n
     assert before <= {path.name for path in (tmp_path / "out" / "jobs").iterdir()}
     assert adapted == 2 * 3  # per method: two separate models, one of which is a first stage, and a second stage
     assert world.calls["adapt"] == 2 * 2  # the separate model of the new domain, and the third stage
-    assert results.sequences[0].orders[0].domains == list(WORDS)
+    assert results.rows["sequence"][0].orders[0].domains == list(WORDS)
     _, world = run(longer, tmp_path / "out")
     assert not world.calls
 
 
 def check_scores(results):
     """Scores have a matrix of their own, whose first row are the usual scores of the base model."""
-    row = next(row for row in results.sequences if row.measure == "score")
+    row = next(row for row in results.rows["sequence"] if row.measure == "score")
     matrix = row.orders[0].matrix
     assert matrix[1][1] is None and all(matrix[stage][0] is not None for stage in (0, 1, 2))
     base = next(score for score in results.scores if score.method == "none" and score.domain == "cs")
@@ -122,7 +122,7 @@ def test_measures_are_those_of_the_planted_losses(shared, tmp_path, no_report):
     spec = {"orders": orders, "methods": ["mlm", "dga"], "separate": ["mlm"], "joint": ["mlm"]}
     config = sequences(shared, domains=3, sequence=spec, adapt_seeds=2, seeds=2)
     results, world = run(config, tmp_path / "out")
-    rows = {row.method: row for row in results.sequences}
+    rows = {row.method: row for row in results.rows["sequence"]}
     assert list(rows) == ["mlm", "dga", "mlm, one model per domain", "mlm, all domains at once"]
     expected = [[3, 3, 3], [2, 3.01, 3.01], [2.1, 2, 3.02], [2.2, 2.1, 2]]
     for order in rows["mlm"].orders:
@@ -143,7 +143,7 @@ def test_measures_are_those_of_the_planted_losses(shared, tmp_path, no_report):
     assert {row.method for row in results.losses} == {"mlm"}  # only separate models are rows of the usual tables
     assert not [row for row in results.adaptations if row.method == "dga"]
     again = type(results).from_dict(json.loads(json.dumps(results.to_dict())))
-    assert again.sequences == results.sequences
+    assert again.rows["sequence"] == results.rows["sequence"]
 
 
 @each(
@@ -169,7 +169,7 @@ def test_a_killed_sequence_resumes(shared, tmp_path, no_report):
     started = world.calls["adapt"]
     results, rest = run(config, tmp_path / "out")
     assert started + rest.calls["adapt"] == 3 + 1 + 2  # three stages; dga has a model per domain
-    assert results.sequences[0].measures["forgetting"].mean == pytest.approx(0.15)
+    assert results.rows["sequence"][0].measures["forgetting"].mean == pytest.approx(0.15)
 
 
 def test_orders_by_similarity_and_at_random(shared):
@@ -221,13 +221,13 @@ def test_the_verb_writes_its_study_and_an_added_domain_extends_it(shared, tmp_pa
     assert world.calls["adapt"] == 2 + 2 + 1 and (tmp_path / "out" / "data" / "1.jsonl").is_file()
     written = StudyConfig.load(tmp_path / "out" / "study.yaml")
     assert written.sections["sequence"][0].separate == ["mlm"] and written.adapt.given()["tokens"] == 1000
-    assert [row.method for row in results.sequences] == ["mlm", "dga", "mlm, one model per domain"]
+    assert [row.method for row in results.rows["sequence"]] == ["mlm", "dga", "mlm, one model per domain"]
     assert "domains in sequence, dga: mean loss 2.050" in repr(results)
     more, rest = {**domains, "general": general}, Learner()
     changed = sequence(
         shared / "model", more, tmp_path / "out", general=shared / "general.txt", backend=rest.backend(), **given
     )
-    assert rest.calls["adapt"] == 3 and changed.sequences[0].orders[0].domains == ["cs", "food", "general"]
+    assert rest.calls["adapt"] == 3 and changed.rows["sequence"][0].orders[0].domains == ["cs", "food", "general"]
     with pytest.raises(UserError, match="describes another study"):
         sequence(shared / "model", more, tmp_path / "out", backend=rest.backend(), **{**given, "tokens": 2000})
 

@@ -17,7 +17,6 @@ from acclimate.results.scores import (
     Interval,
     LossRow,
     MetricSummary,
-    ProbeRow,
     TaskScores,
     verdict_word,
 )
@@ -46,15 +45,12 @@ def result_sections(results: StudyResults, model_kind: ModelKind) -> list[tuple[
         columns = ("task", "metric", "mean ± sd", "seeds", "difference", "95 % interval", "verdict", "p (Holm)")
         table = markdown_table(columns, [_score_row(row) for row in results.scores])
         sections.append(("Results", "\n\n".join([*answer, intro, table, *results.notes])))
-    if results.probes:
-        intro = (
-            "Scores in percent of simple models that learned each task from the states of this model, which was "
-            "frozen, from random draws of train examples. Differences in percentage points to "
-            f"`{escape_markdown(results.baseline)}`, paired by draw and test item, with 95 % intervals."
-        )
-        columns = ("task", "probe", "labels", "metric", "score", "difference", "95 % interval", "verdict")
-        table = markdown_table(columns, [_probe_row(row) for row in results.probes])
-        sections.append(("Learning from frozen states", f"{intro}\n\n{table}"))
+    for kind in results.kinds:
+        for found in kind.tables(results):
+            shown = [place for place, name in enumerate(found.columns) if name not in ("model", "domain", "method")]
+            cells = [[row[place].text for place in shown] for row in found.rows]
+            body = markdown_table([found.columns[place] for place in shown], cells)
+            sections += [(found.title, f"{escape_markdown(found.note)}\n\n{body}".strip())] if cells else []
     parts = []
     if losses := [_loss_row(row, row.difference) for row in results.losses if row.difference]:
         loss_name = f"{model_kind.loss_name[0].upper()}{model_kind.loss_name[1:]}"
@@ -85,12 +81,6 @@ def _score_row(row: TaskScores) -> tuple[Any, ...]:
     p = entry and (entry.p if entry.p_holm is None else entry.p_holm)
     compared = (*_difference(entry), None if p is None else f"{p:.3f}") if entry else (None,) * 4
     return (row.task, row.metric, f"{100 * score.mean:.1f}{spread}", len(score.by_seed), *compared)
-
-
-def _probe_row(row: ProbeRow) -> tuple[Any, ...]:
-    labels = "all" if row.labels_per_class is None else f"{row.labels_per_class:,} {row.unit}"
-    compared = _difference(row.comparison) if row.comparison else (None,) * 3
-    return (row.task, row.probe, labels, row.metric, f"{100 * _score(row).mean:.1f}", *compared)
 
 
 def _difference(entry: Comparison) -> tuple[str, str, str]:

@@ -30,7 +30,7 @@ from acclimate.evaluation.scoring import find_scoring, make_scoring
 from acclimate.evaluation.significance import bootstrap_intervals
 from acclimate.models.kinds import ModelKind, kind_of_checkpoint
 from acclimate.results.adaptations import AdaptationRow
-from acclimate.results.scores import ForgettingRow, LossRow, TaskScores
+from acclimate.results.scores import ForgettingRow
 from acclimate.results.study import StudyResults
 
 TRAINING_KEYS = (
@@ -150,9 +150,9 @@ def _model_name(results: StudyResults, run: AdaptationRow) -> str:
 def _results_of(results: StudyResults, run: AdaptationRow) -> StudyResults:
     """Return the results restricted to one model: all tasks of its domain, or the task that it was adapted for."""
 
-    def is_of_model(row: TaskScores | LossRow) -> bool:
-        task = row.adapted_for if isinstance(row, ForgettingRow) else row.task
-        same = (row.model, row.domain, row.method) == (run.model, run.domain, run.method)
+    def is_of_model(row: Any) -> bool:
+        task = row.adapted_for if isinstance(row, ForgettingRow) else row.get("task")
+        same = all(row.get(name) == getattr(run, name) for name in ("model", "domain", "method"))
         return same and run.task in (None, task)
 
     notes = []
@@ -169,9 +169,9 @@ def _results_of(results: StudyResults, run: AdaptationRow) -> StudyResults:
         results,
         notes=notes,
         scores=list(filter(is_of_model, results.scores)),
-        probes=list(filter(is_of_model, results.probes)),
         losses=list(filter(is_of_model, results.losses)),
         forgetting=list(filter(is_of_model, results.forgetting)),
+        rows={name: list(filter(is_of_model, rows)) for name, rows in results.rows.items()},
     )
 
 

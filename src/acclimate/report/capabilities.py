@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from acclimate.report.formatting import (
-    DASH,
-    Entry,
-    Table,
-    count_entry,
-    interval_entry,
-    number_entry,
-    place_name,
-    signed_entry,
-)
+from acclimate.report.formatting import place_name
+from acclimate.results.cells import DASH, Entry, Table, count_entry, interval_entry, number_entry, signed_entry
 from acclimate.results.comparisons import CapabilityRow
 from acclimate.results.scores import VERDICTS
 from acclimate.results.study import StudyResults

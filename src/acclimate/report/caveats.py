@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from acclimate.evaluation.scoring import SCORINGS
 from acclimate.report.capabilities import biased_searches
-from acclimate.report.formatting import joined, row_place
+from acclimate.report.formatting import row_place
+from acclimate.results.cells import joined
 from acclimate.results.scores import ContaminatedTexts, ScoreRow
 from acclimate.results.study import StudyResults
 

@@ -1,25 +1,14 @@
-"""Formatting of names and numbers, and the cells of tables."""
+"""Names of metrics, losses, places and methods."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
-from acclimate.base.errors import cut
 from acclimate.data.documents import count_units
 from acclimate.models.kinds import MASKED, ModelKind, get_kind
 from acclimate.results.adaptations import AdaptationRow
-from acclimate.results.scores import (
-    WITHHELD,
-    DistillationRow,
-    DriftRow,
-    Interval,
-    Learning,
-    LossRow,
-    MetricSummary,
-    TaskScores,
-    verdict_word,
-)
+from acclimate.results.cells import interval_text, joined
+from acclimate.results.scores import WITHHELD, DistillationRow, Learning, LossRow, TaskScores
 from acclimate.results.study import StudyResults
 
 METRIC_NAMES = {
@@ -37,9 +26,7 @@ METRIC_NAMES = {
 }
 LOSS_VERDICTS = {"win": "loss", "loss": "win", "tie": "tie", WITHHELD: WITHHELD}
 """Verdict on a model, by the verdict on the difference in its loss: a higher loss is worse."""
-LONGEST_TEXT = 1_000
-"""Maximum characters of a cell."""
-Row = TaskScores | LossRow | DriftRow | AdaptationRow | DistillationRow
+Row = TaskScores | LossRow | AdaptationRow | DistillationRow
 
 
 def metric_name(metric: str) -> str:
@@ -73,45 +60,6 @@ def loss_title(rows: Iterable[LossRow]) -> str:
     """Return the name of the loss with its unit, starting with a capital letter."""
     text = " or ".join(f"{kind.loss_name} in {kind.loss_unit}" for kind in loss_kinds(rows))
     return text[:1].upper() + text[1:]
-
-
-def signed(value: float, digits: int = 1) -> str:
-    """Format with an explicit sign and a Unicode minus; zero after rounding has no sign."""
-    text = f"{value:+.{digits}f}".replace("-", "−")
-    return text[1:] if not text.strip("+−0.") else text
-
-
-def plain(value: float, digits: int = 1) -> str:
-    """Format with a Unicode minus; zero after rounding has no sign."""
-    text = f"{value:.{digits}f}".replace("-", "−")
-    return text.lstrip("−") if not text.strip("−0.") else text
-
-
-def rounded(value: float, *, signed: bool = False) -> str:
-    """Format a number of any unit to at least three significant digits, with a Unicode minus."""
-    form = ("+" if signed and value else "") + (".0f" if 100 <= abs(value) < 1e15 else ".3g")
-    return format(value, form).replace("-", "−")
-
-
-def rounded_interval(interval: Interval) -> str:
-    """Format the bounds of an interval of numbers of any unit."""
-    return " to ".join(rounded(end, signed=True) for end in (interval.low, interval.high))
-
-
-def interval_text(interval: Interval, scale: float = 1.0, digits: int = 1) -> str:
-    """Format the bounds of an interval, multiplied by ``scale``."""
-    return f"{signed(scale * interval.low, digits)} to {signed(scale * interval.high, digits)}"
-
-
-def bracket_text(interval: Interval, scale: float = 1.0, digits: int = 1) -> str:
-    """Format a difference with its interval in brackets, multiplied by ``scale``."""
-    low, high = (signed(scale * end, digits) for end in (interval.low, interval.high))
-    return f"{signed(scale * interval.difference, digits)} [{low}, {high}]"
-
-
-def joined(parts: Sequence[str], last: str = "and") -> str:
-    """Join with commas, and with the conjunction ``last`` before the last part."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}" if parts else ""
 
 
 def grouped_tests(rows: Sequence[TaskScores]) -> str:
@@ -156,104 +104,6 @@ def primary_measures(results: StudyResults) -> str:
 def method_name(row: Row) -> str:
     """Return the name of a method, with the task if the model was adapted for a single task."""
     return f"{row.method}, {row.task}" if row.task else row.method
-
-
-@dataclass
-class Entry:
-    """A table cell.
-
-    Attributes:
-        text: Displayed text.
-        value: Sort key; None sorts by the text.
-        mark: A verdict, or empty.
-    """
-
-    text: str
-    value: float | None = None
-    mark: str = ""
-
-    def __post_init__(self) -> None:
-        """Cut a text from outside, such as the name of a class, that no table can show."""
-        self.text = cut(self.text, LONGEST_TEXT)
-
-
-@dataclass
-class Table:
-    """A table.
-
-    Attributes:
-        title: Heading.
-        note: Explanation below the heading.
-        columns: Column names.
-        numeric: For each column, whether it holds numbers.
-        rows: Cells.
-        minor: Names of the columns that a small screen hides until the reader asks for them.
-        grouped: Whether the first column is a heading above rows with the same text in it.
-    """
-
-    title: str
-    note: str
-    columns: list[str]
-    numeric: list[bool]
-    rows: list[list[Entry]] = field(default_factory=list)
-    minor: Collection[str] = ()
-    grouped: bool = False
-
-    def groups(self) -> list[tuple[str, list[list[Entry]]]]:
-        """Return pairs of heading and rows; all rows below an empty heading if the table is not grouped."""
-        if not self.grouped:
-            return [("", self.rows)]
-        found: dict[str, list[list[Entry]]] = {}
-        for heading, *cells in self.rows:
-            found.setdefault(heading.text, []).append(cells)
-        return list(found.items())
-
-
-DASH = Entry("–")
-"""Cell for a missing value."""
-
-
-def number_entry(value: float | None, digits: int = 1, scale: float = 1.0) -> Entry:
-    """Format a number times ``scale``; the cell sorts by the unscaled number."""
-    return DASH if value is None else Entry(plain(scale * value, digits), value)
-
-
-def signed_entry(value: float | None, digits: int = 1, scale: float = 1.0) -> Entry:
-    """Format a number times ``scale`` with its sign; the cell sorts by the unscaled number."""
-    return DASH if value is None else Entry(signed(scale * value, digits), value)
-
-
-def count_entry(value: int) -> Entry:
-    """Format a count with thousands separators."""
-    return Entry(f"{value:,}", value)
-
-
-def mean_entry(score: MetricSummary | None) -> Entry:
-    """Format mean ± standard deviation over seeds, in percent."""
-    if score is None:
-        return DASH
-    spread = "" if score.sd is None else f" ± {100 * score.sd:.1f}"
-    return Entry(f"{100 * score.mean:.1f}{spread}", score.mean)
-
-
-def p_entry(value: float | None) -> Entry:
-    """Format a p-value."""
-    return DASH if value is None else Entry("< 0.001" if value < 0.001 else f"{value:.3f}", value)
-
-
-def interval_entry(interval: Interval, scale: float = 100.0, digits: int = 1) -> Entry:
-    """Format the bounds of an interval, multiplied by ``scale``."""
-    return Entry(interval_text(interval, scale, digits), interval.low)
-
-
-def verdict_entry(interval: Interval) -> Entry:
-    """Return the verdict on a method in words."""
-    return Entry(verdict_word(interval), None, interval.verdict)
-
-
-def minutes_entry(value: float | None) -> Entry:
-    """Format minutes."""
-    return DASH if value is None else Entry(plain(value, 1 if value >= 1 else 2), value)
 
 
 def describe_learning(learning: Learning, metric: str, where: str = "") -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from acclimate.adaptation.options import BUDGETS
 from acclimate.base.options import defaults
 from acclimate.data.reading import reading_names
-from acclimate.report.formatting import joined
+from acclimate.results.cells import joined
 from acclimate.results.scores import NOT_LEARNED, WITHHELD, Comparison, ScoreRow
 from acclimate.results.study import StudyResults
 from acclimate.tasks.options import FinetuneOptions

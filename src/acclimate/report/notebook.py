@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from acclimate.report.masked_text import masked_examples
-from acclimate.report.page import FIGURES, render, render_template
+from acclimate.report.page import all_figures, render, render_template
 from acclimate.report.summary import summarize
 from acclimate.report.tables import tables
 from acclimate.results.display import RENDERERS, Renderer
@@ -36,14 +36,16 @@ class HtmlRenderer(Renderer):
         if _is_study(results):
             return render(results, results.folder)
         masked = masked_examples(results)
-        return _render(lines, results, figures=len(FIGURES), most=None, whole=True, masked=masked)
+        return _render(lines, results, figures=None, most=None, whole=True, masked=masked)
 
 
 def _is_study(results: StudyResults) -> bool:
     return bool(results.scores or results.losses)
 
 
-def _render(lines: Sequence[str], results: StudyResults, *, figures: int, most: int | None, **values: Any) -> str:
+def _render(
+    lines: Sequence[str], results: StudyResults, *, figures: int | None, most: int | None, **values: Any
+) -> str:
     style = render_template("acclimate.report", "style.css.j2")
     return render_template(
         "acclimate.report",
@@ -58,11 +60,11 @@ def _render(lines: Sequence[str], results: StudyResults, *, figures: int, most: 
     )
 
 
-def _draw(results: StudyResults, most: int) -> list[dict[str, Any]]:
+def _draw(results: StudyResults, most: int | None) -> list[dict[str, Any]]:
     """Return the first figures that show something."""
     found: list[dict[str, Any]] = []
-    for figure in FIGURES:
-        if len(found) < most and (drawn := figure.draw(results)):
+    for figure in all_figures(results):
+        if (most is None or len(found) < most) and (drawn := figure.draw(results)):
             # Outputs of a notebook share one page, so the ids must be unique there.
             unique = hashlib.sha256(drawn.encode()).hexdigest()[:8]
             svg = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{unique}-", drawn)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,55 +12,29 @@ from markupsafe import Markup
 from acclimate.base.files import write_text
 from acclimate.base.version import docs_page
 from acclimate.report.figures import colour_index
-from acclimate.report.formatting import Table
 from acclimate.report.masked_text import masked_examples
 from acclimate.report.next_steps import next_steps
 from acclimate.report.score_figures import (
     forest_plot,
-    probe_curves,
-    probe_differences,
     race_plot,
     reliability_diagram,
     reliability_table,
     tradeoff_plot,
 )
-from acclimate.report.sequences import matrix_table, sequence_matrices
 from acclimate.report.summary import summarize
 from acclimate.report.tables import BEFORE_TRAINING, overview, tables
 from acclimate.report.training_figures import (
     importance_heat_map,
     importance_table,
-    layer_drift,
-    layer_drift_table,
     learning_curve_table,
     learning_curves,
     stability,
     stability_table,
-    teacher_agreement,
-    teacher_agreement_table,
 )
-from acclimate.results.study import StudyResults
+from acclimate.results.study import Figure, StudyResults
 
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of the report.
-
-    Attributes:
-        name: Element id.
-        title: Heading.
-        note: Caption.
-        draw: Draws the results as SVG, or returns an empty string.
-        tabulate: Returns the plotted numbers as a table; only for figures whose numbers are in no other table.
-    """
-
-    name: str
-    title: str
-    note: str
-    draw: Callable[[StudyResults], str]
-    tabulate: Callable[[StudyResults], Table | None] | None = None
-
-
+GAINS = 3
+"""Number of :data:`FIGURES` that show gains; those of kinds of jobs follow them."""
 FIGURES = (
     Figure(
         "race",
@@ -85,37 +57,6 @@ FIGURES = (
         tradeoff_plot,
     ),
     Figure(
-        "sequences",
-        "Domains one after the other",
-        "Rows: the base model, then the model after each domain. Columns: the domain that it is measured on. The "
-        "colour is the change from the base model, relative to the largest one of the matrix.",
-        sequence_matrices,
-        matrix_table,
-    ),
-    Figure(
-        "probe-differences",
-        "Learning from frozen states: differences to the baseline",
-        "The model is frozen, and a linear model or the nearest neighbours learn from its states. Differences are "
-        "paired by draw and test item; lines are 95 % intervals, and the dot is hollow if the interval includes zero.",
-        probe_differences,
-    ),
-    Figure(
-        "probes",
-        "Learning from frozen states: scores",
-        "Mean over random draws of train examples, the same for all models. Lines are 95 % intervals over draws, "
-        "adaptations and test items. Methods share the test items, so a clear difference can have intervals that "
-        "overlap.",
-        probe_curves,
-    ),
-    Figure(
-        "drift",
-        "Drift by layer",
-        "Linear CKA between the hidden states of the base model and of the adapted model on the same general text. It "
-        "is 1 if they differ only by a rotation, lower for larger changes. Layer 0 is the input of the first layer.",
-        layer_drift,
-        layer_drift_table,
-    ),
-    Figure(
         "curves",
         "Learning curves",
         "Training loss as logged (thin) and smoothed (thick): first the term that all methods share, then each other "
@@ -131,15 +72,6 @@ FIGURES = (
         "largest rise.",
         stability,
         stability_table,
-    ),
-    Figure(
-        "agreement",
-        "Agreement with the teacher",
-        "Share of units of the representation that are active in only one of teacher and student (Eq. 4 of DoKTra), "
-        "on train examples without dropout, mean over seeds: before distillation, then after each epoch. Hollow "
-        "markers: refinement epochs without the teacher.",
-        teacher_agreement,
-        teacher_agreement_table,
     ),
     Figure(
         "calibration",
@@ -158,6 +90,11 @@ FIGURES = (
         importance_table,
     ),
 )
+
+
+def all_figures(results: StudyResults) -> list[Figure]:
+    """Return the figures of the report; those of kinds of jobs follow the gains."""
+    return [*FIGURES[:GAINS], *(figure for kind in results.kinds for figure in kind.figures()), *FIGURES[GAINS:]]
 
 
 def write_report(results: StudyResults, path: str | Path) -> Path:
@@ -190,7 +127,7 @@ def render(results: StudyResults, folder: Path | None = None) -> str:
             "svg": Markup(drawn),
             "table": figure.tabulate(results) if figure.tabulate else None,
         }
-        for figure in FIGURES
+        for figure in all_figures(results)
         if (drawn := figure.draw(results))
     ]
     return render_template(

@@ -1,12 +1,9 @@
-"""Figures of scores: differences to the baseline, gain against forgetting, calibration, and probes."""
+"""Figures of scores: differences to the baseline, gain against forgetting, calibration, and races."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from acclimate.base.bounds import ALL
 from acclimate.report.figures import (
     CARD,
     GRID,
@@ -23,24 +20,15 @@ from acclimate.report.figures import (
     styled,
     svg,
 )
-from acclimate.report.formatting import (
-    DASH,
+from acclimate.report.formatting import loss_name, metric_name, row_place
+from acclimate.results.cells import (
     Entry,
     Table,
     bracket_text,
     count_entry,
-    grouped_tests,
-    interval_entry,
-    loss_name,
-    metric_name,
     number_entry,
-    p_entry,
-    plain,
-    row_place,
-    signed,
-    verdict_entry,
 )
-from acclimate.results.scores import Interval, LossRow, ProbeRow, ScoreRow
+from acclimate.results.scores import Interval, LossRow, ScoreRow
 from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
@@ -97,13 +85,13 @@ def forest_plot(results: StudyResults) -> str:
         side.spines[["left", "right", "top", "bottom"]].set_visible(False)
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     axes.margins(x=0.06)
-    axes.set_xlim(*_at_least(MIN_SPAN, *axes.get_xlim()))
+    axes.set_xlim(*at_least(MIN_SPAN, *axes.get_xlim()))
     axes.locator_params(axis="x", nbins=7)
     axes.set_xlabel(f"difference to {short(results.baseline, 30)}, percentage points (right is better)")
     return svg(figure, "forest", "Paired differences to the baseline with 95 % intervals")
 
 
-def _at_least(span: float, low: float, high: float) -> tuple[float, float]:
+def at_least(span: float, low: float, high: float) -> tuple[float, float]:
     """Return the limits of an axis, wide enough that rounding errors do not look like differences."""
     missing = max(0.0, span - (high - low)) / 2
     return low - missing, high + missing
@@ -156,7 +144,7 @@ def tradeoff_plot(results: StudyResults) -> str:
     legend(figure, entries)
     axes.grid(color=GRID, linewidth=0.8)
     axes.margins(0.12)
-    axes.set_ylim(*_at_least(MIN_SPAN if points[0][2] == 100 else 0.0, *axes.get_ylim()))
+    axes.set_ylim(*at_least(MIN_SPAN if points[0][2] == 100 else 0.0, *axes.get_ylim()))
     axes.locator_params(axis="x", nbins=6)
     axes.set_xlabel(f"change of the {loss_name(results.losses)} on general text, nats (left is better)")
     axes.set_ylabel(label)
@@ -210,109 +198,6 @@ def _reliability_panel(axes: Axes, rows: list[ScoreRow], colours: dict[str, int]
     axes.set_xlim(start - 2, 103)
     axes.set_ylim(-4, 104)
     axes.grid(color=GRID, linewidth=0.8)
-
-
-def probe_curves(results: StudyResults) -> str:
-    """Draw the scores of probes over the number of labels, with 95 % intervals; empty without probes."""
-    return _draw_probes(results, "probes", "score, %", "Scores of probes on frozen states by number of labels")
-
-
-def probe_differences(results: StudyResults) -> str:
-    """Draw the paired differences of probes to the baseline over the number of labels; empty without any."""
-    title = "Differences of probes on frozen states to the baseline by number of labels"
-    return _draw_probes(results, "probe-differences", "difference, points", title)
-
-
-def _draw_probes(results: StudyResults, name: str, ylabel: str, title: str) -> str:
-    @styled
-    def draw(results: StudyResults) -> str:
-        differences = name != "probes"
-        rows = [row for row in results.probes if row.comparison or not differences]
-        if not rows:
-            return ""
-        panels: dict[str, list[ProbeRow]] = {}
-        for row in rows:
-            panels.setdefault(f"{row_place(results, row)}, {row.probe}", []).append(row)
-        methods = list(dict.fromkeys(row.method for row in rows))
-        index = colour_index(results)
-        styles = {method: (series(index[method]), marker(index[method])) for method in methods}
-        if results.baseline in styles:
-            styles[results.baseline] = (MUTED, styles[results.baseline][1])
-        unit = " or ".join(dict.fromkeys(row.unit for row in rows))
-        figure, grid = panel_grid(list(panels), (3.4, 2.7), unit, ylabel)
-        for axes, own in zip(grid, panels.values(), strict=True):
-            _probe_panel(axes, own, styles, differences)
-        legend(figure, [(shape, colour, method) for method, (colour, shape) in styles.items()])
-        return svg(figure, name, title)
-
-    return draw(results)
-
-
-def _probe_panel(axes: Axes, rows: list[ProbeRow], styles: Mapping[str, tuple[str, str]], differences: bool) -> None:
-    """Draw the methods of one probe on one task beside each other; hollow dots are differences that include zero."""
-    levels = sorted({row.labels_per_class or math.inf for row in rows})
-    if differences:
-        axes.axhline(0, color=INK, linewidth=1)
-    for number, (method, (colour, shape)) in enumerate(styles.items()):
-        shift = 0.6 * ((number + 0.5) / len(styles) - 0.5)
-        points = [
-            (levels.index(row.labels_per_class or math.inf) + shift, entry)
-            for row in rows
-            if row.method == method and (entry := row.comparison if differences else row.interval)
-        ]
-        places, middles = [x for x, _ in points], [100 * entry.difference for _, entry in points]
-        if not differences:
-            axes.plot(places, middles, color=colour, linewidth=1, alpha=0.6)
-        for x, entry in points:
-            axes.plot([x, x], [100 * entry.low, 100 * entry.high], color=colour, linewidth=1.6)
-            fill = CARD if differences and entry.verdict not in ("win", "loss") else colour
-            axes.plot([x], [100 * entry.difference], shape, color=colour, markerfacecolor=fill, markersize=5.5)
-    axes.set_xticks(range(len(levels)), [ALL if level == math.inf else f"{level:,}" for level in levels])
-    axes.set_xlim(-0.6, len(levels) - 0.4)
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.locator_params(axis="y", nbins=6)
-    if differences:
-        axes.set_ylim(*_at_least(MIN_SPAN, *axes.get_ylim()))
-
-
-def probe_table(results: StudyResults) -> Table:
-    """Return the scores of probes by number of labels, with comparisons to the baseline."""
-    rows = results.probes
-    units = " or ".join(dict.fromkeys(row.unit for row in rows))
-    names = ["model", "domain", "task", "probe", units, "method", "difference", "95 % interval", "verdict"]
-    minor = ["p (Holm)", "metric", "score", "95 % interval of the score", "draws"]
-    note = (
-        "Simple models on averaged states of frozen models: linear (logistic or ridge regression), and the nearest "
-        "neighbours by cosine similarity. Means over random draws of train examples, the same for all models, "
-        f"in percent. Difference: to the baseline ({results.baseline}) in percentage points, paired by draw and test "
-        "item. Intervals of 95 % over draws, adaptations and test items; p (Holm) is corrected for the comparisons of "
-        "this table alone."
-    ) + grouped_tests(rows)
-    short = {f"{row.task} at {row.labels_per_class:,} ({_counted(row.short)})": None for row in rows if row.short}
-    if short:
-        note += f" Classes with fewer train examples, all of which are used: {'; '.join(short)}."
-    numeric = [False] * 4 + [True, False, True, True, False, True, False, True, True, True]
-    table = Table("Learning from frozen states", note, [*names, *minor], numeric, minor=minor)
-    for row in rows:
-        level = Entry(
-            ALL if row.labels_per_class is None else f"{row.labels_per_class:,}", row.labels_per_class or 1e9
-        )
-        cells = [Entry(row.model), Entry(row.domain), Entry(row.task), Entry(row.probe), level, Entry(row.method)]
-        if entry := row.comparison:
-            cells += [Entry(signed(100 * entry.difference), entry.difference), interval_entry(entry)]
-            cells += [verdict_entry(entry), p_entry(entry.p_holm)]
-        else:
-            cells += [Entry("baseline") if row.method == results.baseline else DASH, DASH, DASH, DASH]
-        spread = (
-            Entry(f"{plain(100 * row.interval.low)} to {plain(100 * row.interval.high)}") if row.interval else DASH
-        )
-        score = number_entry(row.summaries[row.metric].mean, scale=100)
-        table.rows.append([*cells, Entry(metric_name(row.metric)), score, spread, count_entry(len(row.seeds))])
-    return table
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}: {count}" for name, count in counts.items())
 
 
 @styled

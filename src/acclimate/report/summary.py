@@ -7,20 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from acclimate.report.caveats import caveats, collapsed_models
-from acclimate.report.formatting import (
-    describe_learning,
-    interval_text,
-    joined,
-    loss_name,
-    metric_name,
-    plain,
-    primary_measures,
-    rounded,
-    rounded_interval,
-    row_place,
-    signed,
-)
-from acclimate.report.sequences import sequence_verdict
+from acclimate.report.formatting import describe_learning, loss_name, metric_name, primary_measures, row_place
+from acclimate.results.cells import interval_text, joined, plain, rounded, rounded_interval, signed
 from acclimate.results.scores import (
     NOT_LEARNED,
     NOTHING_LEARNED,
@@ -75,8 +63,9 @@ def summarize(results: StudyResults) -> Summary:
 def _verdict(results: StudyResults, compared: list[ScoreRow]) -> str:
     """Return the answer in one sentence, without intervals."""
     verdicts = {_comparison(row).verdict for row in compared}
-    if sequences := sequence_verdict(results):
-        return sequences
+    for kind in results.kinds:
+        if answer := kind.verdict(results):
+            return answer
     if not compared:
         return _loss_verdict(results) or _nothing_to_compare(results) or NO_RESULT
     if verdicts == {NOT_LEARNED}:
@@ -177,7 +166,7 @@ def _unknown_forgetting(results: StudyResults) -> list[str]:
 
 def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str]) -> list[str]:
     """Return the sentences of the headline; ``missing`` says why there are comparisons without a verdict."""
-    sentences = [sequence_verdict(results)] if results.sequences else []
+    sentences = [answer for kind in results.kinds if (answer := kind.verdict(results))]
     methods = [method.label for method in results.methods]
     answered = [row for row in compared if _comparison(row).verdict != NOT_LEARNED]
     places = {row_place(results, row) for row in answered}
@@ -188,7 +177,7 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
         if len(rows) > MAX_METHODS:
             sentences.append(f"{where or 'Overall, '}{_describe_many(rows, len(places))}")
         else:
-            words = [f"{method} {_describe_method(own, len(places))}" for method, own in rows.items()]
+            words = [f"{method} {describe_method(own, len(places))}" for method, own in rows.items()]
             sentences.append(f"{where}{joined(words)}.")
     elif compared:
         sentences.append(NOTHING_LEARNED)
@@ -196,7 +185,7 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
         sentences.append(nothing)
     sentences += _across_kinds(results) + (missing if compared else []) + _describe_errors(results, methods)
     sentences += [line.partition(". ")[0] + "." for line in collapsed_models(results)]
-    sentences += _describe_probes(results, methods)
+    sentences += [sentence for kind in results.kinds for sentence in kind.sentences(results)]
     general = [row for row in results.losses if row.text == "general" and row.difference]
     loss = loss_name(results.losses)
     domain = [row for row in results.losses if row.text == "domain" and row.difference]
@@ -204,22 +193,6 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
     sentences += _describe_losses(general, methods, f"On general text the {loss} changed by")
     sentences += _describe_other_tasks(results, methods)
     return sentences + ([] if compared else missing)
-
-
-def _describe_probes(results: StudyResults, methods: list[str]) -> list[str]:
-    """Describe where methods helped a linear model that learns from the fewest labels and frozen states."""
-    linear = [row for row in results.probes if row.probe == "linear" and row.comparison]
-    if not linear:
-        return []
-    fewest = linear[0].labels_per_class
-    words = {}
-    for method in methods:
-        if rows := [row for row in linear if (row.method, row.labels_per_class) == (method, fewest)]:
-            words[f"{method} {_describe_method(rows, len({row_place(results, row) for row in rows}))}"] = _mean_points(
-                rows
-            )
-    labels = "all labels" if fewest is None else f"{fewest:,} {linear[0].unit}"
-    return [f"For a linear model on frozen states, with {labels}, {_all_or_extremes(words, 'from {} to {}')}."]
 
 
 def _across_kinds(results: StudyResults) -> list[str]:
@@ -232,7 +205,7 @@ def _across_kinds(results: StudyResults) -> list[str]:
             words[f"{name} has mean rank {shown}"] = entry.difference
     start = f"Across tasks, each in its primary measure ({primary_measures(results)}), "
     legend = "; in parentheses, the mean difference in standard deviations of one test item."
-    return [f"{start}{_all_or_extremes(words, 'from {} to {}')}{legend}"] if words else []
+    return [f"{start}{all_or_extremes(words, 'from {} to {}')}{legend}"] if words else []
 
 
 def _missing_verdicts(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
@@ -274,7 +247,7 @@ def _why_not_learned(results: StudyResults, row: ScoreRow) -> str:
     return "no model beats guessing and the most frequent answer"
 
 
-def _describe_method(rows: Sequence[TaskScores], places: int) -> str:
+def describe_method(rows: Sequence[TaskScores], places: int) -> str:
     """Describe where one method helped and where it hurt."""
     entries = [_comparison(row) for row in rows]
     if places == 1 and len(rows) == 1:
@@ -282,7 +255,7 @@ def _describe_method(rows: Sequence[TaskScores], places: int) -> str:
         doubt = " after correction for all comparisons" if entry.is_lost_by_correction else ""
         points = f"{signed(100 * entry.difference)} percentage points of {metric_name(rows[0].metric)}"
         return f"{HEADLINE_VERDICTS[entry.verdict]}{doubt} ({points}, {interval_text(entry, 100)})"
-    return f"{_describe_counts(rows)} (mean {signed(_mean_points(rows))} percentage points)"
+    return f"{_describe_counts(rows)} (mean {signed(mean_points(rows))} percentage points)"
 
 
 def _describe_counts(rows: Sequence[TaskScores]) -> str:
@@ -308,8 +281,8 @@ def _describe_many(rows: dict[str, list[ScoreRow]], places: int) -> str:
     entries = [_comparison(row) for own in rows.values() for row in own]
     counts = [f"{count} {word}{left}" for word, count, left in _verdict_counts(entries)]
     unit = "methods" if len(entries) == len(rows) else f"comparisons of {len(rows)} methods"
-    best, worst = (pick(rows, key=lambda method: _mean_points(rows[method])) for pick in (max, min))
-    ends = [f"{end}: {method} {_describe_method(rows[method], places)}" for end, method in
+    best, worst = (pick(rows, key=lambda method: mean_points(rows[method])) for pick in (max, min))
+    ends = [f"{end}: {method} {describe_method(rows[method], places)}" for end, method in
             (("best", best), ("worst", worst))]  # fmt: skip
     return f"of {len(entries)} {unit}, {joined(counts)}. On average {'; '.join(ends)}."
 
@@ -320,7 +293,7 @@ def _comparison(row: TaskScores) -> Comparison:
     return entry
 
 
-def _mean_points(rows: Sequence[TaskScores]) -> float:
+def mean_points(rows: Sequence[TaskScores]) -> float:
     """Return the mean difference to the baseline in percentage points."""
     return sum(100 * _comparison(row).difference for row in rows) / len(rows)
 
@@ -336,7 +309,7 @@ def _describe_losses(rows: list[LossRow], methods: list[str], start: str) -> lis
             percent = sum(row.percent or 0.0 for row in own) / len(own)
             interval = f"; {interval_text(differences[0], 1, 3)}" if len(own) == 1 else ""
             words[f"{signed(nats, 3)} nats ({signed(percent)} %{interval}) with {method}"] = nats
-    return [f"{start} {_all_or_extremes(words, 'between {} and {}')}."] if words else []
+    return [f"{start} {all_or_extremes(words, 'between {} and {}')}."] if words else []
 
 
 def _describe_errors(results: StudyResults, methods: list[str]) -> list[str]:
@@ -347,11 +320,11 @@ def _describe_errors(results: StudyResults, methods: list[str]) -> list[str]:
         if entry and entry.verdict != NOT_LEARNED and row.method in methods:
             change = f"{rounded(entry.difference, signed=True)} ({rounded_interval(entry)}) with {row.method}"
             words[f"{metric_name(row.errors[0])} on {row_place(results, row)} {change}"] = entry.difference
-    text = _all_or_extremes(words, "between {} and {}")
+    text = all_or_extremes(words, "between {} and {}")
     return [f"Changes of errors, of which lower is better: {text}."] if words else []
 
 
-def _all_or_extremes(words: dict[str, float], template: str) -> str:
+def all_or_extremes(words: dict[str, float], template: str) -> str:
     """Join the texts if they are few; of many, insert those with the lowest and highest value into ``template``."""
     if len(words) <= MAX_METHODS:
         return joined(list(words))
@@ -366,7 +339,7 @@ def _describe_other_tasks(results: StudyResults, methods: list[str]) -> list[str
         if rows:
             verdicts = [entry.verdict for row in rows if (entry := _comparison(row)).is_answered]
             hurt = f"hurt on {verdicts.count('loss')} of {len(verdicts)}" if verdicts else "got no verdict"
-            mean = _mean_points(rows)
+            mean = mean_points(rows)
             words[f"{method} {hurt} (mean {signed(mean)} percentage points)"] = mean
-    text = _all_or_extremes(words, "the worst and the best methods on average: {} and {}")
+    text = all_or_extremes(words, "the worst and the best methods on average: {} and {}")
     return [f"On tasks of other domains, {text}."] if words else []

@@ -6,43 +6,39 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from acclimate.data.documents import format_count
 from acclimate.report.capabilities import combined_tables
 from acclimate.report.formatting import (
-    DASH,
     LOSS_VERDICTS,
+    grouped_tests,
+    loss_kinds,
+    loss_title,
+    method_name,
+    metric_name,
+    place_with_measure,
+    primary_measures,
+    shown_metrics,
+)
+from acclimate.report.timing import adaptation_runs, preparation_time, score_time
+from acclimate.results.cells import (
+    DASH,
     Entry,
     Table,
     count_entry,
-    grouped_tests,
     interval_entry,
     joined,
-    loss_kinds,
-    loss_title,
     mean_entry,
-    method_name,
-    metric_name,
     number_entry,
     p_entry,
-    place_with_measure,
-    plain,
-    primary_measures,
-    shown_metrics,
     signed,
     signed_entry,
     verdict_entry,
 )
-from acclimate.report.score_figures import probe_table
-from acclimate.report.sequences import sequence_tables
-from acclimate.report.timing import adaptation_runs, preparation_time, score_time
 from acclimate.results.scores import (
     NOT_LEARNED,
     VERDICTS,
     WITHHELD,
     ContaminatedTexts,
-    DistillationRow,
     Interval,
     LossRow,
     MeanRow,
@@ -50,7 +46,7 @@ from acclimate.results.scores import (
     WinCount,
     verdict_word,
 )
-from acclimate.results.study import ReportTable, StudyResults
+from acclimate.results.study import StudyResults
 
 LOSS_WORDS = {"win": "lower", "loss": "higher", "tie": "no change shown", WITHHELD: VERDICTS[WITHHELD]}
 BEFORE_TRAINING = "Before training"
@@ -62,10 +58,11 @@ def tables(results: StudyResults) -> list[Table]:
     """Return the tables of a study that have rows."""
     results = StudyResults.from_dict(results)
     every = [*combined_tables(results), win_counts(results), means(results), scores(results), losses(results)]
-    every += [forgetting(results), probe_table(results), drift(results), corpus_contamination(results)]
-    every += [train_contamination(results), score_time(results), adaptation_runs(results), preparation_time(results)]
-    every += [*sequence_tables(results), distillations(results), *map(_from_job, results.tables), searches(results)]
-    return [_without_constant_columns(table) for table in every if table.rows]
+    every += [forgetting(results), *(table for kind in results.kinds for table in kind.tables(results))]
+    every += [corpus_contamination(results), train_contamination(results)]
+    every += [score_time(results), adaptation_runs(results), preparation_time(results)]
+    every += [*(table.table() for table in results.tables), searches(results)]
+    return [without_constant_columns(table) for table in every if table.rows]
 
 
 def overview(results: StudyResults) -> Table:
@@ -98,7 +95,7 @@ def overview(results: StudyResults) -> Table:
             cells.append(_relative_change(losses.get(own) or losses.get((*own[:3], None, text))))
         table.rows.append(cells)
     shown = [place for place in range(len(names)) if place < 2 or any(cells[place] != DASH for cells in table.rows)]
-    return _with_columns(table, shown)
+    return with_columns(table, shown)
 
 
 def _relative_change(row: LossRow | None) -> Entry:
@@ -287,37 +284,6 @@ def forgetting(results: StudyResults) -> Table:
     return table
 
 
-def drift(results: StudyResults) -> Table:
-    """Return how far each adaptation moved static embeddings and hidden states."""
-    names = ["model", "domain", "method", "embeddings: distance", "% of norm", "cosine"]
-    names += ["CKA: minimum", "in layer", "last layer", "mean", "states: % of norm, last layer"]
-    note = (
-        "Base model and adapted model on the same general text. Embeddings: mean Euclidean distance between rows of "
-        "the input matrix, the same relative to the mean norm of the rows, and mean cosine similarity. CKA: linear "
-        "CKA of the hidden states of all tokens (Kornblith et al., 2019), which is 1 for a rotation; layer 0 is the "
-        "input of the first layer. Drift does not imply forgetting; compare it with the losses."
-    )
-    table = Table("Representation drift", note, names, [False] * 3 + [True] * 8)
-    table.minor = [name for name in names[3:] if name != "CKA: minimum"]
-    for row in results.drift:
-        ckas = [layer["cka"] for layer in row.layers]
-        lowest = min(range(len(ckas)), key=ckas.__getitem__)
-        table.rows.append(
-            [
-                *(Entry(row.model), Entry(row.domain), Entry(method_name(row))),
-                number_entry(row.embeddings["distance"], 4),
-                number_entry(row.embeddings["share"], 2, 100),
-                number_entry(row.embeddings["cosine"], 4),
-                number_entry(ckas[lowest], 3),
-                count_entry(lowest),
-                number_entry(ckas[-1], 3),
-                number_entry(sum(ckas) / len(ckas), 3),
-                number_entry(row.layers[-1]["share"], scale=100),
-            ]
-        )
-    return table
-
-
 def corpus_contamination(results: StudyResults) -> Table:
     """Return how many dev and test texts occur in the adaptation text."""
     names = ["domain", "task", "split", "texts", "short", "in the corpus", "%", *MATCHES]
@@ -363,45 +329,6 @@ def _match_cells(row: ContaminatedTexts) -> list[Entry]:
     return [*counts, number_entry(percent), *(count_entry(value) for value in (row.exact, row.near, row.contained))]
 
 
-def distillations(results: StudyResults) -> Table:
-    """Return the scores of teachers and students, and the number of units on which they disagree."""
-    names = ["model", "domain", "task", "method", "metric", "teacher", "student before", "after", "retained"]
-    names += ["disagreement: before", "distilled", "at the end", "of"]
-    note = (
-        "Means over seeds, in percent. Retained: score of the student in percent of that of the teacher (“Retain” in "
-        "DoKTra). Disagreement: number of units of the representation that are active in only one of teacher and "
-        "student (Eq. 4 of DoKTra)."
-    )
-    table = Table("Distillation", note, names, [False] * 5 + [True] * 8)
-    by_student: dict[tuple[str, str], list[DistillationRow]] = {}
-    for row in results.distillations:
-        curve = row.disagreement
-        cells = [
-            Entry(row.model),
-            Entry(row.domain),
-            Entry(row.task),
-            Entry(row.method),
-            Entry(metric_name(row.metric)),
-        ]
-        units = [curve[0], curve[row.distilled_epochs], curve[-1], row.units] if curve else [None] * 4
-        table.rows.append([*cells, *_retained([row]), *(number_entry(value, 0) for value in units)])
-        by_student.setdefault((row.model, row.method), []).append(row)
-    for (model, method), rows in by_student.items():
-        if len(rows) > 1:
-            domains = {row.domain for row in rows}
-            domain = domains.pop() if len(domains) == 1 else DASH.text
-            cells = [Entry(model), Entry(domain), Entry("mean over tasks"), Entry(method), DASH]
-            table.rows.append([*cells, *_retained(rows), *[DASH] * 4])
-    return table
-
-
-def _retained(rows: Sequence[DistillationRow]) -> list[Entry]:
-    """Return the mean scores over tasks: teacher, student before and after, and the last in percent of the first."""
-    teacher, before, after = np.mean([[row.teacher, row.before, row.after] for row in rows], axis=0).tolist()
-    retained = after / teacher if teacher else None
-    return [number_entry(value, scale=100) for value in (teacher, before, after, retained)]
-
-
 def searches(results: StudyResults) -> Table:
     """Return the hyper-parameter searches; every trial is in ``results.json``."""
     names = ["model", "domain", "task", "method", "settings of", "combinations", "seeds", "chosen", "metric"]
@@ -435,33 +362,18 @@ def _setting(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _from_job(table: ReportTable) -> Table:
-    """Return the table that a kind of job adds to the report."""
-    positions = range(len(table.columns))
-    numeric = [all(isinstance(row[position], int | float | None) for row in table.rows) for position in positions]
-    rows = [[_plain_entry(value, table.digits) for value in row] for row in table.rows]
-    return Table(table.title, table.note, list(table.columns), numeric, rows)
-
-
-def _plain_entry(value: Any, digits: int) -> Entry:
-    if value is None:
-        return DASH
-    if isinstance(value, float):
-        return Entry(plain(value, digits), value)
-    return count_entry(value) if isinstance(value, int) else Entry(str(value))
-
-
-def _without_constant_columns(table: Table) -> Table:
+def without_constant_columns(table: Table) -> Table:
     """Drop the columns for model, domain and seed that have the same value in all rows."""
     shown = [
         position
         for position, name in enumerate(table.columns)
         if name not in ("model", "domain", "seed") or len({row[position].text for row in table.rows}) > 1
     ]
-    return _with_columns(table, shown)
+    return with_columns(table, shown)
 
 
-def _with_columns(table: Table, shown: Sequence[int]) -> Table:
+def with_columns(table: Table, shown: Sequence[int]) -> Table:
+    """Return some of the columns of a table."""
     return replace(
         table,
         columns=[table.columns[position] for position in shown],

@@ -13,24 +13,18 @@ from acclimate.base.files import write_text
 from acclimate.base.version import docs_page
 from acclimate.report.formatting import (
     LOSS_VERDICTS,
-    Entry,
-    Table,
-    bracket_text,
     grouped_tests,
     loss_title,
-    mean_entry,
     method_name,
     metric_name,
     place_name,
     place_with_measure,
-    plain,
     shown_metrics,
-    signed,
 )
 from acclimate.report.next_steps import Step, next_steps
-from acclimate.report.sequences import sequence_groups
 from acclimate.report.summary import summarize
-from acclimate.report.tables import BEFORE_TRAINING, tables
+from acclimate.report.tables import BEFORE_TRAINING, tables, with_columns, without_constant_columns
+from acclimate.results.cells import Entry, Table, bracket_text, mean_entry, plain, signed
 from acclimate.results.scores import VERDICTS, LossRow, ScoreRow
 from acclimate.results.study import StudyResults
 
@@ -44,7 +38,9 @@ LATEX_MARKS = {
     **{"−": "$-$", "±": r"$\pm$", "→": r"$\to$", "<": "$<$", ">": "$>$", "–": "--", "|": r"\textbar{}"},
 }
 MAIN_TABLES = ("Means over tasks", "Scores on end tasks", "Held-out loss and forgetting", "Forgetting on other tasks")
-"""Titles of the tables in ``results.tex``."""
+"""Titles of the tables in ``results.tex``, next to those of kinds of jobs."""
+MAX_COLUMNS = 5
+"""Maximum columns of a table of a kind of job for which a terminal has room."""
 CSV_COLUMNS = (
     *("model", "domain", "task", "text", "method", "measure", "value", "sd", "seeds", "before"),
     *("difference", "low", "high", "p", "p_holm", "verdict"),
@@ -67,7 +63,9 @@ def write_tables(results: StudyResults, folder: str | Path) -> list[Path]:
         folder: Folder of the study.
     """
     results = StudyResults.from_dict(results)
-    main = [table for table in tables(results) if table.title in MAIN_TABLES]
+    own = [table.title for kind in results.kinds for table in kind.tables(results)]
+    own += [table.title for table in results.tables]
+    main = [table for table in tables(results) if table.title in (*MAIN_TABLES, *own)]
     written = {"results.csv": _csv(results), "results.tex": "\n".join(map(latex, main))}
     return [write_text(Path(folder) / name, text) for name, text in written.items()]
 
@@ -183,9 +181,11 @@ def results_table(results: StudyResults) -> list[rich.table.Table]:
         title = f"{loss_title(results.losses)}; change with 95 % interval"
         groups = _group((_text_name(results, row), _loss_cells(row)) for row in results.losses)
         shown.append(_terminal_table(title, ["", "before", "after", "change", "%"], groups))
-    if results.sequences:
-        names, groups = sequence_groups(results)
-        shown.append(_terminal_table("Domains one after the other, means over seeds and orders", names, groups))
+    for table in (table for kind in results.kinds for table in kind.tables(results) if table.rows):
+        wide = without_constant_columns(table)
+        main = with_columns(wide, [place for place, name in enumerate(wide.columns) if name not in wide.minor])
+        if len(main.columns) <= MAX_COLUMNS:
+            shown.append(_terminal_table(main.title, main.columns, {"": main.rows}))
     return shown
 
 
@@ -235,8 +235,9 @@ def _terminal_table(title: str, columns: list[str], groups: dict[str, list[list[
     for number, name in enumerate(columns):
         table.add_column(name, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
     for group, rows in groups.items():
-        table.add_row(Text(group, style="bold"))
+        if group:
+            table.add_row(Text(group, style="bold"))
         for row in rows:
             texts = [Text(entry.text, style=STYLES.get(entry.mark, "")) for entry in row]
-            table.add_row(Text("  ") + texts[0], *texts[1:])
+            table.add_row(Text("  " if group else "") + texts[0], *texts[1:])
     return table

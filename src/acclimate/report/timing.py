@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from acclimate.report.formatting import (
-    DASH,
-    Entry,
-    Table,
-    count_entry,
-    mean_entry,
-    method_name,
-    metric_name,
-    minutes_entry,
-    number_entry,
-)
+from acclimate.report.formatting import method_name, metric_name
 from acclimate.results.adaptations import AdaptationRow
+from acclimate.results.cells import DASH, Entry, Table, count_entry, mean_entry, minutes_entry, number_entry
 from acclimate.results.study import StudyResults
 
 PREPARATION_NAMES = {

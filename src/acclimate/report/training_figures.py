@@ -1,4 +1,4 @@
-"""Figures of training: learning curves, drift by layer, agreement with the teacher, and importance of units."""
+"""Figures of training: learning curves, stability, and importance of units."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from acclimate.report.figures import (
     WARM,
     colour_index,
     legend,
-    marker,
-    method_legend,
     new_figure,
     panel_grid,
     series,
@@ -25,19 +23,9 @@ from acclimate.report.figures import (
     styled,
     svg,
 )
-from acclimate.report.formatting import (
-    DASH,
-    Entry,
-    Table,
-    count_entry,
-    method_name,
-    number_entry,
-    place_name,
-    plain,
-    row_place,
-)
+from acclimate.report.formatting import method_name, place_name, row_place
 from acclimate.results.adaptations import AdaptationRow, CurvePoint, PartImportance, find_dip, monitored_points
-from acclimate.results.scores import DistillationRow
+from acclimate.results.cells import DASH, Entry, Table, count_entry, number_entry, plain
 from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
@@ -45,8 +33,6 @@ if TYPE_CHECKING:
 
 SMOOTHING = 0.2
 """Weight of a new value in the exponential moving average of a learning curve."""
-MIN_CKA_RANGE = 0.05
-"""Minimum range of the CKA axis, so that small changes do not look large."""
 MAX_HEAT_MAPS = 4
 """Maximum panels of importance in the report. The files in the model folders have all measurements."""
 MAX_NUMBERED_UNITS = 16
@@ -204,102 +190,6 @@ def stability_table(results: StudyResults) -> Table:
         steps = [DASH if step is None else count_entry(step) for step in (dip.step, dip.half, dip.recovery)]
         table.rows.append([*cells, number_entry(dip.depth, 3), *steps, number_entry(dip.remaining, 3)])
     return table
-
-
-@styled
-def layer_drift(results: StudyResults) -> str:
-    """Draw linear CKA by layer, with a panel per model and domain and a line per method; empty if not measured."""
-    rows = results.drift
-    if not rows:
-        return ""
-    colours = colour_index(results)
-    panels = list(dict.fromkeys((row.model, row.domain) for row in rows))
-    methods = list(dict.fromkeys(row.method for row in rows))
-    figure = new_figure(0.5 + 2.4 * len(panels))
-    grid = figure.subplots(len(panels), 1, squeeze=False)
-    for axes, (model, domain) in zip(grid[:, 0], panels, strict=True):
-        own = [row for row in rows if (row.model, row.domain) == (model, domain)]
-        lowest = 1 - MIN_CKA_RANGE
-        for row in own:
-            ckas = [layer["cka"] for layer in row.layers]
-            lowest = min(lowest, *ckas)
-            line = f"{marker(methods.index(row.method))}-"
-            axes.plot(range(len(ckas)), ckas, line, color=series(colours[row.method]), markersize=4.5)
-        axes.axhline(1, color=INK, linewidth=0.8)
-        axes.set_ylim(1 - 1.08 * (1 - lowest), 1 + 0.05 * (1 - lowest))
-        most = max(len(row.layers) for row in own)
-        axes.set_xticks(range(0, most, 1 + most // 16))
-        axes.grid(color=GRID, linewidth=0.8)
-        axes.set_ylabel("CKA with base model")
-        if len(panels) > 1:
-            axes.set_title(short(place_name(results, model, domain), 50), loc="left")
-    grid[-1, 0].set_xlabel("layer")
-    method_legend(figure, methods, colours)
-    return svg(figure, "drift", "Linear CKA of each layer before and after adaptation")
-
-
-def layer_drift_table(results: StudyResults) -> Table:
-    """Return CKA, distance and cosine similarity of each layer."""
-    names = ["model and domain", "method", "layer", "CKA", "distance", "% of norm", "cosine"]
-    table = Table("Drift by layer", "", names, [False] * 2 + [True] * 5)
-    for row in results.drift:
-        place = place_name(results, row.model, row.domain)
-        for number, layer in enumerate(row.layers):
-            shown = [(layer["cka"], 3), (layer["distance"], 3), (100 * layer["share"], 2), (layer["cosine"], 4)]
-            cells = [number_entry(value, digits) for value, digits in shown]
-            table.rows.append([Entry(place), Entry(method_name(row)), count_entry(number), *cells])
-    return table
-
-
-@styled
-def teacher_agreement(results: StudyResults) -> str:
-    """Draw the disagreement with the teacher by epoch (Eq. 4 of DoKTra); empty if it was not measured.
-
-    A panel per student and task, a line per distillation. All panels share a y axis that starts at zero.
-    """
-    panels: dict[str, list[DistillationRow]] = {}
-    for row in (row for row in results.distillations if row.disagreement):
-        panels.setdefault(row_place(results, row), []).append(row)
-    if not panels:
-        return ""
-    from matplotlib.ticker import MaxNLocator
-
-    colours = colour_index(results)
-    methods = list(dict.fromkeys(row.method for rows in panels.values() for row in rows))
-    figure, grid = panel_grid(list(panels), (3.2, 2.4), "epoch", "disagreement, % of units", sharey=True)
-    for axes, rows in zip(grid, panels.values(), strict=True):
-        for row in rows:
-            _draw_agreement(axes, row, marker(methods.index(row.method)), series(colours[row.method]))
-        axes.grid(color=GRID, linewidth=0.8)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    grid[0].set_ylim(bottom=0)
-    method_legend(figure, methods, colours)
-    return svg(figure, "agreement", "Share of units on which teacher and student disagree during training")
-
-
-def teacher_agreement_table(results: StudyResults) -> Table:
-    """Return the disagreement with the teacher before distillation and after each epoch."""
-    names = ["task", "method", "epoch", "phase", "units that differ", "of", "%"]
-    table = Table("Agreement with the teacher", "", names, [False, False, True, False, True, True, True])
-    for row in results.distillations:
-        for epoch, (count, percent) in enumerate(zip(row.disagreement, _percentages(row), strict=True)):
-            phase = "before" if not epoch else "distillation" if epoch <= row.distilled_epochs else "refinement"
-            cells = [Entry(row_place(results, row)), Entry(row.method), count_entry(epoch), Entry(phase)]
-            table.rows.append([*cells, number_entry(count), count_entry(row.units), number_entry(percent)])
-    return table
-
-
-def _percentages(row: DistillationRow) -> list[float]:
-    return [100 * count / row.units for count in row.disagreement]
-
-
-def _draw_agreement(axes: Axes, row: DistillationRow, mark: str, colour: str) -> None:
-    """Draw one distillation: filled markers during distillation, hollow ones during refinement."""
-    percentages, switch = _percentages(row), row.distilled_epochs + 1
-    axes.plot(range(len(percentages)), percentages, color=colour, linewidth=1.5)
-    for epochs, fill in ((range(switch), colour), (range(switch, len(percentages)), CARD)):
-        heights = [percentages[epoch] for epoch in epochs]
-        axes.plot(epochs, heights, mark, color=colour, markerfacecolor=fill, markersize=5)
 
 
 @dataclass

@@ -243,27 +243,6 @@ class ForgettingRow(TaskScores):
 
 
 @dataclass(kw_only=True, eq=False)
-class ProbeRow(TaskScores):
-    """Scores of a simple model that learns a task from the states of a frozen model, compared with the baseline.
-
-    ``seeds`` are those of the draws of train examples.
-
-    Attributes:
-        probe: ``"linear"`` or ``"neighbors"``.
-        unit: What a draw counts, such as ``"labels per class"``.
-        labels_per_class: Number of these; None for all.
-        short: Classes with fewer train examples, with their number.
-        interval: The score with its 95 % interval over draws, adaptations and test items; None for one test item.
-    """
-
-    probe: str
-    unit: str = "labels per class"
-    labels_per_class: int | None = None
-    short: dict[str, int] = field(default_factory=dict)
-    interval: Interval | None = optional()
-
-
-@dataclass(kw_only=True, eq=False)
 class LossRow(Record):
     """Language-model loss on held-out text, before and after adaptation.
 
@@ -298,30 +277,6 @@ class LossRow(Record):
     bits_per_byte_difference: Interval | None = optional()
     percent: float | None = None
     kind: str | None = optional()
-
-
-@dataclass(kw_only=True, eq=False)
-class DriftRow(Record):
-    """How far adaptation moved embeddings and hidden states on general text; means over seeds of adaptation.
-
-    Attributes:
-        embeddings: ``distance`` (mean Euclidean distance), ``share`` (mean distance over the mean norm before) and
-            ``cosine`` of the rows of the input embeddings.
-        embeddings_read: The same, weighted by how often each token occurs in the text.
-        layers: ``cka``, ``distance``, ``share`` and ``cosine`` of the input of the first layer, and of each layer's
-            output.
-    """
-
-    model: str
-    domain: str
-    task: str | None = optional()
-    method: str
-    adapt_seeds: list[int | None] = field(default_factory=list)
-    texts: int = 0
-    tokens: int = 0
-    embeddings: dict[str, float] = field(default_factory=dict)
-    embeddings_read: dict[str, float] = field(default_factory=dict)
-    layers: list[dict[str, float]] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,47 +1,41 @@
 # ruff: noqa: RUF009 (the calls only describe fields)
-"""Results of a study: the content of ``results.json``, from which reports and model cards are made.
-
-The modules ``results``, ``rows``, ``adaptation_rows`` and ``records`` belong to no package, since studies write
-results and reports read them.
-"""
+"""Results of a study: the content of ``results.json``, from which reports and model cards are made."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from acclimate.base.bounds import ALL
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.files import read_json_object
-from acclimate.base.records import Record, internal, optional, read_record
+from acclimate.base.records import Record, build_value, internal, optional, read_record
+from acclimate.base.registry import Registry
 from acclimate.results.adaptations import AdaptationRow, MaskedSample, SelectionRow
+from acclimate.results.cells import Table, flat_row, plain_entry, record_table
 from acclimate.results.comparisons import CapabilityRow, HeadToHeadRow
 from acclimate.results.display import Page, Reported, data_frame
 from acclimate.results.scores import (
     VERDICTS,
     ContaminationRow,
-    DistillationRow,
-    DriftRow,
     ForgettingRow,
     Interval,
     LossRow,
     MeanRow,
-    ProbeRow,
     ScoreRow,
     SearchRow,
     TaskScores,
     WinCount,
     verdict_word,
 )
-from acclimate.results.sequences import SequenceRow
 
 if TYPE_CHECKING:
     import pandas
 
-FORMAT = 2
+FORMAT = 3
 """Version of the layout of ``results.json``."""
 LOSS_CHANGES = {**VERDICTS, "win": "higher", "loss": "lower", "tie": "no change shown"}
 """Words for the verdict on a change of a loss."""
@@ -138,6 +132,88 @@ class ReportTable(Record):
     rows: list[list[Any]] = field(default_factory=list)
     digits: int = 3
 
+    def table(self) -> Table:
+        """Return the table with formatted cells."""
+        positions = range(len(self.columns))
+        numeric = [all(isinstance(row[position], int | float | None) for row in self.rows) for position in positions]
+        cells = [[plain_entry(value, self.digits) for value in row] for row in self.rows]
+        return Table(self.title, self.note, list(self.columns), numeric, cells)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the report.
+
+    Attributes:
+        name: Element id.
+        title: Heading.
+        note: Caption.
+        draw: Draws the results as SVG, or returns an empty string.
+        tabulate: Returns the plotted numbers as a table; only for figures whose numbers are in no other table.
+    """
+
+    name: str
+    title: str
+    note: str
+    draw: Callable[[StudyResults], str]
+    tabulate: Callable[[StudyResults], Table | None] | None = None
+
+
+class ResultKind:
+    """A kind of rows, with what reports show of them; kinds of jobs inherit from it.
+
+    Reports, model cards and data frames know no kind: they show what these methods return, which is a table with a
+    column per field of the rows unless a kind says otherwise.
+
+    Attributes:
+        name: Name of the kind, the key of its rows in :attr:`StudyResults.rows`.
+        row_type: Class of its rows; None for plain values. A row with a ``model``, a ``domain`` and a ``method`` is
+            shown in the card of that model.
+        title: Heading of the table; None for the name.
+        note: Explanation below the heading.
+        figures: Figures of the report.
+    """
+
+    name: ClassVar[str]
+    row_type: ClassVar[type[Record] | None] = None
+    title: ClassVar[str | None] = None
+    note: ClassVar[str] = ""
+
+    @classmethod
+    def figures(cls) -> Sequence[Figure]:
+        """Return the figures of the report that show the rows."""
+        return ()
+
+    @classmethod
+    def tables(cls, results: StudyResults) -> list[Table]:
+        """Return the tables of the report; the first columns are those of a terminal, which has room for five."""
+        return [record_table(cls.title or cls.name, cls.note, results.rows[cls.name])]
+
+    @classmethod
+    def verdict(cls, results: StudyResults) -> str:
+        """Return the answer of the study in one sentence; empty if the rows give none."""
+        return ""
+
+    @classmethod
+    def sentences(cls, results: StudyResults) -> list[str]:
+        """Return what the summary of the study says about the rows."""
+        return []
+
+    @classmethod
+    def describe_rows(cls, results: StudyResults) -> list[str]:
+        """Return lines for the ``repr`` of the results."""
+        return []
+
+
+JOB_KINDS: Registry[Any] = Registry("acclimate.jobs", "kind of job", "kinds of jobs")
+
+
+def find_kind(name: str) -> type[ResultKind]:
+    """Return a kind of rows by its name; rows of a kind that is not installed are shown as they are."""
+    if name in JOB_KINDS.names():
+        return JOB_KINDS.lookup(name)
+    return type("UnknownKind", (ResultKind,), {"name": name})
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class StudyResults(Reported, Record):
@@ -150,15 +226,13 @@ class StudyResults(Reported, Record):
         searches: Settings that were chosen on dev.
         means: Means over tasks; empty with a single task.
         win_counts: Wins, ties and losses over tasks.
-        probes: Scores of simple models on frozen states, by number of labels.
         forgetting: Scores on tasks of other domains.
-        drift: How far adaptation moved embeddings and hidden states.
         contamination: Dev and test texts in corpora and train splits.
         selections: What selections of text did, by domain and method.
-        sequences: Methods on domains one after the other.
         capabilities: The measurements in the groups that the study names.
         head_to_head: Wins over tasks with the settings of both sides searched, and with those of one side alone.
         unchecked: Corpora and train splits that should have been searched for dev and test texts but were not.
+        rows: Rows of each kind of job that has rows of its own, by its name: see :class:`ResultKind`.
         folder: Folder of the study; None if unknown. It is not part of ``results.json``.
     """
 
@@ -181,19 +255,16 @@ class StudyResults(Reported, Record):
     means: list[MeanRow] = field(default_factory=list)
     win_counts: list[WinCount] = field(default_factory=list)
     losses: list[LossRow] = field(default_factory=list)
-    probes: list[ProbeRow] = field(default_factory=list)
     forgetting: list[ForgettingRow] = field(default_factory=list)
-    drift: list[DriftRow] = field(default_factory=list)
     contamination: list[ContaminationRow] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     selections: list[SelectionRow] = field(default_factory=list)
     adaptations: list[AdaptationRow] = field(default_factory=list)
     masked: list[MaskedSample] = field(default_factory=list)
-    distillations: list[DistillationRow] = field(default_factory=list)
     capabilities: list[CapabilityRow] | None = optional()
     head_to_head: list[HeadToHeadRow] = field(default_factory=list)
     tables: list[ReportTable] = field(default_factory=list)
-    sequences: list[SequenceRow] = field(default_factory=list)
+    rows: dict[str, list[Any]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     jobs: JobCounts = field(default_factory=JobCounts)
     config: dict[str, Any] = field(default_factory=dict)
@@ -217,9 +288,7 @@ class StudyResults(Reported, Record):
         for loss in self.losses:
             text = "general text" if loss.text == "general" else f"held-out {loss.domain}"
             lines.append(f"{text}, {loss.method}: {loss.nats:.3f} nats{_describe_interval(loss.difference, 1, 3)}")
-        for sequence in self.sequences:
-            if average := sequence.measures.get("average"):
-                lines.append(f"domains in sequence, {sequence.method}: mean {sequence.measure} {average.mean:.3f}")
+        lines += [line for kind in self.kinds for line in kind.describe_rows(self)]
         if len(lines) > MAX_LINES:
             left = len(lines) - MAX_LINES
             lines[MAX_LINES:] = [f"and {left} more rows: to_pandas() and report() have all of them"]
@@ -228,6 +297,11 @@ class StudyResults(Reported, Record):
         if self.folder is not None:
             lines.append(f"report: {self.folder / 'report.html'}")
         return lines
+
+    @property
+    def kinds(self) -> list[type[ResultKind]]:
+        """The kinds with rows of their own, by name."""
+        return [find_kind(name) for name in sorted(self.rows) if self.rows[name]]
 
     def as_results(self) -> StudyResults:
         """Return the results themselves."""
@@ -249,8 +323,9 @@ class StudyResults(Reported, Record):
 
         Args:
             table: ``"scores"`` on the end tasks, with the difference to the baseline and its 95 % interval;
-                ``"losses"`` on held-out text, before and after adaptation; or ``"forgetting"``, scores on tasks of
-                other domains. By default the scores or, without any, the losses.
+                ``"losses"`` on held-out text, before and after adaptation; ``"forgetting"``, scores on tasks of
+                other domains; the name of a kind of job that has rows; or the title of a table of the report that a
+                kind of job adds. By default the scores or, without any, the losses.
 
         Raises:
             UserError: If there is no such table.
@@ -258,9 +333,23 @@ class StudyResults(Reported, Record):
         table = table or ("scores" if self.scores or not self.losses else "losses")
         if table == "losses":
             return data_frame([_loss_entries(row) for row in self.losses])
-        if table not in ("scores", "forgetting"):
-            raise unknown_name_error("table", table, ("scores", "losses", "forgetting"))
-        return data_frame([_score_entries(row) for row in getattr(self, table)])
+        lists: dict[str, Sequence[Any]] = {"scores": self.scores, "forgetting": self.forgetting, **self.rows}
+        titled = {one.title: one for one in self.tables}
+        if table in lists:
+            return data_frame([_entries(row) for row in lists[table]])
+        if table not in titled:
+            raise unknown_name_error("table", table, ("losses", *lists, *titled))
+        return data_frame([dict(zip(titled[table].columns, row, strict=True)) for row in titled[table].rows])
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], place: str = "") -> Self:
+        """Make results as :meth:`Record.from_dict` does, with the rows of each kind in its class."""
+        results = super().from_dict(values, place)
+        if results is not values:
+            for name, rows in results.rows.items():
+                if rows and (kind := find_kind(name).row_type):
+                    results.rows[name] = build_value(list[kind], rows, f"rows.{name}")  # type: ignore[valid-type]
+        return results
 
     @classmethod
     def load(cls, path: str | Path) -> StudyResults:
@@ -294,13 +383,16 @@ def _interval_entries(entry: Interval | None, words: Mapping[str, str] | None = 
     return {name: getattr(entry, name, None) for name in names} | {"verdict": verdict}
 
 
-def _score_entries(row: TaskScores) -> dict[str, Any]:
-    """Return the columns of a row of scores; each metric has its mean over seeds, and the primary one its spread."""
+def _entries(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a row; of scores, each metric has its mean over seeds, and the primary one its spread."""
+    if not isinstance(row, TaskScores):
+        return flat_row(row)
+    own = flat_row({name: row[name] for name in row if name not in TaskScores.__dataclass_fields__})
     place = {"model": row.model, "domain": row.domain, "task": row.task, "method": row.method}
     primary = row.summaries[row.metric]
     shown = {"metric": row.metric, "seeds": len(row.seeds), "mean": primary.mean, "sd": primary.sd}
     others = {name: summary.mean for name, summary in row.summaries.items() if name != row.metric}
-    return {**place, **shown, **_interval_entries(row.comparison), **others}
+    return {**place, **own, **shown, **_interval_entries(row.comparison), **others}
 
 
 def _loss_entries(row: LossRow) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from pydantic import (
 from acclimate.base.bounds import MAX_SEED
 from acclimate.base.errors import UserError, did_you_mean, unknown_name_error
 from acclimate.base.options import explain_value
-from acclimate.base.registry import Registry
 from acclimate.base.settings_file import check_study_file, read_settings
 from acclimate.data.reading import reading_names
 from acclimate.parts.masking import file_parameters
+from acclimate.results.study import JOB_KINDS
 from acclimate.study import paths
 from acclimate.study.paths import locate_model, locate_settings, locate_source, locate_text
 from acclimate.study.sections import MethodSearch, SearchSettings, SectionEntry
@@ -45,9 +45,6 @@ from acclimate.study.settings import (
     check_plain_values,
     distinct,
 )
-
-JOB_KINDS: Registry[Any] = Registry("acclimate.jobs", "kind of job", "kinds of jobs")
-"""The kinds of jobs, subclasses of :class:`acclimate.study.job.Job`."""
 
 
 class ModelSpec(Strict, ShortForm):

@@ -17,8 +17,9 @@ from acclimate.data.documents import Corpus, hash_document, subsample_documents,
 from acclimate.data.reading import default_task_name, reading_names
 from acclimate.models.checkpoints import load_config, model_fingerprint
 from acclimate.models.kinds import kind_of_checkpoint
+from acclimate.results.study import JOB_KINDS
 from acclimate.study.backend import Backend
-from acclimate.study.config import JOB_KINDS, DomainSpec, ModelSpec, StudyConfig, TaskSpec
+from acclimate.study.config import DomainSpec, ModelSpec, StudyConfig, TaskSpec
 from acclimate.study.method_inputs import MethodInput, check_scopes, read_methods
 from acclimate.study.selection import select_texts
 from acclimate.study.settings import UNADAPTED, unused_seeds

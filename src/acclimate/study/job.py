@@ -1,4 +1,3 @@
-# ruff: noqa: B027 (hooks that most kinds do not need)
 """The base class of jobs, and the job graph, planner, outcomes and views that jobs are used with."""
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from acclimate.base.records import Record, fingerprint, identity
-from acclimate.results.study import MethodRow, StageName
+from acclimate.results.study import JOB_KINDS, MethodRow, ResultKind, StageName
 from acclimate.study.backend import Backend
-from acclimate.study.config import JOB_KINDS, DomainSpec, ModelSpec, StudyConfig
+from acclimate.study.config import DomainSpec, ModelSpec, StudyConfig
 from acclimate.study.inputs import Checkpoint, StudyInputs
 from acclimate.study.sections import SectionEntry
 
@@ -92,7 +91,7 @@ class RunContext:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Job(ABC):
+class Job(ResultKind, ABC):
     """A unit of work and of recovery, identified by its fields.
 
     A subclass declares as fields all inputs and settings, defaults included, that determine the result. A field with
@@ -101,7 +100,6 @@ class Job(ABC):
 
     Attributes:
         place: Place in the study.
-        name: Name of the kind, set by ``@register``.
         cost: Typical cost relative to a fine-tuning. It balances shards, so all processes of a study must use the same
             value.
         result_type: Dataclass of the result.
@@ -115,7 +113,6 @@ class Job(ABC):
     """
 
     place: Place = field(compare=False)
-    name: ClassVar[str]
     cost: ClassVar[float] = 1.0
     result_type: ClassVar[type[Record]]
     makes_model: ClassVar[bool] = False
@@ -248,9 +245,11 @@ class Job(ABC):
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
-        """Return rows for :class:`acclimate.results.study.StudyResults`, by name of its field.
+        """Return rows for the results of the study, by name of the field of :class:`StudyResults` or of a kind.
 
-        Under ``"capabilities"`` are all measurements of the kind; the study keeps those that its groups name.
+        Rows that several kinds have are in a field, tables of plain values under ``"tables"``, and rows of a class of
+        their own (:attr:`row_type`) under the name of the kind. Under ``"capabilities"`` are all measurements of the
+        kind; the study keeps those that its groups name.
         """
         return {}
 

@@ -74,11 +74,12 @@ def summarize(
     view = StudyView(inputs, graph, outcomes, out)
     methods = {row.label: row for kind in kinds() for row in kind.method_rows(inputs)}
     rows: dict[str, Any] = selection_results(inputs.corpora, inputs.selected)
+    own: dict[str, list[Any]] = {}
     for kind in kinds():
         for name, found in kind.rows(view).items():
-            if name not in StudyResults.__dataclass_fields__:
+            if name not in (kind.name, *StudyResults.__dataclass_fields__):
                 raise TypeError(f"jobs of kind '{kind.name}' return rows '{name}', which StudyResults does not have")
-            rows.setdefault(name, []).extend(found)
+            (own if name == kind.name else rows).setdefault(name, []).extend(found)
     rows["capabilities"] = group_measurements(config, rows.get("capabilities", ())) if config.capabilities else None
     states = [outcome.state for outcome in outcomes.values()]
     return StudyResults(
@@ -110,6 +111,7 @@ def summarize(
         jobs=JobCounts(total=len(outcomes), **{state: states.count(state) for state in STATES}),
         config=config.resolved(),
         environment=environment(),
+        rows={name: found for name, found in own.items() if found},
         **rows,
     )
 

@@ -109,7 +109,7 @@ def test_a_student_learns_from_the_teacher_alone(kind, teacher, pupil, objective
         assert result.disagreement[-1] < 0.8 * result.disagreement[0]
     else:
         assert result.metrics[metric] > max(0.8, result.student_metrics[metric] + 0.1) and not result.disagreement
-        assert result.describe() and result.as_results().distillations[0].units == 0
+        assert result.describe() and result.as_results().rows["distill"][0].units == 0
 
 
 def test_the_confidence_penalty_is_the_mean_entropy_of_words(tiny_bert):

@@ -33,8 +33,9 @@ from acclimate.labs.auto.plan import (
 )
 from acclimate.models.checkpoints import load_config
 from acclimate.models.kinds import kind_of_checkpoint
-from acclimate.report.formatting import describe_learning, joined
+from acclimate.report.formatting import describe_learning
 from acclimate.results.adaptations import monitored_points, read_curves
+from acclimate.results.cells import joined
 from acclimate.results.scores import LossRow
 from acclimate.results.study import StudyResults
 from acclimate.study.budget import time_adaptation

@@ -14,7 +14,7 @@ from acclimate.base.errors import UserError
 from acclimate.labs.auto.plan import Plan
 from acclimate.labs.auto.race import Run, search_seed
 from acclimate.labs.auto.stages import Stage, StageResult, Stages, with_rates
-from acclimate.report.formatting import joined
+from acclimate.results.cells import joined
 
 ORDER = (1, 0, 2)
 """Trials in the order in which equal scores are preferred: the default first, then the lower rate."""

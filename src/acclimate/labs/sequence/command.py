@@ -46,7 +46,7 @@ def sequence(options: SequenceCommand) -> None:
         print_next(["acclimate", *(word for word in sys.argv[1:] if word != "--dry-run")], "to run it")
         return
     results = run(**values(options, SequenceOptions))
-    last = {row.method: out / row.orders[0].folders[0] for row in reversed(results.sequences) if row.orders}
+    last = {row.method: out / row.orders[0].folders[0] for row in reversed(results.rows["sequence"]) if row.orders}
     for method, folder in reversed(last.items()):
         echo(f"Model after the last domain, {method}: {folder}")
     echo(f"Report: {out / 'report.html'}")

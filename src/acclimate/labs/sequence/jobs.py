@@ -11,6 +11,7 @@ import numpy as np
 
 from acclimate.adaptation.options import BUDGETS
 from acclimate.base.errors import UserError, warn_once
+from acclimate.base.records import Record
 from acclimate.data.documents import Corpus
 from acclimate.labs.sequence.planned import (
     SequenceSpec,
@@ -21,8 +22,11 @@ from acclimate.labs.sequence.planned import (
     sequence_role,
     sequence_section,
 )
+from acclimate.labs.sequence.report import matrix_table, sequence_matrices, sequence_tables, sequence_verdict
+from acclimate.labs.sequence.rows import SequenceOrder, SequenceRow
 from acclimate.labs.sequence.transfer import sequence_measures, spread_over_runs
-from acclimate.results.sequences import SequenceOrder, SequenceRow
+from acclimate.results.cells import Table
+from acclimate.results.study import Figure, StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.config import ModelSpec, StudyConfig
 from acclimate.study.inputs import StudyInputs
@@ -72,6 +76,7 @@ class SequenceJobs(Job):
     with the same domains, and a domain that is added at the end of an order leaves all earlier jobs as they are.
     """
 
+    row_type: ClassVar[type[Record] | None] = SequenceRow
     section: ClassVar[tuple[str, type[SectionEntry]] | None] = ("sequence", SequenceSpec)
 
     @classmethod
@@ -122,7 +127,37 @@ class SequenceJobs(Job):
         if (spec := sequence_section(view.inputs.config)) is None:
             return {}
         models = view.inputs.config.models
-        return {"sequences": [row for model in models for row in _Measured.of(view, spec, model.name).rows(model)]}
+        return {cls.name: [row for model in models for row in _Measured.of(view, spec, model.name).rows(model)]}
+
+    @classmethod
+    def figures(cls) -> Sequence[Figure]:
+        """Return the figures of the rows."""
+        return (
+            Figure(
+                "sequences",
+                "Domains one after the other",
+                "Rows: the base model, then the model after each domain. Columns: the domain that it is measured "
+                "on. The colour is the change from the base model, relative to the largest one of the matrix.",
+                sequence_matrices,
+                matrix_table,
+            ),
+        )
+
+    @classmethod
+    def tables(cls, results: StudyResults) -> list[Table]:
+        """Return the measures of each method for losses and for scores, and their intervals."""
+        return sequence_tables(results)
+
+    @classmethod
+    def verdict(cls, results: StudyResults) -> str:
+        """Return which methods end with a lower loss than the first one, and which forget less."""
+        return sequence_verdict(results)
+
+    @classmethod
+    def describe_rows(cls, results: StudyResults) -> list[str]:
+        """Return the mean of each method after the last domain."""
+        means = [(row, row.measures["average"].mean) for row in results.rows[cls.name] if "average" in row.measures]
+        return [f"domains in sequence, {row.method}: mean {row.measure} {mean:.3f}" for row, mean in means]
 
 
 def _stages(

@@ -30,7 +30,8 @@ def _sequence(options: SequenceOptions) -> StudyResults:
     and a further domain at the end of ``domains`` trains nothing again.
 
     Returns:
-        The results; ``results.sequences`` has a row for each method and measure, with the folders of the last models.
+        The results; ``results.rows["sequence"]`` has a row for each method and measure, with the folders of the last
+        models.
 
     Raises:
         UserError: If an option or a text is invalid, ``out`` holds another study, or a job fails.

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from acclimate.results.sequences import SequenceSpread
+from acclimate.labs.sequence.rows import SequenceSpread
 
 
 def sequence_measures(
     matrix: np.ndarray, *, lower_is_better: bool, separate: Sequence[float] | None = None
 ) -> dict[str, float | None]:
-    """Return the measures of one sequence by name (:data:`acclimate.results.sequences.MEASURES`).
+    """Return the measures of one sequence by name (:data:`acclimate.labs.sequence.rows.MEASURES`).
 
     Args:
         matrix: R, with NaN where nothing was measured.

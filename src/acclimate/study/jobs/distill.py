@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,21 @@ from acclimate.base.records import Record
 from acclimate.base.registry import fill_from_preset
 from acclimate.models.checkpoints import load_config
 from acclimate.models.kinds import kind_of_checkpoint
+from acclimate.report.figures import (
+    CARD,
+    GRID,
+    colour_index,
+    marker,
+    method_legend,
+    panel_grid,
+    series,
+    styled,
+    svg,
+)
+from acclimate.report.formatting import metric_name, row_place
+from acclimate.results.cells import DASH, Entry, Table, count_entry, number_entry
 from acclimate.results.scores import DistillationRow
-from acclimate.results.study import MethodRow, StageName
+from acclimate.results.study import Figure, MethodRow, StageName, StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, StudyConfig, TaskSpec
 from acclimate.study.graph import Choices, extend, plan_chosen
@@ -37,6 +50,9 @@ from acclimate.study.sections import DistillSpec, SectionEntry, count_combinatio
 from acclimate.study.settings import UNADAPTED
 from acclimate.study.summary import TaskResult
 from acclimate.tasks.options import DistillOptions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 TEACHER_OPTIONS = {
     "epochs": "teacher_epochs",
@@ -97,6 +113,7 @@ class DistillJob(Job):
 
     cost: ClassVar[float] = 3.0
     result_type: ClassVar[type[Record]] = DistillationResult
+    row_type: ClassVar[type[Record] | None] = DistillationRow
     counts_as_score: ClassVar[bool] = True
     options_type: ClassVar[type[Any]] = DistillOptions
     stages: ClassVar[tuple[StageName, ...]] = (
@@ -220,7 +237,54 @@ class DistillJob(Job):
                     seconds=_mean([sum(result.stage_seconds.values()) for result in results]),
                 )
             )
-        return {"distillations": sorted(made, key=lambda row: order.index(row.method))}
+        return {cls.name: sorted(made, key=lambda row: order.index(row.method))}
+
+    @classmethod
+    def figures(cls) -> Sequence[Figure]:
+        """Return the figures of the rows."""
+        return (
+            Figure(
+                "agreement",
+                "Agreement with the teacher",
+                "Share of units of the representation that are active in only one of teacher and student (Eq. 4 of "
+                "DoKTra), on train examples without dropout, mean over seeds: before distillation, then after each "
+                "epoch. Hollow markers: refinement epochs without the teacher.",
+                teacher_agreement,
+                teacher_agreement_table,
+            ),
+        )
+
+    @classmethod
+    def tables(cls, results: StudyResults) -> list[Table]:
+        """Return the scores of teachers and students, and the number of units on which they disagree."""
+        names = ["model", "domain", "task", "method", "metric", "teacher", "student before", "after", "retained"]
+        names += ["disagreement: before", "distilled", "at the end", "of"]
+        note = (
+            "Means over seeds, in percent. Retained: score of the student in percent of that of the teacher "
+            "(“Retain” in DoKTra). Disagreement: number of units of the representation that are active in only one "
+            "of teacher and student (Eq. 4 of DoKTra)."
+        )
+        table = Table("Distillation", note, names, [False] * 5 + [True] * 8)
+        by_student: dict[tuple[str, str], list[DistillationRow]] = {}
+        for row in results.rows[cls.name]:
+            curve = row.disagreement
+            cells = [
+                Entry(row.model),
+                Entry(row.domain),
+                Entry(row.task),
+                Entry(row.method),
+                Entry(metric_name(row.metric)),
+            ]
+            units = [curve[0], curve[row.distilled_epochs], curve[-1], row.units] if curve else [None] * 4
+            table.rows.append([*cells, *_retained([row]), *(number_entry(value, 0) for value in units)])
+            by_student.setdefault((row.model, row.method), []).append(row)
+        for (model, method), rows in by_student.items():
+            if len(rows) > 1:
+                domains = {row.domain for row in rows}
+                domain = domains.pop() if len(domains) == 1 else DASH.text
+                cells = [Entry(model), Entry(domain), Entry("mean over tasks"), Entry(method), DASH]
+                table.rows.append([*cells, *_retained(rows), *[DASH] * 4])
+        return [table]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -425,3 +489,61 @@ def _search_distillations(stage: SearchStage, inputs: StudyInputs, choices: Choi
                 part = _plan_row(inputs, graph, alone, domain, task, {**choices, place: choice})
                 stage.add_trial(search, choice, [job for job in part.entries if isinstance(job, DistillJob)])
             stage.searches.append(search)
+
+
+def _retained(rows: Sequence[DistillationRow]) -> list[Entry]:
+    """Return the mean scores over tasks: teacher, student before and after, and the last in percent of the first."""
+    teacher, before, after = np.mean([[row.teacher, row.before, row.after] for row in rows], axis=0).tolist()
+    retained = after / teacher if teacher else None
+    return [number_entry(value, scale=100) for value in (teacher, before, after, retained)]
+
+
+@styled
+def teacher_agreement(results: StudyResults) -> str:
+    """Draw the disagreement with the teacher by epoch (Eq. 4 of DoKTra); empty if it was not measured.
+
+    A panel per student and task, a line per distillation. All panels share a y axis that starts at zero.
+    """
+    panels: dict[str, list[DistillationRow]] = {}
+    for row in (row for row in results.rows.get("distill", []) if row.disagreement):
+        panels.setdefault(row_place(results, row), []).append(row)
+    if not panels:
+        return ""
+    from matplotlib.ticker import MaxNLocator
+
+    colours = colour_index(results)
+    methods = list(dict.fromkeys(row.method for rows in panels.values() for row in rows))
+    figure, grid = panel_grid(list(panels), (3.2, 2.4), "epoch", "disagreement, % of units", sharey=True)
+    for axes, rows in zip(grid, panels.values(), strict=True):
+        for row in rows:
+            _draw_agreement(axes, row, marker(methods.index(row.method)), series(colours[row.method]))
+        axes.grid(color=GRID, linewidth=0.8)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    grid[0].set_ylim(bottom=0)
+    method_legend(figure, methods, colours)
+    return svg(figure, "agreement", "Share of units on which teacher and student disagree during training")
+
+
+def teacher_agreement_table(results: StudyResults) -> Table:
+    """Return the disagreement with the teacher before distillation and after each epoch."""
+    names = ["task", "method", "epoch", "phase", "units that differ", "of", "%"]
+    table = Table("Agreement with the teacher", "", names, [False, False, True, False, True, True, True])
+    for row in results.rows.get("distill", []):
+        for epoch, (count, percent) in enumerate(zip(row.disagreement, _percentages(row), strict=True)):
+            phase = "before" if not epoch else "distillation" if epoch <= row.distilled_epochs else "refinement"
+            cells = [Entry(row_place(results, row)), Entry(row.method), count_entry(epoch), Entry(phase)]
+            table.rows.append([*cells, number_entry(count), count_entry(row.units), number_entry(percent)])
+    return table
+
+
+def _percentages(row: DistillationRow) -> list[float]:
+    return [100 * count / row.units for count in row.disagreement]
+
+
+def _draw_agreement(axes: Axes, row: DistillationRow, mark: str, colour: str) -> None:
+    """Draw one distillation: filled markers during distillation, hollow ones during refinement."""
+    percentages, switch = _percentages(row), row.distilled_epochs + 1
+    axes.plot(range(len(percentages)), percentages, color=colour, linewidth=1.5)
+    for epochs, fill in ((range(switch), colour), (range(switch, len(percentages)), CARD)):
+        heights = [percentages[epoch] for epoch in epochs]
+        axes.plot(epochs, heights, mark, color=colour, markerfacecolor=fill, markersize=5)

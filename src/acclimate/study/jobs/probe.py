@@ -1,21 +1,51 @@
+# ruff: noqa: RUF009 (the calls only describe fields)
 """Probe jobs: what a simple model learns of each task from the states of every model, at several numbers of labels."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from acclimate.base.bounds import ALL
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
-from acclimate.base.records import Record, fingerprint
+from acclimate.base.records import Record, fingerprint, optional
 from acclimate.evaluation.significance import PairedPredictions, mean_paired_bootstrap
-from acclimate.results.scores import Interval, ProbeRow
-from acclimate.results.study import ProbeResult
+from acclimate.report.figures import (
+    CARD,
+    GRID,
+    INK,
+    MUTED,
+    colour_index,
+    legend,
+    marker,
+    panel_grid,
+    series,
+    styled,
+    svg,
+)
+from acclimate.report.formatting import grouped_tests, metric_name, row_place
+from acclimate.report.score_figures import MIN_SPAN, at_least
+from acclimate.report.summary import all_or_extremes, describe_method, mean_points
+from acclimate.results.cells import (
+    DASH,
+    Entry,
+    Table,
+    count_entry,
+    interval_entry,
+    number_entry,
+    p_entry,
+    plain,
+    signed,
+    verdict_entry,
+)
+from acclimate.results.scores import Interval, TaskScores
+from acclimate.results.study import Figure, ProbeResult, StudyResults
 from acclimate.study.config import DomainSpec, TaskSpec
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.job import Job, JobResult, Model, Place, Planner, RunContext, StudyView, register
@@ -32,6 +62,9 @@ from acclimate.study.summary import (
     summarize_scores,
 )
 from acclimate.tasks.options import ProbeOptions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 STATES = "states"
 """Folder in that of the study with the states of all texts of a task, by model, task and length."""
@@ -84,6 +117,27 @@ def _probed(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpec]]:
                 yield domain, task
 
 
+@dataclass(kw_only=True, eq=False)
+class ProbeRow(TaskScores):
+    """Scores of a simple model that learns a task from the states of a frozen model, compared with the baseline.
+
+    ``seeds`` are those of the draws of train examples.
+
+    Attributes:
+        probe: ``"linear"`` or ``"neighbors"``.
+        unit: What a draw counts, such as ``"labels per class"``.
+        labels_per_class: Number of these; None for all.
+        short: Classes with fewer train examples, with their number.
+        interval: The score with its 95 % interval over draws, adaptations and test items; None for one test item.
+    """
+
+    probe: str
+    unit: str = "labels per class"
+    labels_per_class: int | None = None
+    short: dict[str, int] = field(default_factory=dict)
+    interval: Interval | None = optional()
+
+
 @register("probe", summary="learn a task from the states of a frozen model")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProbeJob(Job):
@@ -103,6 +157,7 @@ class ProbeJob(Job):
 
     cost: ClassVar[float] = 0.5
     result_type: ClassVar[type[Record]] = ProbeResult
+    row_type: ClassVar[type[Record] | None] = ProbeRow
     options_type: ClassVar[type[Any] | None] = ProbeOptions
     section: ClassVar[tuple[str, type[SectionEntry]] | None] = ("probe", ProbeSpec)
 
@@ -191,7 +246,81 @@ class ProbeJob(Job):
                             row.difference = compare_runs(runs[label], base, metrics=[metric])
                         rows.append(row)
         correct_for_multiple_comparisons(rows)
-        return {"probes": rows}
+        return {cls.name: rows}
+
+    @classmethod
+    def figures(cls) -> Sequence[Figure]:
+        """Return the figures of the rows."""
+        return (
+            Figure(
+                "probe-differences",
+                "Learning from frozen states: differences to the baseline",
+                "The model is frozen, and a linear model or the nearest neighbours learn from its states. "
+                "Differences are paired by draw and test item; lines are 95 % intervals, and the dot is hollow if "
+                "the interval includes zero.",
+                probe_differences,
+            ),
+            Figure(
+                "probes",
+                "Learning from frozen states: scores",
+                "Mean over random draws of train examples, the same for all models. Lines are 95 % intervals over "
+                "draws, adaptations and test items. Methods share the test items, so a clear difference can have "
+                "intervals that overlap.",
+                probe_curves,
+            ),
+        )
+
+    @classmethod
+    def tables(cls, results: StudyResults) -> list[Table]:
+        """Return the scores of probes by number of labels, with comparisons to the baseline."""
+        rows = results.rows[cls.name]
+        units = " or ".join(dict.fromkeys(row.unit for row in rows))
+        names = ["model", "domain", "task", "probe", units, "method", "difference", "95 % interval", "verdict"]
+        minor = ["p (Holm)", "metric", "score", "95 % interval of the score", "draws"]
+        note = (
+            "Simple models on averaged states of frozen models: linear (logistic or ridge regression), and the "
+            "nearest neighbours by cosine similarity. Means over random draws of train examples, the same for all "
+            f"models, in percent. Difference: to the baseline ({results.baseline}) in percentage points, paired by "
+            "draw and test item. Intervals of 95 % over draws, adaptations and test items; p (Holm) is corrected for "
+            "the comparisons of this table alone."
+        ) + grouped_tests(rows)
+        short = {f"{row.task} at {row.labels_per_class:,} ({_counted(row.short)})": None for row in rows if row.short}
+        if short:
+            note += f" Classes with fewer train examples, all of which are used: {'; '.join(short)}."
+        numeric = [False] * 4 + [True, False, True, True, False, True, False, True, True, True]
+        table = Table("Learning from frozen states", note, [*names, *minor], numeric, minor=minor)
+        for row in rows:
+            level = Entry(
+                ALL if row.labels_per_class is None else f"{row.labels_per_class:,}", row.labels_per_class or 1e9
+            )
+            cells = [Entry(row.model), Entry(row.domain), Entry(row.task), Entry(row.probe), level, Entry(row.method)]
+            if entry := row.comparison:
+                cells += [Entry(signed(100 * entry.difference), entry.difference), interval_entry(entry)]
+                cells += [verdict_entry(entry), p_entry(entry.p_holm)]
+            else:
+                cells += [Entry("baseline") if row.method == results.baseline else DASH, DASH, DASH, DASH]
+            spread = (
+                Entry(f"{plain(100 * row.interval.low)} to {plain(100 * row.interval.high)}") if row.interval else DASH
+            )
+            score = number_entry(row.summaries[row.metric].mean, scale=100)
+            table.rows.append([*cells, Entry(metric_name(row.metric)), score, spread, count_entry(len(row.seeds))])
+        return [table]
+
+    @classmethod
+    def sentences(cls, results: StudyResults) -> list[str]:
+        """Describe where methods helped a linear model that learns from the fewest labels and frozen states."""
+        linear = [row for row in results.rows[cls.name] if row.probe == "linear" and row.comparison]
+        if not linear:
+            return []
+        fewest = linear[0].labels_per_class
+        words = {}
+        for method in (method.label for method in results.methods):
+            if rows := [row for row in linear if (row.method, row.labels_per_class) == (method, fewest)]:
+                words[f"{method} {describe_method(rows, len({row_place(results, row) for row in rows}))}"] = (
+                    mean_points(rows)
+                )
+        labels = "all labels" if fewest is None else f"{fewest:,} {linear[0].unit}"
+        return [f"For a linear model on frozen states, with {labels}, {all_or_extremes(words, 'from {} to {}')}."]
 
 
 @register(FLOOR, summary="learn a task from the states of the base model, which fine-tuning has to beat")
@@ -285,3 +414,70 @@ def _runs(entries: Sequence[JobResult[ProbeResult]], probe: str, labels: int | N
             )
             runs += [probe_run(job.at(seed=seed), result, score) for seed in seeds]
     return sorted(runs, key=lambda run: run.job.place.seed or 0)
+
+
+def probe_curves(results: StudyResults) -> str:
+    """Draw the scores of probes over the number of labels, with 95 % intervals; empty without probes."""
+    return _draw_probes(results, "probes", "score, %", "Scores of probes on frozen states by number of labels")
+
+
+def probe_differences(results: StudyResults) -> str:
+    """Draw the paired differences of probes to the baseline over the number of labels; empty without any."""
+    title = "Differences of probes on frozen states to the baseline by number of labels"
+    return _draw_probes(results, "probe-differences", "difference, points", title)
+
+
+def _draw_probes(results: StudyResults, name: str, ylabel: str, title: str) -> str:
+    @styled
+    def draw(results: StudyResults) -> str:
+        differences = name != "probes"
+        rows = [row for row in results.rows.get("probe", []) if row.comparison or not differences]
+        if not rows:
+            return ""
+        panels: dict[str, list[ProbeRow]] = {}
+        for row in rows:
+            panels.setdefault(f"{row_place(results, row)}, {row.probe}", []).append(row)
+        methods = list(dict.fromkeys(row.method for row in rows))
+        index = colour_index(results)
+        styles = {method: (series(index[method]), marker(index[method])) for method in methods}
+        if results.baseline in styles:
+            styles[results.baseline] = (MUTED, styles[results.baseline][1])
+        unit = " or ".join(dict.fromkeys(row.unit for row in rows))
+        figure, grid = panel_grid(list(panels), (3.4, 2.7), unit, ylabel)
+        for axes, own in zip(grid, panels.values(), strict=True):
+            _probe_panel(axes, own, styles, differences)
+        legend(figure, [(shape, colour, method) for method, (colour, shape) in styles.items()])
+        return svg(figure, name, title)
+
+    return draw(results)
+
+
+def _probe_panel(axes: Axes, rows: list[ProbeRow], styles: Mapping[str, tuple[str, str]], differences: bool) -> None:
+    """Draw the methods of one probe on one task beside each other; hollow dots are differences that include zero."""
+    levels = sorted({row.labels_per_class or math.inf for row in rows})
+    if differences:
+        axes.axhline(0, color=INK, linewidth=1)
+    for number, (method, (colour, shape)) in enumerate(styles.items()):
+        shift = 0.6 * ((number + 0.5) / len(styles) - 0.5)
+        points = [
+            (levels.index(row.labels_per_class or math.inf) + shift, entry)
+            for row in rows
+            if row.method == method and (entry := row.comparison if differences else row.interval)
+        ]
+        places, middles = [x for x, _ in points], [100 * entry.difference for _, entry in points]
+        if not differences:
+            axes.plot(places, middles, color=colour, linewidth=1, alpha=0.6)
+        for x, entry in points:
+            axes.plot([x, x], [100 * entry.low, 100 * entry.high], color=colour, linewidth=1.6)
+            fill = CARD if differences and entry.verdict not in ("win", "loss") else colour
+            axes.plot([x], [100 * entry.difference], shape, color=colour, markerfacecolor=fill, markersize=5.5)
+    axes.set_xticks(range(len(levels)), [ALL if level == math.inf else f"{level:,}" for level in levels])
+    axes.set_xlim(-0.6, len(levels) - 0.4)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.locator_params(axis="y", nbins=6)
+    if differences:
+        axes.set_ylim(*at_least(MIN_SPAN, *axes.get_ylim()))
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in counts.items())

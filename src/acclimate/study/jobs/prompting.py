@@ -16,7 +16,7 @@ from acclimate.evaluation.scoring import classification_metrics
 from acclimate.evaluation.significance import paired_bootstrap
 from acclimate.models.checkpoints import load_config
 from acclimate.models.kinds import kind_of_checkpoint
-from acclimate.report.formatting import interval_text, signed
+from acclimate.results.cells import interval_text, signed
 from acclimate.results.scores import VERDICTS, WITHHELD, Interval, TaskScores
 from acclimate.results.study import ReportTable
 from acclimate.study.capabilities import measurement, score_measurement

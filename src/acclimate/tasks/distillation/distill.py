@@ -109,7 +109,7 @@ class DistillResult(FinetuneResult):
             models=["student"],
             domains=[self.task],
             methods=[MethodRow(label=self.objective, name=self.objective)],
-            distillations=[row],
+            rows={"distill": [row]},
         )
 
 

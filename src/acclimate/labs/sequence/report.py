@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from acclimate.labs.sequence.rows import MEASURES, SequenceOrder, SequenceRow
 from acclimate.report.figures import CARD, COOL, INK, WARM, legend, new_figure, short, styled, svg
-from acclimate.report.formatting import (
-    DASH,
-    Entry,
-    Table,
-    joined,
-    minutes_entry,
-    number_entry,
-    plain,
-    signed_entry,
-)
-from acclimate.report.formatting import signed as with_sign
-from acclimate.results.sequences import MEASURES, SequenceOrder, SequenceRow
+from acclimate.results.cells import DASH, Entry, Table, joined, minutes_entry, number_entry, plain, signed_entry
+from acclimate.results.cells import signed as with_sign
 from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
@@ -36,13 +27,17 @@ VERDICTS = (
 """Measures of the loss that are summed up in words, where, and what a lower and a higher value is called."""
 
 
+def _rows(results: StudyResults) -> list[SequenceRow]:
+    return results.rows.get("sequence", [])
+
+
 def sequence_tables(results: StudyResults) -> list[Table]:
     """Return a table of the measures of each method for losses and for scores, and one of intervals."""
     return [*(_measures(results, measure) for measure in TITLES), _intervals(results)]
 
 
 def _measures(results: StudyResults, measure: str) -> Table:
-    rows = [row for row in results.sequences if row.measure == measure]
+    rows = [row for row in _rows(results) if row.measure == measure]
     unit = "nats per predicted token of held-out text" if measure == "loss" else "percent, mean over tasks"
     orders = list(dict.fromkeys(" > ".join(order.domains) for row in rows for order in row.orders))
     note = (
@@ -52,8 +47,9 @@ def _measures(results: StudyResults, measure: str) -> Table:
     )
     if measure == "loss":
         note += " General text: change of its loss from the base model to the last one."
-    columns = ["model", "method", *MEASURES, *(["general text"] if measure == "loss" else []), "minutes"]
-    table = Table(TITLES[measure], note, columns, [False] * 2 + [True] * (len(columns) - 2), minor=columns[4:])
+    more = [*(["general text"] if measure == "loss" else []), "minutes"]
+    columns, minor = ["model", "method", *MEASURES, *more], ["backward", "learning", *more]
+    table = Table(TITLES[measure], note, columns, [False] * 2 + [True] * (len(columns) - 2), minor=minor)
     scale, digits = SCALES[measure]
     for row in rows:
         cells = [Entry(row.model), Entry(row.method)]
@@ -72,7 +68,7 @@ def _measures(results: StudyResults, measure: str) -> Table:
 def _intervals(results: StudyResults) -> Table:
     """Return the measures with their intervals, and the differences to the first method."""
     names = ["model", "method", "measured", "measure", "mean", "95 % over seeds", "95 % over orders"]
-    references = sorted({row.reference for row in results.sequences if row.reference})
+    references = sorted({row.reference for row in _rows(results) if row.reference})
     note = (
         "Student's t over seeds, for these orders, and over orders, for these seeds; with two of them an interval is "
         "very wide."
@@ -81,7 +77,7 @@ def _intervals(results: StudyResults) -> Table:
         note += f" Difference: to {joined(references)}, paired by seed and order, with its interval over seeds."
     columns = [*names, "difference", "95 % of the difference"]
     table = Table("Sequences: intervals", note, columns, [False] * 4 + [True] * 5, minor=columns[5:7])
-    for row in results.sequences:
+    for row in _rows(results):
         scale, digits = SCALES[row.measure]
         for name, spread in row.measures.items():
             change = row.differences.get(name)
@@ -108,7 +104,7 @@ def sequence_verdict(results: StudyResults) -> str:
     A difference is shown if its interval over seeds excludes zero. With a single method or seed, say what was gained
     and forgotten.
     """
-    rows = [row for row in results.sequences if row.measure == "loss" and row.orders and "average" in row.measures]
+    rows = [row for row in _rows(results) if row.measure == "loss" and row.orders and "average" in row.measures]
     several = len({row.model for row in rows}) > 1
     names = {id(row): f"{row.method} ({row.model})" if several else row.method for row in rows}
     sentences = []
@@ -140,23 +136,10 @@ def _describe(row: SequenceRow, name: str) -> str:
     return f"{text}."
 
 
-def sequence_groups(results: StudyResults) -> tuple[list[str], dict[str, list[list[Entry]]]]:
-    """Return the columns and the rows of a table for the terminal, by what was measured."""
-    names = ("average", "gain", "forgetting", "forward")
-    groups: dict[str, list[list[Entry]]] = {}
-    for row in results.sequences:
-        scale, digits = SCALES[row.measure]
-        group = f"{row.model}: {row.measure}" if len(results.models) > 1 else row.measure
-        means = [row.measures[name].mean if name in row.measures else None for name in names]
-        shown = [number_entry(means[0], digits, scale), *(signed_entry(mean, digits, scale) for mean in means[1:])]
-        groups.setdefault(group, []).append([Entry(row.method), *shown])
-    return ["", *names], groups
-
-
 @styled
 def sequence_matrices(results: StudyResults) -> str:
     """Draw the matrix of each method and order as a heat map; empty without sequences."""
-    rows = [row for row in results.sequences if row.orders]
+    rows = [row for row in _rows(results) if row.orders]
     most = max((len(row.orders) for row in rows), default=0)
     drawn = [(row, row.orders[number]) for number in range(most) for row in rows][:MAX_MATRICES]
     if not drawn:
@@ -203,7 +186,7 @@ def matrix_table(results: StudyResults) -> Table:
     """Return all matrices as a table."""
     columns = ["model", "method", "measured", "order", "after", "domain", "value"]
     table = Table("Losses and scores on each domain after each stage", "", columns, [False] * 6 + [True])
-    for row in results.sequences:
+    for row in _rows(results):
         scale, digits = SCALES[row.measure]
         for order in row.orders:
             place = [Entry(row.model), Entry(row.method), Entry(row.measure), Entry(" > ".join(order.domains))]
