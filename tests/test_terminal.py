@@ -20,7 +20,7 @@ from acclimate.cli.tasks import _print_details
 from tests.test_cli import call
 
 SOURCES = Path(acclimate.__file__).parent
-HOSTILE = "\x1b]0;title\x07\x1b[2J\x1b]52;c;YQ==\x07\x9b31m\u202egpj.exe\u2066\x7f\r[red]x[/red] :smile:"
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x1b]52;c;YQ==\x07\x9b31m\u202egpj.exe\u2066\u200f\u061c\x7f\r[red]x[/red] :smile:"
 ALLOWED = {"base/terminal.py": {"echo"}, "base/progress.py": {"write"}, "study/workers.py": {"write"}}
 """Functions that write to the terminal themselves: these escape what they write."""
 

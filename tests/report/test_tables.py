@@ -367,7 +367,24 @@ def test_a_kind_of_job_can_have_stages_of_its_own(results):
     assert table.columns[-2:] == ["fine-tuning", "filling the cache"] and "Cache: once per task." in table.note
 
 
-FORMULAS = st.sampled_from(["=1+1", "@SUM(1)", "+dom", "-x", "\ttab", "\r=1", " =1", "\n=1", "＝1", "plain", "3 %"])
+FORMULAS = st.sampled_from(
+    [
+        "=1+1",
+        "@SUM(1)",
+        "+dom",
+        "-x",
+        "\ttab",
+        "\r=1",
+        " =1",
+        "\n=1",
+        "＝1",
+        "\u00a0=1",
+        "\u200b=1",
+        "\ufeff+1",
+        "plain",
+        "3 %",
+    ]
+)
 
 
 @given(name=FORMULAS, label=FORMULAS)
@@ -384,5 +401,5 @@ def test_cells_of_a_csv_are_no_formulas_and_numbers_stay(results, tmp_path_facto
             with suppress(ValueError):
                 float(text)
                 continue
-            assert not text.strip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝"))
+            assert not text.strip(" \u00a0\u200b\ufeff").startswith(("=", "+", "-", "@", "\t", "\r", "\n", "＝"))
     assert any(float(row["difference"] or 0) < 0 for row in rows)

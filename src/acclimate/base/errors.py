@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that end a line, move the cursor, change the direction of text, or cannot be written as UTF-8."""
 
 

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import category
 
 from acclimate.base.errors import printable
 from acclimate.base.files import write_text
@@ -81,7 +82,8 @@ class _InertWriter(csv.DictWriter):
 def inert(text: str) -> str:
     """Return a text as a cell that no spreadsheet runs as a formula; control characters are escaped."""
     text = printable(text)
-    return f"'{text}" if text.lstrip(" ").startswith(FORMULA) else text
+    seen = next((mark for mark in text if not mark.isspace() and category(mark) != "Cf"), "")  # others are invisible
+    return f"'{text}" if seen in FORMULA and seen else text
 
 
 def _csv(results: StudyResults) -> str:

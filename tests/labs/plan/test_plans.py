@@ -390,6 +390,21 @@ def test_equal_scores_are_no_difference_in_the_headline_and_in_the_rows(value):
     assert set(rows["decision"]) | {made["decision"] for made in plan["budgets"]} == {"no difference shown"}
 
 
+def test_scores_that_never_vary_decide_nothing():
+    rows = [{**row, "score": 0.6 if row["adapted"] else 0.5} for row in scores()]
+    assert len({row["score"] for row in rows}) == 2
+    plan = plan_budget(rows, price=1, cost=20, budget=(400, 800), **FEW)
+    assert "says nothing about their scatter" in plan["refused"]
+    assert {made["decision"] for made in plan["budgets"]} == {"no difference shown"}
+
+
+def test_a_log_is_given_once(tmp_path):
+    file = tmp_path / "scores.csv"
+    file.write_text("labels,score,adapted\n50,0.5,0\n")
+    with pytest.raises(UserError, match="is given twice"):
+        read_rows([file, str(tmp_path / "." / "scores.csv")], "scores", ["labels"])
+
+
 @each(
     ("price", "cost", "noise"),
     [(1, 0, 0), (1, 20, 0), (0.5, 60, 0.003), (0.01, 10_000, 0), (1, 0, 0.01), (1, 50, 0.02)],
@@ -687,7 +702,7 @@ def test_a_budget_plan_makes_its_own_runs(tmp_path, tiny_bert):
         **{"labels": (8, 16, 32, 48), "tokens": 5_000, "price": 1, "cost": 10, "budget": 40, "out": tmp_path / "plan"},
         **{"settings": {**SMALL, "finetune.epochs": 1, "finetune.max_length": 16}, **FEW},
     )
-    assert plan["points"] == {"annotate": 4, "adapt": 4} and plan["budgets"][0]["labels"] == {
+    assert plan["points"] == {"annotate": 12, "adapt": 12} and plan["budgets"][0]["labels"] == {
         "annotate": 40,
         "adapt": 30,
     }

@@ -103,12 +103,14 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
     if switch.value is not None and switch.value < high:
         until = _first_sign(lambda budget: -_gain(fits, spending, budget) - 1e-9, switch.value * 1.001, high)
     adaptations = len(set(runs))
+    constant = _find_constant(scores)
     refused = (
-        _find_falling(fits, np.array([fewest, most]) / unit, rounding)
+        constant
+        or _find_falling(fits, np.array([fewest, most]) / unit, rounding)
         or _find_too_few(adaptations)
         or is_too_wide(switch, low, high, logarithmic=True)
     )
-    decides = adaptations >= ADAPTATIONS
+    decides = adaptations >= ADAPTATIONS and not constant
     decisions = [_decide(budget, fits, spending, decides) for budget in options.budget]
     notes = [note for one in decisions for note in describe_far(max(one["labels"].values()) / most, "most labels")]
     table = [_table_row(_decide(float(budget), fits, spending, decides)) for budget in np.geomspace(low, high, 8)]
@@ -133,6 +135,14 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
     }
     draw = _figure(labels, scores, fits, spending, values)
     return Plan("budget", values, _describe(values), "Predicted scores by budget", table, draw)
+
+
+def _find_constant(scores: Mapping[bool, np.ndarray]) -> str:
+    """Return that two different scores never vary, so that nothing says how far they scatter; empty if they do."""
+    flat = {arm: float(own[0]) for arm, own in scores.items() if not np.ptp(own)}
+    if len(set(flat.values())) < len(scores):
+        return ""
+    return "the scores of each way are all equal, which says nothing about their scatter: give those of real runs."
 
 
 def _find_falling(fits: Mapping[bool, Fit], ends: np.ndarray, rounding: float) -> str:

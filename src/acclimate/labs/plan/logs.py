@@ -38,6 +38,9 @@ def read_rows(sources: Any, kind: str, required: Sequence[str]) -> list[Row]:
     if hasattr(sources, "to_dict") and hasattr(sources, "columns"):
         sources = sources.to_dict("records")
     many = [sources] if isinstance(sources, str | Path | Mapping) else list(sources)
+    paths = [Path(source).resolve() for source in many if isinstance(source, str | Path)]
+    if twice := next((path for path in paths if paths.count(path) > 1), None):
+        raise UserError(f"'{twice}' is given twice; its points would count as independent. Give it once.")
     rows: list[Row] = []
     for number, source in enumerate(many):
         found = [dict(source)] if isinstance(source, Mapping) else _read_file(Path(source), kind, number)
