@@ -450,6 +450,16 @@ def test_a_file_that_is_utf8_is_read_as_that_whatever_was_named(tmp_path, caplog
     assert [bool(problem) for _, _, problem in read_records(path, encoding="utf-16-le", txt="line")] == [False, True]
 
 
+def test_an_excel_file_that_unpacks_into_more_than_the_limit_is_refused_before_it_is_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bomb.xlsx", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("xl/worksheets/sheet1.xml", b" " * (2**20))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acclimate.data.readers.MAX_WORKBOOK", 2**19)
+        patch.setattr("openpyxl.load_workbook", None)  # not reached
+        with pytest.raises(UserError, match=r"unpacks into 1 MB; the limit is 0: use CSV"):
+            list(readers.read_excel_rows(tmp_path / "bomb.xlsx"))
+
+
 def test_excel_files_are_read_as_tables(tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()

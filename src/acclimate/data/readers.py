@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from zipfile import ZipFile
 
 from acclimate.base.errors import DamagedFileError, UserError, first_line, printable, warn_once
 from acclimate.data.conversion import convert_document, strip_markdown
@@ -51,6 +52,8 @@ MAX_ROWS_WITHOUT_COLUMN = 10_000
 # If blocks are longer than this on average, the file is taken to have one document per line and a stray blank line.
 MAX_MEAN_BLOCK_LINES = 50
 
+MAX_WORKBOOK = 512 * 2**20
+"""Bytes that an Excel file may unpack into, all of whose rows are held in memory."""
 MAX_LISTED_KEYS = 12
 
 BLANK = object()
@@ -345,12 +348,18 @@ def read_excel_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     from openpyxl import load_workbook
 
     try:
-        book = load_workbook(open_bytes(path), read_only=True, data_only=True)
-        first, *others = book.worksheets
-        first.reset_dimensions()  # what some programs write is wrong, and rows outside of it would be lost
-        rows = [["" if cell is None else str(cell) for cell in row] for row in first.iter_rows(values_only=True)]
+        with open_bytes(path) as file:
+            size = sum(part.file_size for part in ZipFile(file).infolist())
+        if size <= MAX_WORKBOOK:
+            book = load_workbook(open_bytes(path), read_only=True, data_only=True)
+            first, *others = book.worksheets
+            first.reset_dimensions()  # what some programs write is wrong, and rows outside of it would be lost
+            rows = [["" if cell is None else str(cell) for cell in row] for row in first.iter_rows(values_only=True)]
     except Exception as error:  # a damaged file raises errors of zipfile, zlib and XML, among others
         raise UserError(f"'{path}' is not an Excel file ({first_line(error)}).") from error
+    if size > MAX_WORKBOOK:
+        limit = MAX_WORKBOOK // 2**20
+        raise UserError(f"'{path}' unpacks into {size / 2**20:,.0f} MB; the limit is {limit}: use CSV.")
     if others:
         warn_once(f"'{path}': only the first sheet, '{first.title}', is read.")
     numbered = ((number, row) for number, row in enumerate(rows, 1) if any(cell.strip() for cell in row))
