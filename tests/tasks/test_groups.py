@@ -142,7 +142,7 @@ def test_names_of_linked_rows_and_halves_of_dev_do_not_depend_on_the_order(order
     texts = [
         f"{(7 * place) % 12:02d} text" for place in range(12)
     ]  # a group has several, and its first is no smallest
-    rows = [Example(text, None, 0, None, f"d{document}") for text, document in zip(texts, documents, strict=True)]
+    rows = [Example(text, None, 0, group=f"d{document}") for text, document in zip(texts, documents, strict=True)]
     bare = [Example(text, None, 0, f"d{document}") for text, document in zip(texts, documents, strict=True)]
     for examples in (rows, bare):
         names = link_rows(examples, texts)

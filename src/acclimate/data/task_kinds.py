@@ -126,13 +126,13 @@ class TaskKind(ABC):
             "there is no probe, so fine-tune on it."
         )
 
-    @abstractmethod
     def texts(self, example: Any) -> Iterable[str | None]:
         """Return the texts of an example that a language model can learn from."""
+        return example.texts
 
-    @abstractmethod
     def item_text(self, example: Any) -> str:
         """Return the text that identifies an example: if it is also in another split, that is contamination."""
+        return example.item_text
 
     @abstractmethod
     def answer(self, example: Any, task: Any) -> str:
@@ -140,7 +140,7 @@ class TaskKind(ABC):
 
     def strata(self, examples: Sequence[Any]) -> Sequence[Sequence[Any]]:
         """Return the classes of each example, which keep their shares when a split is cut; empty for none."""
-        return [()] * len(examples)
+        return examples[0].strata(examples) if examples else []
 
     def contrastive_learner(self, model: str | Path, task: Any, options: Any, device: Any) -> Any:
         """Load a checkpoint as a sentence encoder that learns pairs of examples; raise a UserError if it cannot."""

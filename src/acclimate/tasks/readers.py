@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import random
 import re
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow
 
@@ -33,8 +28,6 @@ from acclimate.data.opening import (
     suffixes_of,
 )
 from acclimate.data.readers import BLANK, list_unused, read_batches, read_excel_rows, read_json_rows
-from acclimate.tasks.drawing import draw_places
-from acclimate.tasks.groups import describe_groups, number_known_groups
 
 SPLITS = {"train": ("train", "training"), "dev": ("dev", "validation", "valid", "val"), "test": ("test", "testing")}
 """The splits of a task, and the possible names of each."""
@@ -62,95 +55,6 @@ def report_unused(name: str, rows: Iterable[Row], used: Collection[str | None]) 
     unused = {name: count for name, count in counts.items() if name not in used and name.lower() not in KNOWN_COLUMNS}
     if unused:
         warn_once(f"Columns of the task '{name}' that are not used: {list_unused(unused)}.")
-
-
-@dataclass(frozen=True, repr=False, kw_only=True)
-class Splits(ABC):
-    """A task, which is shown by its name, kind and sizes and not by all its texts.
-
-    Its rows have a ``group``, the name of what they share, or None; see :mod:`acclimate.tasks.groups`.
-    """
-
-    task_kind: ClassVar[str]
-    least_examples: ClassVar[int] = 1
-    """Fewest train examples that can be learned from."""
-
-    group_name: str = "document"
-    """What a group is, in the singular."""
-
-    def scored_rows(self, split: str) -> Sequence[Any]:
-        """Return a row of each item of a split that is scored, in order."""
-        rows: Sequence[Any] = getattr(self, split)
-        return rows
-
-    def groups(self, split: str = "test") -> tuple[int, ...] | None:
-        """Return the number of the group of each item of a split that is scored, counted from zero.
-
-        Items of one group are not independent. An item whose group is not known is a group of its own; None if no
-        group is known.
-        """
-        return number_known_groups(getattr(row, "group", None) for row in self.scored_rows(split))
-
-    def grouping(self, split: str) -> dict[str, Any]:
-        """Return the groups of a split and their name, as arguments of a scoring."""
-        return {"groups": self.groups(split), "group_name": self.group_name}
-
-    def describe_groups(self, texts: Callable[[Any], Iterable[str | None]]) -> list[str]:
-        """Return what a user should know about the groups; see :func:`acclimate.tasks.groups.describe_groups`."""
-        return describe_groups(self, texts)
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of everything in the task that can change a result.
-
-        That is the splits with their texts, labels, groups and order as they were loaded, but not the name, the file
-        format or unused columns. It does not change if the files change later.
-        """
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        digest = hashlib.sha256(self._describe_task())
-        for split in SPLITS:
-            digest.update(f"\n{split}\n".encode())
-            for example in getattr(self, split):
-                group = getattr(example, "group", None)
-                described = [*self._describe(example), *([] if group is None else [{"group": group}])]
-                digest.update(json.dumps(described).encode() + b"\n")
-        return digest.hexdigest()
-
-    def _describe_task(self) -> bytes:
-        """Return what can change a result beside the examples."""
-        return self.task_kind.encode()
-
-    @abstractmethod
-    def _describe(self, example: Any) -> list[Any]:
-        """Return everything in an example that can change a result."""
-
-    def few_shot(self, count: int, seed: int) -> list[Any]:
-        """Draw ``count`` train examples, or all if there are fewer, from as many groups as possible.
-
-        Returns:
-            The examples in the order of the file.
-
-        Raises:
-            UserError: If ``count`` is too small.
-        """
-        self._check_few_shot(count)
-        train: list[Any] = self.train  # type: ignore[attr-defined]
-        drawn = draw_places(train, range(len(train)), count, random.Random(f"{seed}"))
-        return [train[place] for place in sorted(drawn)]
-
-    def _check_few_shot(self, count: int) -> None:
-        if count < (least := self.least_examples):
-            problem = "leaves nothing to train on" if least == 1 else f"is too few for {self.task_kind}"
-            raise UserError(f"few_shot={count} {problem}; it must be at least {least}.")
-
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{len(getattr(self, split)):,} {split}" for split in SPLITS)
-        labels = list(getattr(self, "labels", ()))
-        more = f" and {len(labels) - 8} more" if len(labels) > 8 else ""
-        classes = f"; labels: {', '.join(labels[:8])}{more}" if labels else ""
-        return f"<{type(self).__name__} '{getattr(self, 'name', '')}': {sizes}{classes}>"
 
 
 def fold_text(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,8 +17,9 @@ from acclimate.base.errors import UserError
 from acclimate.data.reading import ReadingOptions
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.regression import RegressionScoring, regression_metrics
+from acclimate.evaluation.scoring import Scoring
 from acclimate.models.checkpoints import load_config
-from acclimate.tasks.drawing import draw_splits
+from acclimate.tasks.examples import Examples, TextExample
 from acclimate.tasks.groups import number_known_groups
 from acclimate.tasks.head_model import check_finite
 from acclimate.tasks.interfaces import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
@@ -27,7 +28,7 @@ from acclimate.tasks.kinds.classification.data import parse_row
 from acclimate.tasks.kinds.classification.labels import NUMBER
 from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.probing import NumberProbe, Probe
-from acclimate.tasks.readers import SPLITS, Row, Splits, fold_text
+from acclimate.tasks.readers import SPLITS, Row
 from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Selected, Table, select_columns
 
 STRATA, MIN_STRATUM = 10, 20
@@ -39,52 +40,32 @@ LARGEST = 1e18
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class NumberExample(TextExample):
     """A text, or a pair of texts, with a number."""
 
-    text: str
-    text_pair: str | None
     target: float
-    group: str | None = None
-    """Name of what the row shares with others that are not independent of it."""
 
-    @property
-    def item(self) -> str:
-        """Its text or texts, without differences of case and blanks."""
-        return "\n".join(fold_text(text) for text in (self.text, self.text_pair) if text is not None)
+    @staticmethod
+    def strata(examples: Sequence[NumberExample]) -> list[list[int]]:
+        """Return for each example its group of similar targets."""
+        count = max(1, min(STRATA, len(examples) // MIN_STRATUM))
+        ends = np.quantile([example.target for example in examples], np.linspace(0, 1, count + 1)[1:-1])
+        return [[int(np.searchsorted(ends, example.target))] for example in examples]
 
 
 @dataclass(frozen=True, repr=False)
-class RegressionTask(Splits):
+class RegressionTask(Examples[NumberExample]):
     """A regression task: three splits of texts, or pairs of texts, with a number each."""
 
     task_kind: ClassVar[str] = "regression"
     least_examples: ClassVar[int] = 2  # the targets are scaled by their spread
     default_length: ClassVar[int] = 128
-    """Default maximum tokens per example."""
-    labels: ClassVar[list[str]] = []
-    """Empty: every number can be an answer."""
+    drawn_by: ClassVar[str] = "low and high numbers in proportion"
+    scored_by: ClassVar[type[Scoring]] = RegressionScoring
+    no_negative: ClassVar[str] = "has numbers as labels"
 
-    name: str
-    train: list[Example]
-    test: list[Example]
-    dev: list[Example] = field(default_factory=list)
-    path: Path | None = None
-    drawn: str = ""
-    """A sentence on the splits that were drawn from train; empty if none were."""
-
-    def _describe(self, example: Example) -> list[Any]:
+    def _describe(self, example: NumberExample) -> list[Any]:
         return [example.text, example.text_pair, example.target]
-
-    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> RegressionScoring:
-        """Return how predictions are scored.
-
-        Raises:
-            UserError: If ``negative`` is given, since there are no labels.
-        """
-        if negative:
-            raise UserError(f"'{self.name}' has numbers as labels, so 'negative' does not apply; remove it.")
-        return RegressionScoring(**self.grouping(split))
 
 
 def read_number(value: Any) -> float | None:
@@ -141,29 +122,17 @@ def build_task(name: str, selected: Selected, path: Path | None, split_seed: int
     }
     if len({example.target for example in examples["train"]}) < 2:
         raise UserError(f"All train rows of the task '{name}' have the same number, so there is nothing to learn.")
-    drawn = ""
-    if not examples["test"]:
-        rule, strata, what = "low and high numbers in proportion", _strata(examples["train"]), selected.group_name
-        drawn = draw_splits(examples, name, strata, split_seed, items="rows", group_name=what, rule=rule)
-    parts = (examples["train"], examples["test"], examples["dev"])
-    return RegressionTask(name, *parts, path, drawn, group_name=selected.group_name)
+    return RegressionTask.divided(name, examples, split_seed, group_name=selected.group_name, path=path)
 
 
-def _read_example(where: str, row: dict[str, Any], pair: bool, group: str | None) -> Example:
+def _read_example(where: str, row: dict[str, Any], pair: bool, group: str | None) -> NumberExample:
     parsed, target = parse_row(where, row, pair), read_number(row["label"])
     if target is None:
         raise UserError(
             f"{where}: the label must be a number up to {LARGEST:g}, not {row['label']!r:.40}; fix or remove the row, "
             "or give --task-kind classification if the labels are classes."
         )
-    return Example(parsed.text, parsed.second, target, group)
-
-
-def _strata(examples: Sequence[Example]) -> list[list[int]]:
-    """Return for each example its group of similar targets."""
-    count = max(1, min(STRATA, len(examples) // MIN_STRATUM))
-    ends = np.quantile([example.target for example in examples], np.linspace(0, 1, count + 1)[1:-1])
-    return [[int(np.searchsorted(ends, example.target))] for example in examples]
+    return NumberExample(parsed.text, parsed.second, target, group=group)
 
 
 class Regressor(Classifier):
@@ -213,7 +182,7 @@ class Regressor(Classifier):
                 self.head.bias.mul_(self.scale).add_(self.shift - shift).div_(scale)
         self.scale, self.shift = scale, shift
 
-    def values(self, examples: Sequence[Example], precision: Precision) -> list[float]:
+    def values(self, examples: Sequence[NumberExample], precision: Precision) -> list[float]:
         """Return the predicted number for each example.
 
         Raises:
@@ -245,19 +214,7 @@ class Regression(TaskKind):
         """Return whether a checkpoint is a trained model of one number."""
         return _has_head(load_config(path))
 
-    def texts(self, example: Example) -> tuple[str | None, ...]:
-        """Return the text, and the second text of a pair."""
-        return example.text, example.text_pair
-
-    def item_text(self, example: Example) -> str:
-        """Return the text; for a pair, both texts joined by a line break."""
-        return example.text if example.text_pair is None else f"{example.text}\n{example.text_pair}"
-
-    def strata(self, examples: Sequence[Example]) -> list[list[int]]:
-        """Return the group of similar targets."""
-        return _strata(examples)
-
-    def answer(self, example: Example, task: RegressionTask) -> str:
+    def answer(self, example: NumberExample, task: RegressionTask) -> str:
         """Return the number."""
         return f"{example.target:g}"
 
@@ -310,13 +267,13 @@ class RegressionLearner(Learner):
     head: Regressor
     task: RegressionTask
 
-    def rows(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+    def rows(self, examples: Sequence[NumberExample]) -> list[dict[str, Any]]:
         """Return the model inputs of each example with its scaled target."""
         return self.head.features(examples)
 
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
         """Predict a split; return correlations, and errors in the unit of the target."""
-        examples: list[Example] = getattr(self.task, split)
+        examples: list[NumberExample] = getattr(self.task, split)
         gold, predicted = [example.target for example in examples], self.head.values(examples, precision)
         return EvaluationResult(regression_metrics(gold, predicted), gold, predicted, [None] * len(gold))
 

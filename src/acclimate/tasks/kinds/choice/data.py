@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Any, ClassVar, NamedTuple
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
 from acclimate.data.reading import ReadingOptions
 from acclimate.evaluation.choice import ChoiceScoring
-from acclimate.tasks.drawing import draw_splits
+from acclimate.evaluation.scoring import Scoring
+from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.kinds.classification.labels import plain_value
-from acclimate.tasks.readers import LONE_SURROGATE, SPLITS, Row, Splits, fold_text, report_unused
+from acclimate.tasks.readers import LONE_SURROGATE, SPLITS, Row, fold_text, report_unused
 from acclimate.tasks.sources import Table
 
 QUESTION_NAMES = ("question", "question_stem", "query", "goal", "ctx", "sent2", "problem", "sentence", "premise")
@@ -49,8 +50,8 @@ NAMED_ROWS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A question with its choices, of which one is correct."""
+class Item(Example):
+    """A question with its choices, of which one is correct; its group is its context, or what that is in."""
 
     question: str
     choices: tuple[str, ...]
@@ -60,8 +61,6 @@ class Item:
     """The passage that the question is about; may be empty."""
     continues: bool = False
     """Whether the choices continue the text of the question."""
-    group: str | None = None
-    """Name of what the item shares with others that are not independent of it: its context, or what that is in."""
 
     @property
     def text(self) -> str:
@@ -69,41 +68,41 @@ class Item:
         return "\n".join(filter(None, (self.context, self.question)))
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """The passage, and the question with its choices, which do not show the correct one."""
+        return self.context, "\n".join([self.question, *self.choices])
+
+    @property
+    def item_text(self) -> str:
+        """Passage, question and choices, since the same question can be asked with others."""
+        return "\n".join([self.text, *self.choices])
+
+    @property
     def item(self) -> str:
-        """What stays in one split: the passage, or question and choices; without differences of case and blanks."""
+        """The passage, or question and choices."""
         return fold_text(self.context or "\n".join([self.question, *sorted(self.choices)]))
+
+    @staticmethod
+    def strata(examples: Sequence[Item]) -> list[list[int]]:
+        """Return the position of the correct choice."""
+        return [[example.answer] for example in examples]
 
 
 @dataclass(frozen=True, repr=False)
-class ChoiceTask(Splits):
+class ChoiceTask(Examples[Item]):
     """A multiple-choice task: three splits of items."""
 
     task_kind: ClassVar[str] = "choice"
     default_length: ClassVar[int] = 256
     """Default maximum tokens of a question with its context and one choice."""
-    labels: ClassVar[list[str]] = []
-    """Empty: each item has its own choices."""
-
-    name: str
-    train: list[Item]
-    test: list[Item]
-    dev: list[Item] = field(default_factory=list)
-    path: Path | None = None
-    drawn: str = ""
-    """A sentence on the splits that were drawn from train; empty if none were."""
+    drawn_by: ClassVar[str] = "correct positions in proportion"
+    scored_by: ClassVar[type[Scoring]] = ChoiceScoring
 
     def _describe(self, example: Item) -> list[Any]:
         return [example.context, example.question, example.choices, example.answer, example.continues]
 
-    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> ChoiceScoring:
-        """Return how the answers to a split are scored.
-
-        Raises:
-            UserError: If ``negative`` is given, since there are no labels.
-        """
-        if negative:
-            raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
-        return ChoiceScoring(tuple(len(item.choices) for item in getattr(self, split)), **self.grouping(split))
+    def _scoring_fields(self, split: str) -> dict[str, Any]:
+        return {"choices": tuple(len(item.choices) for item in getattr(self, split))}
 
 
 class Columns(NamedTuple):
@@ -326,12 +325,7 @@ def read_choices(tables: Mapping[str, Table], name: str, options: ReadingOptions
     if not splits["train"]:
         raise UserError(f"The task '{name}' has no train rows.")
     _report(name, columns, answer, reading, parsed)
-    drawn = ""
-    if not splits["test"]:
-        positions, rule = [[item.answer] for item in splits["train"]], "correct positions in proportion"
-        seed, what = options.split_seed, grouping.name
-        drawn = draw_splits(splits, name, positions, seed, items="rows", group_name=what, rule=rule)
-    return ChoiceTask(name, splits["train"], splits["test"], splits["dev"], path, drawn, group_name=grouping.name)
+    return ChoiceTask.divided(name, splits, options.split_seed, group_name=grouping.name, path=path)
 
 
 Parsed = tuple[str, Mapping[str, Any], Choices]
@@ -403,7 +397,7 @@ def _make_items(
         texts = tuple(choices.texts[number] for number in kept)
         context = _text(row.get(columns.context)) if columns.context else ""
         group, question = grouping.of(row) or context or None, _text(row[columns.question])
-        items.append(Item(question, texts, kept.index(place), context, continues, group))
+        items.append(Item(question, texts, kept.index(place), context, continues, group=group))
     return items
 
 

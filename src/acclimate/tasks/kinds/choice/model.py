@@ -329,18 +329,6 @@ class MultipleChoice(TaskKind):
         record = read_json_object(Path(path) / RECORD_FILE) or {}
         return has_choice_head(load_config(path)) or record.get("result", {}).get("kind") == "choice"
 
-    def texts(self, example: Item) -> tuple[str, ...]:
-        """Return the passage, and the question with its choices, which do not show the correct one."""
-        return example.context, "\n".join([example.question, *example.choices])
-
-    def item_text(self, example: Item) -> str:
-        """Return passage, question and choices, since the same question can be asked with others."""
-        return "\n".join([example.text, *example.choices])
-
-    def strata(self, examples: Sequence[Item]) -> list[list[int]]:
-        """Return the position of the correct choice."""
-        return [[example.answer] for example in examples]
-
     def answer(self, example: Item, task: ChoiceTask) -> str:
         """Return the correct choice."""
         return example.choices[example.answer]

@@ -136,18 +136,6 @@ class Classification(TaskKind):
         """Return whether a checkpoint is a classifier of the labels, in their order."""
         return is_classifier_of(path, task)
 
-    def texts(self, example: Example) -> tuple[str | None, ...]:
-        """Return the text, and the second text of a pair."""
-        return example.text, example.text_pair
-
-    def item_text(self, example: Example) -> str:
-        """Return the text; for a pair, both texts joined by a line break."""
-        return example.text if example.text_pair is None else f"{example.text}\n{example.text_pair}"
-
-    def strata(self, examples: Sequence[Example]) -> list[tuple[int, ...]]:
-        """Return the numbers of the labels."""
-        return [example.places for example in examples]
-
     def answer(self, example: Example, task: Task) -> str:
         """Return the names of the labels."""
         return ", ".join(task.labels[index] for index in example.places)

@@ -7,14 +7,15 @@ import logging
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
 from acclimate.evaluation.significance import number_groups
-from acclimate.tasks.drawing import Link, draw_places, draw_splits, link_rows
+from acclimate.tasks.drawing import Link, draw_places, link_rows
+from acclimate.tasks.examples import Examples, TextExample
 from acclimate.tasks.groups import ID_PATTERNS, find_grouping, group_text
 from acclimate.tasks.kinds.classification.labels import (
     label_name,
@@ -22,7 +23,7 @@ from acclimate.tasks.kinds.classification.labels import (
     read_labels,
     similar_labels,
 )
-from acclimate.tasks.readers import SPLITS, Splits, check_characters, fold_text
+from acclimate.tasks.readers import SPLITS, check_characters
 from acclimate.tasks.sources import COLUMNS, Selected
 
 log = logging.getLogger(__name__)
@@ -90,19 +91,12 @@ def build_task(name: str, selected: Selected, path: Path | None = None, split_se
             document = row.document if has_documents else None
             group = selected.groups[row.where]
             examples[split].append(
-                Example(row.text, row.second, places if multi_label else places[0], document, group)
+                Example(row.text, row.second, places if multi_label else places[0], document, group=group)
             )
     examples = _join_documents(examples)
     _warn_about_labels(name, labels, len(rows["train"]))
-    drawn = ""
-    if split_seed is not None and not examples["test"]:
-        classes = [example.places for example in examples["train"]]
-        what, rule = selected.group_name, "every class in proportion"
-        drawn = draw_splits(examples, name, classes, split_seed, items="rows", group_name=what, rule=rule)
-    return Task(
-        *(name, examples["train"], examples["test"], labels, examples["dev"], path, multi_label, drawn),
-        group_name=selected.group_name,
-    )
+    own = {"labels": labels, "path": path, "multi_label": multi_label}
+    return Task.divided(name, examples, split_seed, group_name=selected.group_name, **own)
 
 
 def _join_documents(examples: dict[str, list[Example]]) -> dict[str, list[Example]]:
@@ -207,31 +201,27 @@ def _preview_names(names: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class Example(TextExample):
     """One labelled text, or pair of texts."""
 
-    text: str
-    text_pair: str | None
     label: int | tuple[int, ...]
     """Index of the label in :attr:`Task.labels`; in a multi-label task the indices of all, ascending."""
     document: str | None = None
     """The document of the text, where a multi-label task is also scored per document; it can be finer than a group."""
-    group: str | None = None
-    """Name of what the row shares with others that are not independent of it."""
-
-    @property
-    def item(self) -> str:
-        """Its text or texts, without differences of case and blanks."""
-        return "\n".join(fold_text(text) for text in (self.text, self.text_pair) if text is not None)
 
     @property
     def places(self) -> tuple[int, ...]:
         """The indices of its labels as a tuple, whether the task is multi-label or not."""
         return (self.label,) if isinstance(self.label, int) else self.label
 
+    @staticmethod
+    def strata(examples: Sequence[Example]) -> list[tuple[int, ...]]:
+        """Return the numbers of the labels."""
+        return [example.places for example in examples]
+
 
 @dataclass(frozen=True, repr=False)
-class Task(Splits):
+class Task(Examples[Example]):
     """A classification task.
 
     The order of the labels depends on the train labels alone: numerical if all are integers, else alphabetical.
@@ -239,17 +229,10 @@ class Task(Splits):
 
     task_kind: ClassVar[str] = "classification"
     default_length: ClassVar[int] = 128
-    """Default maximum tokens per example."""
+    drawn_by: ClassVar[str] = "every class in proportion"
 
-    name: str
-    train: list[Example]
-    test: list[Example]
-    labels: list[str]
-    dev: list[Example] = field(default_factory=list)
-    path: Path | None = None
+    _: KW_ONLY
     multi_label: bool = False
-    drawn: str = ""
-    """A sentence on the splits that were drawn from train; empty if none were."""
 
     @classmethod
     def of(

@@ -7,7 +7,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -16,7 +16,9 @@ import regex
 
 from acclimate.base.errors import UserError, warn_once
 from acclimate.evaluation.entities import EntityScoring
-from acclimate.tasks.drawing import draw_splits, spread_groups
+from acclimate.evaluation.scoring import Scoring
+from acclimate.tasks.drawing import spread_groups
+from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.kinds.entities.schemes import (
     OUTSIDE,
     TAG,
@@ -26,7 +28,7 @@ from acclimate.tasks.kinds.entities.schemes import (
     split_tag,
     standard_tags,
 )
-from acclimate.tasks.readers import SPLITS, Splits, check_characters, fold_text
+from acclimate.tasks.readers import SPLITS, check_characters, fold_text
 
 WORD = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*|[\p{L}\p{N}\p{M}_]+|\S"
@@ -45,20 +47,23 @@ class Entity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(Example):
     """A sentence, or a longer text, with its words and entities; both are sorted and do not overlap."""
 
     text: str
     words: tuple[tuple[int, int], ...]
     """Start and end of each word in the text; a word without characters has equal ones."""
     entities: tuple[Entity, ...]
-    group: str | None = None
-    """Name of what the sentence shares with others that are not independent of it, such as its document."""
 
     @property
-    def item(self) -> str:
-        """Its text, without differences of case and blanks."""
-        return fold_text(self.text)
+    def texts(self) -> tuple[str, ...]:
+        """The sentence; words without a text are joined by blanks."""
+        return (self.text,)
+
+    @staticmethod
+    def strata(examples: Sequence[Sentence]) -> list[list[str]]:
+        """Return the types of the entities."""
+        return [sorted({entity.type for entity in example.entities}) for example in examples]
 
     def surface(self, start: int, end: int) -> str:
         """Return the text of an entity, without differences of case and blanks."""
@@ -66,7 +71,7 @@ class Sentence:
 
 
 @dataclass(frozen=True, repr=False)
-class EntityTask(Splits):
+class EntityTask(Examples[Sentence]):
     """An entity task: three splits of sentences.
 
     The types are those of train in alphabetical order, and then those that occur only in dev or test.
@@ -75,15 +80,12 @@ class EntityTask(Splits):
     task_kind: ClassVar[str] = "entities"
     default_length: ClassVar[int] = 128
     """Default maximum tokens per window; a longer sentence is read in several."""
+    items: ClassVar[str] = "sentences"
+    drawn_by: ClassVar[str] = "every type in proportion"
+    scored_by: ClassVar[type[Scoring]] = EntityScoring
+    no_negative: ClassVar[str] = "marks entities"  # words outside of entities are the negative class already
 
-    name: str
-    train: list[Sentence]
-    test: list[Sentence]
-    labels: list[str]
-    dev: list[Sentence] = field(default_factory=list)
-    path: Path | None = None
-    drawn: str = ""
-    """A sentence on the splits that were drawn from train; empty if none were."""
+    _: KW_ONLY
     scheme: str = "spans"
     """The scheme of the tags: IO, IOB1, IOB2 or BIOES; ``"spans"`` where the file has the positions of entities."""
 
@@ -109,16 +111,9 @@ class EntityTask(Splits):
         """Return the entities of each sentence of a split in the form that the scoring reads."""
         return [self.numbered(sentence, sentence.entities) for sentence in getattr(self, split)]
 
-    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> EntityScoring:
-        """Return how predictions for a split are scored: intervals are over its groups, if any are known.
-
-        Raises:
-            UserError: If ``negative`` is given: words outside of entities are the negative class already.
-        """
-        if negative:
-            raise UserError(f"'{self.name}' marks entities, so 'negative' does not apply; remove it.")
+    def _scoring_fields(self, split: str) -> dict[str, Any]:
         has_unseen = any(not entity[3] for found in self.gold(split) for entity in found)
-        return EntityScoring(len(self.labels), has_unseen, **self.grouping(split))
+        return {"classes": len(self.labels), "has_unseen": has_unseen}
 
     def few_shot(self, count: int, seed: int) -> list[Sentence]:
         """Draw train sentences until each type has ``count`` entities, or all of a type that has fewer.
@@ -195,17 +190,12 @@ def build_task(
     types = {split: {e.type for sentence in rows for e in sentence.entities} for split, rows in sentences.items()}
     if not types["train"]:
         raise UserError(f"No train sentence of the task '{name}' has an entity, so there is nothing to learn.")
-    drawn = ""
-    if "test" not in raw:
-        classes = [sorted({entity.type for entity in row.entities}) for row in sentences["train"]]
-        rule, what = "every type in proportion", group_name
-        drawn = draw_splits(sentences, name, classes, split_seed, items="sentences", group_name=what, rule=rule)
     later = sorted((types["dev"] | types["test"]) - types["train"])
     if later:
         log.warning("Types of the task '%s' that train does not have cannot be learned: %s.", name, ", ".join(later))
     labels = [*sorted(types["train"]), *later]
-    parts = (sentences["train"], sentences["test"], labels, sentences["dev"])
-    return EntityTask(name, *parts, path, drawn, scheme, group_name=group_name)
+    own = {"labels": labels, "path": path, "scheme": scheme}
+    return EntityTask.divided(name, sentences, split_seed, group_name=group_name, **own)
 
 
 def _with_standard_tags(name: str, rows: dict[str, list[RawSentence]]) -> dict[str, list[RawSentence]]:
@@ -284,7 +274,7 @@ def _read_sentence(row: RawSentence, prefixed: bool) -> Sentence:
         if nothing := next((entity for entity in entities if not text[entity.start : entity.end].strip()), None):
             raise UserError(f"{row.where}: the words of an entity ('{nothing.type}') are empty; tag them O.")
     check_characters(row.where, text)
-    return Sentence(text, words, tuple(entities), row.group)
+    return Sentence(text, words, tuple(entities), group=row.group)
 
 
 def _trim(row: RawSentence, span: Entity) -> Entity:

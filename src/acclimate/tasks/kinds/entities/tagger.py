@@ -336,18 +336,6 @@ class Entities(TaskKind):
         """Return whether a checkpoint is a model of the tags of the task, in their order."""
         return find_head(path, "ForTokenClassification", _tags(task)) is not None
 
-    def texts(self, example: Sentence) -> tuple[str, ...]:
-        """Return the sentence; words without a text are joined by blanks."""
-        return (example.text,)
-
-    def item_text(self, example: Sentence) -> str:
-        """Return the sentence."""
-        return example.text
-
-    def strata(self, examples: Sequence[Sentence]) -> list[list[str]]:
-        """Return the types of the entities."""
-        return [sorted({entity.type for entity in example.entities}) for example in examples]
-
     def answer(self, example: Sentence, task: EntityTask) -> str:
         """Return the entities with their types."""
         found = [f"{name}: {example.text[start:end]}" for start, end, name in example.entities]

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,12 +17,13 @@ from acclimate.data.opening import detect_format
 from acclimate.data.readers import holds_rows, read_json
 from acclimate.data.reading import DEFAULT_READING, check_task_folder, default_task_name
 from acclimate.evaluation.qa import QAScoring
-from acclimate.tasks.drawing import Link, draw_splits, link_rows
+from acclimate.evaluation.scoring import Scoring
+from acclimate.tasks.drawing import Link, link_rows
+from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.readers import (
     SPLITS,
     Row,
-    Splits,
     check_characters,
     find_split_files,
     read_rows,
@@ -49,15 +50,26 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A question, its passage, and its gold answers; training uses the first answer."""
+class Question(Example):
+    """A question, its passage, and its gold answers; training uses the first answer.
+
+    Its group is the passage, or what that is in.
+    """
 
     id: str
     text: str
     passage: str
     answers: tuple[Answer, ...]
-    group: str | None = None
-    """Name of what the question shares with others that are not independent of it: its passage, or what that is in."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The question and the passage."""
+        return self.text, self.passage
+
+    @property
+    def item_text(self) -> str:
+        """The passage."""
+        return self.passage
 
     @property
     def item(self) -> str:
@@ -67,22 +79,14 @@ class Question:
 
 
 @dataclass(frozen=True, repr=False)
-class QATask(Splits):
+class QATask(Examples[Question]):
     """An extractive question answering task: three splits of questions."""
 
     task_kind: ClassVar[str] = "qa"
     default_length: ClassVar[int] = 384
     """Default maximum tokens per window, as for BERT on SQuAD."""
-    labels: ClassVar[list[str]] = []
-    """Empty: any span of a passage can be an answer."""
-
-    name: str
-    train: list[Question]
-    test: list[Question]
-    dev: list[Question] = field(default_factory=list)
-    path: Path | None = None
-    drawn: str = ""
-    """A sentence on the splits that were drawn from train; empty if none were."""
+    items: ClassVar[str] = "questions"
+    scored_by: ClassVar[type[Scoring]] = QAScoring
 
     @classmethod
     def of(
@@ -95,7 +99,7 @@ class QATask(Splits):
         """
         given = {"train": train, "test": test, **({"dev": dev} if dev else {})}
         made, what = _read_splits(given, name, {split: f"{name}/{split}" for split in given})
-        return cls(name, made["train"], made["test"], made.get("dev", []), group_name=what)
+        return cls.divided(name, made, None, group_name=what)
 
     def scored_rows(self, split: str) -> list[Question]:
         """Return the first question of each item, in the order of :func:`group_by_item`."""
@@ -108,16 +112,6 @@ class QATask(Splits):
     def _describe(self, example: Question) -> list[Any]:
         answers = [[answer.text, answer.start] for answer in example.answers]
         return [example.item, example.text, example.passage, answers]
-
-    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> QAScoring:
-        """Return how predictions are scored.
-
-        Raises:
-            UserError: If ``negative`` is given, since there are no labels.
-        """
-        if negative:
-            raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
-        return QAScoring(**self.grouping(split))
 
 
 def group_by_item(questions: Iterable[Question]) -> dict[str, list[int]]:
@@ -183,11 +177,7 @@ def load_qa(
         for split, table in read_tables(source, name, DEFAULT_READING).items():
             values[split], places[split] = _as_squad([row for _, row in table.rows]), f"{name}/{split}"
     read, what = _read_splits(values, name, places, group_column)
-    drawn = ""
-    if "test" not in read:
-        labels = [()] * len(read["train"])
-        drawn = draw_splits(read, name, labels, split_seed, items="questions", group_name=what)
-    return QATask(name, read["train"], read["test"], read.get("dev", []), path, drawn, group_name=what)
+    return QATask.divided(name, read, split_seed, group_name=what, path=path)
 
 
 def _read_splits(

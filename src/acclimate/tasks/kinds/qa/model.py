@@ -229,14 +229,6 @@ class QuestionAnswering(TaskKind):
         """Return whether a checkpoint has a trained head for questions."""
         return any(name.endswith("ForQuestionAnswering") for name in class_names(load_config(path).architectures))
 
-    def texts(self, example: Question) -> tuple[str, ...]:
-        """Return the question and the passage."""
-        return example.text, example.passage
-
-    def item_text(self, example: Question) -> str:
-        """Return the passage."""
-        return example.passage
-
     def answer(self, example: Question, task: QATask) -> str:
         """Return the first answer."""
         return example.answers[0].text

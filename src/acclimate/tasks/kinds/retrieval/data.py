@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,9 +16,10 @@ from acclimate.base.errors import DamagedFileError, UserError, warn_once
 from acclimate.data.opening import decode_line, read_numbered_lines
 from acclimate.data.reading import ReadingOptions
 from acclimate.evaluation.retrieval import RetrievalScoring
-from acclimate.tasks.drawing import draw_splits
+from acclimate.evaluation.scoring import Scoring
+from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
-from acclimate.tasks.readers import SPLITS, Row, Splits, check_characters, fold_text, read_rows, report_unused
+from acclimate.tasks.readers import SPLITS, Row, check_characters, fold_text, read_rows, report_unused
 from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table
 
 QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")
@@ -65,7 +66,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class Query(Example):
     """A query, its relevant documents, and texts that are not relevant, to learn from.
 
     ``margins`` has by how much a passage is more relevant than a negative: (passage, negative, difference of scores).
@@ -76,35 +77,42 @@ class Query:
     relevant: tuple[Passage, ...]
     negatives: tuple[str, ...] = ()
     margins: tuple[tuple[str, str, float], ...] = ()
-    group: str | None = None
-    """Name of what the query shares with others that are not independent of it: its source, or a relevant passage."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The query and its relevant documents."""
+        return self.text, *(passage.text for passage in self.relevant)
+
+    @property
+    def item_text(self) -> str:
+        """The query."""
+        return self.text
 
     @property
     def item(self) -> str:
-        """Its text, without differences of case and blanks."""
+        """The query, without differences of case and blanks."""
         return fold_text(self.text)
+
+    @staticmethod
+    def strata(examples: Sequence[Query]) -> list[list[int]]:
+        """Return one class for all."""
+        return [[0]] * len(examples)
 
 
 @dataclass(frozen=True, repr=False)
-class RetrievalTask(Splits):
+class RetrievalTask(Examples[Query]):
     """A retrieval task: documents, and three splits of queries."""
 
     task_kind: ClassVar[str] = "retrieval"
     least_examples: ClassVar[int] = 2  # queries learn from the documents of others
     default_length: ClassVar[int] = 256
     """Default maximum tokens per query or document."""
-    labels: ClassVar[list[str]] = []
-    """Empty: every document can be an answer."""
+    items: ClassVar[str] = "queries"
+    scored_by: ClassVar[type[Scoring]] = RetrievalScoring
 
-    name: str
-    train: list[Query]
-    test: list[Query]
+    _: KW_ONLY
     documents: Mapping[str, str]
     """The texts to search, by id."""
-    dev: list[Query] = field(default_factory=list)
-    path: Path | None = None
-    drawn: str = ""
-    """A sentence on the splits that were drawn from train; empty if none were."""
 
     def own_documents(self, queries: Sequence[Query]) -> list[str | None]:
         """Return for each query the document with the same id, which is the query itself; None if there is none.
@@ -132,16 +140,6 @@ class RetrievalTask(Splits):
         relevant = [[passage.id, passage.text, passage.grade] for passage in example.relevant]
         own = [{"own": key} for key in self.own_documents([example]) if key]
         return [example.text, relevant, example.negatives, *([example.margins] if example.margins else []), *own]
-
-    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> RetrievalScoring:
-        """Return how rankings are scored.
-
-        Raises:
-            UserError: If ``negative`` is given, since there are no labels.
-        """
-        if negative:
-            raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
-        return RetrievalScoring(**self.grouping(split))
 
 
 def _find(folder: Path, name: str) -> Path | None:
@@ -206,8 +204,8 @@ def read_beir(folder: Path, name: str, group_column: str | None = None) -> Retri
         ]
         for split, own in splits.items()
     }
-    parts = (splits["train"], splits["test"], documents, splits["dev"])
-    task = RetrievalTask(name, *parts, folder, group_name=grouping.name)
+    own = {"path": folder, "documents": documents}
+    task = RetrievalTask.divided(name, splits, None, group_name=grouping.name, **own)
     task.report_own()
     return task
 
@@ -401,21 +399,18 @@ def read_pairs(
                 tuple(relevant.values()),
                 tuple(dict.fromkeys(negatives)),
                 tuple(margins),
-                groups[query] or min(passage.text for passage in relevant.values()),
+                group=groups[query] or min(passage.text for passage in relevant.values()),
             )
             for number, (query, (relevant, negatives, margins)) in enumerate(found.items())
         ]
     what = grouping.name if grouping.column else "passage"
-    drawn = ""
-    if not splits["test"]:
-        labels = [[0]] * len(splits["train"])
-        drawn = draw_splits(splits, name, labels, options.split_seed, items="queries", group_name=what)
-    documents = {key: text for text, key in texts.items()}
-    named = {
-        split: [replace(query, id=texts.get(query.text, query.id)) for query in queries]
-        for split, queries in splits.items()
+    own = {"path": path, "documents": {key: text for text, key in texts.items()}}
+    task = RetrievalTask.divided(name, splits, options.split_seed, group_name=what, **own)
+    named: dict[str, Any] = {
+        split: [replace(query, id=texts.get(query.text, query.id)) for query in getattr(task, split)]
+        for split in SPLITS
     }
-    task = RetrievalTask(name, named["train"], named["test"], documents, named["dev"], path, drawn, group_name=what)
+    task = replace(task, **named)
     task.report_own()
     return task
 

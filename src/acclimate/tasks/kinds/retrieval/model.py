@@ -76,14 +76,6 @@ class Retrieval(TaskKind):
         """Read pairs or triplets."""
         return read_pairs(tables, name, options, path)
 
-    def texts(self, example: Query) -> tuple[str, ...]:
-        """Return the query and its relevant documents."""
-        return example.text, *(passage.text for passage in example.relevant)
-
-    def item_text(self, example: Query) -> str:
-        """Return the query."""
-        return example.text
-
     def answer(self, example: Query, task: RetrievalTask) -> str:
         """Return the first relevant document."""
         return example.relevant[0].text
@@ -141,7 +133,7 @@ class RetrievalLearner(Learner):
             if self._bm25 is None:
                 own = self.task.own_documents(queries)
                 self._bm25 = rank_with_bm25(dict(self.task.documents), [query.text for query in queries], own=own)
-            scoring = self.task.scoring(split)
+            scoring: Any = self.task.scoring(split)
             metrics["references"] = {"bm25": compare_rankings(gold, predicted, self._bm25, scoring)}
             if self.initial is not None:
                 metrics["references"]["before training"] = compare_rankings(gold, predicted, self.initial, scoring)
