@@ -23,7 +23,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import acclimate
-from acclimate.adaptation.method import PURPOSES, REGISTRY, former_names, lookup, names
+from acclimate.adaptation.method import PURPOSES, lookup, names
 from acclimate.adaptation.options import AdaptOptions
 from acclimate.base.options import option_fields
 from acclimate.base.registry import published
@@ -112,7 +112,8 @@ def findings(name: str) -> list[str]:
     """Return what the committed studies measured of a method, in Markdown; of several rows with it, the first."""
     lines = []
     for folder, results in studies().items():
-        labels = [row.label for row in results.methods if REGISTRY.current_name(row.name) == name]
+        # The names in the study of the DGA paper have a prefix.
+        labels = [row.label for row in results.methods if row.name.removeprefix("mlm-") == name]
         if not labels or labels[0] == results.baseline:
             continue
         table = overview(results)
@@ -147,7 +148,6 @@ def facts(name: str) -> dict[str, str]:
         "learning rate": f"{method.learning_rate:g} by default",
         "low-rank adapters": f"refused: {method.without_adapter}" if method.without_adapter else "`--adapter lora`",
         "loading": "" if method.loads_without_acclimate else "needs acclimate; the model card says how",
-        "former names": ", ".join(f"`{former}`" for former in former_names(name)),
         "more": f"[{'guide' if guide == f'{name}.md' else 'which method'}](../{guide})",
     }
 

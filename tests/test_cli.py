@@ -253,12 +253,6 @@ def test_parameters_of_an_unexplained_method_are_listed_from_its_signature(monke
         assert f"\n    {line}\n" in out
 
 
-def test_methods_describes_a_method_by_its_former_name(monkeypatch, capsys):
-    code, out, _ = call(monkeypatch, capsys, "methods", "mlm-kd")
-    assert code == 0
-    assert out.startswith("kd (Hinton et al., 2015; Ke et al., EMNLP 2022; formerly mlm-kd): ")
-
-
 def test_completion_offers_the_public_functions():
     assert dir(acclimate) == sorted(acclimate.__all__) and "compare" in dir(acclimate)
 

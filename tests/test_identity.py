@@ -1,4 +1,4 @@
-"""A byte changed in any file that is read changes every identity that depends on it."""
+"""Another value of a parameter, or another byte in a file that is read, changes every identity that depends on it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ from tests.cases import each
 REGISTRIES = (METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES)
 MODELS = {"encoder", "expert", "adapters", "teacher", "teachers", "reference", "model", "classifier", "judge"}
 """Parameters that are folders of models; others are files."""
+REQUIRED = {"policy": each, "reference": "no folder"}
+"""Values of parameters without a default that every identity reads."""
+OBJECTS = {"of", "store", "policy", "functions"}
+"""Parameters that are objects with an identity of their own."""
 
 
 def parameters():
@@ -30,13 +34,19 @@ def parameters():
                 yield from ((cls, parameter) for parameter in getattr(cls, kind, ()))
 
 
-def identity_of(cls, parameter, value):
-    """Return what identifies an instance whose other parameters are the defaults, or missing."""
+def instance(cls, parameter, value):
+    """Return an instance whose other parameters are the defaults, or missing."""
     made = object.__new__(cls)
     for field in dataclasses.fields(cls):
-        usual = None if field.default in (dataclasses.MISSING, "") else field.default
+        usual = REQUIRED.get(field.name) if field.default in (dataclasses.MISSING, "", None) else field.default
         object.__setattr__(made, field.name, usual)
     object.__setattr__(made, parameter, value)
+    return made
+
+
+def identity_of(cls, parameter, value):
+    """Return what identifies an instance by the content of a file."""
+    made = instance(cls, parameter, value)
     return json.dumps(made.file_contents() if hasattr(made, "file_contents") else made.identity(), default=str)
 
 
@@ -74,6 +84,27 @@ def test_a_byte_changed_in_a_file_of_a_parameter_changes_the_identity(cls, param
             assert identity_of(cls, parameter, "~/given.csv") == identity_of(cls, parameter, value)
     finally:
         sys.modules.pop(f"{PLUGIN}own", None)
+
+
+def values_of_parameters():
+    """Yield each parameter that is not the name of a file, a model or a function: its class and its name."""
+    content = {*parameters()}
+    for cls in (registry.lookup(name) for registry in REGISTRIES for name in registry.names()):
+        for field in dataclasses.fields(cls):
+            if (cls, field.name) not in content and field.name not in OBJECTS:
+                yield cls, field.name
+
+
+@each(("cls", "parameter"), [*values_of_parameters()])
+def test_another_value_of_a_parameter_changes_the_identity(cls, parameter, monkeypatch):
+    for kind in ("files", "models"):
+        monkeypatch.setattr(cls, kind, (), raising=False)
+
+    def values(value):
+        made = instance(cls, parameter, value)
+        return json.dumps(made.settings() if hasattr(made, "file_contents") else made.identity(), default=str)
+
+    assert values(7.25) != values(8.25)
 
 
 @each("name", ["train.csv", "test.csv", "a.jsonl", "sub/b.txt"])

@@ -11,7 +11,7 @@ import typer
 from scripts import site_hooks
 
 import acclimate
-from acclimate.adaptation.method import REGISTRY, lookup, names
+from acclimate.adaptation.method import lookup, names
 from acclimate.cli.main import app
 from tests.cases import each
 
@@ -44,7 +44,7 @@ def test_every_method_is_in_the_navigation_once():
 def test_the_findings_of_a_method_are_those_of_the_first_row_with_it():
     text = "\n".join(site_hooks.findings("dga"))
     results = site_hooks.studies()["dga"]
-    row = next(row.label for row in results.methods if REGISTRY.current_name(row.name) == "dga")
+    row = next(row.label for row in results.methods if row.name == "dga")
     assert f"row “{row}”" in text and "(../results/dga/README.md)" in text
     scores = [score for score in results.scores if score.method == row and score.comparison]
     assert scores and all(f"| {100 * score.summaries[score.metric].mean:.1f} ±" in text for score in scores)

@@ -69,7 +69,8 @@ def test_a_name_an_object_and_the_default(tiny_bert, tmp_path):
     assert same(tmp_path / "word", tmp_path / "object")
     assert not same(tmp_path / "plain", tmp_path / "word")
     cards = [json.loads((tmp_path / name / "acclimate.json").read_text())["masking"] for name in ("plain", "word")]
-    assert cards == [None, {"name": "whole-word", "rate": 0.3, "mask": 0.8, "random": 0.1, "replacement": "token"}]
+    random = {"name": "random", "rate": 0.15, "mask": 0.8, "random": 0.1}
+    assert cards == [random, {**random, "name": "whole-word", "rate": 0.3, "replacement": "token"}]
 
 
 def test_another_masking_is_another_adaptation(tiny_bert, tmp_path):

@@ -14,7 +14,6 @@ from acclimate.adaptation.adapt import adapt
 from acclimate.adaptation.heldout import open_pairs
 from acclimate.adaptation.method import get
 from acclimate.base.errors import UserError
-from acclimate.base.files import read_json
 from acclimate.data.documents import Corpus
 from acclimate.evaluation.embeddings import SentencePairs, load_encoder, load_pooling_head
 from acclimate.models.encoding import encode
@@ -73,8 +72,6 @@ def test_a_decoder_becomes_a_sentence_encoder(tiny_llama, tmp_path):
 def test_with_language_modelling_the_model_stays_what_it_was(tiny_bert, tmp_path):
     adapt(tiny_bert, Corpus.of(DOCUMENTS), "simcse", tmp_path / "out", **SHORT)
     assert not (tmp_path / "out" / "modules.json").exists()
-    settings = read_json(tmp_path / "out" / "acclimate.json")["settings"]
-    assert "lm_weight" not in settings, "results of earlier versions have no such entry"
 
 
 def test_a_sentence_encoder_is_trained_with_its_own_pooling(tmp_path):

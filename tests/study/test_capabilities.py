@@ -100,7 +100,7 @@ def decoders(folder):
 def measurements(model, **settings):
     """Return fake answers: the base model is right on the first half, adapted ones on the first third."""
     base = str(model).endswith("llama")
-    count = settings.get("limit", 60)
+    count = settings.get("limit") or 60
     values = (np.arange(count) < count / (2 if base else 3)).astype(float)
     names = [f"{number}/h" for number in range(count)]
     return {"acc": ItemValues(names, values, np.ones(count)), "exact": ItemValues(names, 1 - values, np.ones(count))}

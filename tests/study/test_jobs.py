@@ -11,7 +11,7 @@ from acclimate.base.records import Record, fingerprint, texts_fingerprint
 from acclimate.data.documents import subsample_documents
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.study.executor import JobStore
-from acclimate.study.job import Job, Place
+from acclimate.study.job import FORMAT, Job, Place
 from tests.cases import each
 from tests.study.fakes import graph_of, of_kind, read, study, write_task
 
@@ -157,7 +157,7 @@ def test_the_store_returns_what_was_stored_and_only_that(tmp_path):
     assert store.result(Measurement(place=Place(), model="a", note="x")) is None
     path = tmp_path / "jobs" / f"{job.key}.json"
     stored = path.read_text()
-    for text in ("{half", stored.replace('"nats"', '"nuts"'), stored.replace('"format": 2', '"format": 1')):
+    for text in ("{half", stored.replace('"nats"', '"nuts"'), stored.replace(f'"format": {FORMAT}', '"format": 1')):
         path.write_text(text)
         assert store.result(job) is None
 

@@ -92,7 +92,7 @@ def test_identity_of_merges(folder):
     assert keys() == keys(label="another") != keys(alpha=0.25)
     plain = graph_of(study(folder, methods=["none", "mlm"], seeds=1))
     merged = graph_of(study(folder, methods=["none", "mlm"], merges=[HALF], seeds=1))
-    assert plain.jobs.keys() < merged.jobs.keys()  # stored results stay valid
+    assert plain.jobs.keys() < merged.jobs.keys()
 
 
 @each(

@@ -23,7 +23,7 @@ class ManifestWorld(World):
         summary = {
             **{"method": method, "model": str(model), "settings": {}, "corpus": "c0ffee", "seed": options["seed"]},
             **{"result": {"steps": 40, "tokens": 200_000, "seconds": 1.0, "losses": {"mlm": 2.4}}},
-            "text": {"documents": 300, "contents": [{"name": "/home/me/cs.txt", "bytes": 9000, "hash": "abc"}]},
+            "text": {"documents": 300, "files": {"files": 1, "bytes": 9000, "datasets": []}},
         }
         (result.out / "acclimate.json").write_text(json.dumps(summary))
         return result
@@ -46,7 +46,7 @@ def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds, no
         assert score.dataset_name == "intent" and "general text" in (domain.dataset_name, general.dataset_name)
         span = f"{100 * entry['low']:+.1f} to {100 * entry['high']:+.1f}"
         assert span in made.text and f"| {VERDICTS[entry['verdict']]} |" in made.text
-        assert "1 file, 9.0 kB" in made.text and "cs.txt" not in made.text and "/home/me" not in made.text
+        assert "1 file, 9.0 kB" in made.text
         assert (f"that of seed {run['seed']}" in made.text) == several
         assert ("not that of the adaptation, so they allow no verdict" in made.text) == (not several)
         assert (entry["p"] is None) == (entry["verdict"] == WITHHELD) == (not several)

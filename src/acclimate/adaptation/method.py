@@ -491,7 +491,6 @@ def check_single_process(name: str, context: AdaptContext) -> None:
 
 REGISTRY: Registry[Method] = Registry("acclimate.methods", "method", "methods")
 register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
-current_name, former_names, oldest_name = REGISTRY.current_name, REGISTRY.former_names, REGISTRY.oldest_name
 
 
 def get(name: str, /, **settings: Any) -> Method:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from acclimate.adaptation.method import cache_key, current_name
+from acclimate.adaptation.method import cache_key
 from acclimate.base.errors import UserError, first_line
 from acclimate.base.files import (
     MANIFEST_FILE,
@@ -321,13 +321,8 @@ def _remedy(out: Path) -> str:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest in a folder, without the checksums; None if there is none, or if it is damaged.
-
-    A method that has another name today has that name in it.
-    """
+    """Return the manifest in a folder, without the checksums; None if there is none, or if it is damaged."""
     found = read_json_object(folder / MANIFEST_FILE)
-    if found and "method" in found:
-        found["method"] = current_name(str(found["method"]))
     return found and {name: value for name, value in found.items() if name != "checksums"}
 
 

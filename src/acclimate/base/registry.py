@@ -71,34 +71,26 @@ class Registry(Generic[T]):
         """
         self.group, self.kind, self.plural = group, kind, plural
         self.entries: dict[str, type[T]] = {}
-        self.aliases: dict[str, str] = {}
         self._discovered = False
 
-    def register(
-        self, name: str, *, aliases: tuple[str, ...] = (), paper: str = "", summary: str = ""
-    ) -> Callable[[C], C]:
+    def register(self, name: str, *, paper: str = "", summary: str = "") -> Callable[[C], C]:
         """Return a decorator that registers a class.
 
         Args:
             name: Name of the entry.
-            aliases: Its former names, the oldest first, which still find it.
             paper: Short citation.
             summary: What it does, in one line.
 
         Raises:
-            ValueError: If another class has one of these names.
+            ValueError: If another class has this name.
         """
 
         def decorate(cls: C) -> C:
-            for given in (name, *aliases):
-                known = self.entries.get(self.aliases.get(given, given))
-                if known is not None and known.__qualname__ != cls.__qualname__:
-                    raise ValueError(
-                        f"two {self.plural} have the name '{given}': {known.__module__} and {cls.__module__}"
-                    )
+            known = self.entries.get(name)
+            if known is not None and known.__qualname__ != cls.__qualname__:
+                raise ValueError(f"two {self.plural} have the name '{name}': {known.__module__} and {cls.__module__}")
             cls.name, cls.paper, cls.summary = name, paper, summary
             self.entries[name] = cls
-            self.aliases |= dict.fromkeys(aliases, name)
             return cls
 
         return decorate
@@ -114,24 +106,10 @@ class Registry(Generic[T]):
         Raises:
             UserError: If there is none; the message suggests the closest name.
         """
-        current = self.current_name(name)
-        if current not in self.entries:
-            raise unknown_name_error(self.kind, name, self.entries)
-        return self.entries[current]
-
-    def current_name(self, name: str) -> str:
-        """Return the name of the entry with a former name; any other name is returned unchanged."""
         self._discover()
-        return self.aliases.get(name, name)
-
-    def former_names(self, name: str) -> list[str]:
-        """Return the former names of an entry, the oldest first."""
-        current = self.current_name(name)
-        return [alias for alias, entry in self.aliases.items() if entry == current]
-
-    def oldest_name(self, name: str) -> str:
-        """Return the oldest name of an entry, which identifies stored results, so that older ones are still found."""
-        return (self.former_names(name) or [self.current_name(name)])[0]
+        if name not in self.entries:
+            raise unknown_name_error(self.kind, name, self.entries)
+        return self.entries[name]
 
     def _discover(self) -> None:
         if self._discovered:
@@ -162,19 +140,18 @@ def _files(group: str) -> list[Path]:
     return sorted(found)
 
 
-REGISTERED = re.compile(r'@(?:\w+\.)?register(?:_\w+)?\(\s*"([^"]+)"(?:,\s*aliases=\(([^)]*)\))?')
+REGISTERED = re.compile(r'@(?:\w+\.)?register(?:_\w+)?\(\s*"([^"]+)"')
 
 
 @functools.cache
-def declared_names(group: str) -> tuple[set[str], set[str]]:
-    """Return the names of the entries of a group and their former names, from their source, which imports nothing.
+def declared_names(group: str) -> set[str]:
+    """Return the names of the entries of a group, from their source, which imports nothing.
 
-    Nothing is returned if other packages may declare further entries.
+    None is returned if other packages may declare further entries.
     """
     if entry_points(group=group):
-        return set(), set()
-    found = [match for file in _files(group) for match in REGISTERED.findall(file.read_text(encoding="utf-8"))]
-    return {name for name, _ in found}, {alias for _, former in found for alias in re.findall(r'"([^"]+)"', former)}
+        return set()
+    return {name for file in _files(group) for name in REGISTERED.findall(file.read_text(encoding="utf-8"))}
 
 
 class Configured:

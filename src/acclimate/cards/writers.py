@@ -187,13 +187,13 @@ def _strip_folders(name: str) -> str:
 def _training_settings(manifest: Mapping[str, Any], kind: ModelKind) -> dict[str, Any]:
     result = manifest["result"]
     losses = ", ".join(f"{name} {value:.3f}" for name, value in result.get("losses", {}).items() if name != "loss")
-    masking = manifest.get("masking") or {}
+    masking = (manifest.get("masking") or {}).get("name")
     return {
         "steps": f"{result['steps']:,}",
         "tokens read": f"{result['tokens']:,}",
         **{name.replace("_", " "): result.get(name, manifest.get(name)) for name in TRAINING_KEYS},
         "mask rate": manifest.get("mask_rate") if kind.uses_masking else None,
-        "masking": masking.get("name") if isinstance(masking, dict) else masking,
+        "masking": None if masking == "random" else masking,  # recorded also where nothing is masked, or by a method
         "final loss, nats": losses or None,
         "acclimate": manifest.get("acclimate"),
     }
@@ -207,8 +207,7 @@ def _parts(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _files(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of files of the text, their bytes and the public datasets among them."""
     text = manifest.get("text") or {}
-    contents = text.get("contents") or [{"name": name} for name in text.get("sources", [])]  # of earlier versions
-    found = summarize_sources(contents) if contents else {"files": 0, "bytes": None, **(text.get("files") or {})}
+    found = {"files": 0, "bytes": None, **(text.get("files") or {})}
     datasets = [*found.get("datasets", []), *(name for one in text.get("selections", ()) for name in one["datasets"])]
     return {**found, "datasets": list(dict.fromkeys(datasets))}
 

@@ -77,8 +77,8 @@ def check_name(name: str, package: str, kind: str) -> None:
     Raises:
         UserError: If it has none; the message suggests the closest name.
     """
-    names, aliases = declared_names(package)
-    if "torch" not in sys.modules and names and name not in names | aliases:
+    names = declared_names(package)
+    if "torch" not in sys.modules and names and name not in names:
         raise unknown_name_error(kind, name, names)
 
 

@@ -321,10 +321,7 @@ def training_callbacks(model: PreTrainedModel) -> list[TrainerCallback]:
 
 def describe_computation(model: PreTrainedModel) -> dict[str, Any]:
     """Return what distinguishes results of this model on this device from those of plain torch, for cache keys."""
-    found = asdict(kernels_of(model))
-    if not found["varlen_attention"]:  # keys of earlier versions had no such entry
-        del found["varlen_attention"]
-    return found
+    return asdict(kernels_of(model))
 
 
 def describe_attention(model: PreTrainedModel, precision: Precision) -> str:

@@ -16,7 +16,7 @@ from acclimate.study.config import DomainSpec, ModelSpec, StudyConfig
 from acclimate.study.inputs import Checkpoint, StudyInputs
 from acclimate.study.sections import SectionEntry
 
-FORMAT = 2
+FORMAT = 3
 """Version of job identities and results. Increasing it invalidates all stored results."""
 HEAD = "warm-up of the missing head"
 """Replaces the method in the place of a job that trains a missing language-model head."""

@@ -137,6 +137,6 @@ def _locate_part(source: str, folder: Path) -> str:
 
 def files_of(method: str) -> set[str]:
     """Return the parameters of a method that are file paths; none for an unknown method, which is reported later."""
-    from acclimate.adaptation.method import current_name, lookup, names
+    from acclimate.adaptation.method import lookup, names
 
-    return set(lookup(method).files) if current_name(method) in names() else set()
+    return set(lookup(method).files) if method in names() else set()

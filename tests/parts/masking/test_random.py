@@ -84,8 +84,8 @@ def test_invalid_parameters():
         resolve(RandomMasking(), 0.2, {"mask": 1})
 
 
-def test_default_masking_has_no_identity_however_it_is_given():
+def test_default_masking_has_the_same_identity_however_it_is_given():
     for given_ in (None, "random", RandomMasking(0.2)):
-        assert identify(given_, 0.2) is None
+        assert identify(given_, 0.2) == {"name": "random", "rate": 0.2, "mask": 0.8, "random": 0.1}
     assert identify(RandomMasking(0.3), 0.2) == {"name": "random", "rate": 0.3, "mask": 0.8, "random": 0.1}
     assert identify("random", 0.2, {"mask": 1, "random": 0})["mask"] == 1

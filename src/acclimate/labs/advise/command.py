@@ -116,11 +116,9 @@ def _describe(method: type[Method]) -> str:
     """Return what a method is, with the default of each parameter, also of those that it inherits."""
     import inspect
 
-    from acclimate.adaptation.method import former_names
     from acclimate.models.kinds import KINDS
 
     notes = [method.paper] if method.paper else []
-    notes += [f"formerly {', '.join(former)}"] if (former := former_names(method.name)) else []
     notes += [f"{' and '.join(method.kinds)} models only"] if set(KINDS) - set(method.kinds) else []
     about = f" ({'; '.join(notes)})" if notes else ""
     texts = [inspect.cleandoc(cls.__doc__ or "").partition(SECTION) for cls in method.__mro__]

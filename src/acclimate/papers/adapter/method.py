@@ -15,7 +15,6 @@ from acclimate.models.gates import gate_units
 
 @register(
     "adapter",
-    aliases=("mlm-adapter",),
     paper="Houlsby et al., ICML 2019",
     summary="language modelling that trains bottleneck adapters only",
 )

@@ -11,7 +11,6 @@ from acclimate.parts.objectives import BatchObjective, LanguageModelling, Object
 
 @register(
     "deit",
-    aliases=("mlm-deit",),
     paper="Touvron et al., ICML 2021; Ke et al., EMNLP 2022",
     summary="MLM plus a distillation token that is trained to match the frozen base model's text representation",
 )

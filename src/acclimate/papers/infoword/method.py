@@ -13,7 +13,6 @@ from acclimate.parts.objectives import BatchObjective, LanguageModelling, Object
 
 @register(
     "infoword",
-    aliases=("mlm-infoword",),
     paper="Kong et al., ICLR 2020; Ke et al., EMNLP 2022",
     summary="MLM plus a contrast between a text and its own masked-out n-gram, against n-grams of other texts",
 )

@@ -11,7 +11,6 @@ from acclimate.parts.objectives import BatchObjective, Distillation, LanguageMod
 
 @register(
     "kd",
-    aliases=("mlm-kd",),
     paper="Hinton et al., 2015; Ke et al., EMNLP 2022",
     summary="language modelling plus distillation of every token's hidden state from the frozen base model",
 )

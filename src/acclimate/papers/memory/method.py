@@ -115,7 +115,6 @@ def _divergence(logits: Tensor, tokens: Tensor, chances: Tensor) -> Tensor:
 
 @register(
     "memory",
-    aliases=("memory-decoder",),
     paper="Cao et al., 2025",
     summary="a small model learns what the nearest contexts of the domain text predict, to be mixed with large ones",
 )

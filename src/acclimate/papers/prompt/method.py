@@ -12,7 +12,6 @@ from acclimate.parts.updates import FreezeOtherRows
 
 @register(
     "prompt",
-    aliases=("mlm-prompt",),
     paper="Lester et al., EMNLP 2021",
     summary="masked language modelling that trains only a soft prompt appended to each text",
 )

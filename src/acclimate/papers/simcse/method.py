@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from transformers import PreTrainedModel
 
@@ -17,7 +17,6 @@ from acclimate.parts.objectives import BatchObjective, LanguageModelling, Object
 
 @register(
     "simcse",
-    aliases=("mlm-simcse",),
     paper="Gao et al., EMNLP 2021; Ke et al., EMNLP 2022",
     summary="contrast between two dropout masks of a text, against other texts, with language modelling or alone",
 )
@@ -74,11 +73,6 @@ class LMWithSimCSE(Method):
     def sentence_pooling(self) -> Literal["mean"] | None:
         """The mean over tokens, if it learns nothing but sentence embeddings."""
         return None if self.lm_weight else "mean"
-
-    def settings(self) -> dict[str, Any]:
-        """Return the parameters and their values; results of versions without ``lm_weight`` had its default."""
-        found = super().settings()
-        return {name: value for name, value in found.items() if name != "lm_weight" or value != 1}
 
     def check_model(self, model: PreTrainedModel, layers: Sequence[HeadLayer]) -> None:
         """Check that the model has dropout, unless nothing is contrasted."""

@@ -12,7 +12,6 @@ from acclimate.parts.objectives import BatchObjective, LanguageModelling, Object
 
 @register(
     "tacl",
-    aliases=("mlm-tacl",),
     paper="Su et al., NAACL 2022; Ke et al., EMNLP 2022",
     summary="MLM plus a contrast between each masked token and the frozen base model's tokens of the same text",
 )

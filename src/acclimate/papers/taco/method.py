@@ -12,7 +12,6 @@ from acclimate.parts.objectives import BatchObjective, LanguageModelling, Object
 
 @register(
     "taco",
-    aliases=("mlm-taco",),
     paper="Fu et al., ACL 2022; Ke et al., EMNLP 2022",
     summary="language modelling plus a contrast between the contexts of neighbouring tokens, against other texts",
 )

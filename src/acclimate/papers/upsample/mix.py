@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -103,7 +103,3 @@ class Upsample(Mix):
                 f"Mix 'upsample' leaves out '{self.without}', and no other source has a weight at the end."
             )
         return found / found.sum()
-
-    def identity(self) -> dict[str, Any]:
-        """Return everything that determines the mix."""
-        return {name: value for name, value in super().identity().items() if name != "reuse"}

@@ -238,13 +238,10 @@ def resolve(masking: str | Strategy | None, rate: float, settings: Mapping[str, 
     return get(masking or RandomMasking.name, rate, **(settings or {}))
 
 
-def identify(
-    masking: str | Strategy | None, rate: float, settings: Mapping[str, Any] | None = None
-) -> dict[str, Any] | None:
-    """Return everything that determines the masking, as plain values; None for default masking at that rate.
+def identify(masking: str | Strategy | None, rate: float, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return everything that determines the masking, as plain values.
 
     Raises:
         UserError: As :func:`resolve`, or if a file is missing.
     """
-    chosen = resolve(masking, rate, settings)
-    return None if chosen == RandomMasking(rate) else chosen.identity()
+    return resolve(masking, rate, settings).identity()

@@ -16,10 +16,11 @@ from acclimate.adaptation.replay_options import REPLAY_OPTIONS
 from acclimate.adaptation.step_options import MEASURING_OPTIONS, STEP_OPTIONS
 from acclimate.base.errors import UserError
 from acclimate.base.files import MANIFEST_FILE, read_json
+from acclimate.base.options import defaults
 from acclimate.base.records import Record, optional
 from acclimate.data.documents import Corpus
 from acclimate.data.mix.base import read_mix
-from acclimate.parts.masking import MASK_RATE, identify
+from acclimate.parts.masking import identify
 from acclimate.report.timing import preparation_minutes
 from acclimate.results.adaptations import (
     MIX_COLUMNS,
@@ -98,7 +99,7 @@ class AdaptJob(Job):
 
     Attributes:
         model: The base model, or the job that trains its missing head.
-        method: Name of the method; the oldest one if it was renamed, so that stored results stay valid.
+        method: Name of the method.
         parameters: Its parameters, defaults included.
         corpus: Text to adapt to.
         task: The labelled task, for methods that need it.
@@ -270,74 +271,67 @@ def adapted_models(
 
 def _head_job(inputs: StudyInputs, model: ModelSpec) -> AdaptJob:
     """Return the job that trains a language-model head for a checkpoint without one."""
-    config, defaults = inputs.config, inputs.options["adapt"]
+    config = inputs.config
     given = {key: value for key, value in config.adapt.given().items() if key in HEAD_OPTIONS}
     return AdaptJob(
         place=Place(model=model.name, method=HEAD),
         model=inputs.checkpoints[model.name],
         method=UNADAPTED,
         corpus=inputs.head_corpus or inputs.corpora[config.domains[0].name],
-        settings={**{key: defaults[key] for key in HEAD_OPTIONS if key in defaults}, **given},
+        settings={**inputs.options["adapt"], **given},
         options=given,
     )
 
 
 def adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place, seed: int) -> AdaptJob:
     """Return the job that adapts a model to the text of a domain or task, which its place names."""
-    from acclimate.adaptation.method import oldest_name
     from acclimate.adaptation.new_tokens import NewTokens
 
     config, found = inputs.config, inputs.methods[method.label]
     given = {**config.adapt.given(), **method.adapt, "seed": seed}
     if any(key in method.adapt for key in BUDGETS):  # a method's own budget replaces that of the study
         given = {key: value for key, value in given.items() if key not in BUDGETS or key in method.adapt}
-    known = inputs.options["adapt"]
-    settings = {**known, **{key: value for key, value in given.items() if key in known}}
-    _add_step_options(inputs, given, settings)
-    settings["masking"] = identify(
-        settings.pop("masking", None), settings.get("mask_rate", MASK_RATE), settings.pop("masking_settings", None)
-    )
-    words = NewTokens.of(*(given.get(name) for name in ("new_tokens", "new_token_settings")))
-    settings |= {"new_tokens": words.identity()} if words else {}
+    usual = {**defaults(AdaptOptions), **inputs.options["adapt"]}
+    settings = {name: given.get(name, usual[name]) for name in (*inputs.options["adapt"], *MEASURING_OPTIONS)}
+    _add_texts(inputs, given, settings)
+    settings["masking"] = identify(*(settings[name] for name in ("masking", "mask_rate", "masking_settings")))
+    words = NewTokens.of(*(given.get(name, usual[name]) for name in ("new_tokens", "new_token_settings")))
+    settings["new_tokens"] = words and words.identity()
     sources = inputs.sources(str(place.model), given)
     mix = given.get("mix") and read_mix(given["mix"])
-    for name in REPLAY_OPTIONS:
-        settings.pop(name, None)
-        given.pop(name, None)
+    # What is read is identified by its content, and not by its name or form.
+    settings |= {name: usual[name] for name in (*REPLAY_OPTIONS, "masking_settings")}
+    settings["read"] = [source.identity() for source in sources]
+    given = {name: value for name, value in given.items() if name not in REPLAY_OPTIONS}
     if mix:
         settings["mix"] = mix.identity()
         given |= {"mix": mix, "sources": {source.name: source.text for source in sources if source.name} or None}
     for source in sources:
-        settings.setdefault("sources" if source.name else "replay", []).append(source.identity())
         if not source.name:
             given.setdefault("chat" if "chat" in source.identity() else "replay", {})[source.text] = source.share
     here = (str(place.domain), place.adapted_for or "")
+    measures = any(settings[name] for name in ("heldout_every", *MEASURING_OPTIONS))
     return AdaptJob(
         place=place,
         model=base,
-        method=oldest_name(method.name),
+        method=method.name,
         parameters=found.parameters,
         corpus=inputs.task_corpora[here] if found.reads == "task" else inputs.corpus(here[0], method.label),
         task=inputs.tasks[here].visible if found.needs_task else None,
-        heldout=inputs.heldout[here[0]] if given.get("heldout_every") or "measuring" in settings else None,
+        heldout=inputs.heldout[here[0]] if measures else None,
         settings=settings,
         options={**given, "settings": method.parameters or None},
     )
 
 
-def _add_step_options(inputs: StudyInputs, given: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Add the texts of what happens around the steps to the options, and to the identity what differs from before."""
-    for name in STEP_OPTIONS:
-        if settings[name] == inputs.options["adapt"][name]:
-            del settings[name]
-    if given.get("ewc"):
+def _add_texts(inputs: StudyInputs, given: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Add the texts that EWC and the measurements read to the options, and their content to the identity."""
+    if settings["ewc"]:
         given["ewc_text"] = inputs.general_text("ewc")
         settings["ewc_text"] = given["ewc_text"].fingerprint
-    measuring = {name: given[name] for name in MEASURING_OPTIONS if given.get(name)}
-    if measuring and inputs.general is not None:
+    if any(settings[name] for name in MEASURING_OPTIONS) and inputs.general is not None:
         given["general"] = Corpus.of(inputs.general.texts)
-        measuring["general"] = given["general"].fingerprint
-    settings |= {"measuring": measuring} if measuring else {}
+        settings["general"] = given["general"].fingerprint
 
 
 @functools.lru_cache(maxsize=64)

@@ -64,9 +64,8 @@ class BenchmarkSpec(SectionEntry, ShortForm):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What determines the answers, without what is not given."""
-        given = self.model_dump(exclude={"label", "metric"}, exclude_none=True)
-        return {name: value for name, value in given.items() if value is not False}
+        """What determines the answers."""
+        return self.model_dump(exclude={"label", "metric"})
 
 
 @dataclass(kw_only=True, eq=False)

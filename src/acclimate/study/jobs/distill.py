@@ -409,7 +409,8 @@ def _add_row(planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskS
     if isinstance(teacher, Job) or not find_task_kind(loaded).is_model_of(teacher.path, loaded):
         teaching = settings[""].teaching
         taught = seed if teaching.get("few_shot") else taught
-        job = TeacherJob(place=place, model=teacher, task=loaded, settings=teaching, seed=taught, options=teaching)
+        full = {**planner.inputs.options[TeacherJob.name], **teaching}
+        job = TeacherJob(place=place, model=teacher, task=loaded, settings=full, seed=taught, options=teaching)
         teacher = planner.add(job.at(domain=domain.name, task=task.name, seed=taught))
     for student in students:
         planner.add(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -104,12 +103,6 @@ class FinetuneJob(Job):
         data: dict[str, Any] = {"task": found.visible, "first": found.first, "settings": settings, "seed": seed}
         positive = task.review.positive if task.review and home != OTHER else None
         return cls(place=tuned, model=model, options=options, positive=positive, **data)
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """As of other jobs; without the label that is kept, if there is none, so that old results stay valid."""
-        found = super().identity
-        return found if self.positive else {name: value for name, value in found.items() if name != "positive"}
 
     def run(self, context: RunContext) -> TaskResult:
         """Fine-tune the model and score it on the test split."""

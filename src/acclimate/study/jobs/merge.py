@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -157,12 +156,6 @@ class MergeJob(Job):
     result_type: ClassVar[type[Record]] = Merged
     makes_model: ClassVar[bool] = True
     section: ClassVar[tuple[str, type[SectionEntry]] | None] = ("merges", MergeSpec)
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """The fields; those that earlier versions did not have count only where they are used."""
-        found = super().identity
-        return {name: value for name, value in found.items() if value or name not in ("others", "data")}
 
     def run(self, context: RunContext) -> Merged:
         """Write the merged model to the folder of the job."""
