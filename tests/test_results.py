@@ -103,7 +103,7 @@ def test_every_row_survives_the_round_trip(cls, data):
 
 def test_a_record_reads_like_its_json():
     row = ReportTable(title="Extra", columns=["a"], rows=[[1]])
-    assert row == {"title": "Extra", "note": "", "columns": ["a"], "rows": [[1]], "digits": 3}
+    assert row == {"title": "Extra", "note": "", "columns": ["a"], "rows": [[1]], "digits": 3, "first": False}
     assert {**row}["title"] == row["title"] == row.get("title") and row.get("absent", 7) == 7
     loss = LossRow(model="m", domain="d", text="general", method="mlm", nats=2.0)
     assert "task" not in loss and loss.get("task") is None and loss["percent"] is None

@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 from acclimate.adaptation.heldout import HeldOutText, is_log_spaced
 from acclimate.base.errors import UserError
 from acclimate.base.files import read_json
-from acclimate.results.adaptations import (
-    Dip,
-    describe_dips,
-    dip_is_over,
-    find_best,
-    find_dip,
-    is_in_dip,
-    read_curves,
-)
+from acclimate.evaluation.dips import Dip, describe_dips, dip_is_over, find_best, find_dip, is_in_dip
+from acclimate.results.adaptations import read_curves
 from tests.adaptation.test_heldout import DOCUMENTS, HELD, held, lines, run
 from tests.cases import each
 from tests.kills import killed

@@ -216,7 +216,9 @@ def test_tasks_of_different_kinds_share_a_table(results):
 
 
 def test_what_was_known_before_training_is_above_the_figures(results):
-    section = ReportTable(title="Before training", note="The domain is far.", columns=["words"], rows=[["12 %"]])
+    section = ReportTable(
+        title="Before training", note="The domain is far.", columns=["words"], rows=[["12 %"]], first=True
+    )
     found = replace(results, tables=[section])
     page, text = render(found), markdown(found)
     assert (

@@ -9,10 +9,10 @@ from acclimate.base.errors import UserError
 from acclimate.evaluation.benchmarks import ItemValues
 from acclimate.evaluation.significance import paired_difference
 from acclimate.report import markdown, render
-from acclimate.report.capabilities import capability_tables
 from acclimate.results.study import StudyResults
 from acclimate.study.compare import compare
 from acclimate.study.config import StudyConfig
+from acclimate.study.jobs.capabilities import Capabilities
 from tests.cases import each
 from tests.study.fakes import World, graph_of, of_kind, study
 from tests.tiny import decoder_tokenizer, tiny_model
@@ -31,8 +31,8 @@ def encoders(folder):
 
 def test_the_sheet_groups_the_measurements_of_a_study(encoders, tmp_path, no_report):
     results = compare(encoders, tmp_path / "out", progress=False, backend=World().backend())
-    rows = {(row.group, row.measure, row.method): row for row in results.capabilities}
-    assert len(rows) == len(results.capabilities) == 4 * 2
+    rows = {(row.group, row.measure, row.method): row for row in results.rows["capabilities"]}
+    assert len(rows) == len(results.rows["capabilities"]) == 4 * 2
     loss = next(row for row in results.losses if (row.text, row.method) == ("domain", "mlm"))
     found = rows["domain knowledge", "domain text", "mlm"]
     assert (found.before, found.after, found.unit, found.verdict) == (loss.before, loss.nats, "nats", "win")
@@ -44,8 +44,11 @@ def test_the_sheet_groups_the_measurements_of_a_study(encoders, tmp_path, no_rep
     assert rows["general knowledge", "general text", "mlm"].verdict == "loss"
     assert rows["general knowledge", "aspect", "mlm"].before == pytest.approx(100 * results.forgetting[0].before)
     again = StudyResults.from_dict(results.to_dict())
-    assert again.to_dict() == results.to_dict() and again.capabilities[0].verdict == results.capabilities[0].verdict
-    sheet, table = capability_tables(results)
+    assert (
+        again.to_dict() == results.to_dict()
+        and again.rows["capabilities"][0].verdict == results.rows["capabilities"][0].verdict
+    )
+    sheet, table = Capabilities.tables(results)
     assert sheet.columns == ["adapted to", "method", *GROUPS]
     row = next(row for row in sheet.rows if row[1].text == "mlm")
     assert (row[2].text, row[2].mark) == ("1 better", "win") and "1 worse" in row[4].text
@@ -55,8 +58,6 @@ def test_the_sheet_groups_the_measurements_of_a_study(encoders, tmp_path, no_rep
 
 def test_a_study_without_groups_has_no_sheet(folder):
     assert "capabilities" not in StudyConfig.of(study(folder)).resolved()
-    results = StudyResults(name="study")
-    assert "capabilities" not in results.to_dict() and all(not table.rows for table in capability_tables(results))
 
 
 @each(
@@ -118,7 +119,7 @@ def test_decoders_have_benchmarks_and_instructions(decoders, tmp_path, no_report
         },
     )  # fmt: skip
     results = compare(decoders, tmp_path / "out", progress=False, backend=backend)
-    rows = {row.measure: row for row in results.capabilities}
+    rows = {row.measure: row for row in results.rows["capabilities"]}
     assert list(rows) == ["intent", "intent without fine-tuning", "quiz", "sums", "instructions"]
     before, after = (measurements(model)["acc"][1] for model in ("llama", "adapted"))
     expected = paired_difference([after] * 3, before)
@@ -130,7 +131,7 @@ def test_decoders_have_benchmarks_and_instructions(decoders, tmp_path, no_report
     table = next(table for table in results.tables if table.title == "Benchmarks")
     assert len(table.rows) == 2 * 2 * 2 and table.rows[0][3] == "base model"
     again = compare(decoders, tmp_path / "out", progress=False, backend=backend)
-    assert again["capabilities"] == results["capabilities"] and not again.jobs.done
+    assert again.rows == results.rows and not again.jobs.done
 
 
 class _Answers:

@@ -9,10 +9,9 @@ import pytest
 from scipy import stats
 
 from acclimate.base.errors import UserError
-from acclimate.report.capabilities import biased_searches, head_to_head
 from acclimate.results.scores import Comparison
 from acclimate.study.compare import compare
-from acclimate.study.head_to_head import count_head_to_head
+from acclimate.study.jobs.head_to_head import HeadToHead, count_head_to_head
 from tests.cases import each
 from tests.study.fakes import World, graph_of, study, write_task
 from tests.tiny import decoder_tokenizer, tiny_model
@@ -56,21 +55,21 @@ def test_a_search_for_one_side_shows_a_gain_that_is_none(searched, tmp_path):
     world = World()
     world._kind = lambda model: "mlm"
     results = compare(searched, tmp_path / "out", progress=False, backend=world.backend(finetune=finetune))
-    fair, biased = results.head_to_head
+    fair, biased = results.rows["head_to_head"]
     assert [row["chosen"]["learning_rate"] for row in results["searches"]] == [LOW, HIGH] * 2
     assert (fair.biased, fair.tasks, fair.win, fair.loss) == (False, 2, 0, 0)
     assert (biased.biased, biased.win, biased.searched) == (True, 2, "fine-tuning settings")
     assert biased.difference.difference == pytest.approx(0.3, abs=0.06)
     assert fair.difference.low < 0 < fair.difference.high
-    (warning,) = biased_searches(results)
+    (warning,) = HeadToHead.caveats(results)
     assert "alone, it helps on 2 of 2 tasks instead of 0" in warning
-    assert [row[3].text for row in head_to_head(results).rows] == ["each side", "the method alone (biased)"]
+    assert [row[3].text for row in HeadToHead.tables(results)[0].rows] == ["each side", "the method alone (biased)"]
     assert {row.method: row.summaries["accuracy"].mean > 0.7 for row in results.scores} == {"none": True, "lm": True}
     again = compare(searched, tmp_path / "out", progress=False, backend=world.backend(finetune=finetune))
-    assert again["head_to_head"] == results["head_to_head"] and not again.jobs.done
+    assert again.rows == results.rows and not again.jobs.done
     plain = {**searched, "search": {**searched["search"], "biased": False}}
     fewer = compare(plain, tmp_path / "out", progress=False, backend=world.backend(finetune=finetune))
-    assert not fewer.head_to_head and not fewer.jobs.done and fewer["scores"] == results["scores"]
+    assert "head_to_head" not in fewer.rows and not fewer.jobs.done and fewer["scores"] == results["scores"]
 
 
 def test_a_biased_search_needs_a_search_per_method(searched):
@@ -115,10 +114,10 @@ def test_each_model_gets_its_own_prompt(prompted, tmp_path):
     table = next(table for table in results.tables if "likelihood" in table.title)
     assert {(row[3], row[-1]) for row in table.rows} == {("base model", "1"), ("lm", "2")}
     assert [row[4] for row in table.rows] == pytest.approx([80] * 4, abs=10)
-    fair, biased = results.head_to_head
+    fair, biased = results.rows["head_to_head"]
     assert (fair.searched, fair.tasks, fair.win) == ("prompts", 2, 0) and (biased.biased, biased.win) == (True, 2)
     again = compare(prompted, tmp_path / "out", progress=False, backend=backend)
-    assert again["head_to_head"] == results["head_to_head"] and not again.jobs.done
+    assert again.rows == results.rows and not again.jobs.done
 
 
 @each(

@@ -33,6 +33,7 @@ from acclimate.engine.callbacks import ResumableCallback, copy_folder
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.steps import Engine
 from acclimate.engine.trainer import StepTrainer
+from acclimate.evaluation.dips import find_best
 from acclimate.evaluation.embeddings import (
     SentencePairs,
     SimilarityChange,
@@ -43,7 +44,6 @@ from acclimate.evaluation.embeddings import (
 )
 from acclimate.models.batching import machine_memory
 from acclimate.parts.objectives import Batch
-from acclimate.results.adaptations import find_best
 
 
 def measure_heldout_terms(engine: Engine, steps: Sequence[Sequence[Batch]], seed: int = 0) -> dict[str, float]:

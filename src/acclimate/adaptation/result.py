@@ -31,6 +31,7 @@ from acclimate.data.token_dataset import RowAccount
 from acclimate.engine.batches import Collator
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.trainer import LOG_FILE, StepTrainer
+from acclimate.evaluation.dips import describe_dips
 from acclimate.evaluation.embeddings import SimilarityChange, similarity_warning
 from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.parts.masking.preview import find_importance_store, preview_tokens
@@ -42,7 +43,6 @@ from acclimate.results.adaptations import (
     MaskedSample,
     MaskedTexts,
     MaskedToken,
-    describe_dips,
     mix_rows,
     read_curves,
     read_log,

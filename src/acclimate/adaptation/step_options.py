@@ -83,7 +83,7 @@ Monitor = Annotated[
     Option(
         "Measure the held-out loss after steps 1, 2, 3, 4, 6, 8, 11 and so on, and report a temporary rise.",
         more="The steps are powers of the root of 2, so that each doubling of the steps has two measurements. With "
-        "``heldout_every``, both are measured. See :class:`acclimate.results.adaptations.Dip`.",
+        "``heldout_every``, both are measured. See :class:`acclimate.evaluation.dips.Dip`.",
         recorded=False,
     ),
 ]
@@ -92,7 +92,7 @@ KeepBest = Annotated[
     Option(
         "Take the model of the measured step with the lowest held-out loss, not the last one.",
         more="Where the held-out or the general loss first rose and then fell again by half of that, only the steps "
-        "after that count (:func:`acclimate.results.adaptations.find_best`). The learning rate of an earlier step was "
+        "after that count (:func:`acclimate.evaluation.dips.find_best`). The learning rate of an earlier step was "
         "higher than at the end.",
         recorded=False,
     ),

@@ -166,7 +166,8 @@ def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
 
 def _describe_losses(result: Any) -> Iterator[str]:
     """Yield lines on the loss in training, on held-out and on general text, as far as it was measured."""
-    from acclimate.results.adaptations import describe_dips, read_curves
+    from acclimate.evaluation.dips import describe_dips
+    from acclimate.results.adaptations import read_curves
 
     lines = _read_log(result.out)
     trained = [line for line in lines if "terms" in line]

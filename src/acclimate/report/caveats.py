@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from acclimate.evaluation.scoring import SCORINGS
-from acclimate.report.capabilities import biased_searches
 from acclimate.report.formatting import row_place
 from acclimate.results.cells import joined
 from acclimate.results.scores import ContaminatedTexts, ScoreRow
@@ -22,7 +21,7 @@ def caveats(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
         count = len(results.failures)
         found.append(f"{count} {'job has' if count == 1 else 'jobs have'} no result; see the end of the report.")
     found += collapsed_models(results) + _mixed_precision(results) + _unreadable_records(results)
-    found += biased_searches(results)
+    found += [caveat for kind in results.kinds for caveat in kind.caveats(results)]
     found += _contaminated_corpora(results) + _contaminated_train_splits(results)
     if results.unchecked:
         found.append(

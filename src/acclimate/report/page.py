@@ -22,7 +22,7 @@ from acclimate.report.score_figures import (
     tradeoff_plot,
 )
 from acclimate.report.summary import summarize
-from acclimate.report.tables import BEFORE_TRAINING, overview, tables
+from acclimate.report.tables import overview, tables
 from acclimate.report.training_figures import (
     importance_heat_map,
     importance_table,
@@ -140,8 +140,8 @@ def render(results: StudyResults, folder: Path | None = None) -> str:
         docs_page=docs_page,
         colours=colour_index(results),
         figures=figures,
-        before=next((table for table in found if table.title == BEFORE_TRAINING), None),
-        tables=[table for table in found if table.title != BEFORE_TRAINING],
+        before=[table for table in found if table.first],
+        tables=[table for table in found if not table.first],
         masked=masked_examples(results),
         settings=yaml.safe_dump(results.config, sort_keys=False, allow_unicode=True, width=100),
         parameters={

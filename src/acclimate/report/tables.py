@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from acclimate.data.documents import format_count
-from acclimate.report.capabilities import combined_tables
 from acclimate.report.formatting import (
     LOSS_VERDICTS,
     grouped_tests,
@@ -49,16 +48,16 @@ from acclimate.results.scores import (
 from acclimate.results.study import StudyResults
 
 LOSS_WORDS = {"win": "lower", "loss": "higher", "tie": "no change shown", WITHHELD: VERDICTS[WITHHELD]}
-BEFORE_TRAINING = "Before training"
-"""Title of the table of what was known before training; the report shows it above the figures."""
 MATCHES = ("exact", "near", "contained")
 
 
 def tables(results: StudyResults) -> list[Table]:
     """Return the tables of a study that have rows."""
     results = StudyResults.from_dict(results)
-    every = [*combined_tables(results), win_counts(results), means(results), scores(results), losses(results)]
-    every += [forgetting(results), *(table for kind in results.kinds for table in kind.tables(results))]
+    first, later = ([table for kind in results.kinds if kind.on_top == whether for table in kind.tables(results)]
+                    for whether in (True, False))  # fmt: skip
+    every = [*first, win_counts(results), means(results), scores(results), losses(results)]
+    every += [forgetting(results), *later]
     every += [corpus_contamination(results), train_contamination(results)]
     every += [score_time(results), adaptation_runs(results), preparation_time(results)]
     every += [*(table.table() for table in results.tables), searches(results)]

@@ -24,7 +24,7 @@ from acclimate.report.formatting import (
 )
 from acclimate.report.next_steps import Step, next_steps
 from acclimate.report.summary import summarize
-from acclimate.report.tables import BEFORE_TRAINING, tables, with_columns, without_constant_columns
+from acclimate.report.tables import tables, with_columns, without_constant_columns
 from acclimate.results.cells import Entry, Table, bracket_text, mean_entry, plain, signed
 from acclimate.results.scores import VERDICTS, LossRow, ScoreRow
 from acclimate.results.study import StudyResults
@@ -141,7 +141,7 @@ def markdown(results: StudyResults, folder: Path | None = None) -> str:
     parts += ["\n".join(f"- {_escape(caveat)}" for caveat in summary.caveats)] if summary.caveats else []
     parts += ["## What now", *map(_markdown_step, steps)] if (steps := next_steps(results, folder)) else []
     parts += ["## About this study", *map(_escape, results.notes)] if results.notes else []
-    ordered = sorted(tables(results), key=lambda table: table.title != BEFORE_TRAINING)  # stable
+    ordered = sorted(tables(results), key=lambda table: not table.first)  # stable
     parts += [_markdown_table(table) for table in ordered]
     parts.append(_escape(f"Finished {results.finished[:10]}" + (f" on {machine}." if machine else ".")))
     return "\n\n".join(parts) + "\n"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from acclimate.evaluation.dips import find_dip, monitored_points
 from acclimate.models.kinds import KINDS, loss_terms
 from acclimate.report.figures import (
     CARD,
@@ -24,7 +25,7 @@ from acclimate.report.figures import (
     svg,
 )
 from acclimate.report.formatting import method_name, place_name, row_place
-from acclimate.results.adaptations import AdaptationRow, CurvePoint, PartImportance, find_dip, monitored_points
+from acclimate.results.adaptations import AdaptationRow, CurvePoint, PartImportance
 from acclimate.results.cells import DASH, Entry, Table, count_entry, number_entry, plain
 from acclimate.results.study import StudyResults
 

@@ -85,6 +85,7 @@ class Table:
         rows: Cells.
         minor: Names of the columns that a small screen hides until the reader asks for them.
         grouped: Whether the first column is a heading above rows with the same text in it.
+        first: Whether the table stands above the figures of the report.
     """
 
     title: str
@@ -94,6 +95,7 @@ class Table:
     rows: list[list[Entry]] = field(default_factory=list)
     minor: Collection[str] = ()
     grouped: bool = False
+    first: bool = False
 
     def groups(self) -> list[tuple[str, list[list[Entry]]]]:
         """Return pairs of heading and rows; all rows below an empty heading if the table is not grouped."""

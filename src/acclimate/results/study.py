@@ -16,7 +16,6 @@ from acclimate.base.records import Record, build_value, internal, optional, read
 from acclimate.base.registry import Registry
 from acclimate.results.adaptations import AdaptationRow, MaskedSample, SelectionRow
 from acclimate.results.cells import Table, flat_row, plain_entry, record_table
-from acclimate.results.comparisons import CapabilityRow, HeadToHeadRow
 from acclimate.results.display import Page, Reported, data_frame
 from acclimate.results.scores import (
     VERDICTS,
@@ -124,6 +123,7 @@ class ReportTable(Record):
     Attributes:
         rows: One list per row, as long as ``columns``: texts, numbers, or None for what does not apply.
         digits: Digits after the decimal point of numbers that are not whole.
+        first: Whether the table stands above the figures of the report.
     """
 
     title: str
@@ -131,13 +131,14 @@ class ReportTable(Record):
     columns: list[str]
     rows: list[list[Any]] = field(default_factory=list)
     digits: int = 3
+    first: bool = False
 
     def table(self) -> Table:
         """Return the table with formatted cells."""
         positions = range(len(self.columns))
         numeric = [all(isinstance(row[position], int | float | None) for row in self.rows) for position in positions]
         cells = [[plain_entry(value, self.digits) for value in row] for row in self.rows]
-        return Table(self.title, self.note, list(self.columns), numeric, cells)
+        return Table(self.title, self.note, list(self.columns), numeric, cells, first=self.first)
 
 
 @dataclass(frozen=True)
@@ -171,13 +172,14 @@ class ResultKind:
             shown in the card of that model.
         title: Heading of the table; None for the name.
         note: Explanation below the heading.
-        figures: Figures of the report.
+        on_top: Whether the tables stand above the scores of the study instead of below them.
     """
 
     name: ClassVar[str]
     row_type: ClassVar[type[Record] | None] = None
     title: ClassVar[str | None] = None
     note: ClassVar[str] = ""
+    on_top: ClassVar[bool] = False
 
     @classmethod
     def figures(cls) -> Sequence[Figure]:
@@ -197,6 +199,11 @@ class ResultKind:
     @classmethod
     def sentences(cls, results: StudyResults) -> list[str]:
         """Return what the summary of the study says about the rows."""
+        return []
+
+    @classmethod
+    def caveats(cls, results: StudyResults) -> list[str]:
+        """Return what limits the results, in full sentences."""
         return []
 
     @classmethod
@@ -229,8 +236,6 @@ class StudyResults(Reported, Record):
         forgetting: Scores on tasks of other domains.
         contamination: Dev and test texts in corpora and train splits.
         selections: What selections of text did, by domain and method.
-        capabilities: The measurements in the groups that the study names.
-        head_to_head: Wins over tasks with the settings of both sides searched, and with those of one side alone.
         unchecked: Corpora and train splits that should have been searched for dev and test texts but were not.
         rows: Rows of each kind of job that has rows of its own, by its name: see :class:`ResultKind`.
         folder: Folder of the study; None if unknown. It is not part of ``results.json``.
@@ -261,8 +266,6 @@ class StudyResults(Reported, Record):
     selections: list[SelectionRow] = field(default_factory=list)
     adaptations: list[AdaptationRow] = field(default_factory=list)
     masked: list[MaskedSample] = field(default_factory=list)
-    capabilities: list[CapabilityRow] | None = optional()
-    head_to_head: list[HeadToHeadRow] = field(default_factory=list)
     tables: list[ReportTable] = field(default_factory=list)
     rows: dict[str, list[Any]] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -92,31 +92,29 @@ class Backend:
         finetune: Same signature as :func:`acclimate.finetune`.
         distill: Same signature as :func:`acclimate.distill`.
         merge: Same signature as :func:`acclimate.merge`.
-        advice: Replaces :func:`acclimate.labs.advise.advice.measure_distance` if it is given.
         lm_loss: Same signature as :func:`acclimate.evaluation.lm_loss.language_model_loss`.
         likelihood: Same signature as :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
         instructions: Same signature as :func:`acclimate.evaluation.instructions.measure_instructions`.
         benchmark: Takes a model, a task of lm-eval, and options of :func:`acclimate.inspect_benchmarks`; returns the
             :class:`acclimate.evaluation.benchmarks.ItemValues` by metric.
-        drift: Replaces :func:`acclimate.labs.inspection.drift.measure_drift` if it is given.
         similarity: Takes a model and :class:`acclimate.evaluation.embeddings.SentencePairs`; returns what their
             ``measure`` returns.
         probe: Same signature as :func:`acclimate.tasks.probing.measure_probe`.
         has_head: Takes a model, a sequence length in tokens and names of methods; returns whether the model has a
             language-model head. Raises UserError if the model cannot read sequences of that length, or a method does
             not support it.
+        others: Functions for further kinds of jobs, by name of the kind, instead of those that they import.
     """
 
     adapt: Callable[..., Any] = _adapt
     finetune: Callable[..., Any] = _finetune
     distill: Callable[..., Any] = _distill
     merge: Callable[..., Any] = _merge
-    advice: Callable[..., dict[str, Any]] | None = None
     lm_loss: Callable[..., dict[str, Any]] = _lm_loss
     likelihood: Callable[..., Any] = _likelihood
     instructions: Callable[..., dict[str, Any]] = _instructions
     benchmark: Callable[..., dict[str, Any]] = _benchmark
-    drift: Callable[..., dict[str, Any]] | None = None
     similarity: Callable[..., list[float]] = _similarity
     probe: Callable[..., Any] = _probe
     has_head: Callable[..., bool] = _has_head
+    others: Mapping[str, Callable[..., Any]] = field(default_factory=dict)

@@ -10,7 +10,6 @@ from typing import Any
 
 from acclimate.base.errors import Problems, UserError
 from acclimate.study.backend import Backend
-from acclimate.study.capabilities import check_capabilities
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
 from acclimate.study.inputs import StudyInputs, read_inputs
 from acclimate.study.job import Job, JobGraph, Planner, kinds
@@ -90,7 +89,6 @@ def read_study(config: StudyConfig, backend: Backend) -> StudyInputs:
     problems.check()
     for kind in kinds():
         kind.check(inputs)
-    check_capabilities(inputs)
     return inputs
 
 

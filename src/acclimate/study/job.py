@@ -248,10 +248,14 @@ class Job(ResultKind, ABC):
         """Return rows for the results of the study, by name of the field of :class:`StudyResults` or of a kind.
 
         Rows that several kinds have are in a field, tables of plain values under ``"tables"``, and rows of a class of
-        their own (:attr:`row_type`) under the name of the kind. Under ``"capabilities"`` are all measurements of the
-        kind; the study keeps those that its groups name.
+        their own (:attr:`row_type`) under the name of the kind, or of another one that combines them.
         """
         return {}
+
+    @classmethod
+    def combine(cls, found: Sequence[Any], inputs: StudyInputs) -> list[Any]:
+        """Return the rows of the kind, from those that this kind and others returned under its name."""
+        return list(found)
 
 
 Model = Checkpoint | Job

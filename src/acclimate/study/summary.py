@@ -35,8 +35,7 @@ from acclimate.results.scores import (
     TaskScores,
     WinCount,
 )
-from acclimate.results.study import Failure, JobCounts, MethodRow, Sample, StudyResults
-from acclimate.study.capabilities import group_measurements
+from acclimate.results.study import JOB_KINDS, Failure, JobCounts, MethodRow, Sample, StudyResults
 from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination
 from acclimate.study.inputs import StudyInputs
@@ -77,10 +76,10 @@ def summarize(
     own: dict[str, list[Any]] = {}
     for kind in kinds():
         for name, found in kind.rows(view).items():
-            if name not in (kind.name, *StudyResults.__dataclass_fields__):
+            if name not in (*JOB_KINDS.entries, *StudyResults.__dataclass_fields__):
                 raise TypeError(f"jobs of kind '{kind.name}' return rows '{name}', which StudyResults does not have")
-            (own if name == kind.name else rows).setdefault(name, []).extend(found)
-    rows["capabilities"] = group_measurements(config, rows.get("capabilities", ())) if config.capabilities else None
+            (own if name in JOB_KINDS.entries else rows).setdefault(name, []).extend(found)
+    own = {kind.name: kind.combine(own[kind.name], inputs) for kind in kinds() if kind.name in own}
     states = [outcome.state for outcome in outcomes.values()]
     return StudyResults(
         name=config.name,

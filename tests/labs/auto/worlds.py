@@ -134,7 +134,7 @@ class World:
             finetune=self.finetune,
             merge=self.merge,
             lm_loss=self.lm_loss,
-            advice=_advice,
+            others={"advice": _advice},
             probe=no_probe,
             has_head=lambda model, max_length, methods=(): True,
         )

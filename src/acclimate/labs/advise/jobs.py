@@ -68,7 +68,7 @@ class AdviceJob(Job):
         """Measure, and print the verdict; a text that cannot be measured does not stop the study."""
         from acclimate.labs.advise.advice import measure_distance  # imports torch
 
-        measure = context.backend.advice or measure_distance
+        measure = context.backend.others.get(self.name, measure_distance)
         try:
             general = None if self.general is None else self.general.texts
             found = measure(self.model.path, self.corpus, self.heldout.texts, general, max_length=self.max_length)
@@ -106,7 +106,9 @@ class AdviceJob(Job):
             for job, result in found
         ]
         rows = [[job.place.model, job.place.domain, *_cells(result.found)] for job, result in found if result.found]
-        return {"tables": [ReportTable(title=TITLE, note=" ".join(notes), columns=list(COLUMNS), rows=rows)]}
+        return {
+            "tables": [ReportTable(title=TITLE, note=" ".join(notes), columns=list(COLUMNS), rows=rows, first=True)]
+        }
 
 
 def _cells(found: dict[str, Any]) -> Sequence[Any]:

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
+from acclimate.evaluation.dips import dip_is_over
 from acclimate.evaluation.significance import PairedPredictions
-from acclimate.results.adaptations import dip_is_over
 
 LEVEL = 0.1
 """Probability that the best entrant is dropped by a test in any rung of a race."""
@@ -146,7 +146,7 @@ def decide(
     together: they are scored on the same seeds, and two or three seeds alone would say nothing. With one seed the test
     is about the trained models, and the chance of an adaptation counts as its merit.
 
-    Entrants in a dip, see :func:`acclimate.results.adaptations.dip_is_over`, are not dropped as worse, because their
+    Entrants in a dip, see :func:`acclimate.evaluation.dips.dip_is_over`, are not dropped as worse, because their
     score
     is not yet about what they can reach. If the budget does not pay for all that are left, the lowest scores leave
     first, those in a dip last.

@@ -16,6 +16,7 @@ from acclimate.base.errors import UserError, first_line
 from acclimate.base.files import write_text
 from acclimate.base.progress import print_message
 from acclimate.base.records import Record, fingerprint
+from acclimate.evaluation.dips import monitored_points
 from acclimate.evaluation.embeddings import is_sentence_encoder
 from acclimate.evaluation.significance import PairedPredictions
 from acclimate.labs.advise.jobs import Advice
@@ -34,7 +35,7 @@ from acclimate.labs.auto.plan import (
 from acclimate.models.checkpoints import load_config
 from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.report.formatting import describe_learning
-from acclimate.results.adaptations import monitored_points, read_curves
+from acclimate.results.adaptations import read_curves
 from acclimate.results.cells import joined
 from acclimate.results.scores import LossRow
 from acclimate.results.study import StudyResults

@@ -100,7 +100,7 @@ class DriftJob(Job):
         from acclimate.labs.inspection.drift import measure_drift  # imports torch
 
         models = (context.path(self.base), context.path(self.model))
-        measure = context.backend.drift or measure_drift
+        measure = context.backend.others.get(self.name, measure_drift)
         return Drift.from_dict(measure(*models, self.texts.texts, max_length=self.max_length))
 
     @classmethod

@@ -14,14 +14,13 @@ from acclimate.base.bounds import Count, Integer
 from acclimate.base.errors import UserError
 from acclimate.base.records import Record
 from acclimate.evaluation.significance import paired_difference
-from acclimate.results.comparisons import CapabilityRow
 from acclimate.results.scores import WITHHELD, Interval
 from acclimate.results.study import ReportTable
 from acclimate.study.backend import Backend
-from acclimate.study.capabilities import measurement
 from acclimate.study.config import StudyConfig
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.job import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.jobs.capabilities import CapabilityRow, measurement
 from acclimate.study.jobs.prompting import DIFFERENCE, check_causal, difference_cells, reads_prompts, row_label
 from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import ShortForm, distinct

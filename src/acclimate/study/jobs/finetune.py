@@ -14,10 +14,7 @@ from acclimate.base.records import Record
 from acclimate.evaluation.significance import PairedPredictions, item_deviation, mean_paired_bootstrap
 from acclimate.results.scores import WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
 from acclimate.results.study import StageName
-from acclimate.study.capabilities import score_measurement
 from acclimate.study.config import TaskSpec
-from acclimate.study.graph import Choice
-from acclimate.study.head_to_head import add_borrowed, compare_settings
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs, TaskInput
 from acclimate.study.job import (
     FORGETTING,
@@ -33,6 +30,7 @@ from acclimate.study.job import (
     register,
 )
 from acclimate.study.jobs.adapt import adaptation_seconds
+from acclimate.study.jobs.capabilities import score_measurement
 from acclimate.study.learned import judge_base, withhold_verdicts
 from acclimate.study.score_tables import check_reviews, score_tables
 from acclimate.study.summary import (
@@ -177,18 +175,6 @@ class FinetuneJob(Job):
         check_reviews(inputs)
 
     @classmethod
-    def finish(cls, planner: Planner) -> None:
-        """Add fine-tunings of the baseline with the settings of other rows, if the study compares them."""
-        tasks = {(domain.name, task.name): task for domain in planner.config.domains for task in domain.tasks}
-
-        def change(job: FinetuneJob, choice: Choice) -> FinetuneJob:
-            place, home = job.place, str(job.place.domain)
-            task = choice.apply_to_task(tasks[home, str(place.task)])
-            return cls.of(planner.inputs, home, task, job.seed, place, job.model)
-
-        add_borrowed(planner, change)
-
-    @classmethod
     def measurements(cls, inputs: StudyInputs) -> list[str]:
         """Return the tasks of the domains, and tasks of other domains."""
         return [*dict.fromkeys(name for _, name in inputs.tasks)]
@@ -196,7 +182,7 @@ class FinetuneJob(Job):
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
         """Return the rows of scores, of means and wins over tasks, and of forgetting on tasks of other domains."""
-        runs = _scored_runs(view)
+        runs = scored_runs(view)
         scores, forgetting = _score_rows(view, runs), _forgetting_rows(view)
         compared = [*scores, *forgetting]
         measured = [score_measurement(row, row.task, getattr(row, "adapted_for", None)) for row in compared]
@@ -204,7 +190,6 @@ class FinetuneJob(Job):
             **{"scores": scores, "means": _mean_rows(view, runs)},
             **{"win_counts": count_wins(scores), "forgetting": forgetting},
             "capabilities": [row for row in measured if row],
-            "head_to_head": compare_settings(view, runs, TaskResult),
             "tables": score_tables(view, runs, scores),
         }
 
@@ -238,7 +223,7 @@ def finetune_settings(
     return settings, given
 
 
-def _scored_runs(view: StudyView) -> dict[tuple[str | None, ...], TaskRuns]:
+def scored_runs(view: StudyView) -> dict[tuple[str | None, ...], TaskRuns]:
     """Return the runs by model, domain, task and row label."""
     found: dict[tuple[str | None, ...], TaskRuns] = {}
     for group in view.group(TaskResult, lambda job: job.is_scored and job.place.search is None).values():

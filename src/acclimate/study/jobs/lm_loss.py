@@ -13,10 +13,10 @@ import numpy as np
 from acclimate.base.records import Record, optional
 from acclimate.evaluation.significance import paired_difference
 from acclimate.models.kinds import MASKED, get_kind
-from acclimate.results.comparisons import CapabilityRow
 from acclimate.results.scores import WITHHELD, Interval, LossRow
 from acclimate.study.inputs import Checkpoint, StudyInputs, Texts
 from acclimate.study.job import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, Timed, register
+from acclimate.study.jobs.capabilities import CapabilityRow
 from acclimate.study.summary import has_single_origin
 
 DOMAIN, GENERAL = "domain", "general"

@@ -20,14 +20,13 @@ from acclimate.evaluation.embeddings import (
     is_sentence_encoder,
     neighbor_pairs,
 )
-from acclimate.results.comparisons import CapabilityRow
 from acclimate.results.scores import VERDICTS, WITHHELD, Interval
 from acclimate.results.study import ReportTable
 from acclimate.study.backend import Backend
-from acclimate.study.capabilities import measurement
 from acclimate.study.config import StudyConfig
 from acclimate.study.inputs import StudyInputs, Texts
 from acclimate.study.job import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.jobs.capabilities import CapabilityRow, measurement
 from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import Label, ShortForm
 from acclimate.study.summary import has_single_origin
