@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from acclimate.adaptation.adapt import adapt
-from acclimate.adaptation.heldout import open_pairs
 from acclimate.adaptation.method import get
+from acclimate.adaptation.similarity import open_pairs
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
 from acclimate.evaluation.embeddings import SentencePairs, load_encoder, load_pooling_head

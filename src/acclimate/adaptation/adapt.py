@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
+import importlib
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from acclimate.adaptation.adapters import add_adapter, choose_learning_rate, identify_adapter, resolve_adapter
-from acclimate.adaptation.carried import Carried
-from acclimate.adaptation.heldout import NO_SIMILARITY, HeldOutText, SimilarityCheck
+from acclimate.adaptation.carried import CARRIED_FILE
 from acclimate.adaptation.inputs import (
     STEP_TOKENS,
     TASK_EPOCHS,
@@ -20,7 +18,6 @@ from acclimate.adaptation.inputs import (
     add_method_virtual_tokens,
     check_length,
     check_masking,
-    choose_batch_size,
     document_framing,
     report_batch,
     resolve_texts,
@@ -28,11 +25,9 @@ from acclimate.adaptation.inputs import (
     usable_layout,
     with_kind_defaults,
 )
-from acclimate.adaptation.method import AdaptContext, Method, check_keep_steps, get
-from acclimate.adaptation.mix_sources import Source, check_conversations, open_sources, read_mixture
-from acclimate.adaptation.mixture import MIX_FILE
-from acclimate.adaptation.new_tokens import NewTokens, add_new_tokens, warm_up
-from acclimate.adaptation.options import BUDGETS, HEAD_TOKENS, AdaptOptions, MethodLike
+from acclimate.adaptation.method import AdaptContext, Method, get, reads_context
+from acclimate.adaptation.mlm_head import warm_up_head
+from acclimate.adaptation.options import HEAD_TOKENS, AdaptOptions, MethodLike
 from acclimate.adaptation.replay_options import REPLAY_OPTIONS
 from acclimate.adaptation.result import (
     AdaptResult,
@@ -44,61 +39,33 @@ from acclimate.adaptation.result import (
     remove_work_folder,
     warn_of_explosion,
 )
-from acclimate.adaptation.rules import add_update_rules, check_rules
-from acclimate.adaptation.source_measures import watch_sources
+from acclimate.adaptation.run import Feature, Run, warn_of_cuts
 from acclimate.adaptation.stages import adapt_in_stages, stages_folder
+from acclimate.adaptation.step_options import MEASURING_OPTIONS
 from acclimate.base.bounds import AUTO
 from acclimate.base.device import choose_precision, default_device, to_device
 from acclimate.base.errors import UserError, postpone_stop
-from acclimate.base.files import (
-    MANIFEST_FILE,
-    atomic_folder,
-    check_writable,
-    follow_link,
-    record_files,
-    safe_join,
-    write_json,
-)
+from acclimate.base.files import check_writable, follow_link
 from acclimate.base.locks import with_output_lock
-from acclimate.base.options import recorded, values, verb
+from acclimate.base.options import recorded, verb
 from acclimate.base.progress import print_message, report_text
 from acclimate.base.version import __version__
-from acclimate.cards import summarize_text, write_adapted_card
-from acclimate.data.documents import Corpus
 from acclimate.data.fields import PrecisionName
-from acclimate.data.mix.base import read_mix
 from acclimate.data.task_kinds import open_task
 from acclimate.data.token_dataset import RowAccount
 from acclimate.data.tokenizing import check_known
 from acclimate.engine.batches import Collator, StepDataset
-from acclimate.engine.callbacks import (
-    KEPT_FOLDER,
-    KeepStepsCallback,
-    check_trackers,
-    copy_kept_models,
-    tensorboard_folder,
-)
 from acclimate.engine.distributed import join_process_group
-from acclimate.engine.micro_batches import (
-    check_optimizer,
-    set_gradient_checkpointing,
-    set_weight_type,
-    with_memory_limit,
-)
-from acclimate.engine.sharding import check_sharding, shard
+from acclimate.engine.micro_batches import set_gradient_checkpointing, set_weight_type, with_memory_limit
 from acclimate.engine.steps import Engine, check_objectives, make_reference
-from acclimate.engine.trainer import LOG_FILE, StepTrainer, train
-from acclimate.models.adapters import warn_of_export
+from acclimate.engine.trainer import CallbackFactory, train
+from acclimate.evaluation.embeddings import is_sentence_encoder
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
-from acclimate.models.compiling import compiled_layers
 from acclimate.models.families import describe_attention
-from acclimate.models.loading import LanguageModel, load_language_model
+from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
-from acclimate.models.saving import save_model, write_pooling
-from acclimate.parts.masking import MASK_RATE, RandomMasking, identify, resolve
-
-log = logging.getLogger(__name__)
+from acclimate.parts.masking import MASK_RATE, identify, resolve
 
 
 @with_output_lock
@@ -125,214 +92,252 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         UserError: If an option or the input is invalid, or the loss becomes NaN or infinite. An existing result is
             left unchanged.
     """
-    trackers = check_trackers(options.report_to)
-    check_optimizer(options.optimizer, options.weights)
-    method = _resolve_method(options.method, options.settings)
-    given_layout = options.layout
-    options = with_kind_defaults(options, method)
-    assert options.layout and options.max_length
-    group = join_process_group(options.fsdp)
-    progress = options.progress and group.first
-    own = options.text_column if options.corpus is None and options.text_column != "text" else None
-    task = open_task(options.task, options, text_column=own)
-    texts = resolve_texts(method, options.corpus, task, options.text_column, options.encoding)
-    text = next(iter(texts.values()))
-    default_epochs = TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1
-    budget = Budget.of(options, default_epochs)
-    heldout = HeldOutText.of(options)
-    carried = Carried.read(options.model)
-    sources = open_sources(values(options), options.text_column, carried.kept_texts())
-    mix = None if options.mix is None else read_mix(options.mix)
-    if (sources or mix) and not method.trains:
-        raise UserError(f"Method '{method.name}' does not train, so nothing can be mixed in; remove replay and mix.")
-    similarity = _open_similarity(options, method, text, heldout, sources)
-    seed, max_length = options.seed, options.max_length
-    step_tokens = STEP_TOKENS[default_device().type] if options.batch_size == AUTO else None
-    adapter = resolve_adapter(method, options.adapter, options.adapter_settings, options.quantize)
-    learning_rate = choose_learning_rate(options, method)
-    new_tokens = NewTokens.of(options.new_tokens, options.new_token_settings)
-    strategy = resolve(options.masking, options.mask_rate, options.masking_settings)
-    if (options.masking or options.masking_settings) and type(method).masking is not Method.masking:
-        raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")
-    if method.sets_mask_rate and options.mask_rate != MASK_RATE:
-        raise UserError(f"Method '{method.name}' sets the mask rate itself; remove the option 'mask_rate'.")
-    out = follow_link(options.out)
-    precision = choose_precision(options.precision, default_device())
-    sharded = check_sharding(options, method, precision)
-    config = recorded(
-        options,
-        (*BUDGETS, *REPLAY_OPTIONS, "masking_settings", "text_column", "heldout_every", "keep_steps", "similarity"),
-        acclimate=__version__,
-        model=method.starts_from or str(options.model),
-        model_files=None if method.starts_from else model_fingerprint(str(options.model)),
-        corpus=text.fingerprint,
-        task=None if task is None else task.fingerprint(),
-        method=method.name,
-        settings=method.settings(),
-        files=method.file_contents(),
-        budget=asdict(budget),
-        learning_rate=learning_rate,
-        adapter_settings=identify_adapter(adapter),
-        masking=identify(strategy, options.mask_rate),
-        # Results of versions without these options had their defaults.
-        optimizer=None if options.optimizer == "adamw" else options.optimizer,
-        weights=None if options.weights == "fp32" else options.weights,
-        precision=precision,
-        step_tokens=step_tokens,
-        heldout=None if heldout is None else heldout.identity(),
-        replay=[source.identity() for source in sources if not source.name] or None,
-        sources=[source.identity() for source in sources if source.name] or None,
-        mix=mix and mix.identity(),
-        similarity=similarity and similarity.pairs and similarity.pairs.fingerprint(),
-        new_tokens=new_tokens and new_tokens.identity(),
-    )
-    config.update(check_keep_steps(options.keep_steps, method, budget.steps) | check_rules(options))
-    work = out.parent / f".{out.name}.work"
-    if (done := load_finished(out, config, options.overwrite)) is not None:
-        for left in (work, stages_folder(out)):
-            remove_work_folder(left, config, group)
-        done.masked = load_masked_texts(config)
+    run = _open_run(options)
+    if (done := load_finished(run.out, run.config, options.overwrite)) is not None:
+        for left in (run.work, stages_folder(run.out)):
+            remove_work_folder(left, run.config, run.group)
+        done.masked = load_masked_texts(run.config)
         return done
-    check_writable(out)
-    model = options.model() if callable(options.model) else options.model
-    if method.stages():
-        own_options = ("model", "corpus", "method", "out", "task", "settings", "overwrite", "progress")
-        shared = {name: value for name, value in values(options).items() if name not in own_options}
-        # Only the last model is measured; a stage chooses its layout for the model, unless one was given.
-        shared |= {"progress": progress, "similarity": NO_SIMILARITY, "layout": given_layout}
-        return adapt_in_stages(adapt, method, texts, model, out, config, shared, group, similarity)
-    loaded = load_language_model(model, options.dropout, options.quantize)
-    kind, loaded.pooling = loaded.kind, method.sentence_pooling
-    method.check_kind(kind, model)
-    check_masking(options, kind, strategy)
-    check_conversations(sources, loaded, method.virtual_tokens)
-    add_new_tokens(new_tokens, loaded, text, seed, progress, group)
-    carried.attach(loaded.model)
-    layers = attach(to_device(loaded.model), sharded)
-    layout = usable_layout(loaded.model, options.layout, given_layout, max_length)
-    appended = add_method_virtual_tokens(loaded, method, seed)
-    length = max_length + appended
-    check_length(loaded, length)
-    about_run = strategy, seed, precision, progress, group, task, sharded, length
-    context = AdaptContext(loaded.model, layers, loaded.tokenizer, (), *about_run, carried=carried)
-    method.check(context)
-    framing = document_framing(loaded, options.documents)
-    with group.main_process_first():
-        framing, rows = tokenize_documents(text, loaded, length, framing, progress)
-    report_text(
-        f"Text: {text.report.summary()}.", progress, group.first and bool(text.report.problems or text.report.unused)
-    )
-    check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
-    with group.main_process_first():
-        mixture = read_mixture(
-            sources,
-            mix,
-            text,
-            rows,
-            loaded,
-            length,
-            framing=framing,
-            choose_batch=partial(choose_batch_size, options.batch_size, step_tokens, budget),
-            seed=seed,
-            appended=appended,
-            progress=progress,
-        )
-        batch_size = mixture.batch_size
-    open_work_folder(work, config, group)
-    about = {"paper": method.paper, "summary": method.summary}
-    how = {"seed": seed, "precision": precision, "progress": progress, "group": group, "appended": appended}
-    prepared = warm_up(new_tokens, loaded, rows, work, options.head_tokens, **how)
-    result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, prepared, about=about)
-    keep = partial(_write_step_model, out, loaded, config, text, result)
-    if method.trains:
-        context = replace(context, tokenizer=loaded.tokenizer, rows=rows, sources=mixture.names)
-        method.prepare(context)
-        rule = method.update_rule()
-        set_weight_type(loaded.model, options.weights)
-        result.preparation |= context.preparation
-        objectives = method.objectives()
-        check_objectives(objectives, loaded.model)
-        reference = make_reference(objectives, loaded.model, shared=adapter is not None)
-        rule = add_adapter(options, adapter, loaded, rows, rule)
-        rule = add_update_rules(options, context, loaded.adapter, rule, length, framing)
-        engine = Engine(loaded.model, objectives, precision, reference, method.readers(), group=group)
-        set_gradient_checkpointing(engine, options.gradient_checkpointing, length, progress)
-        engine.graph_tokens = max_graph_tokens(loaded.model, length)
-        at_once = training_tokens(loaded.model, engine.student_views, length)
-        chosen_by = method.masking(options.mask_rate) or strategy
-        policy = padding_policy(loaded.model)
-        collator = Collator.of(loaded.tokenizer, chosen_by, kind, at_once, layout, engine.rewritings, policy, length)
-        result.masked = preview_masking(rows, collator)
-        total = mixture.plan(budget, progress)
-        check_keep_steps(options.keep_steps, method, total)
-        # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
-        alike = replace(collator, masking=strategy if kind.uses_masking else RandomMasking())
-        heldout_options = loaded.tokenizer, alike, length, framing, batch_size, seed
-        watch = [] if heldout is None else [heldout.make_callback(*heldout_options)]
-        watch += watch_sources(mixture, engine, loaded, alike, seed, work / "steps", config, progress)
-        data = StepDataset(
-            mixture.rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group, order=mixture
-        )
-        result.batch_size = batch_size
-        report_batch(batch_size, mixture.mean_length, group, loaded.model.device, progress, step_tokens)
-        data.check_learnable()
-        result.rows = RowAccount.of(rows, kind, data.padding(), joined=framing.documents == "joined")
-        print_message(f"Rows: {result.rows.summary()}.", enabled=progress)
-        on_gpu = loaded.model.device.type == "cuda"
-        print_message(f"Attention: {describe_attention(loaded.model, precision)}.", enabled=progress and on_gpu)
-        compiled = engine.readers.values() if options.compile else ()
-        with tensorboard_folder(trackers, out), compiled_layers(compiled, progress=progress):
-            trainer = train(
-                engine,
-                data,
-                work / "steps",
-                rule=rule,
-                seed=seed,
-                learning_rate=learning_rate,
-                optimizer=options.optimizer,
-                loader_workers=0 if mixture.adapts else options.loader_workers,
-                weight_decay=options.weight_decay,
-                max_gradient_norm=options.max_gradient_norm,
-                warmup=options.warmup,
-                minutes=options.max_minutes,
-                save_every=options.save_every,
-                appended=appended,
-                title=f"adapt {method.name}",
-                progress=progress,
-                report_to=trackers,
-                run_name=out.name,
-                trainer_class=shard(engine, loaded, rule, progress) if sharded else StepTrainer,
-                callbacks=[partial(KeepStepsCallback, options.keep_steps, work / KEPT_FOLDER, keep), *watch],
-            )
-        method.finish(context)
-        carried.close(options, text, method.name)
-        result.take(trainer)
-        result.preparation |= {MIX_FILE: mixture.record(result.steps)} if mixture.rounds else {}
-        result.warning = warn_of_explosion(trainer.lines, learning_rate, kind.term, loaded.model.config.vocab_size)
-    group.wait()
-    if group.first:
-        cache_masked_texts(config, result.masked)
+    check_writable(run.out)
+    if run.method.stages():
+        return adapt_in_stages(adapt, run)
+    _load(run)
+    _read(run)
+    open_work_folder(run.work, run.config, run.group)
+    about = {"paper": run.method.paper, "summary": run.method.summary}
+    run.result = AdaptResult(run.out, run.method.name, 0, 0, 0.0, {}, run.config, about=about)
+    if run.loaded.absent_head:
+        warm_up_head(run.loaded, run.rows, run.work / "head", options.head_tokens, **run.about_warm_up)
+    for feature in run.features:
+        feature.warm_up(run)
+    if run.method.trains:
+        _train(run, *_build(run))
+    run.group.wait()
+    if run.group.first:
+        cache_masked_texts(run.config, run.result.masked)
         with postpone_stop():  # writing takes seconds, and the last checkpoint may be minutes old
-            _write_result_folder(out, work, loaded, config, text, result, similarity, carried)
-        for report in (one.report for one in (text, *(source.text for source in sources)) if one.report.cut_off):
-            log.warning("The rest of these files could not be read: %s.", report.list_cut_off())
-    group.wait()
-    return result
+            run.write()
+        warn_of_cuts(run.text.report)
+    run.group.wait()
+    return run.result
 
 
 adapt = verb(AdaptOptions, _adapt)
 
 
-def _open_similarity(
-    options: AdaptOptions, method: Method, text: Corpus, heldout: HeldOutText | None, sources: list[Source]
-) -> SimilarityCheck | None:
-    """Return what the embeddings of a sentence encoder are measured on; None if nothing is trained or measured."""
-    if callable(options.model) or not (method.trains or method.stages()):
-        return None
-    texts = {"domain text (read in training)": text} if heldout is None else {"held-out text": heldout.corpus}
-    beside = [source.text for source in sources if isinstance(source.text, Corpus)]
-    texts |= {f"replayed text {number}": corpus for number, corpus in enumerate(beside, 1)}
-    return SimilarityCheck.of(str(options.model), options.similarity, texts, method.sentence_pooling is not None)
+def _open_run(options: AdaptOptions) -> Run:
+    """Check the options, open the texts, and return the run with its features and its identity."""
+    method, given_layout = _resolve_method(options.method, options.settings), options.layout
+    options = with_kind_defaults(options, method)
+    group = join_process_group(options.fsdp)
+    own = options.text_column if options.corpus is None and options.text_column != "text" else None
+    task = open_task(options.task, options, text_column=own)
+    texts = resolve_texts(method, options.corpus, task, options.text_column, options.encoding)
+    masking = resolve(options.masking, options.mask_rate, options.masking_settings)
+    if (options.masking or options.masking_settings) and type(method).masking is not Method.masking:
+        raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")
+    if method.sets_mask_rate and options.mask_rate != MASK_RATE:
+        raise UserError(f"Method '{method.name}' sets the mask rate itself; remove the option 'mask_rate'.")
+    run = Run(
+        options,
+        given_layout,
+        method,
+        group,
+        progress=options.progress and group.first,
+        task=task,
+        texts=texts,
+        budget=Budget.of(options, TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1),
+        masking=masking,
+        precision=choose_precision(options.precision, default_device()),
+        out=follow_link(options.out),
+        learning_rate=method.learning_rate if options.learning_rate is None else options.learning_rate,
+    )
+    run.features = _find_features(run)
+    run.config = _identify(run)
+    return run
+
+
+FEATURES: dict[str, tuple[str, ...]] = {
+    "execution.Tracking": ("report_to",),
+    "execution.LowMemory": ("optimizer", "weights"),
+    "execution.Compiled": ("compile",),
+    "execution.Sharding": ("fsdp",),
+    "kept_steps.KeptSteps": ("keep_steps",),
+    "heldout.HeldOut": ("heldout", "heldout_every", "general", *MEASURING_OPTIONS),
+    "past_domains.PastDomains": ("replay_memory",),
+    "mix_sources.Sources": (*REPLAY_OPTIONS, "replay_memory"),
+    "similarity.SimilarityCheck": ("similarity",),
+    "adapters.AddedAdapter": ("adapter",),
+    "new_tokens.AddedTokens": ("new_tokens",),
+    "rules.UpdateRules": ("freeze", "sparsity", "layer_decay", "l2_sp", "ewc", "ewc_text", "refactor_every"),
+}
+"""Module and class of each feature, in the order of their hooks, and the options that turn it on."""
+OFF = {"optimizer": "adamw", "weights": "fp32", "layer_decay": 1.0}
+"""Values with which an option turns nothing on; those of others are None, False, 0 and the empty tuple."""
+
+
+def _find_features(run: Run) -> list[Feature]:
+    """Return the features that are on; the modules of others are not imported."""
+    method = run.method
+    model = None if callable(run.options.model) else str(run.options.model)
+    pooled = method.sentence_pooling is not None or (model is not None and is_sentence_encoder(model))
+    has_state = model is not None and Path(model, CARRIED_FILE).is_file()
+    implied = {
+        "execution.Sharding": run.group.size > 1,
+        "past_domains.PastDomains": has_state or reads_context(method),
+        "similarity.SimilarityCheck": pooled,
+    }
+    found = []
+    for place, names in FEATURES.items():
+        given = ((name, getattr(run.options, name)) for name in names)
+        if implied.get(place) or any(_turns_on(name, value) for name, value in given):
+            module, _, name = place.partition(".")
+            found.append(getattr(importlib.import_module(f"acclimate.adaptation.{module}"), name).of(run))
+    return [feature for feature in found if feature is not None]
+
+
+def _turns_on(name: str, value: Any) -> bool:
+    plain = isinstance(value, bool | int | float | str | tuple)
+    return value is not None and not (plain and value in (0, (), OFF.get(name)))
+
+
+def _identify(run: Run) -> dict[str, Any]:
+    """Return all that decides the result: every option, defaults included, with the content of files, and the rest."""
+    options, method = run.options, run.method
+    config = recorded(
+        options,
+        ("masking_settings",),  # in the masking
+        acclimate=__version__,
+        model=method.starts_from or str(options.model),
+        model_files=None if method.starts_from else model_fingerprint(str(options.model)),
+        corpus=run.text.fingerprint,
+        task=None if run.task is None else run.task.fingerprint(),
+        method=method.name,
+        settings=method.settings(),
+        files=method.file_contents(),
+        budget=asdict(run.budget),
+        learning_rate=run.learning_rate,
+        masking=identify(run.masking, options.mask_rate),
+        precision=run.precision,
+        step_tokens=STEP_TOKENS[default_device().type] if options.batch_size == AUTO else None,
+    )
+    for feature in run.features:
+        config |= feature.identity()
+    return config
+
+
+def _load(run: Run) -> None:
+    """Load the model, and let features and method check and extend it."""
+    options, method = run.options, run.method
+    assert options.layout and options.max_length
+    model = options.model() if callable(options.model) else options.model
+    loaded = run.loaded = load_language_model(model, options.dropout, options.quantize)
+    loaded.pooling = method.sentence_pooling
+    method.check_kind(loaded.kind, model)
+    check_masking(options, loaded.kind, run.masking)
+    for feature in run.features:
+        feature.prepare(run)
+    layers = attach(to_device(loaded.model), run.sharded)
+    run.layout = usable_layout(loaded.model, options.layout, run.given_layout, options.max_length)
+    run.appended = add_method_virtual_tokens(loaded, method, options.seed)
+    run.length = options.max_length + run.appended
+    check_length(loaded, run.length)
+    how = run.masking, options.seed, run.precision, run.progress, run.group, run.task, run.sharded, run.length
+    run.context = AdaptContext(loaded.model, layers, loaded.tokenizer, (), *how, run.sources, carried=run.carried)
+    method.check(run.context)
+    run.framing = document_framing(loaded, options.documents)
+
+
+def _read(run: Run) -> None:
+    """Tokenize all texts, and find the number of steps."""
+    text, loaded = run.text, run.loaded
+    with run.group.main_process_first():
+        run.framing, run.rows = tokenize_documents(text, loaded, run.length, run.framing, run.progress)
+    reported = run.group.first and bool(text.report.problems or text.report.unused)
+    report_text(f"Text: {text.report.summary()}.", run.progress, reported)
+    check_known(run.rows.first_tokens(10_000_000), loaded.tokenizer)
+    with run.group.main_process_first():
+        for feature in run.features:
+            feature.read(run)
+    if not run.steps:
+        run.mean_length = 1 / (len(run.rows) / run.rows.tokens)
+        run.batch_size = run.choose_batch_size(run.mean_length)
+        run.steps = run.budget.resolve(run.rows, run.batch_size, run.appended)
+
+
+def _build(run: Run) -> tuple[StepDataset, list[CallbackFactory]]:
+    """Prepare the method, and build what trains: the engine, its data and the callbacks."""
+    options, loaded, method = run.options, run.loaded, run.method
+    run.context = replace(run.context, tokenizer=loaded.tokenizer, rows=run.rows, sources=run.sources)
+    method.prepare(run.context)
+    rule = method.update_rule()
+    set_weight_type(loaded.model, options.weights)
+    run.result.preparation |= run.context.preparation
+    objectives = method.objectives()
+    check_objectives(objectives, loaded.model)
+    reference = make_reference(objectives, loaded.model, shared=options.adapter is not None)
+    for feature in run.features:
+        rule = feature.rule(run, rule)
+    run.update_rule = rule
+    engine = Engine(loaded.model, objectives, run.precision, reference, method.readers(), group=run.group)
+    set_gradient_checkpointing(engine, options.gradient_checkpointing, run.length, run.progress)
+    engine.graph_tokens = max_graph_tokens(loaded.model, run.length)
+    run.engine = engine
+    at_once = training_tokens(loaded.model, engine.student_views, run.length)
+    masking, policy = method.masking(options.mask_rate) or run.masking, padding_policy(loaded.model)
+    how = run.layout, engine.rewritings, policy, run.length
+    run.collator = Collator.of(loaded.tokenizer, masking, run.kind, at_once, *how)
+    run.result.masked = preview_masking(run.rows, run.collator)
+    callbacks = [make for feature in run.features for make in feature.callbacks(run)]
+    rows = run.rows if run.mixture is None else run.mixture.rows
+    about = {"batch_size": run.batch_size, "steps": run.steps, "seed": options.seed}
+    data = StepDataset(rows, run.collator, group=run.group, order=run.mixture, **about)
+    if options.batch_size == AUTO or run.group.size > 1 or loaded.model.device.type == "cuda":
+        wanted = run.config["step_tokens"]
+        report_batch(run.batch_size, run.mean_length, run.group, loaded.model.device, run.progress, wanted)
+    data.check_learnable()
+    run.result.batch_size = run.batch_size
+    run.result.rows = RowAccount.of(run.rows, run.kind, data.padding(), joined=run.framing.documents == "joined")
+    print_message(f"Rows: {run.result.rows.summary()}.", enabled=run.progress)
+    if loaded.model.device.type == "cuda":
+        print_message(f"Attention: {describe_attention(loaded.model, run.precision)}.", enabled=run.progress)
+    return data, callbacks
+
+
+def _train(run: Run, data: StepDataset, callbacks: Sequence[CallbackFactory]) -> None:
+    """Train, and let features and method record what the training left."""
+    options, result = run.options, run.result
+    with ExitStack() as stack:
+        for feature in run.features:
+            stack.enter_context(feature.around(run))
+        chosen: dict[str, Any] = {"loader_workers": options.loader_workers}
+        for feature in run.features:
+            chosen |= feature.arguments(run)
+        trainer = train(
+            run.engine,
+            data,
+            run.work / "steps",
+            rule=run.update_rule,
+            seed=options.seed,
+            learning_rate=run.learning_rate,
+            weight_decay=options.weight_decay,
+            max_gradient_norm=options.max_gradient_norm,
+            warmup=options.warmup,
+            minutes=options.max_minutes,
+            save_every=options.save_every,
+            appended=run.appended,
+            title=f"adapt {run.method.name}",
+            progress=run.progress,
+            run_name=run.out.name,
+            callbacks=callbacks,
+            **chosen,
+        )
+    run.method.finish(run.context)
+    result.take(trainer)
+    for feature in run.features:
+        feature.close(run)
+    vocabulary = run.loaded.model.config.vocab_size
+    result.warning = warn_of_explosion(trainer.lines, run.learning_rate, run.kind.term, vocabulary)
 
 
 def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -> Method:
@@ -341,73 +346,6 @@ def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -
     if settings:
         raise UserError("Give parameters in the method or in settings, not in both.")
     return cast(Method, method)
-
-
-def _write_result_folder(
-    out: Path,
-    work: Path,
-    loaded: LanguageModel,
-    config: dict[str, Any],
-    text: Corpus,
-    result: AdaptResult,
-    similarity: SimilarityCheck | None,
-    carried: Carried,
-) -> None:
-    """Write the model folder, then remove the working folder."""
-    with atomic_folder(out) as folder:
-        _write_model_files(folder, out, loaded, config, text, result, similarity)
-        if (work / "steps" / LOG_FILE).is_file():
-            shutil.copy(work / "steps" / LOG_FILE, folder / LOG_FILE)
-        copy_kept_models(work, folder)
-        carried.write(folder)
-        record_files(folder, MANIFEST_FILE)
-    shutil.rmtree(work, ignore_errors=True)
-
-
-def _write_step_model(
-    out: Path,
-    loaded: LanguageModel,
-    config: dict[str, Any],
-    text: Corpus,
-    result: AdaptResult,
-    folder: Path,
-    trainer: StepTrainer,
-) -> None:
-    """Write the model of an intermediate step."""
-    result.take(trainer)
-    _write_model_files(folder, out, loaded, config, text, result)
-    record_files(folder, MANIFEST_FILE)
-
-
-def _write_model_files(
-    folder: Path,
-    out: Path,
-    loaded: LanguageModel,
-    config: dict[str, Any],
-    text: Corpus,
-    result: AdaptResult,
-    similarity: SimilarityCheck | None = None,
-) -> None:
-    """Write model, tokenizer, manifest and card into an existing folder."""
-    if loaded.adapter is None:
-        save_model(loaded.model, folder, out)
-        loaded.tokenizer.save_pretrained(folder)
-    else:
-        result.adapter = loaded.adapter.export(folder, loaded.tokenizer, out, config["model"])
-        result.warning = " ".join(filter(None, (result.warning, warn_of_export(result.adapter))))
-    if loaded.pooling is not None:
-        write_pooling(folder, loaded.pooling, loaded.model.config.get_text_config().hidden_size)
-    if similarity is not None:
-        result.add_similarity(similarity.measure(folder))
-    text_report = summarize_text(text)
-    if result.rows is not None:
-        text_report["rows"] = result.rows.as_dict()
-    write_json(
-        folder / MANIFEST_FILE, {**config, "about": result.about, "text": text_report, "result": result.measured()}
-    )
-    write_adapted_card(folder, out.name)
-    for name, record in result.preparation.items():
-        write_json(safe_join(folder, name), record)
 
 
 def ensure_head(

@@ -12,13 +12,13 @@ import torch
 
 from acclimate.adaptation.method import Method
 from acclimate.adaptation.options import AdaptOptions
+from acclimate.adaptation.run import Feature, Run
 from acclimate.adaptation.tokenizer import sample_documents
 from acclimate.base.device import choose_precision, default_device
 from acclimate.base.errors import UserError
 from acclimate.base.progress import print_message
 from acclimate.base.registry import build_dataclass
 from acclimate.data.documents import Corpus
-from acclimate.data.token_dataset import TokenDataset
 from acclimate.data.tokenizing import tokenize
 from acclimate.engine.batches import Collator
 from acclimate.engine.steps import Engine
@@ -82,68 +82,73 @@ def resolve_adapter(
             f"Method '{method.name}' does not work with an adapter, since {method.without_adapter}. Remove 'adapter', "
             "or use another method, such as lm."
         )
+    if method.protects_by == "gradient":
+        raise UserError("An adapter can scale the update of weights, not their gradient; use mask_on=update.")
+    if method.protects_by and ADAPTERS[adapter].mask is Adapter.mask:
+        raise UserError(
+            f"This method protects units of the model, which the adapter '{adapter}' cannot: it trains only what it "
+            "adds. Use lora or rslora, or the method lm."
+        )
     return check_adapter(adapter, settings, quantize)
 
 
-def identify_adapter(settings: Any) -> dict[str, Any] | None:
-    """Return the settings of an adapter, with a fingerprint of general text in place of its name."""
-    found = None if settings is None else asdict(settings)
-    if found and found.get("general"):
-        found["general"] = Corpus([found["general"]]).fingerprint
-    return found
+class AddedAdapter(Feature):
+    """The adapter that trains instead of the weights.
 
-
-def choose_learning_rate(options: AdaptOptions, method: Method) -> float:
-    """Return the peak learning rate: the user's, or the method's, or for an adapter a multiple of the method's."""
-    if options.learning_rate is not None or options.adapter is None:
-        return method.learning_rate if options.learning_rate is None else options.learning_rate
-    times = ADAPTERS[options.adapter].rate
-    rate = times * method.learning_rate
-    print_message(
-        f"Learning rate {rate:g}: {times:g} times that of the method, since only an adapter trains.",
-        enabled=options.progress,
-    )
-    return rate
-
-
-def add_adapter(
-    options: AdaptOptions,
-    settings: Any,
-    loaded: LanguageModel,
-    rows: TokenDataset,
-    rule: UpdateRule | None,
-) -> UpdateRule | None:
-    """Add the adapter that the options ask for to a model, as ``loaded.adapter``.
-
-    Args:
-        options: Options of the run.
-        settings: From :func:`resolve_adapter`; None for no adapter.
-        loaded: The model, to which the method has added what it needs.
-        rows: The training text; the exported model is compared with the trained one on the first of it.
-        rule: The update rule of the method.
-
-    Returns:
-        The update rule that remains: none, if it scales the change of the weights, which the adapter then does.
-
-    Raises:
-        UserError: If the adapter does not fit the model or the method.
+    Attributes:
+        settings: Its settings.
     """
-    if settings is None or options.adapter is None:
-        return rule
-    if has_adapters(loaded.model):
-        raise UserError("The model has adapters of its own; start from one without, or remove 'adapter'.")
-    probe = [rows[number] for number in range(min(PROBE_TEXTS, len(rows)))]
-    source = loaded.model.name_or_path if options.quantize else None
-    kind = ADAPTERS[options.adapter]
-    general = GeneralLoss(loaded, settings, options) if getattr(settings, "general", "") else None
-    shared: dict[str, Any] = {"seed": options.seed, "probe": probe, "source": source, "general": general}
-    loaded.adapter = kind(loaded.model, options.adapter, settings, **shared)
-    print_message(loaded.adapter.describe(), enabled=options.progress)
-    own = loaded.adapter.update_rule()
-    if rule is None or not (factors := rule.delta_factors()):
-        return CombinedRules([rule, own]) if rule and own else rule or own
-    loaded.adapter.mask(factors)
-    return own
+
+    def __init__(self, run: Run) -> None:
+        """Check the settings, and choose the learning rate: the user's, or a multiple of the method's."""
+        given, method = run.options, run.method
+        assert given.adapter is not None
+        self.settings = resolve_adapter(method, given.adapter, given.adapter_settings, given.quantize)
+        if given.learning_rate is None:
+            times = ADAPTERS[given.adapter].rate
+            run.learning_rate = times * method.learning_rate
+            print_message(
+                f"Learning rate {run.learning_rate:g}: {times:g} times that of the method, since only an adapter "
+                "trains.",
+                enabled=given.progress,
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings, with a fingerprint of general text instead of its name."""
+        found = asdict(self.settings)
+        if found.get("general"):
+            found["general"] = Corpus([found["general"]]).fingerprint
+        return {"adapter_settings": found}
+
+    def prepare(self, run: Run) -> None:
+        """Refuse a model that has adapters."""
+        if has_adapters(run.loaded.model):
+            raise UserError("The model has adapters of its own; start from one without, or remove 'adapter'.")
+
+    def rule(self, run: Run, rule: UpdateRule | None) -> UpdateRule | None:
+        """Add the adapter to the model, to which the method has added what it needs, as ``loaded.adapter``.
+
+        The exported model is compared with the trained one on the first rows of the text.
+
+        Returns:
+            The update rule that remains: none, if it scales the change of the weights, which the adapter then does.
+
+        Raises:
+            UserError: If the adapter does not fit the model.
+        """
+        options, loaded, settings = run.options, run.loaded, self.settings
+        assert options.adapter is not None
+        probe = [run.rows[number] for number in range(min(PROBE_TEXTS, len(run.rows)))]
+        source = loaded.model.name_or_path if options.quantize else None
+        general = GeneralLoss(loaded, settings, options) if getattr(settings, "general", "") else None
+        shared: dict[str, Any] = {"seed": options.seed, "probe": probe, "source": source, "general": general}
+        loaded.adapter = ADAPTERS[options.adapter](loaded.model, options.adapter, settings, **shared)
+        print_message(loaded.adapter.describe(), enabled=options.progress)
+        own = loaded.adapter.update_rule()
+        if rule is None or not (factors := rule.delta_factors()):
+            return CombinedRules([rule, own]) if rule and own else rule or own
+        loaded.adapter.mask(factors)
+        return own
 
 
 class GeneralLoss:

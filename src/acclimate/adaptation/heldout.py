@@ -1,9 +1,8 @@
-"""Loss terms on held-out text, measured during training, and the similarity that sentence encoders show after it."""
+"""Loss terms on held-out text, measured during training."""
 
 from __future__ import annotations
 
 import json
-import logging
 import math
 import shutil
 import time
@@ -20,28 +19,20 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 from acclimate.adaptation.inputs import as_corpus
 from acclimate.adaptation.method import cache_folder
 from acclimate.adaptation.options import AdaptOptions
+from acclimate.adaptation.run import Feature, Run
 from acclimate.adaptation.step_options import HELDOUT_EVERY, MEASURING_OPTIONS
 from acclimate.base.device import preserve_rng_state
 from acclimate.base.errors import UserError, check_positive
 from acclimate.base.files import read_json, translate_disk_errors, write_json
 from acclimate.base.progress import print_message
-from acclimate.data.documents import Corpus, subsample_documents
-from acclimate.data.task_kinds import find_task_kind, open_task
+from acclimate.data.documents import Corpus
 from acclimate.data.tokenizing import Framing, tokenize
 from acclimate.engine.batches import Collator
 from acclimate.engine.callbacks import ResumableCallback, copy_folder
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.steps import Engine
-from acclimate.engine.trainer import StepTrainer
+from acclimate.engine.trainer import CallbackFactory, StepTrainer
 from acclimate.evaluation.dips import find_best
-from acclimate.evaluation.embeddings import (
-    SentencePairs,
-    SimilarityChange,
-    compare_encoders,
-    import_sentence_transformers,
-    is_sentence_encoder,
-    neighbor_pairs,
-)
 from acclimate.models.batching import machine_memory
 from acclimate.parts.objectives import Batch
 
@@ -111,8 +102,8 @@ class HeldOutText:
     patience: int | None = None
 
     @classmethod
-    def of(cls, options: AdaptOptions) -> HeldOutText | None:
-        """Create it from the user's options; None if there is no held-out text.
+    def of(cls, options: AdaptOptions) -> HeldOutText:
+        """Create it from the user's options.
 
         Raises:
             UserError: If options of measurements are given without held-out text, or the interval is not positive.
@@ -122,7 +113,6 @@ class HeldOutText:
             for name in ("heldout_every", "general", *MEASURING_OPTIONS):
                 if getattr(options, name) not in (None, False):
                     raise UserError(f"'{name}' needs held-out text; give it with --heldout.")
-            return None
         every = options.heldout_every
         every = HELDOUT_EVERY if every is None and not options.monitor else every
         if every is not None:
@@ -133,10 +123,10 @@ class HeldOutText:
         return cls(text, every, general, options.monitor, best, options.patience)
 
     def identity(self) -> dict[str, Any]:
-        """Return the entry of the configuration that is recorded."""
-        given = {name: value for name in MEASURING_OPTIONS if (value := getattr(self, name))}
-        text = {} if self.general is None else {"general": self.general.fingerprint}
-        return {"text": self.corpus.fingerprint, "every": self.every, **text, **given}
+        """Return the hashes of the texts, and when and what for they are measured."""
+        values = {name: getattr(self, name) for name in MEASURING_OPTIONS}
+        general = self.general and self.general.fingerprint
+        return {"heldout": self.corpus.fingerprint, "heldout_every": self.every, "general": general, **values}
 
     def make_callback(
         self,
@@ -275,90 +265,19 @@ def _size(batch: Batch) -> int:
     return int(batch.text.nbytes) * (4 + 2 * len(batch.rewritten))
 
 
-NO_SIMILARITY = "none"
-"""Value of the option ``similarity`` with which nothing is measured."""
-NEIGHBOR_DOCUMENTS = 2_000
-"""Maximum number of documents that neighbouring sentences are taken from."""
+class HeldOut(Feature):
+    """Held-out text whose loss is measured during the training."""
 
-log = logging.getLogger(__name__)
+    def __init__(self, run: Run) -> None:
+        """Open the text."""
+        self.text = HeldOutText.of(run.options)
+        run.named_texts = {"held-out text": self.text.corpus}
 
+    def identity(self) -> dict[str, Any]:
+        """Return the hashes of the texts, and when and what for they are measured."""
+        return self.text.identity()
 
-def open_pairs(given: Any) -> SentencePairs:
-    """Return the pairs of sentences of a task, in any of its forms.
-
-    Raises:
-        UserError: If the task cannot be read or has no pairs, or ``sentence-transformers`` is not installed.
-    """
-    import_sentence_transformers()
-    task = open_task(given)
-    pairs: SentencePairs | None = find_task_kind(task).sentence_pairs(task)
-    if pairs is None:
-        raise UserError(f"'{task.name}' has no pairs of sentences; give pairs, with or without scores.")
-    return pairs
-
-
-@dataclass(frozen=True)
-class SimilarityCheck:
-    """The pairs on which a sentence encoder is measured before and after its adaptation.
-
-    Attributes:
-        base: The base model.
-        pairs: Given pairs; None for neighbouring sentences.
-        texts: Text with neighbouring sentences, by name.
-    """
-
-    base: str
-    pairs: SentencePairs | None
-    texts: dict[str, Corpus]
-
-    @classmethod
-    def of(cls, model: str, given: Any, texts: dict[str, Corpus], becomes: bool = False) -> SimilarityCheck | None:
-        """Create it from the user's options; None if nothing is measured.
-
-        Args:
-            model: The base model.
-            given: A task with pairs, :data:`NO_SIMILARITY`, or None.
-            texts: Text with neighbouring sentences, by name, for the case that no pairs are given.
-            becomes: Whether the adaptation makes a sentence encoder of any model; before it, one that is none is
-                measured by the mean over tokens.
-
-        Raises:
-            UserError: If pairs are given for a model that is no sentence encoder, ``sentence-transformers`` is
-                missing, or the task has no pairs.
-        """
-        if isinstance(given, str) and given == NO_SIMILARITY:
-            return None
-        if not (becomes or is_sentence_encoder(model)):
-            if given is None:
-                return None
-            raise UserError(
-                f"'similarity' measures sentence encoders, and '{model}' has no modules.json of "
-                "sentence-transformers; remove it, or give such a model, or a method that makes one, such as tsdae."
-            )
-        if given is not None:
-            return cls(model, open_pairs(given), {})
-        try:
-            import_sentence_transformers()
-        except UserError as error:
-            log.warning("The similarity that the embeddings show is not measured. %s", error)
-            return None
-        return cls(model, None, texts)
-
-    def measure(self, folder: Path) -> list[SimilarityChange]:
-        """Measure the base model and the one in a folder; a failure is a warning, since the model is made."""
-        sets = [self.pairs] if self.pairs else []
-        for name, corpus in self.texts.items():
-            found = neighbor_pairs(name, subsample_documents(corpus, NEIGHBOR_DOCUMENTS))
-            if found is None:
-                log.warning(
-                    "Too few documents of the %s have several sentences, so similarity is not measured on it; give "
-                    "pairs with --similarity.",
-                    name,
-                )
-            else:
-                sets.append(found)
-        try:
-            return compare_encoders(self.base, folder, sets) if sets else []
-        except UserError as error:
-            log.warning("The similarity that the embeddings show was not measured. %s", error)
-            return []
+    def callbacks(self, run: Run) -> list[CallbackFactory]:
+        """Return what makes the callback that measures."""
+        about = run.loaded.tokenizer, run.alike, run.length, run.framing, run.batch_size, run.options.seed
+        return [self.text.make_callback(*about)]

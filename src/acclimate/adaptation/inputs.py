@@ -127,23 +127,18 @@ class Budget:
         return 10_000_000
 
 
-def choose_batch_size(
-    given: int | str, tokens: int | None, budget: Budget, rows: TokenDataset, mean_length: float, share: float = 1.0
-) -> int:
-    """Return the number of texts per step: the given one, or for ``"auto"`` one of about ``tokens`` tokens.
+def choose_batch_size(tokens: int, budget: Budget, rows: TokenDataset, mean_length: float, share: float = 1.0) -> int:
+    """Return the number of texts per step of about ``tokens`` tokens, for ``batch_size="auto"``.
 
     It depends on the text and the budget alone, so that a resumed run finds the same number.
 
     Args:
-        given: The option.
-        tokens: Tokens per step that suit the device; None if a number was given.
+        tokens: Tokens per step that suit the device.
         budget: How long to train.
         rows: The domain text.
         mean_length: Mean tokens per text, of all that is read.
         share: Share of the tokens that is domain text.
     """
-    if tokens is None:
-        return int(given)
     total = math.inf if budget.tokens is None else budget.tokens / mean_length
     if budget.epochs is not None:
         total = budget.epochs * rows.tokens / share / mean_length

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -412,6 +412,11 @@ class Method:
         return None
 
     @property
+    def protects_by(self) -> Literal["update", "gradient"] | None:
+        """What its update rule scales to protect units of the model, which not every adapter can; None for nothing."""
+        return None
+
+    @property
     def changes_result(self) -> bool:
         """Whether it changes the whole model after its last step, so that earlier models are no results."""
         return type(self).finish is not Method.finish
@@ -454,29 +459,9 @@ class Method:
         return contents | {f"code of {module}": code for module, code in hash_user_code(type(self)).items()}
 
 
-def check_keep_steps(keep: Collection[int], method: Method, total: int | None = None) -> dict[str, Any]:
-    """Check the steps whose models are to be kept.
-
-    Args:
-        keep: The steps; 0 is the model before the first step.
-        method: The method in training.
-        total: Number of steps of the training; None if it is not known yet.
-
-    Returns:
-        An entry for the configuration that is recorded; empty if no step is kept.
-
-    Raises:
-        UserError: If a step is negative or after the end of training, or the method has no usable intermediate models.
-    """
-    if keep and (method.changes_result or method.stages() or not method.trains):
-        raise UserError(f"Method '{method.name}' has no intermediate models; remove 'keep_steps'.")
-    if keep and min(keep) < 0:
-        raise UserError(f"'keep_steps' must be 0 or more, not {min(keep)}.")
-    if keep and total is not None and max(keep) > total:
-        raise UserError(
-            f"'keep_steps' contains step {max(keep):,}, but the training has only {total:,} steps; train for more."
-        )
-    return {"keep_steps": sorted(set(keep))} if keep else {}
+def reads_context(method: Method) -> bool:
+    """Return whether a method defines a hook that gets the context, so that it may read or leave carried state."""
+    return any(getattr(type(method), name) is not getattr(Method, name) for name in ("check", "prepare", "finish"))
 
 
 def check_single_process(name: str, context: AdaptContext) -> None:

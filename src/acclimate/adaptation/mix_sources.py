@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,19 @@ import numpy as np
 
 from acclimate.adaptation.inputs import as_corpus
 from acclimate.adaptation.method import cache_folder
-from acclimate.adaptation.mixture import MixedText, Mixture, mean_length
+from acclimate.adaptation.mixture import MIX_FILE, MixedText, Mixture, mean_length
 from acclimate.adaptation.replay_options import REPLAY_SHARE
+from acclimate.adaptation.run import Feature, Run, warn_of_cuts
+from acclimate.adaptation.source_measures import watch_sources
 from acclimate.base.errors import UserError
+from acclimate.base.options import values
 from acclimate.base.progress import report_text
 from acclimate.data.chat import Chats, check_chat_tokenizer, tokenize_chats
 from acclimate.data.documents import Corpus
 from acclimate.data.mix.base import DOMAIN, Mix, read_mix
 from acclimate.data.token_dataset import RowSubset, TokenDataset
-from acclimate.data.tokenizing import Framing, tokenize
-from acclimate.models.loading import LanguageModel
+from acclimate.data.tokenizing import tokenize
+from acclimate.engine.trainer import CallbackFactory
 
 HELDOUT_TEXTS, HELDOUT_SHARE = 64, 0.05
 """Texts of each source that are not trained on if a mix measures the loss on them, and their maximum share."""
@@ -103,91 +106,132 @@ def _shares(name: str, given: Mapping[str, Any]) -> list[tuple[Any, float]]:
     return [(sources, REPLAY_SHARE if share is None else share)]
 
 
-def check_conversations(sources: Sequence[Source], loaded: LanguageModel, virtual: int) -> None:
-    """Check that a model can learn from the conversations among the sources, with ``virtual`` tokens of a method.
+class Sources(Feature):
+    """What is read besides the domain text: the sources of a mix, replayed text, conversations and kept texts.
 
-    Raises:
-        UserError: If it cannot.
+    Attributes:
+        sources: First the sources of the mix, then what is replayed.
+        mix: The mix of the domain text and the sources without a share; None if there is none.
     """
-    if not any(isinstance(source.text, Chats) for source in sources):
-        return
-    if loaded.kind.uses_masking or virtual:
-        what = "virtual tokens" if virtual else f"a {loaded.kind.name} language model"
-        raise UserError(f"Conversations are for causal language models; {what} cannot learn answers.")
-    check_chat_tokenizer(loaded.tokenizer)
 
+    def __init__(self, run: Run) -> None:
+        """Open the sources.
 
-def read_mixture(
-    sources: Sequence[Source],
-    mix: Mix | None,
-    domain: Corpus,
-    rows: TokenDataset,
-    loaded: LanguageModel,
-    max_length: int,
-    *,
-    framing: Framing,
-    choose_batch: Callable[[TokenDataset, float, float], int],
-    seed: int,
-    appended: int,
-    progress: bool,
-) -> Mixture:
-    """Tokenize what is read beside the domain text, and mix it with the domain text.
-
-    Args:
-        sources: What is read beside the domain text.
-        mix: The mix of the domain text and the sources without a share.
-        domain: The domain text.
-        rows: Its rows.
-        loaded: The model and its tokenizer.
-        max_length: Maximum tokens per row.
-        framing: Where special tokens are added to documents.
-        choose_batch: Function from the domain text, the mean tokens per text of the mix, and the share of the domain
-            text to the number of texts per step.
-        seed: Random seed.
-        appended: Virtual tokens per row.
-        progress: Whether to show progress.
-
-    Raises:
-        UserError: If a text is empty or too short for its loss to be measured, or conversations are given for a model
-            that cannot learn from them.
-    """
-    texts, cache = [MixedText("domain text", rows, key=DOMAIN)], cache_folder() / "rows"
-    of_domain = {one["hash"] for one in domain.contents()} if sources else set()
-    for source in sources:
-        if isinstance(source.text, Chats):
-            found = tokenize_chats(source.text, loaded.tokenizer, max_length, cache=cache)
-            about = source.text.report.summary("conversation")
-            for count, words in (("truncated", "truncated"), ("repeated", "split into one text per answer")):
-                about += f"; {found.report[count]:,} {words}" if found.report[count] else ""
-        else:
-            found = tokenize(
-                source.text, loaded.tokenizer, max_length, framing=framing, cache=cache, progress=progress
+        Raises:
+            UserError: As :func:`open_sources`, or if the method does not train.
+        """
+        given = run.options
+        self.sources = open_sources(values(given), given.text_column, run.carried.kept_texts())
+        self.mix = None if given.mix is None else read_mix(given.mix)
+        if (self.sources or self.mix) and not run.method.trains:
+            raise UserError(
+                f"Method '{run.method.name}' does not train, so nothing can be mixed in; remove replay and mix."
             )
-            about = source.text.report.summary()
-        name = source.name or text_name(source.text)
-        texts.append(MixedText(name, found, source.share, source.name, len(texts)))
-        title = f"Source '{name}'" if source.name else "Replay"
-        report = source.text.report
-        report_text(f"{title}: {about}.", progress, bool(report.problems or report.unused))
-        if of_domain & {one["hash"] for one in source.text.contents()}:
-            log.warning(
-                "'%s' is %s and is domain text as well, so it is read more often.",
-                text_name(source.text),
-                "a source of the mix" if source.name else "replayed",
-            )
-    counts = Counter(text.name for text in texts)
-    texts = [
-        replace(text, name=f"{text.name} ({number})") if counts[text.name] > 1 and not text.key else text
-        for number, text in enumerate(texts)
+        corpora = [source.text for source in self.sources if isinstance(source.text, Corpus)]
+        run.named_texts |= {f"replayed text {number}": corpus for number, corpus in enumerate(corpora, 1)}
+        self._names = _text_names(self.sources)
+        divided = [DOMAIN, *(source.name for source in self.sources if source.name)]
+        parts = [f"{name} ({kind})" for name in divided for kind in (self.mix.classes if self.mix else ())]
+        run.sources = [*parts, *self._names[len(divided) :]] if parts else [DOMAIN, *self._names[1:]]
+
+    def identity(self) -> dict[str, Any]:
+        """Return the hashes of the sources, their shares, and the mix."""
+        return {
+            "replay": [source.identity() for source in self.sources if not source.name],
+            "chat": None,  # among the former
+            "sources": [source.identity() for source in self.sources if source.name],
+            "mix": self.mix and self.mix.identity(),
+        }
+
+    def prepare(self, run: Run) -> None:
+        """Check that the model can learn from conversations among the sources.
+
+        Raises:
+            UserError: If it cannot.
+        """
+        if not any(isinstance(source.text, Chats) for source in self.sources):
+            return
+        virtual, kind = run.method.virtual_tokens, run.kind
+        if kind.uses_masking or virtual:
+            what = "virtual tokens" if virtual else f"a {kind.name} language model"
+            raise UserError(f"Conversations are for causal language models; {what} cannot learn answers.")
+        check_chat_tokenizer(run.loaded.tokenizer)
+
+    def read(self, run: Run) -> None:
+        """Tokenize the sources, mix them with the domain text, and plan the steps.
+
+        Raises:
+            UserError: If a text is empty or too short for its loss to be measured, or the budget does not fit the mix.
+        """
+        if not self.sources and self.mix is None:
+            return
+        seed, texts = run.options.seed, [MixedText(self._names[0], run.rows, key=DOMAIN)]
+        of_domain = {one["hash"] for one in run.text.contents()}
+        for number, (name, source) in enumerate(zip(self._names[1:], self.sources, strict=True), 1):
+            texts.append(MixedText(name, _tokenize(source, run), source.share, source.name, number))
+            if of_domain & {one["hash"] for one in source.text.contents()}:
+                log.warning(
+                    "'%s' is %s and is domain text as well, so it is read more often.",
+                    text_name(source.text),
+                    "a source of the mix" if source.name else "replayed",
+                )
+        if self.mix is not None:
+            weighted = [part for text in texts if text.share is None for part in divide(text, self.mix, seed)]
+            texts = [*weighted, *(text for text in texts if text.share is not None)]
+        rest = 1 - sum(text.share or 0 for text in texts)
+        of_mix = [text for text in texts if text.share is None]
+        shares = [rest / len(of_mix) if text.share is None else text.share for text in texts]
+        share = rest * sum(text.parent == 0 for text in of_mix) / len(of_mix)
+        size = run.choose_batch_size(mean_length(texts, shares), share)
+        run.mixture = Mixture(texts, size, seed, run.appended, self.mix)
+        run.sources = run.mixture.names
+        run.batch_size, run.mean_length = size, run.mixture.mean_length
+        run.steps = run.mixture.plan(run.budget, run.progress)
+
+    def callbacks(self, run: Run) -> list[CallbackFactory]:
+        """Let the engine record the losses of the sources; return what makes the callback that asks the mix."""
+        return watch_sources(run) if run.mixture else []
+
+    def arguments(self, run: Run) -> dict[str, Any]:
+        """Prepare no step ahead of a mix that changes the shares."""
+        return {"loader_workers": 0} if run.mixture and run.mixture.adapts else {}
+
+    def close(self, run: Run) -> None:
+        """Record the rounds of the mix."""
+        if run.mixture and run.mixture.rounds:
+            run.result.preparation[MIX_FILE] = run.mixture.record(run.result.steps)
+
+    def finish(self, run: Run, folder: Path) -> None:
+        """Warn of files whose rest could not be read."""
+        for source in self.sources:
+            warn_of_cuts(source.text.report)
+
+
+def _text_names(sources: Sequence[Source]) -> list[str]:
+    """Return the name of the domain text and of each source; names of replayed files that repeat are numbered."""
+    names = ["domain text", *(source.name or text_name(source.text) for source in sources)]
+    counts = Counter(names)
+    return [
+        f"{name} ({number})" if counts[name] > 1 and number and not sources[number - 1].name else name
+        for number, name in enumerate(names)
     ]
-    if mix is not None:
-        weighted = [part for text in texts if text.share is None for part in divide(text, mix, seed)]
-        texts = [*weighted, *(text for text in texts if text.share is not None)]
-    rest = 1 - sum(text.share or 0 for text in texts)
-    of_mix = [text for text in texts if text.share is None]
-    shares = [rest / len(of_mix) if text.share is None else text.share for text in texts]
-    share = rest * sum(text.parent == 0 for text in of_mix) / len(of_mix)
-    return Mixture(texts, choose_batch(rows, mean_length(texts, shares), share), seed, appended, mix)
+
+
+def _tokenize(source: Source, run: Run) -> TokenDataset:
+    """Return the rows of a source, and report what was left out of it."""
+    tokenizer, cache, report = run.loaded.tokenizer, cache_folder() / "rows", source.text.report
+    if isinstance(source.text, Chats):
+        found = tokenize_chats(source.text, tokenizer, run.length, cache=cache)
+        about = report.summary("conversation")
+        for count, words in (("truncated", "truncated"), ("repeated", "split into one text per answer")):
+            about += f"; {found.report[count]:,} {words}" if found.report[count] else ""
+    else:
+        framing, progress = run.framing, run.progress
+        found = tokenize(source.text, tokenizer, run.length, framing=framing, cache=cache, progress=progress)
+        about = report.summary()
+    title = f"Source '{source.name}'" if source.name else "Replay"
+    report_text(f"{title}: {about}.", run.progress, bool(report.problems or report.unused))
+    return found
 
 
 def divide(text: MixedText, mix: Mix, seed: int) -> list[MixedText]:

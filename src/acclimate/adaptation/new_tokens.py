@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.adaptation.method import cache_key
-from acclimate.adaptation.mlm_head import train_parts, warm_up_head
+from acclimate.adaptation.mlm_head import train_parts
+from acclimate.adaptation.run import Feature, Run
 from acclimate.adaptation.tokenizer import (
     Piece,
     extend_tokenizer,
@@ -298,37 +299,27 @@ class NewTokens:
         return float(torch.cat(shares).mean())
 
 
-def add_new_tokens(
-    new: NewTokens | None, loaded: LanguageModel, text: Corpus, seed: int, progress: bool, group: ProcessGroup
-) -> None:
-    """Add the tokens of a run, if it has any; see :meth:`NewTokens.add`."""
-    if new is not None:
-        new.add(loaded, text, seed, progress, group)
+class AddedTokens(Feature):
+    """The new tokens of a run."""
 
+    def __init__(self, run: Run) -> None:
+        """Read the words and the settings."""
+        found = NewTokens.of(run.options.new_tokens, run.options.new_token_settings)
+        assert found is not None
+        self.new = found
 
-def warm_up(
-    new: NewTokens | None, loaded: LanguageModel, rows: TokenDataset, work: Path, head_tokens: int, **options: Any
-) -> dict[str, Any]:
-    """Train a head that the checkpoint lacked, and new tokens, before the method trains.
+    def identity(self) -> dict[str, Any]:
+        """Return what determines the tokens and their start; the settings are part of it."""
+        return {"new_tokens": self.new.identity(), "new_token_settings": None}
 
-    Args:
-        new: The new tokens of the run.
-        loaded: The model.
-        rows: Text to train on.
-        work: Folder for checkpoints.
-        head_tokens: Tokens to train the head on.
-        options: ``seed``, ``precision``, ``progress``, ``group`` and ``appended``, as for
-            :func:`acclimate.adaptation.mlm_head.train_parts`.
+    def prepare(self, run: Run) -> None:
+        """Add the tokens to the model and its tokenizer."""
+        self.new.add(run.loaded, run.text, run.options.seed, run.progress, run.group)
 
-    Returns:
-        The report on new tokens, by the name of its file; empty if there are none.
-    """
-    if loaded.absent_head:
-        warm_up_head(loaded, rows, work / "head", head_tokens, **options)
-    if new is None:
-        return {}
-    new.warm_up(loaded, rows, work / "new-tokens", **options)
-    return {NEW_TOKENS_FILE: new.record}
+    def warm_up(self, run: Run) -> None:
+        """Record how much probability they take, and train their rows alone, if the settings ask for it."""
+        self.new.warm_up(run.loaded, run.rows, run.work / "new-tokens", **run.about_warm_up)
+        run.result.preparation[NEW_TOKENS_FILE] = self.new.record
 
 
 def _read_words(path: str | Path) -> tuple[str, ...]:

@@ -83,6 +83,8 @@ PRETRAIN_LENGTH = 256
 """Default maximum tokens per text when a masked language model is trained from scratch (Gu et al., 2020)."""
 SAMPLE_CHARACTERS = 50_000_000
 """Size of the sample that a tokenizer is trained on, in characters."""
+NO_SIMILARITY = "none"
+"""Value of the option ``similarity`` with which nothing is measured."""
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 """Options that limit the training; at most one of them may be given."""
 

@@ -16,7 +16,8 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 
 from acclimate.adaptation.adapt import adapt
 from acclimate.adaptation.inputs import as_corpus, default_rows
-from acclimate.adaptation.method import Method, check_keep_steps
+from acclimate.adaptation.kept_steps import check_keep_steps
+from acclimate.adaptation.method import Method
 from acclimate.adaptation.options import PRETRAIN_LENGTH, PretrainOptions, TrainingOptions
 from acclimate.adaptation.result import AdaptResult, read_manifest, roundtrip_json
 from acclimate.adaptation.tokenizer import TOKENIZER_KINDS, sample_documents, train_tokenizer

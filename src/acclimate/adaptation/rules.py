@@ -10,14 +10,11 @@ import torch
 from torch import Tensor
 
 from acclimate.adaptation.method import AdaptContext, cache_folder
-from acclimate.adaptation.options import AdaptOptions
-from acclimate.adaptation.step_options import STEP_OPTIONS
+from acclimate.adaptation.run import Feature, Run
 from acclimate.base.errors import UserError
-from acclimate.base.options import defaults
 from acclimate.base.progress import Progress, print_message
 from acclimate.data.documents import as_corpus
-from acclimate.data.tokenizing import Framing, tokenize
-from acclimate.models.adapters import Adapter
+from acclimate.data.tokenizing import tokenize
 from acclimate.models.batching import training_tokens
 from acclimate.parts.masking import Strategy
 from acclimate.parts.updates import (
@@ -37,71 +34,54 @@ FISHER_BATCH = 2_000
 """Maximum tokens per backward pass of this estimate, whose error falls with the number of passes."""
 
 
-def check_rules(options: AdaptOptions) -> dict[str, Any]:
-    """Check the options of update rules; return their entries of the configuration that is recorded.
+class UpdateRules(Feature):
+    """The update rules that options add to that of the method, and the weights that they freeze."""
 
-    An option with its default is None there, as in results of versions without it.
+    def __init__(self, run: Run) -> None:
+        """Open the text of EWC.
 
-    Raises:
-        UserError: If EWC has no text, a text has no EWC, or a choice of weights has no sparsity.
-    """
-    if options.sparsity_choice == "random" and not options.sparsity:
-        raise UserError("'sparsity_choice' needs a share of weights that are zero; give it with --sparsity.")
-    if bool(options.ewc) != (options.ewc_text is not None):
-        missing = "general text to measure importance on; give it with --ewc-text" if options.ewc else "--ewc above 0"
-        raise UserError(f"'{'ewc' if options.ewc else 'ewc_text'}' needs {missing}.")
-    usual = defaults(AdaptOptions)
-    found = {name: getattr(options, name) for name in STEP_OPTIONS}
-    text = None if options.ewc_text is None else as_corpus(options.ewc_text, options.text_column, options.encoding)
-    return {
-        **{name: None if value == usual[name] else value for name, value in found.items()},
-        "ewc_text": text and text.fingerprint,
-    }
-
-
-def add_update_rules(
-    options: AdaptOptions,
-    context: AdaptContext,
-    adapter: Adapter | None,
-    rule: UpdateRule | None,
-    length: int,
-    framing: Framing,
-) -> UpdateRule | None:
-    """Freeze the weights that the options name, and add the update rules that they ask for.
-
-    Args:
-        options: Options of the run.
-        context: The adaptation; its model has all that the method and an adapter add to it.
-        adapter: The adapter that trains in place of the weights, or None.
-        rule: The update rule of the method, which stays the nearest to the optimizer.
-        length: Maximum tokens per text.
-        framing: Where special tokens are added to documents.
-
-    Raises:
-        UserError: If an option does not fit the model.
-    """
-    added: list[UpdateRule] = []
-    if options.freeze:
-        print_message(freeze(context.model, options.freeze), enabled=context.progress)
-    if options.sparsity:  # before other rules copy the weights
-        sparsity = StaticSparsity(context.model, options.sparsity, options.sparsity_choice, options.seed)
-        print_message(sparsity.describe(), enabled=context.progress)
-        added.append(sparsity)
-    if options.layer_decay < 1:
-        added.append(LayerwiseDecay(context.model, options.layer_decay))
-    if options.l2_sp:
-        added.append(PullToStart(context.model, options.l2_sp))
-    if options.ewc:
-        corpus, folder = as_corpus(options.ewc_text, options.text_column, options.encoding), cache_folder() / "rows"
-        with context.group.main_process_first():
-            rows = tokenize(
-                corpus, context.tokenizer, length, framing=framing, cache=folder, progress=context.progress
+        Raises:
+            UserError: If EWC has no text, or a text has no EWC.
+        """
+        given = run.options
+        if bool(given.ewc) != (given.ewc_text is not None):
+            missing = (
+                "general text to measure importance on; give it with --ewc-text" if given.ewc else "--ewc above 0"
             )
-        added.append(PullToStart(context.model, options.ewc, measure_fisher(replace(context, rows=rows))))
-    if options.refactor_every and adapter is not None:
-        added.append(Refactorization(adapter.factors(), options.refactor_every))
-    rules = added if rule is None else [*added, rule]
-    return CombinedRules(rules) if len(rules) > 1 else next(iter(rules), None)
+            raise UserError(f"'{'ewc' if given.ewc else 'ewc_text'}' needs {missing}.")
+        self.text = as_corpus(given.ewc_text, given.text_column, given.encoding) if given.ewc else None
+
+    def identity(self) -> dict[str, Any]:
+        """Return the hash of the text of EWC."""
+        return {"ewc_text": self.text and self.text.fingerprint}
+
+    def rule(self, run: Run, rule: UpdateRule | None) -> UpdateRule | None:
+        """Freeze the weights that the options name, and add the update rules; that of the method is applied last.
+
+        Raises:
+            UserError: If an option does not fit the model.
+        """
+        given, model, adapter = run.options, run.loaded.model, run.loaded.adapter
+        added: list[UpdateRule] = []
+        if given.freeze:
+            print_message(freeze(model, given.freeze), enabled=run.progress)
+        if given.sparsity:  # before other rules copy the weights
+            sparsity = StaticSparsity(model, given.sparsity, given.sparsity_choice, given.seed)
+            print_message(sparsity.describe(), enabled=run.progress)
+            added.append(sparsity)
+        if given.layer_decay < 1:
+            added.append(LayerwiseDecay(model, given.layer_decay))
+        if given.l2_sp:
+            added.append(PullToStart(model, given.l2_sp))
+        if self.text is not None:
+            cut = partial(tokenize, self.text, run.loaded.tokenizer, run.length, framing=run.framing)
+            with run.group.main_process_first():
+                rows = cut(cache=cache_folder() / "rows", progress=run.progress)
+            added.append(PullToStart(model, given.ewc, measure_fisher(replace(run.context, rows=rows))))
+        if given.refactor_every and adapter is not None:
+            added.append(Refactorization(adapter.factors(), given.refactor_every))
+        rules = added if rule is None else [*added, rule]
+        return CombinedRules(rules) if len(rules) > 1 else next(iter(rules), None)
 
 
 def measure_fisher(context: AdaptContext, tokens: int = FISHER_TOKENS, cached: bool = True) -> dict[str, Tensor]:

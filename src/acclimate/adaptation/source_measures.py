@@ -6,10 +6,9 @@ The latter two are measured on samples of the training text that are drawn anew 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from acclimate.adaptation.mixture import Measurement, MixCallback, Mixture, SharedStart
+from acclimate.adaptation.run import Run
 from acclimate.base.device import Precision, autocast, preserve_rng_state, to_device
 from acclimate.base.errors import UserError
 from acclimate.base.progress import print_message
@@ -24,7 +24,7 @@ from acclimate.data.mix.base import AdaptiveMix, Measure
 from acclimate.engine.batches import Collator, SharedTexts
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.steps import Engine
-from acclimate.engine.trainer import StepTrainer
+from acclimate.engine.trainer import CallbackFactory
 from acclimate.models.kinds import kind_of
 from acclimate.models.loading import LanguageModel, load_language_model
 from acclimate.models.probe import attach
@@ -236,40 +236,19 @@ class SourceMeter:
         return found
 
 
-def watch_sources(
-    mixture: Mixture,
-    engine: Engine,
-    loaded: LanguageModel,
-    collator: Collator,
-    seed: int,
-    work: Path,
-    config: Mapping[str, Any],
-    progress: bool,
-) -> list[Callable[[StepTrainer], MixCallback]]:
-    """Let an engine record the losses of the sources; return what makes the callback that asks the mix.
-
-    Args:
-        mixture: The texts and the mix.
-        engine: The engine in training.
-        loaded: The model and its tokenizer.
-        collator: Makes micro-batches that are masked alike for all methods.
-        seed: Random seed.
-        work: Folder for checkpoints.
-        config: The configuration of the run.
-        progress: Whether to print what the measurements cost.
-
-    Returns:
-        One function; none if there is one source.
-    """
-    if mixture.ledger is None:
+def watch_sources(run: Run) -> list[CallbackFactory]:
+    """Let the engine of a run record the losses of its sources; return what makes the callback that asks the mix."""
+    mixture, engine = run.mixture, run.engine
+    if mixture is None or mixture.ledger is None:
         return []
-    engine.ledger, measure = mixture.ledger, make_measurement(mixture, engine, loaded, collator, seed)
+    engine.ledger = mixture.ledger
+    measure = make_measurement(mixture, engine, run.loaded, run.alike, run.options.seed)
     if measure is not None:
-        print_message(describe_cost(mixture), enabled=progress)
+        print_message(describe_cost(mixture), enabled=run.progress)
     warn_of_delay(mixture)
-    start = SharedStart.of(mixture, config) if engine.group.size == 1 else None
+    start = SharedStart.of(mixture, run.config) if engine.group.size == 1 else None
     if start is not None:
-        start.use(work)
+        start.use(run.work / "steps")
     return [lambda trainer: MixCallback(trainer, mixture, measure, start)]
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from acclimate.adaptation.heldout import SimilarityCheck
 from acclimate.adaptation.method import Method
+from acclimate.adaptation.options import NO_SIMILARITY
 from acclimate.adaptation.result import AdaptResult, cache_masked_texts, open_work_folder, read_manifest
+from acclimate.adaptation.run import Run
 from acclimate.base.files import MANIFEST_FILE, atomic_folder, record_files, write_json
+from acclimate.base.options import values
 from acclimate.base.progress import print_message
 from acclimate.cards import write_adapted_card
-from acclimate.data.documents import Corpus
-from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.trainer import LOG_FILE
 from acclimate.models.adapters import ADAPTER_FOLDER
+
+OWN_OPTIONS = ("model", "corpus", "method", "out", "task", "settings", "overwrite", "progress")
+"""Options of ``adapt`` that a stage does not take over."""
 
 
 def stages_folder(out: Path) -> Path:
@@ -25,36 +27,24 @@ def stages_folder(out: Path) -> Path:
     return out.parent / f".{out.name}.stages"
 
 
-def adapt_in_stages(
-    adapt: Callable[..., AdaptResult],
-    method: Method,
-    texts: Mapping[str, Corpus],
-    model: str | Path,
-    out: Path,
-    config: dict[str, Any],
-    options: Mapping[str, Any],
-    group: ProcessGroup,
-    similarity: SimilarityCheck | None,
-) -> AdaptResult:
+def adapt_in_stages(adapt: Callable[..., AdaptResult], run: Run) -> AdaptResult:
     """Run the stages of a method one after the other, and join their results.
 
-    Each stage is an adaptation in a working folder beside ``out``. After an interruption, the results of finished
-    stages are read from there, and the interrupted stage resumes from its checkpoint.
+    Each stage is an adaptation in a working folder next to the output directory. After an interruption, the results of
+    finished stages are read from there, and the interrupted stage resumes from its checkpoint.
 
     Args:
         adapt: :func:`acclimate.adapt`.
-        method: The method with its stages.
-        texts: The texts, by the value of :attr:`Stage.reads`: ``"domain"`` and ``"task"``.
-        model: The model that the first stage starts from.
-        out: Output directory.
-        config: Configuration of the whole run, for the manifest.
-        options: Other options of ``adapt``, which a stage can override.
-        group: The processes of the run.
-        similarity: What the last model is measured on, if it is a sentence encoder.
+        run: The run, of which nothing but the options has been read. Its features finish the last model.
 
     Returns:
         Steps, tokens and seconds of all stages together, and the losses at the end of the last.
     """
+    method, texts, out, config, group = run.method, run.texts, run.out, run.config, run.group
+    model = run.options.model() if callable(run.options.model) else run.options.model
+    options = {name: value for name, value in values(run.options).items() if name not in OWN_OPTIONS}
+    # Only the last model is measured; a stage chooses its layout for the model, unless one was given.
+    options |= {"progress": run.progress, "similarity": NO_SIMILARITY, "layout": run.given_layout}
     stages = method.stages()
     work = stages_folder(out)
     open_work_folder(work, config, group)
@@ -69,7 +59,7 @@ def adapt_in_stages(
         results.append(adapt(start, texts[reads], made, place, **{**options, **stage.options}))
         places.append(place)
         options = {**options, "new_tokens": None, "new_token_settings": None}  # the first stage has added them
-    total = AdaptResult(
+    total = run.result = AdaptResult(
         out,
         config["method"],
         sum(result.steps for result in results),
@@ -87,8 +77,8 @@ def adapt_in_stages(
         with atomic_folder(out) as folder:
             # An adapter fits the model of the stage before, which is not kept.
             shutil.copytree(places[-1], folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(ADAPTER_FOLDER))
-            if similarity is not None:
-                total.add_similarity(similarity.measure(folder))
+            for feature in run.features:
+                feature.finish(run, folder)
             (folder / LOG_FILE).write_text("".join(_join_logs(places)), encoding="utf-8")
             cards = [read_manifest(place) for place in places]
             about = {name: str(getattr(method, name)) for name in ("paper", "summary")}

@@ -75,7 +75,6 @@ General = Annotated[
         "general text of the study.",
         many=True,
         study=False,
-        recorded=False,  # as the others below, with the held-out text
     ),
 ]
 Monitor = Annotated[
@@ -84,7 +83,6 @@ Monitor = Annotated[
         "Measure the held-out loss after steps 1, 2, 3, 4, 6, 8, 11 and so on, and report a temporary rise.",
         more="The steps are powers of the root of 2, so that each doubling of the steps has two measurements. With "
         "``heldout_every``, both are measured. See :class:`acclimate.evaluation.dips.Dip`.",
-        recorded=False,
     ),
 ]
 KeepBest = Annotated[
@@ -94,7 +92,6 @@ KeepBest = Annotated[
         more="Where the held-out or the general loss first rose and then fell again by half of that, only the steps "
         "after that count (:func:`acclimate.evaluation.dips.find_best`). The learning rate of an earlier step was "
         "higher than at the end.",
-        recorded=False,
     ),
 ]
 Patience = Annotated[
@@ -104,7 +101,6 @@ Patience = Annotated[
         default="the training does not end early",
         more="Measurements while the held-out or the general loss is in a temporary rise do not count. While general "
         "text is forgotten more and more, the training therefore goes on.",
-        recorded=False,
     ),
 ]
 L2SP = Annotated[
@@ -213,5 +209,7 @@ def check_steps(given: Any) -> None:
             )
     if given.sparsity and given.adapter is not None:
         raise ValueError("'sparsity' is for weights that train, which an adapter freezes; remove one of them")
+    if given.sparsity_choice == "random" and not given.sparsity:
+        raise ValueError("'sparsity_choice' needs a share of weights that are zero; give it with --sparsity")
     if given.refactor_every is not None and given.adapter is None:
         raise ValueError("'refactor_every' is for adapters; add 'adapter', such as lora, or remove it")

@@ -42,7 +42,6 @@ NewTokens = Annotated[
         more="With a number, byte-pair encoding is continued on the domain text, so that its most frequent split "
         "words become tokens. The files of the model hold the new vocabulary, and any program can load them. In "
         "Python also a list of words.",
-        recorded=False,  # but as the words, see NewTokens.identity
     ),
 ]
 NewTokenSettings = Annotated[
@@ -53,7 +52,6 @@ NewTokenSettings = Annotated[
         default="start=mean, min_count=10, warm_up_tokens=0",
         more="See :class:`acclimate.adaptation.new_tokens.NewTokenSettings`.",
         flag="--new-token-set",
-        recorded=False,
     ),
 ]
 

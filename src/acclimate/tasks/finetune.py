@@ -11,8 +11,8 @@ from typing import Any
 
 from transformers import set_seed
 
-from acclimate.adaptation.heldout import open_pairs
 from acclimate.adaptation.result import warn_of_explosion
+from acclimate.adaptation.similarity import open_pairs
 from acclimate.base.bounds import MAX_SEED
 from acclimate.base.errors import UserError
 from acclimate.base.locks import with_output_lock

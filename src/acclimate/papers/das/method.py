@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import BeforeValidator
@@ -60,6 +60,11 @@ class DAS(DGA):
         self._past: list[dict[str, Any]] = []  # set by `prepare`
         if not self.softmask and not self.contrast_weight:
             raise UserError("softmask=no with contrast_weight=0 leaves plain language modelling; use the method lm.")
+
+    @property
+    def protects_by(self) -> Literal["update", "gradient"] | None:
+        """What the soft mask scales from the first domain on."""
+        return self.mask_on if self.softmask and self.general else None
 
     def check(self, run: AdaptContext) -> None:
         """Check that weights are whole, and the model."""

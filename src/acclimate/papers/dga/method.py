@@ -182,6 +182,11 @@ class DGA(Method):
         )
         return [LanguageModelling(), contrast]
 
+    @property
+    def protects_by(self) -> Literal["update", "gradient"] | None:
+        """What the soft mask scales."""
+        return self.mask_on
+
     def update_rule(self) -> SoftMask | None:
         """Return the soft mask."""
         return self._mask

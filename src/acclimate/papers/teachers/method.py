@@ -71,15 +71,20 @@ class Teachers(Method):
             raise UserError("teachers is empty; name one, or leave it out for the base model.")
         self._term: TeacherDistillation | None = None  # set by `prepare`
 
+    def check(self, run: AdaptContext) -> None:
+        """Check the names of the sources."""
+        super().check(run)
+        for name in self.teachers or ():
+            if name not in run.sources:
+                raise unknown_name_error("source of text with a teacher", name, run.sources)
+
     def prepare(self, run: AdaptContext) -> None:
         """Load the teachers."""
         if self.teachers is None:
             base = copy.deepcopy(run.model).eval().requires_grad_(False)
             models = dict.fromkeys(range(len(run.sources)), base)
         else:
-            for name in self.teachers:
-                if name not in run.sources:
-                    raise unknown_name_error("source of text with a teacher", name, run.sources)
+            self.check(run)  # once more: a mix may divide sources, and a part without texts is no source
             loaded = {path: run.load_reader(path) for path in dict.fromkeys(self.teachers.values())}
             models = {run.sources.index(name): loaded[path] for name, path in self.teachers.items()}
             if others := [name for name in run.sources if name not in self.teachers]:

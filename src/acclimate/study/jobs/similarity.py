@@ -100,7 +100,7 @@ class SimilarityJob(Job):
     @classmethod
     def read(cls, config: StudyConfig, backend: Backend) -> dict[str, SentencePairs]:
         """Return the given pairs by name."""
-        from acclimate.adaptation.heldout import open_pairs
+        from acclimate.adaptation.similarity import open_pairs
 
         found, problems = dict[str, SentencePairs](), Problems()
         for spec in config.sections.get("similarity", []):
