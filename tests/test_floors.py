@@ -147,6 +147,7 @@ def test_registries_are_the_only_dynamic_imports():
         if names := dynamic_imports(file.read_text(encoding="utf-8")):
             found[".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)] = names
     assert found.pop("acclimate.__init__") == ["_EXPORT_MODULES[name]"]  # what the package exports
+    assert found.pop("acclimate.adaptation.adapt") == ["f'acclimate.adaptation.{module}'"]  # features that are on
     assert found.pop("acclimate.base.registry") == ["module"]
     assert found.pop("acclimate.cli.main") == ["module"]
     assert found == REGISTRIES

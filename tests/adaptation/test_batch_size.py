@@ -55,14 +55,13 @@ class Texts:
 )
 def test_a_step_suits_the_device_unless_too_few_would_be_left(texts, length, budget, wanted):
     rows = Texts(texts, length)
-    found = choose_batch_size("auto", wanted, budget, rows, length)
+    found = choose_batch_size(wanted, budget, rows, length)
     assert found >= 1 and found * length <= wanted + length
     if found > LEAST_TEXTS:
         assert budget.resolve(rows, found) >= LEAST_STEPS and math.ceil(texts / found) >= LEAST_EPOCH_STEPS
     elif found < LEAST_TEXTS:
         assert found * length > wanted - 9 * length
-    assert choose_batch_size("auto", wanted, Budget(steps=5), rows, length) >= found
-    assert choose_batch_size(7, None, budget, rows, length) == 7
+    assert choose_batch_size(wanted, Budget(steps=5), rows, length) >= found
 
 
 @each(("texts", "length", "budget", "share", "expected"), [
@@ -75,7 +74,7 @@ def test_a_step_suits_the_device_unless_too_few_would_be_left(texts, length, bud
     (500, 128, Budget(epochs=1), 1, 64),
 ])  # fmt: skip
 def test_texts_per_step_on_a_gpu(texts, length, budget, share, expected):
-    assert choose_batch_size("auto", STEP_TOKENS["cuda"], budget, Texts(texts, length), length, share) == expected
+    assert choose_batch_size(STEP_TOKENS["cuda"], budget, Texts(texts, length), length, share) == expected
 
 
 def test_a_training_records_its_batch_and_resumes_with_it(tiny_bert, tmp_path):

@@ -89,10 +89,6 @@ def test_a_run_does_not_start_anew_where_tensors_are_gone(chain, tmp_path):
     (start / CARRIED_TENSORS).unlink()
     with pytest.raises(UserError, match=r"is missing, or lacks 'counting/0', which carried.json next to it names"):
         adapt(start, FIRST, "lm", tmp_path / "out", **SHORT)
-    record = read_json(start / CARRIED_FILE)
-    del record["tensors"]  # as an earlier version wrote it
-    (start / CARRIED_FILE).write_text(json.dumps(record))
-    assert len(Carried.read(start).domains) == 3
 
 
 @each(("content", "words"), [("{", "is damaged"), ("[]", "is damaged"), (json.dumps({"format": 9}), "has format 9")])

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.adaptation.heldout import HeldOutText, is_log_spaced
+from acclimate.adaptation.heldout import is_log_spaced
 from acclimate.base.errors import UserError
 from acclimate.base.files import read_json
 from acclimate.evaluation.dips import Dip, describe_dips, dip_is_over, find_best, find_dip, is_in_dip
@@ -110,8 +110,8 @@ def test_it_measures_both_texts_on_its_grid_and_changes_no_weight(tiny_bert, tmp
     # The general text has the same loss alone, and held-out text at other steps.
     run(tiny_bert, tmp_path / "alone", steps=4, heldout=GENERAL, heldout_every=3, warmup=0)
     assert held(tmp_path / "alone")[0][1] == general[0]
-    recorded = read_json(tmp_path / "seen" / "acclimate.json")["heldout"]
-    assert recorded["monitor"] is True and recorded["every"] is None and len(recorded["general"]) > 10
+    recorded = read_json(tmp_path / "seen" / "acclimate.json")
+    assert recorded["monitor"] is True and recorded["heldout_every"] is None and len(recorded["general"]) > 10
     curves = read_curves(tmp_path / "seen" / "log.jsonl")
     assert [point.step for point in curves["general_curve"]] == [0, 1, 2, 3, 4, 6, 7]
     assert len(curves["curve"]) == 7 and len(describe_dips(curves)) == 2
@@ -198,12 +198,6 @@ def test_patience_ends_the_training_but_not_in_a_dip(tiny_bert, tmp_path, monkey
 def test_options_without_held_out_text_are_errors(tiny_bert, tmp_path, name):
     with pytest.raises(UserError, match=f"'{name}' needs held-out text"):
         run(tiny_bert, tmp_path / "out", **{name: GENERAL if name == "general" else 1})
-
-
-def test_identities_of_older_results_are_the_same():
-    text = HeldOutText(HELD, 50)
-    assert text.identity() == {"text": HELD.fingerprint, "every": 50}
-    assert HeldOutText(HELD, 50, keep_best=True).identity() != text.identity()
 
 
 def test_the_command_line_says_what_was_measured(tiny_bert, tmp_path, monkeypatch, capsys):

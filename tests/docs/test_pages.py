@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import types
 
 import pytest
 from typer.testing import CliRunner
 
-from acclimate.adaptation import inputs, method, mixture
-from acclimate.adaptation.method import check_keep_steps
+from acclimate.adaptation import inputs, kept_steps, method, mixture
+from acclimate.adaptation.kept_steps import check_keep_steps
 from acclimate.cli.main import app
 from acclimate.data.mix.base import MIXES
 from acclimate.parts.masking import base as masking
 from acclimate.study import budget
 from tests.docs.blocks import ROOT, blocks, pages, run_page
 
-adapting = importlib.import_module("acclimate.adaptation.adapt")  # the package has a function of this name
 STEPS = 2
 QUICK = ("README.md", "docs/models.md", "docs/install.md")
 """Pages of the first hour that are short, which are run in every test run; the others are slow tests."""
@@ -30,7 +28,7 @@ def _two_steps(monkeypatch):
     resolve, plan = inputs.Budget.resolve, mixture.Mixture.plan
     monkeypatch.setattr(inputs.Budget, "resolve", lambda *given, **named: min(STEPS, resolve(*given, **named)))
     monkeypatch.setattr(mixture.Mixture, "plan", lambda *given, **named: min(STEPS, plan(*given, **named)))
-    monkeypatch.setattr(adapting, "check_keep_steps", lambda keep, method, _=None: check_keep_steps(keep, method))
+    monkeypatch.setattr(kept_steps, "check_keep_steps", lambda keep, method, _=None: check_keep_steps(keep, method))
     for seconds in ("PILOT_SECONDS", "TIMING_SECONDS"):
         monkeypatch.setattr(budget, seconds, 0.2)
 

@@ -97,7 +97,7 @@ def test_leftovers_of_a_kill_during_cleanup_are_removed_by_the_next_call(tiny_be
         remove(path, **options)
 
     remove = shutil.rmtree
-    with patch("acclimate.adaptation.adapt.shutil.rmtree", keep), pytest.raises(KeyboardInterrupt):
+    with patch("acclimate.adaptation.stages.shutil.rmtree", keep), pytest.raises(KeyboardInterrupt):
         both(tiny_bert, tmp_path / "cut")
     assert left.is_dir() and (tmp_path / "cut").is_dir()
     with counted() as steps:

@@ -62,7 +62,7 @@ class _State(Record):
     domains: list[_Domain]
     records: dict[str, Any]
     shape: dict[str, Any]
-    tensors: list[str] = field(default_factory=list)  # earlier versions did not record them
+    tensors: list[str]
 
 
 @contextmanager

@@ -30,7 +30,7 @@ REPLAY_SHARE = 0.1
 REPLAY_OPTIONS = ("replay", "replay_share", "chat", "chat_share", "mix", "sources")
 """The options that have these types."""
 MEMORY_OPTIONS = ("replay_memory", "memory_share", "memory_rule")
-"""Options of the texts that an adaptation keeps for later ones; part of an identity only where they are used."""
+"""Options of the texts that an adaptation keeps for later ones."""
 
 
 def read_shares(value: Any) -> Any:

@@ -24,10 +24,10 @@ else:  # the command line imports neither torch nor transformers to show its hel
 HELDOUT_EVERY = 50
 """Default number of optimizer steps between measurements of the held-out loss."""
 MEASURING_OPTIONS = ("monitor", "keep_best", "patience")
-"""Options of the measurements during training; they are part of the identity of the held-out text."""
+"""Options of the measurements during training."""
 SPARSITY = ("sparsity", "sparsity_choice")
 STEP_OPTIONS = ("l2_sp", "ewc", "layer_decay", "freeze", "refactor_every", *SPARSITY, *MEMORY_OPTIONS)
-"""Options that are part of an identity only where they differ from the default, so that older results stay valid."""
+"""Options of update rules, and of the texts that are kept."""
 
 
 def split_names(value: Any) -> Any:
