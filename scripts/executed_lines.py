@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import sys
 import tempfile
 import threading
@@ -75,12 +76,15 @@ def main() -> None:
     parser.add_argument("--files", action="store_true", help="also print each file and its functions")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["ACCLIMATE_CACHE"] = f"{folder}/cache"  # an empty one: nothing is read from earlier runs
         found = adapt_plainly(Path(folder))
     totals = {file: sum(lines.values()) for file, lines in found.items()}
     for file in sorted(totals, key=lambda name: -totals[name]) if asked.files else ():
         ranked = sorted(found[file].items(), key=lambda item: -item[1])
-        print(totals[file], file, ", ".join(f"{name.partition(':')[0]} {count}" for name, count in ranked))
-    print(f"adapt: {sum(totals.values()):,} lines of {sum(map(len, found.values()))} functions in {len(totals)} files")
+        functions = ", ".join(f"{name.partition(':')[0]} {count}" for name, count in ranked)
+        sys.stdout.write(f"{totals[file]} {file}: {functions}\n")
+    count = sum(map(len, found.values()))
+    sys.stdout.write(f"adapt: {sum(totals.values()):,} lines of {count} functions in {len(totals)} files\n")
 
 
 if __name__ == "__main__":
