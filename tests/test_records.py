@@ -13,8 +13,8 @@ from acclimate.base.errors import UserError
 from acclimate.base.records import Record
 from acclimate.labs.plan.logs import read_rows
 from acclimate.results.study import StudyResults
-from acclimate.study.budget import Durations
 from acclimate.study.executor import JobStore
+from acclimate.study.forecast import Durations
 from acclimate.study.job import FORMAT
 from acclimate.tasks.result import FinetuneResult, RunFolder
 from tests.cases import each

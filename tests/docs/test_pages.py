@@ -12,7 +12,7 @@ from acclimate.adaptation.kept_steps import check_keep_steps
 from acclimate.cli.main import app
 from acclimate.data.mix.base import MIXES
 from acclimate.parts.masking import base as masking
-from acclimate.study import budget
+from acclimate.study import forecast
 from tests.docs.blocks import ROOT, blocks, pages, run_page
 
 STEPS = 2
@@ -30,7 +30,7 @@ def _two_steps(monkeypatch):
     monkeypatch.setattr(mixture.Mixture, "plan", lambda *given, **named: min(STEPS, plan(*given, **named)))
     monkeypatch.setattr(kept_steps, "check_keep_steps", lambda keep, method, _=None: check_keep_steps(keep, method))
     for seconds in ("PILOT_SECONDS", "TIMING_SECONDS"):
-        monkeypatch.setattr(budget, seconds, 0.2)
+        monkeypatch.setattr(forecast, seconds, 0.2)
 
 
 @pytest.fixture(autouse=True)

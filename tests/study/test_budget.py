@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from acclimate.base.errors import UserError
-from acclimate.study.budget import RESERVE, fit_budget
 from acclimate.study.config import StudyConfig
 from acclimate.study.executor import JobStore
-from acclimate.study.forecast import forecast
+from acclimate.study.forecast import RESERVE, fit_budget, forecast
 from tests.cases import each
 from tests.study.fakes import World, study
 from tests.test_cli import call
@@ -78,7 +77,7 @@ def test_too_little_time_and_a_second_budget_are_refused(world, folder, tmp_path
 
 def test_the_command_times_once_and_resumes(world, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    for module in ("compare", "budget", "forecast"):
+    for module in ("compare", "forecast"):
         monkeypatch.setattr(sys.modules[f"acclimate.study.{module}"], "Backend", world.backend)
     out = tmp_path / "out"
     command = ["compare", "--model", "model", "--corpus", "cs.txt", "--task", "intent", "--methods", "mlm"]

@@ -8,11 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from acclimate.base.errors import UserError
-from acclimate.study.budget import TIMED, TYPICAL
 from acclimate.study.compare import compare
 from acclimate.study.config import StudyConfig
 from acclimate.study.executor import JobStore
-from acclimate.study.forecast import forecast
+from acclimate.study.forecast import TIMED, TYPICAL, forecast
 from tests.cases import each
 from tests.study.fakes import World, graph_of, study
 from tests.study.searching import Trials, searching, write_task

@@ -141,8 +141,8 @@ def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
 
 def _fit(study: dict[str, Any], options: CompareCommand) -> dict[str, Any]:
     """Return a study with the token budget that fits into the time, and a note on it."""
-    from acclimate.study.budget import fit_budget
     from acclimate.study.draft import ONE_PASS
+    from acclimate.study.forecast import fit_budget
 
     tokens, note = fit_budget(study, options.out, options.minutes or 0.0, progress=options.progress)
     notes = [*(one for one in study["notes"] if one != ONE_PASS), note]
@@ -153,8 +153,7 @@ def print_forecast(config: Any, out: str | Path, *, minutes: float | None = None
     """Print the jobs of a study by kind, and the estimated time."""
     from rich.table import Table
 
-    from acclimate.study.budget import TIMING_SECONDS
-    from acclimate.study.forecast import forecast
+    from acclimate.study.forecast import TIMING_SECONDS, forecast
 
     found = forecast(config, out, timing=TIMING_SECONDS, minutes=minutes, progress=progress)
     table = Table("part", "kind", "jobs", "done", "time left", "estimated from")

@@ -195,6 +195,19 @@ class Job(ResultKind, ABC):
         """
         raise NotImplementedError
 
+    @property
+    def reads_budget(self) -> bool:
+        """Whether the budget of the study, such as a number of tokens, says how long the job trains."""
+        return False
+
+    def limited(self, **budget: float) -> Self:
+        """Return the same job with another budget; only for jobs that read one."""
+        raise NotImplementedError
+
+    def corpus_tokens(self, pilot: Timed) -> float:
+        """Return the estimated tokens of the text of a job that reads a budget, from one that has run."""
+        raise NotImplementedError
+
     def stage_seconds(self, result: Any, view: StudyView) -> dict[str, float] | None:
         """Return the seconds of each stage that led to the result; None if the result of a stage is missing."""
         return {}
@@ -275,13 +288,11 @@ class Timed:
         job: The pilot.
         result: Its result.
         seconds: Its duration, with loading.
-        tokens: Tokens of its corpus, if it adapts.
     """
 
     job: Any
     result: Any
     seconds: float
-    tokens: int = 0
 
 
 def kinds() -> list[type[Job]]:

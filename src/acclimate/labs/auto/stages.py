@@ -39,11 +39,11 @@ from acclimate.results.adaptations import read_curves
 from acclimate.results.cells import joined
 from acclimate.results.scores import LossRow
 from acclimate.results.study import StudyResults
-from acclimate.study.budget import time_adaptation
 from acclimate.study.compare import prepare, start_workers
 from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination
 from acclimate.study.executor import Executor, JobStore
+from acclimate.study.forecast import time_adaptation
 from acclimate.study.graph import plan as plan_jobs
 from acclimate.study.graph import read_study
 from acclimate.study.in_memory import CompareCall
@@ -253,15 +253,15 @@ class Stages:
                 continue
             try:
                 job = jobs[entrant.label] if jobs else self._adaptations(stage, [entrant], alone=True)[entrant.label]
-                speed, overhead, size = time_adaptation(job, self.context.backend, self.context.out, seconds=seconds)
+                price = time_adaptation(job, self.context.backend, self.context.out, seconds=seconds)
             except (UserError, RuntimeError, MemoryError) as error:
                 if entrant.label == CHEAPEST:
                     raise UserError(f"A short adaptation with '{CHEAPEST}' failed: {first_line(error)}") from error
                 skipped.append(Skipped(label=entrant.label, reason=f"a short adaptation failed: {first_line(error)}"))
                 continue
             kept.append(entrant)
-            tokens = size if entrant.label == CHEAPEST else tokens
-            prices.adapting[entrant.label] = Price(overhead=overhead, per_token=1 / max(speed, 1e-9))
+            tokens = price.corpus_tokens if entrant.label == CHEAPEST else tokens
+            prices.adapting[entrant.label] = Price(overhead=price.overhead, per_token=price.per_token)
         prices.timing = time.monotonic() - began
         return prices, kept, skipped, tokens, alone.advice
 

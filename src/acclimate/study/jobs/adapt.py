@@ -17,7 +17,7 @@ from acclimate.adaptation.step_options import MEASURING_OPTIONS, STEP_OPTIONS
 from acclimate.base.errors import UserError
 from acclimate.base.files import MANIFEST_FILE, read_json
 from acclimate.base.options import defaults
-from acclimate.base.records import Record, optional
+from acclimate.base.records import Record, internal, optional
 from acclimate.data.documents import Corpus
 from acclimate.data.mix.base import read_mix
 from acclimate.parts.masking import identify
@@ -74,6 +74,7 @@ class Adaptation(Record):
         preparation: What the method recorded before training, by file name.
         broken: Unreadable records of the text; None if all were readable.
         mix: What was read of each text; None if there was one.
+        corpus_tokens: Tokens of the text, which may be read more or less than once; None for a stored result.
     """
 
     method: str
@@ -85,6 +86,7 @@ class Adaptation(Record):
     preparation: dict[str, Any] | None = optional()
     broken: UnreadRecords | None = optional()
     mix: list[dict[str, Any]] | None = optional()
+    corpus_tokens: int | None = internal()
 
     @property
     def total_seconds(self) -> float:
@@ -135,6 +137,16 @@ class AdaptJob(Job):
         """Whether the job trains the missing head of a base model."""
         return self.place.method == HEAD
 
+    @property
+    def reads_budget(self) -> bool:
+        """Whether it adapts to a domain or task."""
+        return not self.is_shared_base
+
+    def limited(self, **budget: float) -> AdaptJob:
+        """Return the same adaptation with another budget."""
+        own = {name: value for name, value in self.options.items() if name not in BUDGETS}
+        return replace(self, options={**own, **budget})
+
     def run(self, context: RunContext) -> Adaptation:
         """Adapt the model and write it to the folder of the job."""
         folder, data = context.folder(self), {}
@@ -157,6 +169,7 @@ class AdaptJob(Job):
             preparation=getattr(result, "preparation", None) or None,
             broken=_read_problems(folder),
             mix=getattr(result, "mix", None) or None,
+            corpus_tokens=getattr(getattr(result, "rows", None), "tokens", 0),
         )
 
     def pilots(self, model: Checkpoint, seconds: float) -> list[AdaptJob]:
@@ -185,7 +198,7 @@ class AdaptJob(Job):
     def corpus_tokens(self, pilot: Timed) -> float:
         """Return the estimated tokens of the corpus."""
         sample = _count_characters(pilot.job.corpus)
-        return pilot.tokens * _count_characters(self.corpus) / max(1, sample)
+        return pilot.result.corpus_tokens * _count_characters(self.corpus) / max(1, sample)
 
     def _budget_tokens(self, pilot: Timed) -> float:
         given = self.options
