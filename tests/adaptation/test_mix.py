@@ -32,6 +32,7 @@ from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
 from acclimate.parts.masking import RandomMasking
 from acclimate.parts.objectives import LanguageModelling
+from acclimate.report.timing import mixtures
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.kills import killed
@@ -88,8 +89,10 @@ def test_weights_are_realized_and_the_loss_of_each_source_is_recorded(tiny_bert,
     assert rounds["sources"] == ["domain", "law", "news"] and rounds["mean_weights"] == [0.25, 0.5, 0.25]
     card = (tmp_path / "out" / "README.md").read_text()
     assert "The mix `fixed` divided" in card and "| law | 40.0% | " in card and "| replayed text 3 | 20.0% | " in card
-    (table,) = result.as_results().tables
-    assert [row[3:5] for row in table.rows] == [[text["name"], 100 * text["share"]] for text in result.mix]
+    table = mixtures(result.as_results())
+    assert [(row[3].text, row[4].value) for row in table.rows] == [
+        (text["name"], 100 * text["share"]) for text in result.mix
+    ]
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 1e-2)])

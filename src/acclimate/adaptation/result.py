@@ -36,19 +36,15 @@ from acclimate.evaluation.embeddings import SimilarityChange, similarity_warning
 from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.parts.masking.preview import find_importance_store, preview_tokens
 from acclimate.results.adaptations import (
-    MIX_COLUMNS,
-    MIX_NOTE,
-    MIX_TITLE,
     AdaptationRow,
     MaskedSample,
     MaskedTexts,
     MaskedToken,
-    mix_rows,
     read_curves,
     read_log,
 )
 from acclimate.results.display import Reported, data_frame
-from acclimate.results.study import MethodRow, ReportTable, StudyResults
+from acclimate.results.study import MethodRow, StudyResults
 
 if TYPE_CHECKING:
     import pandas
@@ -144,7 +140,6 @@ class AdaptResult(Reported):
             mix=self.mix,
             general_curve=curves["general_curve"],
         )
-        texts = mix_rows([row])
         masked = self.masked or {"masking": "", "texts": []}
         return StudyResults(
             name=self.out.name,
@@ -153,7 +148,6 @@ class AdaptResult(Reported):
             domains=["text"],
             methods=[MethodRow(label=self.method, name=self.method, parameters=self.parameters.get("settings") or {})],
             adaptations=[row],
-            tables=[ReportTable(title=MIX_TITLE, note=MIX_NOTE, columns=MIX_COLUMNS, rows=texts)] if texts else [],
             masked=[MaskedSample(domain="text", maskings={masked["masking"]: one}) for one in masked["texts"]],
         )
 

@@ -18,7 +18,7 @@ from acclimate.report.formatting import (
     primary_measures,
     shown_metrics,
 )
-from acclimate.report.timing import adaptation_runs, preparation_time, score_time
+from acclimate.report.timing import adaptation_runs, mixtures, preparation_time, score_time
 from acclimate.results.cells import (
     DASH,
     Entry,
@@ -59,7 +59,7 @@ def tables(results: StudyResults) -> list[Table]:
     every = [*first, win_counts(results), means(results), scores(results), losses(results)]
     every += [forgetting(results), *later]
     every += [corpus_contamination(results), train_contamination(results)]
-    every += [score_time(results), adaptation_runs(results), preparation_time(results)]
+    every += [score_time(results), adaptation_runs(results), preparation_time(results), mixtures(results)]
     every += [*(table.table() for table in results.tables), searches(results)]
     return [without_constant_columns(table) for table in every if table.rows]
 

@@ -1,4 +1,4 @@
-"""Tables of wall-clock time: per score, per adaptation, and per stage before training."""
+"""Tables of adaptations: wall-clock time per score, per adaptation and per stage before training, and mixtures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import Any
 
 from acclimate.report.formatting import method_name, metric_name
 from acclimate.results.adaptations import AdaptationRow
-from acclimate.results.cells import DASH, Entry, Table, count_entry, mean_entry, minutes_entry, number_entry
+from acclimate.results.cells import (
+    DASH,
+    Entry,
+    Table,
+    count_entry,
+    mean_entry,
+    minutes_entry,
+    number_entry,
+    plain_entry,
+)
 from acclimate.results.study import StudyResults
 
 PREPARATION_NAMES = {
@@ -55,6 +64,23 @@ def adaptation_runs(results: StudyResults) -> Table:
         speed = Entry(f"{tokens / seconds:,.0f}", tokens / seconds) if tokens and seconds else DASH
         cells = [*_run_cells(row), count_entry(tokens), count_entry(row.steps or 0), number_entry(seconds / 60)]
         table.rows.append([*cells, speed, Entry(row.folder)])
+    return table
+
+
+def mixtures(results: StudyResults) -> Table:
+    """Return what each adaptation read of each text, if it read several."""
+    names = ["method", "domain", "model", "text", "share, %", "realized, %", "last, %", "tokens", "epochs", "loss"]
+    note = (
+        "What each adaptation read of each text. The share is that of the tokens, as scheduled and realized; the last "
+        "one is in force at the end, where a mix changes the shares. The loss is that of the language model on the "
+        "text at the end of the training, in nats per predicted token."
+    )
+    table = Table("Mixture of texts", note, names, [False] * 4 + [True] * 6)
+    for row, text in ((run, text) for run in results.adaptations for text in run.mix):
+        last = text["weights"][-1][1] if "weights" in text else text["share"]
+        shares = [100 * text["share"], 100 * text["realized"], 100 * last]
+        values = [row.method, row.domain, row.model, text["name"], *shares, text["tokens"], text["epochs"]]
+        table.rows.append([plain_entry(value, 3) for value in (*values, text.get("loss"))])
     return table
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -217,28 +217,6 @@ class AdaptationRow(Record):
     heldout_curve: list[CurvePoint] = field(default_factory=list)
     general_curve: list[CurvePoint] = field(default_factory=list)
     mix: list[dict[str, Any]] = field(default_factory=list)
-
-
-MIX_TITLE = "Mixture of texts"
-MIX_NOTE = (
-    "What each adaptation read of each text. The share is that of the tokens, as scheduled and realized; the last one "
-    "is in force at the end, where a mix changes the shares. The loss is that of the language model on the text at "
-    "the end of the training, in nats per predicted token."
-)
-MIX_COLUMNS = ["method", "domain", "model", "text", "share, %", "realized, %", "last, %", "tokens", "epochs", "loss"]
-
-
-def mix_rows(rows: Iterable[AdaptationRow]) -> list[list[Any]]:
-    """Return the rows of the table :data:`MIX_COLUMNS`: one per text, if an adaptation has read several."""
-    return [
-        [
-            *(row.method, row.domain, row.model, text["name"], 100 * text["share"], 100 * text["realized"]),
-            100 * (text["weights"][-1][1] if "weights" in text else text["share"]),
-            *(text["tokens"], text["epochs"], text.get("loss")),
-        ]
-        for row in rows
-        for text in row.mix
-    ]
 
 
 Replacement = Literal["", "mask", "random", "unchanged"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from acclimate.models.kinds import get_kind
+from acclimate.results.cells import signed
 
 NOT_ABOUT_TASKS = (
     "Whether an end task improves. A lower loss on domain text does not always help, and helps most with few labels. "
@@ -47,7 +49,7 @@ def verdict(found: dict[str, Any]) -> str:
     parts = [f"{found['documents']:,} documents with about {_two_digits(found['tokens']):,} tokens, {size}."]
     above = found.get("loss", {}).get("domain", {}).get("above_general")
     if above:
-        difference = f"{_signed(above['difference'])} {above['unit']}, 95 % interval {_interval(above)}"
+        difference = f"{signed(above['difference'], 3)} {above['unit']}, 95 % interval {interval(above)}"
         parts.append(
             _by_sign(
                 above,
@@ -119,8 +121,8 @@ def _loss(found: dict[str, Any]) -> dict[str, str]:
     for name in ("domain", "task"):
         if name in found:
             above = found[name]["above_general"]
-            change = f"{_signed(above['difference'])} {above.get('unit', 'nats')}"
-            difference = f"{change} against general text, 95 % interval {_interval(above)}"
+            change = f"{signed(above['difference'], 3)} {above.get('unit', 'nats')}"
+            difference = f"{change} against general text, 95 % interval {interval(above)}"
             verdict = _by_sign(
                 above,
                 "worse than on general text",
@@ -145,8 +147,8 @@ def _pilot(pilot: dict[str, Any]) -> dict[str, str]:
     minutes = pilot["seconds"] / 60
     says = (
         f"{pilot['steps']:,} steps of {pilot['batch_size']} texts ({pilot['tokens']:,} tokens, {minutes:.1f} minutes) "
-        f"changed the loss on held-out domain text by {_signed(change['difference'])} nats, 95 % interval "
-        f"{_interval(change)}, from {change['before']:.3f} to {change['after']:.3f}."
+        f"changed the loss on held-out domain text by {signed(change['difference'], 3)} nats, 95 % interval "
+        f"{interval(change)}, from {change['before']:.3f} to {change['after']:.3f}."
     )
     if change["low"] <= 0 <= change["high"]:
         says += " The interval includes no change."
@@ -161,14 +163,14 @@ def _pilot(pilot: dict[str, Any]) -> dict[str, str]:
         )
         fits = [name for name in ("log-linear", "power law") if name in projection]
         ranges = "; ".join(
-            f"{name} {_signed(projection[name]['value'])} nats, 95 % interval {_interval(projection[name])}"
+            f"{name} {signed(projection[name]['value'], 3)} nats, 95 % interval {interval(projection[name])}"
             for name in fits
         )
         low, high = (pick(projection[name][end] for name in fits) for pick, end in ((min, "low"), (max, "high")))
         says += (
             f" If the learning curve continues, one pass over the corpus ({projection['steps']:,} steps, "
             f"{projection['beyond']:.0f} times the pilot) changes the loss in total by: {ranges}; both combined: "
-            f"{_interval({'low': low, 'high': high})}."
+            f"{interval({'low': low, 'high': high})}."
         )
         if projection["beyond"] > MAX_EXTRAPOLATION:
             says += (
@@ -189,8 +191,8 @@ def _forgetting(pilot: dict[str, Any]) -> dict[str, str]:
     verdict = _by_sign(change, "Forgetting", "Improvement on general text as well", "No measurable change")
     return {
         "about": "forgetting after the pilot",
-        "says": f"{verdict}: the loss on general text changed by {_signed(change['difference'])} nats, 95 % interval "
-        f"{_interval(change)}, from {change['before']:.3f} to {change['after']:.3f}.",
+        "says": f"{verdict}: the loss on general text changed by {signed(change['difference'], 3)} nats, 95 % "
+        f"interval {interval(change)}, from {change['before']:.3f} to {change['after']:.3f}.",
         "does_not_say": "How much a full run forgets, which is usually more, or how much tasks of other domains lose: "
         "'other_tasks' in a study measures that.",
     }
@@ -201,9 +203,6 @@ def _by_sign(entry: dict[str, float], above: str, below: str, neither: str) -> s
     return above if entry["low"] > 0 else below if entry["high"] < 0 else neither
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.3f}".replace("-", "−")
-
-
-def _interval(entry: dict[str, float]) -> str:
-    return f"{_signed(entry['low'])} to {_signed(entry['high'])}"
+def interval(entry: Mapping[str, float]) -> str:
+    """Return the ends of an interval."""
+    return f"{signed(entry['low'], 3)} to {signed(entry['high'], 3)}"

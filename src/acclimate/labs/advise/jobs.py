@@ -10,7 +10,7 @@ from acclimate.base.errors import UserError
 from acclimate.base.progress import print_message
 from acclimate.base.records import Record
 from acclimate.data.documents import Corpus
-from acclimate.labs.advise.advice_text import verdict
+from acclimate.labs.advise.advice_text import interval, verdict
 from acclimate.results.study import ReportTable
 from acclimate.study.inputs import Checkpoint, Texts
 from acclimate.study.job import Job, Planner, RunContext, StudyModel, StudyView, register
@@ -122,5 +122,5 @@ def _cells(found: dict[str, Any]) -> Sequence[Any]:
         *(split[name]["pieces"] if name in split else None for name in ("domain", "general")),
         *(loss[name]["nats"] if name in loss else None for name in ("domain", "general")),
         above and above["difference"],
-        above and f"{above['low']:+.3f} to {above['high']:+.3f}".replace("-", "−"),
+        above and interval(above),
     )

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from acclimate.labs.advise.advice_text import LITTLE_TEXT
+
 SMALL_REPLAY = 0.05
 """Share of general text against forgetting without a plan: a few percent prevented most of it in EvoLM (2025)."""
 LARGE_MODEL = 1e9
 """Weights from which on the memory of the optimizer is mentioned."""
-FEW_TOKENS = 1e6
-"""Tokens of domain text below which the texts of the task are worth adding."""
 MANY_LABELS = 10_000
 """Labelled examples from which on adaptation is expected to add little: its gains are largest with few labels."""
 LABEL, LOWER, MEASURE, TASK_TEXT, ADAPT = "label more", "lower the learning rate", "run a pilot", "task text", "adapt"
@@ -151,7 +151,7 @@ def _size_rules(report: Mapping[str, Any], planned: bool) -> Iterator[str]:
             f"One pass over the {tokens:,.2g} tokens is the place to start: longer trainings gain less and less and "
             "forget more (EvoLM)."
         )
-    if tokens is not None and tokens < FEW_TOKENS:
+    if tokens is not None and tokens < LITTLE_TEXT:
         yield "There is little domain text: add the texts of the task (Szép et al., 2024; --method dapt+tapt)."
     if labels is not None and labels >= MANY_LABELS:
         yield f"With {labels:,} labels, expect a small gain: adaptation helps most with few (Szép et al., 2024)."

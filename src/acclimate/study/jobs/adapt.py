@@ -23,19 +23,15 @@ from acclimate.data.mix.base import read_mix
 from acclimate.parts.masking import identify
 from acclimate.report.timing import preparation_minutes
 from acclimate.results.adaptations import (
-    MIX_COLUMNS,
-    MIX_NOTE,
-    MIX_TITLE,
     AdaptationRow,
     Importance,
     MaskedSample,
     MaskedTexts,
     MaskedToken,
     UnreadRecords,
-    mix_rows,
     read_curves,
 )
-from acclimate.results.study import MethodRow, ReportTable, StageName
+from acclimate.results.study import MethodRow, StageName
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec
 from acclimate.study.inputs import Checkpoint, StudyInputs, Texts
 from acclimate.study.job import (
@@ -256,10 +252,8 @@ class AdaptJob(Job):
         """Return the rows of the adaptations, and the samples of masked text."""
         found = list(view.find(Adaptation, lambda job: job.place.role is None))
         adaptations = [_adaptation_row(entry, view.out / "models" / entry.job.key) for entry in found]
-        texts = mix_rows(adaptations)
         return {
             "adaptations": adaptations,
-            "tables": [ReportTable(title=MIX_TITLE, note=MIX_NOTE, columns=MIX_COLUMNS, rows=texts)] if texts else [],
             "masked": masked_samples(found, view.inputs.config.evaluate.masked_texts),
         }
 
