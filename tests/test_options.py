@@ -324,6 +324,6 @@ def test_options_of_fine_tuning_are_part_of_the_identity_of_a_run(tiny_bert, tmp
     finetune = verb(ExtendedFinetuneOptions, _finetune)
     given = {"epochs": 1, "precision": "fp32", "progress": False, "out": tmp_path / "out"}
     finetune(tiny_bert, Task.of("words", rows, rows), patience=2, **given)
-    record = json.loads((tmp_path / "out" / "run.json").read_text())["identity"]["options"]["options"]
+    record = json.loads((tmp_path / "out" / "run.json").read_text())["identity"]["options"]
     assert (record["patience"], record["epochs"], record["max_length"]) == (2, 1, 128)
     assert not {"out", "progress", "report_to"} & record.keys()

@@ -23,7 +23,7 @@ from acclimate.data import opening, readers
 from acclimate.data.documents import Corpus
 from acclimate.data.opening import detect_format, guess_encoding
 from acclimate.data.readers import detect_txt_layout, read_records
-from acclimate.tasks.readers import read_rows
+from acclimate.data.rows import read_rows
 from tests.cases import each
 from tests.data.writing import SUFFIXES, compress, write
 

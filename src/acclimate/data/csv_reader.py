@@ -50,6 +50,17 @@ def find_duplicate(names: Sequence[str]) -> str | None:
     return next((name for place, name in enumerate(names) if name and name in names[:place]), None)
 
 
+def check_names(where: object, names: list[str]) -> list[str]:
+    """Return names of columns.
+
+    Raises:
+        UserError: If one is duplicated.
+    """
+    if (duplicate := find_duplicate(names)) is not None:
+        raise UserError(f"{where}: two columns are named '{duplicate}'; rename one.")
+    return names
+
+
 def infer_column(where: object, text_column: str, columns: Iterable[str]) -> str | None:
     """Return the name of the text column; None if it does not exist.
 

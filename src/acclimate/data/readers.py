@@ -21,8 +21,8 @@ from acclimate.data.conversion import convert_document, strip_markdown
 from acclimate.data.csv_reader import (
     DEFAULT_COLUMN,
     WHOLE_ROW,
+    check_names,
     find_column,
-    find_duplicate,
     infer_column,
     missing_column_error,
     read_csv,
@@ -364,9 +364,7 @@ def read_excel_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         warn_once(f"'{path}': only the first sheet, '{first.title}', is read.")
     numbered = ((number, row) for number, row in enumerate(rows, 1) if any(cell.strip() for cell in row))
     _, names = next(numbered, (0, []))
-    names = [name.strip() for name in names]
-    if (duplicate := find_duplicate(names)) is not None:
-        raise UserError(f"{path}: two columns are named '{duplicate}'; rename one.")
+    names = check_names(path, [name.strip() for name in names])
     for number, row in numbered:
         yield number, {name: cell for name, cell in zip_longest(names, row[: len(names)], fillvalue="") if name}
 

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from acclimate.base.errors import Stopped, UserError, check_stop, requested_stop, unknown_name_error
 from acclimate.base.files import atomic_folder, read_json, write_json, write_text
@@ -114,16 +114,12 @@ class KeepStepsCallback(TrainerCallback):
         """
         self.steps, self.folder, self.write, self.trainer = frozenset(steps), folder, write, trainer
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Write the model before the first step."""
         if state.global_step == 0:
             self._keep(0)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Write the model after a step."""
         if self._keep(state.global_step):
             # A resumed run must not repeat this step: under a time budget its model would differ.
@@ -290,9 +286,7 @@ class StepCallback(TrainerCallback):
         self._save_after_epoch = False
         self._stop = 0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Seed dropout per process, and remove the log lines of steps that will be repeated."""
         trainer = self.trainer
         group = trainer.engine.group
@@ -307,9 +301,7 @@ class StepCallback(TrainerCallback):
             trainer.lines = [json.loads(line) for line in kept]
         self._saved = time.monotonic()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Check the time, show progress, and decide whether to save a checkpoint or to end on a signal."""
         check_stop()
         trainer = self.trainer
@@ -330,9 +322,7 @@ class StepCallback(TrainerCallback):
             at_epoch_end = bool(trainer.data.epoch_steps) and state.global_step % (trainer.data.epoch_steps or 1) == 0
             self._save_after_epoch, control.should_save = at_epoch_end, not at_epoch_end
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Save the checkpoint that was postponed to the end of the epoch."""
         if self._save_after_epoch:
             self._save_after_epoch, control.should_save = False, True
@@ -348,7 +338,7 @@ class StepCallback(TrainerCallback):
         shared = int(self.trainer.engine.group.broadcast_value(float(-stop if stop else due)))
         return shared != 0, max(0, -shared)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Add the progress of the trainer to a checkpoint, and mark it as complete."""
         self._saved = time.monotonic()
         self.trainer.engine.group.wait()  # each process writes its own generator state

@@ -13,9 +13,9 @@ from acclimate.base.errors import UserError, warn_once
 from acclimate.base.files import write_text
 from acclimate.base.options import DATA, OUTPUT, Option, build, defaults, options
 from acclimate.data.reading import LabelOptions
+from acclimate.data.rows import NoLabel
 from acclimate.study.draft import draft_study, write_study
 from acclimate.study.options import CompareOptions, InitOptions, StudyOptions
-from acclimate.tasks.readers import NoLabel
 from acclimate.tasks.sources import read_object
 
 DATA_FOLDER, STUDY_FILE = "data", "study.yaml"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from transformers import set_seed
@@ -180,19 +179,11 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
                 "The first stage of fine-tuning runs in one process. Start the command without torchrun or "
                 "accelerate, or fine-tune on the first task by itself and start from its result."
             )
+        self.models = {"model": options.model}
+        self.tasks = {"task": self.task, "first": self.before.task if self.before else None}
         self.pairs = _open_similarity(options, self.task)
         count = self.resolved.few_shot
         self.examples = self.task.train if count is None else self.task.few_shot(count, self.resolved.seed)
-
-    @property
-    def models(self) -> dict[str, str | Path]:
-        """The model that is fine-tuned."""
-        return {"model": self.options.model}
-
-    @property
-    def tasks(self) -> Mapping[str, LabelledTask | None]:
-        """The task, and that of the first stage."""
-        return {"task": self.task, "first": self.before.task if self.before else None}
 
     def settings(self) -> dict[str, Any]:
         """Return the options of both stages."""
@@ -200,10 +191,6 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
         similarity = self.pairs and self.pairs.fingerprint()
         first = self.before and recorded(self.before.options, precision=self.precision)
         return recorded(self.options, ("model", "task"), **own, similarity=similarity, first=first)
-
-    def shown(self, result: FinetuneResult) -> dict[str, Any]:
-        """Return the options of the second stage, and the name of the first task."""
-        return {**self.settings(), "first": result.first}
 
     def prepare(self) -> Callable[..., TrainingResult]:
         """Load the model, and train it on the first task."""

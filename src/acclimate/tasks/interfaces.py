@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from acclimate.base.bounds import Count
 from acclimate.base.device import Precision
@@ -21,6 +21,7 @@ from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.scoring import Scoring
 from acclimate.models.checkpoints import load_config
 from acclimate.tasks import recipe
+from acclimate.tasks.examples import Examples
 from acclimate.tasks.options import SupervisedOptions
 from acclimate.tasks.readers import SPLITS
 
@@ -36,49 +37,8 @@ __all__ = [
 ]
 
 
-class LabelledTask(Protocol):
-    """The interface of every task, whatever its examples are."""
-
-    task_kind: ClassVar[str]
-    """Name of its kind in :data:`TASK_KINDS`."""
-    default_length: ClassVar[int]
-    """Default maximum tokens per example, or per window of it."""
-
-    @property
-    def name(self) -> str:
-        """Name of the task."""
-
-    @property
-    def train(self) -> Sequence[Any]:
-        """The examples to learn from."""
-
-    @property
-    def dev(self) -> Sequence[Any]:
-        """The examples to select weights by; may be empty."""
-
-    @property
-    def test(self) -> Sequence[Any]:
-        """The examples to evaluate on."""
-
-    @property
-    def labels(self) -> list[str]:
-        """The classes; empty if the task has no fixed set of answers."""
-
-    @property
-    def group_name(self) -> str:
-        """What a group of rows that are not independent is, in the singular."""
-
-    def groups(self, split: str = "test") -> tuple[int, ...] | None:
-        """Return the number of the group of each scored item; None if no group is known."""
-
-    def fingerprint(self) -> str:
-        """Return a hash of everything that can change a result."""
-
-    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> Scoring:
-        """Return how predictions for a split are scored; raise a UserError if ``negative`` does not apply."""
-
-    def few_shot(self, count: int, seed: int) -> Sequence[Any]:
-        """Draw ``count`` train examples (per class, if there are classes); raise a UserError if that is impossible."""
+LabelledTask = Examples[Any]
+"""A task of any kind."""
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from torch import nn
 from acclimate.adaptation.method import AdaptContext, Method
 from acclimate.base.errors import UserError
 from acclimate.base.files import find_file
+from acclimate.data.rows import read_rows
 from acclimate.models.families import reads_segments
 from acclimate.parts.masking import DrawExamples
 from acclimate.parts.masking.rewriting import SECOND_SEGMENT
 from acclimate.parts.objectives import BatchObjective, ClassificationHeads, LanguageModelling, Objective
-from acclimate.tasks.readers import read_rows
 
 HEADS_NAME = "acclimate_heads"
 """Name of the heads' submodule of the model during training, so that checkpoints include it."""

@@ -58,6 +58,15 @@ def read_labels(value: Any) -> Any:
 
 
 Share = Annotated[Number, Field(ge=0, le=1)]
+OUT = Option(
+    "Output directory.",
+    OUTPUT,
+    default="nothing is saved",
+    more="It gets the model, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it holds the result of the "
+    "same call already, that is returned.",
+    study=False,
+    recorded=False,
+)
 Epochs = Annotated[Integer, Field(ge=0, le=MAX_SIZE)]
 
 
@@ -163,18 +172,7 @@ class FinetuneOptions(SupervisedOptions, EmbeddingOptions, ReadingOptions):
         ),
     ]
     _: KW_ONLY
-    out: Annotated[
-        str | Path | None,
-        Option(
-            "Output directory.",
-            OUTPUT,
-            default="nothing is saved",
-            more="It gets the model, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it holds the "
-            "result of the same call already, that is returned.",
-            study=False,
-            recorded=False,
-        ),
-    ] = None
+    out: Annotated[str | Path | None, OUT] = None
     first: Annotated[
         TaskLike | str | Path | None,
         Option(
@@ -285,18 +283,7 @@ class DistillOptions(SupervisedOptions, ReadingOptions):
     ]
     _: KW_ONLY
     seed: Annotated[Seed, Option("Random seed of the student's training and of a random connector.", study=False)] = 0
-    out: Annotated[
-        str | Path | None,
-        Option(
-            "Output directory of the student.",
-            OUTPUT,
-            default="nothing is saved",
-            more="It gets the model, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it holds the "
-            "result of the same call already, that is returned.",
-            study=False,
-            recorded=False,
-        ),
-    ] = None
+    out: Annotated[str | Path | None, replace(OUT, help="Output directory of the student.")] = None
     teacher_out: Annotated[
         str | Path | None,
         Option("Output directory of a teacher that is fine-tuned.", OUTPUT, cli=False, study=False, recorded=False),

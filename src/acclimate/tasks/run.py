@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -38,6 +38,7 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
         resolved: The options of the training, with the defaults of the task filled in; the subclass sets them.
         scoring: How predictions for the test split are scored; the subclass sets it.
         precision: The resolved precision.
+        models, tasks: The models and the tasks that are read, by role; the subclass sets them.
         learner: The model that is trained, from :meth:`prepare` on.
     """
 
@@ -49,6 +50,8 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
     result_type: type[ResultT]
     resolved: ResolvedOptions
     scoring: Scoring
+    models: dict[str, str | Path]
+    tasks: dict[str, LabelledTask | None]
     learner: Learner
 
     def __init__(self, options: OptionsT) -> None:
@@ -61,16 +64,6 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
         self.target = None if options.out is None else follow_link(options.out)
         self.device = default_device()
         self.precision = choose_precision(options.precision, self.device)
-
-    @property
-    @abstractmethod
-    def models(self) -> dict[str, str | Path]:
-        """The models that are read, by role."""
-
-    @property
-    def tasks(self) -> Mapping[str, LabelledTask | None]:
-        """The tasks that are read, by role."""
-        return {"task": self.task}
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -87,10 +80,6 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
     def reuse(self, done: ResultT) -> ResultT:
         """Return the result that an earlier call with the same identity left in the folder."""
         return done
-
-    def shown(self, result: ResultT) -> dict[str, Any]:
-        """Return the settings that the model card reports."""
-        return self.settings()
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines the result, as plain values; models and tasks by their content.
@@ -133,7 +122,7 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
             )
         self.trained = time.perf_counter()
         result = self.make_result(self._measure(trained), trained)
-        shown = self.shown(result)
+        shown = {**self.settings(), "first": result.first}
         folder.write(self.learner, trained, result, verb=self.verb, models=self.models, task=self.task, options=shown)
         return result
 

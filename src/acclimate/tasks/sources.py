@@ -20,18 +20,14 @@ from acclimate.data.csv_reader import TEXT_NAMES
 from acclimate.data.documents import table_rows
 from acclimate.data.opening import COLUMNAR, ENCODED, EXCEL, TABLES, detect_format
 from acclimate.data.reading import ReadingOptions
+from acclimate.data.rows import Row, as_row, class_names, name_of_class, read_rows
 from acclimate.tasks.groups import find_grouping
 from acclimate.tasks.readers import (
     FORMATS,
     SPLITS,
-    Row,
     advise_conversion,
-    as_row,
-    class_names,
     find_saved_files,
     find_split_files,
-    name_of_class,
-    read_rows,
     report_unused,
 )
 

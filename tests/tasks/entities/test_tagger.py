@@ -123,7 +123,7 @@ def test_windows_decide_each_word_once_and_read_the_row_of_the_tokenizer(tiny_be
                 token = windows.units[window.sentence][unit].token
                 assert row[position] == windows.tokens[window.sentence].ids[token]
         with pytest.raises(UserError, match="leaves no space"):
-            Windows(sentences, tokenizer, windows.frame.special, last=last)
+            Windows(sentences, tokenizer, windows.layout.special, last=last)
 
 
 @pytest.fixture(scope="module")

@@ -156,7 +156,7 @@ def test_every_answer_that_fits_is_complete_in_some_window(question, kind, lengt
     assert tokens.ends[span[0]] > answer.start
     assert tokens.starts[span[1]] < answer.start + len(answer.text)
     first = windows.windows[0]
-    width = length - windows.layout.special - (first.offset - windows.layout.before_passage)
+    width = length - windows.layout.special - (first.offset - windows.layout.before)
     hits = [window for window in windows.windows if window.answer != (0, 0)]
     if span[1] - span[0] + 1 <= min(overlap, width // 2) or len(tokens.ids) <= width:
         assert hits

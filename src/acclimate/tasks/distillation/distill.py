@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -169,7 +168,6 @@ class Distillation(TaskRun[DistillOptions, DistillResult]):
     Attributes:
         objective: The resolved objective.
         of_teacher, of_student: The options with which each is fine-tuned first, unless it is a model of the task.
-        whole: The task with all train examples; ``task`` has those that both models learn from.
     """
 
     verb, product, doing = "distill", "a distilled model", "distill"
@@ -184,11 +182,12 @@ class Distillation(TaskRun[DistillOptions, DistillResult]):
         super().__init__(options)
         if self.group.size > 1:
             raise UserError("Distillation runs in one process; start it without torchrun or accelerate launch.")
-        self.whole = self.task
-        self.objective = choose_objective(options.objective, self.whole)
-        if not self.whole.labels:  # a number has no entropy
+        self.models = {"teacher": options.teacher, "student": options.student}
+        self.tasks = {"task": self.task}
+        self.objective = choose_objective(options.objective, self.task)
+        if not self.task.labels:  # a number has no entropy
             self.options = options = replace(options, confidence_penalty=0.0, teacher_penalty=0.0)
-        self.resolved, self.scoring = resolve_options(options, self.whole)
+        self.resolved, self.scoring = resolve_options(options, self.task)
         fine_tuning = replace(self.resolved, few_shot=None, select="last", confidence_penalty=0.0)
         self.of_teacher = replace(
             fine_tuning,
@@ -200,17 +199,7 @@ class Distillation(TaskRun[DistillOptions, DistillResult]):
         epochs, rate = options.student_epochs, options.student_learning_rate
         self.of_student = replace(fine_tuning, epochs=epochs, learning_rate=rate)
         if options.few_shot is not None:  # both models learn from the same examples
-            self.task = replace(self.whole, train=self.whole.few_shot(options.few_shot, options.seed))
-
-    @property
-    def models(self) -> dict[str, str | Path]:
-        """Teacher and student."""
-        return {"teacher": self.options.teacher, "student": self.options.student}
-
-    @property
-    def tasks(self) -> Mapping[str, LabelledTask | None]:
-        """The task with all train examples."""
-        return {"task": self.whole}
+            self.task = replace(self.task, train=self.task.few_shot(options.few_shot, options.seed))
 
     def settings(self) -> dict[str, Any]:
         """Return the options, with precision and objective resolved."""

@@ -15,6 +15,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError
 from acclimate.data.reading import ReadingOptions
+from acclimate.data.rows import Row
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.regression import RegressionScoring, regression_metrics
 from acclimate.evaluation.scoring import Scoring
@@ -28,7 +29,7 @@ from acclimate.tasks.kinds.classification.data import parse_row
 from acclimate.tasks.kinds.classification.labels import NUMBER
 from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.probing import NumberProbe, Probe
-from acclimate.tasks.readers import SPLITS, Row
+from acclimate.tasks.readers import SPLITS
 from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Selected, Table, select_columns
 
 STRATA, MIN_STRATUM = 10, 20
@@ -199,9 +200,7 @@ class Regression(TaskKind):
 
     distillation: ClassVar[tuple[str, ...]] = ("boundary", "kl")
 
-    def matches_table(self, rows: Sequence[Row], options: ReadingOptions) -> bool:
-        """Return whether the labels are such numbers."""
-        return holds_numbers(rows, options)
+    matches_table = staticmethod(holds_numbers)
 
     def read_tables(
         self, tables: dict[str, Table], name: str, options: ReadingOptions, path: Path | None

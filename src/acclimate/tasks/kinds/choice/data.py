@@ -13,12 +13,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
 from acclimate.data.reading import ReadingOptions
+from acclimate.data.rows import LONE_SURROGATE, Row
 from acclimate.evaluation.choice import ChoiceScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.kinds.classification.labels import plain_value
-from acclimate.tasks.readers import LONE_SURROGATE, SPLITS, Row, fold_text, report_unused
+from acclimate.tasks.readers import SPLITS, fold_text, report_unused
 from acclimate.tasks.sources import Table
 
 QUESTION_NAMES = ("question", "question_stem", "query", "goal", "ctx", "sent2", "problem", "sentence", "premise")

@@ -23,7 +23,6 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from acclimate.base.device import Precision, copy_to, host_copy, with_host_copy
 from acclimate.base.errors import UserError, warn_once
 from acclimate.base.files import RECORD_FILE, read_json_object
-from acclimate.data.reading import ReadingOptions
 from acclimate.data.tokenizing import read_as_text
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.choice import compare_choices
@@ -42,8 +41,6 @@ from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.interfaces import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.kinds.choice.data import ChoiceTask, Item, holds_choices, read_choices
 from acclimate.tasks.loading import load_with_head
-from acclimate.tasks.readers import Row
-from acclimate.tasks.sources import Table
 
 ABSENT = -1e4
 """Score of the choices that an item does not have; finite, so that its product with a probability of zero is zero."""
@@ -314,15 +311,8 @@ class MultipleChoice(TaskKind):
     zero_shot: ClassVar[bool] = True
     distillation: ClassVar[tuple[str, ...]] = ("kl",)
 
-    def matches_table(self, rows: Sequence[Row], options: ReadingOptions) -> bool:
-        """Return whether rows have a question, choices and an answer."""
-        return holds_choices(rows, options)
-
-    def read_tables(
-        self, tables: dict[str, Table], name: str, options: ReadingOptions, path: Path | None
-    ) -> ChoiceTask:
-        """Read the task."""
-        return read_choices(tables, name, options, path)
+    matches_table = staticmethod(holds_choices)
+    read_tables = staticmethod(read_choices)
 
     def is_model_of(self, path: str | Path, task: ChoiceTask) -> bool:
         """Return whether a checkpoint has a trained head for choices, or is a decoder that was fine-tuned on such."""

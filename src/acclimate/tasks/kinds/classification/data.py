@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from acclimate.base.errors import UserError, unknown_name_error
+from acclimate.data.rows import check_characters
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
 from acclimate.evaluation.significance import number_groups
 from acclimate.tasks.drawing import Link, draw_places, link_rows
@@ -23,7 +24,7 @@ from acclimate.tasks.kinds.classification.labels import (
     read_labels,
     similar_labels,
 )
-from acclimate.tasks.readers import SPLITS, check_characters
+from acclimate.tasks.readers import SPLITS
 from acclimate.tasks.sources import COLUMNS, Selected
 
 log = logging.getLogger(__name__)

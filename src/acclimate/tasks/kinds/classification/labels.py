@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from acclimate.base.errors import UserError, warn_once
-from acclimate.tasks.readers import NoLabel, Row
+from acclimate.data.rows import NoLabel, Row
 
 Labels = tuple[str, ...]
 NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import regex
 
 from acclimate.base.errors import UserError, warn_once
+from acclimate.data.rows import check_characters
 from acclimate.evaluation.entities import EntityScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.drawing import spread_groups
@@ -28,7 +29,7 @@ from acclimate.tasks.kinds.entities.schemes import (
     split_tag,
     standard_tags,
 )
-from acclimate.tasks.readers import SPLITS, check_characters, fold_text
+from acclimate.tasks.readers import SPLITS, fold_text
 
 WORD = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*|[\p{L}\p{N}\p{M}_]+|\S"

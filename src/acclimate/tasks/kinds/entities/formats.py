@@ -19,12 +19,13 @@ from acclimate.base.errors import DamagedFileError, UserError, warn_once
 from acclimate.data.csv_reader import TEXT_NAMES
 from acclimate.data.opening import COMPRESSIONS, decode_line, read_numbered_lines
 from acclimate.data.reading import ReadingOptions
+from acclimate.data.rows import Row, name_of_class
 from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.kinds.classification.labels import plain_value
 from acclimate.tasks.kinds.entities.data import Entity, RawSentence
 from acclimate.tasks.kinds.entities.offsets import convert_offsets
 from acclimate.tasks.kinds.entities.schemes import OUTSIDE, is_tag
-from acclimate.tasks.readers import SPLITS, Row, name_of_class, report_unused
+from acclimate.tasks.readers import SPLITS, report_unused
 from acclimate.tasks.sources import Table, match_splits
 
 TOKEN_NAMES = ("tokens", "words", "token", "word", "sentence")

@@ -15,6 +15,7 @@ from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBas
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError, warn_once
 from acclimate.data.reading import ReadingOptions
+from acclimate.data.rows import Row
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.entities import entity_metrics
 from acclimate.models.loading import is_encoder
@@ -30,9 +31,8 @@ from acclimate.tasks.kinds.entities.formats import (
     read_table,
 )
 from acclimate.tasks.kinds.entities.schemes import OUTSIDE, read_entities, split_tag
-from acclimate.tasks.kinds.qa.windows import TokenizedText, split_into_windows, tokenize_texts
+from acclimate.tasks.kinds.qa.windows import RowLayout, TokenizedText, split_into_windows, tokenize_texts
 from acclimate.tasks.loading import find_head, load_with_head
-from acclimate.tasks.readers import Row
 from acclimate.tasks.sources import Table
 
 OVERLAP = 0.25
@@ -106,34 +106,6 @@ def read_units(units: Sequence[Unit], tags: Sequence[str]) -> list[tuple[Entity,
     ]
 
 
-class Frame:
-    """The special tokens that a tokenizer puts around a text, and the segments of all tokens."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Derive the frame from an encoded text.
-
-        Raises:
-            UserError: If the tokenizer cannot map tokens to characters.
-        """
-        if not getattr(tokenizer, "is_fast", False):
-            raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer, which entities need.")
-        text = tokenizer("a", return_token_type_ids=True)
-        parts, ids, self.types = text.sequence_ids(0), text["input_ids"], text["token_type_ids"]
-        self.before, after = parts.index(0), len(parts) - parts[::-1].index(0)
-        self.begin, self.end = (np.array(part, dtype=np.int32) for part in (ids[: self.before], ids[after:]))
-        self.special = len(self.begin) + len(self.end)
-
-    def row(self, ids: np.ndarray, segments: bool) -> dict[str, Any]:
-        """Return the model inputs of some tokens."""
-        whole = np.concatenate([self.begin, ids, self.end])
-        row: dict[str, Any] = {"input_ids": whole, "attention_mask": np.ones_like(whole)}
-        if segments:
-            row["token_type_ids"] = [*self.types[: self.before], *[self.types[self.before]] * len(ids)] + [
-                *self.types[len(self.types) - len(self.end) :]
-            ] * bool(len(self.end))
-        return row
-
-
 class Windows:
     """Sentences as rows of tokens: the words of each, and the window in which each of them is decided."""
 
@@ -151,8 +123,8 @@ class Windows:
         Raises:
             UserError: If a window has no space for text, or the tokenizer cannot be used.
         """
-        self.frame = Frame(tokenizer)
-        room = max_length - self.frame.special
+        self.layout = RowLayout(tokenizer, 1, "entities need")
+        room = max_length - self.layout.special
         if room < 1:
             raise UserError(f"max_length={max_length} leaves no space for text; increase it.")
         self.tokens = tokenize_texts([sentence.text for sentence in sentences], tokenizer)
@@ -170,13 +142,13 @@ class Windows:
             self.decided += [[] for _ in spans]
             for place, unit in enumerate(self.units[-1]):
                 best = choose_window(unit.token, spans, last=last)
-                position = len(self.frame.begin) + unit.token - spans[best][0]
+                position = self.layout.before + unit.token - spans[best][0]
                 self.decided[offset + best].append((place, position))
 
     def row(self, number: int, segments: bool) -> dict[str, Any]:
         """Return the model inputs of a window."""
         window = self.windows[number]
-        return self.frame.row(self.tokens[window.sentence].ids[window.first : window.stop], segments)
+        return self.layout.row(self.tokens[window.sentence].ids[window.first : window.stop], segments=segments)
 
 
 def choose_window(token: int, windows: Sequence[tuple[int, int]], *, last: bool) -> int:

@@ -16,19 +16,13 @@ from acclimate.base.errors import DamagedFileError, UserError
 from acclimate.data.opening import detect_format
 from acclimate.data.readers import holds_rows, read_json
 from acclimate.data.reading import DEFAULT_READING, check_task_folder, default_task_name
+from acclimate.data.rows import Row, check_characters, read_rows
 from acclimate.evaluation.qa import QAScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.drawing import Link, link_rows
 from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
-from acclimate.tasks.readers import (
-    SPLITS,
-    Row,
-    check_characters,
-    find_split_files,
-    read_rows,
-    report_unused,
-)
+from acclimate.tasks.readers import SPLITS, find_split_files, report_unused
 from acclimate.tasks.sources import ENDINGS, read_tables
 
 COLUMNS = frozenset(("context", "question", "answers"))

@@ -90,35 +90,42 @@ class Window:
 
 
 class RowLayout:
-    """Where a tokenizer puts question, passage and special tokens in a row."""
+    """The special tokens that a tokenizer puts around one or two texts, and the segments of all tokens."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Derive the layout from an encoded pair.
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, texts: int, what: str) -> None:
+        """Derive the layout from encoded texts.
+
+        Args:
+            tokenizer: A fast tokenizer.
+            texts: Number of texts per row.
+            what: What needs the layout, for messages.
 
         Raises:
             UserError: If the tokenizer cannot map tokens to characters.
         """
         if not getattr(tokenizer, "is_fast", False):
-            raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer, which question answering needs.")
-        pair = tokenizer("a", "b", return_token_type_ids=True)
-        parts: list[int | None] = pair.sequence_ids(0)
-        ids, types = pair["input_ids"], pair["token_type_ids"]
-        question, after = parts.index(0), len(parts) - parts[::-1].index(0)
-        passage, end = parts.index(1), len(parts) - parts[::-1].index(1)
-        self._ids = [np.array(part, dtype=np.int32) for part in (ids[:question], ids[after:passage], ids[end:])]
-        self._types = [types[:question], types[question], types[after:passage], types[passage], types[end:]]
+            raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer, which {what}.")
+        read = tokenizer(*"ab"[:texts], return_token_type_ids=True)
+        parts, ids, types = read.sequence_ids(0), read["input_ids"], read["token_type_ids"]
+        places = [range(parts.index(number), len(parts) - parts[::-1].index(number)) for number in range(texts)]
+        gaps = [*zip([0, *(place.stop for place in places)], [*(place.start for place in places), None], strict=True)]
+        self._ids = [np.array(ids[start:stop], dtype=np.int32) for start, stop in gaps]
+        self._types = [types[start:stop] for start, stop in gaps]
+        self._of_texts = [types[place.start] for place in places]
         self.special = sum(map(len, self._ids))
-        self.before_passage = len(self._ids[0]) + len(self._ids[1])
+        self.before = sum(map(len, self._ids[:-1]))
+        """Special tokens before the last text."""
 
-    def row(self, question: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        """Return the token ids of a row."""
-        begin, middle, end = self._ids
-        return np.concatenate([begin, question, middle, passage, end])
-
-    def types(self, question: int, passage: int) -> list[int]:
-        """Return the segment ids of a row with ``question`` tokens of the question and ``passage`` of the passage."""
-        begin, first, middle, second, end = self._types
-        return [*begin, *[first] * question, *middle, *[second] * passage, *end]
+    def row(self, *texts: np.ndarray, segments: bool) -> dict[str, Any]:
+        """Return the model inputs of the tokens of each text, with their segments if the model reads these."""
+        first, *later = self._ids
+        ids = np.concatenate([first, *(part for pair in zip(texts, later, strict=True) for part in pair)])
+        row: dict[str, Any] = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+        if segments:
+            row["token_type_ids"] = [*self._types[0]]
+            for kind, tokens, between in zip(self._of_texts, texts, self._types[1:], strict=True):
+                row["token_type_ids"] += [kind] * len(tokens) + between
+        return row
 
 
 class Windows(Sequence[dict[str, Any]]):
@@ -139,7 +146,7 @@ class Windows(Sequence[dict[str, Any]]):
             UserError: If a row has no space for a passage.
         """
         self.questions, self.segments = questions, segments
-        self.layout = RowLayout(tokenizer)
+        self.layout = RowLayout(tokenizer, 2, "question answering needs")
         room = config.max_length - self.layout.special
         if room < 2:
             raise UserError(f"max_length={config.max_length} leaves no space for question and passage; increase it.")
@@ -156,7 +163,7 @@ class Windows(Sequence[dict[str, Any]]):
         self.windows: list[Window] = []
         for place in range(len(questions)):
             width = room - len(self._asked[place])
-            offset = self.layout.before_passage + len(self._asked[place])
+            offset = self.layout.before + len(self._asked[place])
             answer = self._span(place)
             for first, stop in split_into_windows(len(self.tokens(place).ids), width, config.overlap):
                 inside = answer is not None and first <= answer[0] and answer[1] < stop
@@ -177,16 +184,14 @@ class Windows(Sequence[dict[str, Any]]):
             return [self[number] for number in range(*place.indices(len(self)))]
         window = self.windows[place]
         asked = self._asked[window.question]
-        ids = self.layout.row(asked, self.tokens(window.question).ids[window.first : window.stop])
-        row: dict[str, Any] = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-        if self.segments:
-            row["token_type_ids"] = self.layout.types(len(asked), window.stop - window.first)
+        passage = self.tokens(window.question).ids[window.first : window.stop]
+        row = self.layout.row(asked, passage, segments=self.segments)
         row["start_positions"], row["end_positions"] = window.answer
         return row
 
     def lengths(self) -> list[int]:
         """Return the number of tokens of each row."""
-        last = self.layout.special - self.layout.before_passage
+        last = self.layout.special - self.layout.before
         return [window.offset + window.stop - window.first + last for window in self.windows]
 
     def answers(self) -> list[tuple[int, int]]:

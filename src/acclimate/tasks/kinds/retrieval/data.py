@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 from acclimate.base.errors import DamagedFileError, UserError, warn_once
 from acclimate.data.opening import decode_line, read_numbered_lines
 from acclimate.data.reading import ReadingOptions
+from acclimate.data.rows import Row, check_characters, read_rows
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
-from acclimate.tasks.readers import SPLITS, Row, check_characters, fold_text, read_rows, report_unused
+from acclimate.tasks.readers import SPLITS, fold_text, report_unused
 from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table
 
 QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
-from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainerState
 
 from acclimate.adaptation.adapters import check_adapter
 from acclimate.base.device import Precision, default_device
@@ -269,20 +269,16 @@ class _EpochCallback(TrainerCallback):
     def __init__(self, head: BiEncoder, best: BestWeightsCallback | None, progress: Progress) -> None:
         self._head, self._best, self._progress = head, best, progress
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         check_stop()
         self._head.forget()
         self._progress.update(state.global_step)
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         if self._best:
             self._best.on_epoch_end(args, state)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         if self._best:
             self._best.save(checkpoint)

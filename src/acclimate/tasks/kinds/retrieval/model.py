@@ -30,8 +30,6 @@ from acclimate.tasks.kinds.retrieval.data import (
     training_rows,
 )
 from acclimate.tasks.kinds.retrieval.encoder import BiEncoder, EncoderTraining, load_bi_encoder
-from acclimate.tasks.readers import Row
-from acclimate.tasks.sources import Table
 from acclimate.tasks.trainer import TrainingResult
 
 LARGEST_BATCH = 64
@@ -66,15 +64,8 @@ class Retrieval(TaskKind):
             return super().read_source(source, name, options)  # raises
         return read_beir(Path(source), name, options.group_column)
 
-    def matches_table(self, rows: Sequence[Row], options: ReadingOptions) -> bool:
-        """Return whether rows are pairs or triplets."""
-        return holds_pairs(rows, options)
-
-    def read_tables(
-        self, tables: dict[str, Table], name: str, options: ReadingOptions, path: Path | None
-    ) -> RetrievalTask:
-        """Read pairs or triplets."""
-        return read_pairs(tables, name, options, path)
+    matches_table = staticmethod(holds_pairs)
+    read_tables = staticmethod(read_pairs)
 
     def answer(self, example: Query, task: RetrievalTask) -> str:
         """Return the first relevant document."""
