@@ -3,9 +3,9 @@
     python scripts/changed_tests.py           # since the branch left origin/main or main, with what is not committed
     python scripts/changed_tests.py HEAD~3    # since another commit
 
-A change reaches a test that imports a changed module, imports a module of the package that imports one, or has its
-name and folder; and the tests that import a helper of which the same is true. The whole suite is the check before a
-merge.
+A change reaches a test that imports a changed module, imports a module of the package that imports one, has its name
+and folder, or is in the folder of the same paper; and the tests that import a helper of which the same is true. The
+whole suite is the check before a merge.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.test_floors import REGISTRIES, imported_names, module_graph  # noqa: 
 
 from acclimate.base.registry import declared_modules  # noqa: E402
 
-EVERYTHING = {"pyproject.toml", "constraints.txt", "tests/conftest.py", "tests/fixtures.py"}
+EVERYTHING = {"pyproject.toml", "constraints.txt", "conftest.py", "tests/fixtures.py"}
 """Files on which every test depends."""
 
 
@@ -44,6 +44,17 @@ def module_name(path: str) -> str:
     return path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+def is_test(module: str) -> bool:
+    """Return whether a module is a test or a helper of tests; tests of a paper are in its folder."""
+    return module.startswith("tests.") or module.rpartition(".")[2].startswith("test_")
+
+
+def find_tests() -> dict[str, Path]:
+    """Return the tests and their helpers, by name of the module."""
+    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src").rglob("test_*.py")]
+    return {module_name(str(file.relative_to(ROOT))): file for file in files}
+
+
 def import_graph(tests: dict[str, Path]) -> dict[str, set[str]]:
     """Return what each module of the package and of ``tests`` imports; a registry imports its entries."""
     sources = {name: file.read_text(encoding="utf-8") for name, file in tests.items()}
@@ -60,15 +71,17 @@ def reached(changed: set[str], graph: dict[str, set[str]]) -> set[str]:
     places = [module.removeprefix("acclimate.").rpartition(".") for module in changed]
     mirrored = {f"tests.{folder}.test_{name}".replace("..", ".") for folder, _, name in places}
     found = changed | mirrored
-    found |= {module for module, names in graph.items() if module.startswith("acclimate.") and names & changed}
-    while more := {name for name, names in graph.items() if name.startswith("tests.") and names & found} - found:
+    papers = {module.rpartition(".")[0] for module in changed if module.startswith("acclimate.papers.")}
+    found |= {module for module, names in graph.items() if is_test(module) and module.rpartition(".")[0] in papers}
+    found |= {module for module, names in graph.items() if not is_test(module) and names & changed}
+    while more := {name for name, names in graph.items() if is_test(name) and names & found} - found:
         found |= more
-    return {name for name in found if name in graph and name.startswith("tests.")}
+    return {name for name in found if name in graph and is_test(name)}
 
 
 def main(since: str | None = None) -> None:
     """Print the files of the tests that the changes since a commit reach."""
-    tests = {module_name(str(file.relative_to(ROOT))): file for file in (ROOT / "tests").rglob("*.py")}
+    tests = find_tests()
     changed = changed_files(since)
     modules = {module_name(path) for path in changed if path.endswith(".py")}
     for name in sorted(tests if changed & EVERYTHING else reached(modules, import_graph(tests))):

@@ -19,10 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.report.browser import Browser, chromium  # noqa: E402
-
 from acclimate.report import write_report  # noqa: E402
 from acclimate.results.study import StudyResults  # noqa: E402
+from tests.report.browser import Browser, chromium  # noqa: E402
 
 VIEWS = {"desktop": (1400, False), "phone": (390, False), "dark": (1400, True)}
 """Width in pixels, and whether the reader prefers a dark page, of each picture."""

@@ -7,9 +7,16 @@ import functools
 import inspect
 import reprlib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 
+from acclimate.base.registry import Registry
+
+SOURCES = sorted(
+    path for path in (Path(__file__).parents[1] / "src").rglob("*.py") if not path.name.startswith("test_")
+)
+"""The files of the package without the tests of papers."""
 SHOWN = reprlib.Repr()
 SHOWN.maxstring = SHOWN.maxother = 100
 
@@ -69,3 +76,16 @@ def _fixture_of_case(name: str, fixture, number: int, stack: contextlib.ExitStac
     if name == "caplog":
         fixture.clear()
     return fixture
+
+
+def installed(registry: Registry, cases: Iterable) -> list:
+    """Return the cases about entries that are there; the folder of a paper may be missing.
+
+    A case, or its first element, starts with the name of the entry, or is a dictionary with it.
+    """
+
+    def name(case) -> str:
+        first = case[0] if isinstance(case, tuple) else case
+        return next(iter(first)) if isinstance(first, dict) else first.split()[0]
+
+    return [case for case in cases if name(case) in registry.names()]

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from acclimate.base.registry import PLACES, declared_modules
+from tests.cases import SOURCES
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "acclimate"
@@ -71,7 +72,7 @@ def dynamic_imports(source: str) -> list[str]:
 def modules() -> dict[str, set[str]]:
     """Return the names that each module imports; an ``__init__`` is the package itself."""
     found = {}
-    for file in PACKAGE.rglob("*.py"):
+    for file in SOURCES:
         parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
         found[".".join(parts).removesuffix(".__init__")] = imported_names(
             file.read_text(encoding="utf-8"), ".".join(parts)
@@ -143,7 +144,7 @@ def test_registries_are_the_only_dynamic_imports():
         "a", "name", "f'{a}'",
     ]  # fmt: skip
     found = {}
-    for file in PACKAGE.rglob("*.py"):
+    for file in SOURCES:
         if names := dynamic_imports(file.read_text(encoding="utf-8")):
             found[".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)] = names
     assert found.pop("acclimate.__init__") == ["_EXPORT_MODULES[name]"]  # what the package exports
@@ -187,7 +188,7 @@ def test_the_core_knows_neither_papers_nor_labs_and_these_know_each_other_only_w
 
 
 def test_names_of_modules_have_an_address():
-    files = [file.stem for file in PACKAGE.rglob("*.py") if not file.stem.startswith("__")]
+    files = [file.stem for file in SOURCES if not file.stem.startswith("__")]
     fixed = {"options", "data", "model", "method", "objective", "select", "transform", "mix", "base", "command"}
     assert [name for name in set(files) - fixed if files.count(name) > 3] == []
     assert set(files) & sys.stdlib_module_names <= STANDARD

@@ -6,13 +6,12 @@ import importlib
 import inspect
 import re
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 from acclimate.engine.sharding import ShardedTrainer
+from tests.cases import SOURCES
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "acclimate"
 USED = {
     "datasets.arrow_dataset:Dataset": "_data_files",
     "gensim.models.word2vec:Word2Vec": "min_alpha_yet_reached ns_exponent random",
@@ -67,7 +66,7 @@ def test_the_library_still_has_the_attribute(place):
 
 def test_every_private_attribute_is_in_the_list():
     """Names with an underscore that no statement of ours defines, and methods of Trainer that are replaced."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob("*.py")))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES)
     own = {"_asdict", "_exit", "_fields", "_replace"}  # documented
     own |= set(
         re.findall(r"(?:\bdef |\bclass |^ *|\bself\.|\bcls\.)(_[A-Za-z]\w*)(?=\(| *=[^=]|: |, .* = )", text, re.M)

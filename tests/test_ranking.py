@@ -13,13 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.ranking import DECIMALS, best_first, content_ranks, settle, top_positions
-from acclimate.data.operations import Context
+from acclimate.data.operations import SELECTIONS, TRANSFORMS, Context
 from acclimate.data.select.nearest import Nearest
 from acclimate.evaluation.retrieval import rank_with_bm25
 from acclimate.merging.experts import compare_domains
-from acclimate.papers.best.select import Best
-from acclimate.papers.neighbors.transform import WithNeighbors
-from acclimate.papers.transport.select import Transport
 from tests.data.select.test_operations import pool
 
 GRID = st.integers(-(10**DECIMALS), 10**DECIMALS).map(lambda number: number / 10**DECIMALS)
@@ -56,11 +53,18 @@ def select_everything() -> list[list[str]]:
     documents, context = pool(texts), Context(target=target)
     by_id = {f"d{number}": text for number, text in enumerate(texts)}
     similarity = compare_domains({"sea": texts[:40], "law": texts[40:]}, target, None)
+    papers = [
+        (registry.lookup(name), given)
+        for registry, name, given in (
+            (SELECTIONS, "transport", {"documents": 20}),
+            (SELECTIONS, "best", {"by": "domain", "documents": 20}),
+            (TRANSFORMS, "with-neighbors", {"k": 3}),
+        )
+        if name in registry.names()
+    ]
     return [
         list(Nearest(k=5).apply(documents, context)),
-        list(Transport(documents=20).apply(documents, context)),
-        list(Best(by="domain", documents=20).apply(documents, context)),
-        [str(one) for one in WithNeighbors(k=3).apply(documents, context)],
+        *([str(one) for one in cls(**given).apply(documents, context)] for cls, given in papers),
         [by_id[key] for row in rank_with_bm25(by_id, target, 10) for key in row],
         [f"{value:.6f}" for value in similarity.values()],
     ]

@@ -13,7 +13,7 @@ from scripts import site_hooks
 import acclimate
 from acclimate.adaptation.method import lookup, names
 from acclimate.cli.main import app
-from tests.cases import each
+from tests.cases import SOURCES, each
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -80,9 +80,7 @@ def test_links_that_leave_the_pages_lead_to_their_place_on_the_site(place, text,
 
 def test_pages_that_the_code_names_exist():
     named = {
-        page: file
-        for file in (ROOT / "src").rglob("*.py")
-        for page in re.findall(r"docs/[\w/-]+\.md", file.read_text(encoding="utf-8"))
+        page: file for file in SOURCES for page in re.findall(r"docs/[\w/-]+\.md", file.read_text(encoding="utf-8"))
     }
     assert len(named) > 10
     assert {page: file for page, file in named.items() if not (ROOT / page).exists()} == {}

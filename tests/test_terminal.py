@@ -17,9 +17,10 @@ import acclimate
 from acclimate.base.errors import CONTROL, UserError
 from acclimate.base.terminal import SafeConsole, SafeFormatter, echo
 from acclimate.cli.tasks import _print_details
+from tests.cases import SOURCES
 from tests.test_cli import call
 
-SOURCES = Path(acclimate.__file__).parent
+PACKAGE = Path(acclimate.__file__).parent
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x1b]52;c;YQ==\x07\x9b31m\u202egpj.exe\u2066\u200f\u061c\x7f\r[red]x[/red] :smile:"
 ALLOWED = {"base/terminal.py": {"echo"}, "base/progress.py": {"write"}, "study/workers.py": {"write"}}
 """Functions that write to the terminal themselves: these escape what they write."""
@@ -47,10 +48,10 @@ def output_calls(path: Path):
 
 def test_all_output_goes_through_one_module():
     found = {
-        f"{path.relative_to(SOURCES).as_posix()}:{line} {name}"
-        for path in SOURCES.rglob("*.py")
+        f"{path.relative_to(PACKAGE).as_posix()}:{line} {name}"
+        for path in SOURCES
         for name, line in output_calls(path)
-        if name not in ALLOWED.get(path.relative_to(SOURCES).as_posix(), ())
+        if name not in ALLOWED.get(path.relative_to(PACKAGE).as_posix(), ())
     }
     assert not found
 

@@ -107,6 +107,7 @@ def test_components_that_are_shrunk_to_zero_leave_the_base_model(models, tmp_pat
 
 def test_dga_measures_the_base_model_and_protects_it(models, tmp_path, monkeypatch):
     """On a decoder with grouped keys; heads of importance one keep their weights to the bit."""
+    pytest.importorskip("acclimate.papers.dga.method")
     options = {"settings": {"importance_tokens": 200}, "dropout": 0.1}
     run(models["llama"], "dga", tmp_path / "full", None, adapter_settings=None, **options)
     run(models["llama"], "dga", tmp_path / "lora", **options)

@@ -17,7 +17,6 @@ from acclimate.models.encoding import encode
 from acclimate.models.kinds import CAUSAL
 from acclimate.models.loading import dropout_rates, load_language_model
 from acclimate.models.probe import attach
-from acclimate.papers.taco.objective import ContextContrast
 from acclimate.parts.masking import RandomMasking
 from acclimate.parts.objectives import Distillation, LanguageModelling, TextContrast
 from tests.cases import each
@@ -109,7 +108,8 @@ def test_where_nothing_is_masked_both_views_are_one(tiny_llama, tokens):
         attach(reader)
     rows = [np.array(decoder_tokenizer()(text)["input_ids"]) for text in TEXTS]
     batches = Collator.of(decoder_tokenizer(), RandomMasking(), CAUSAL, 120)(rows, np.random.default_rng(0))
-    terms = [LanguageModelling(), Distillation(tokens=tokens), ContextContrast(tokens=tokens)]
+    objective = pytest.importorskip("acclimate.papers.taco.objective")
+    terms = [LanguageModelling(), Distillation(tokens=tokens), objective.ContextContrast(tokens=tokens)]
     engine = Engine(model, terms, reference=plain)
     assert engine.student_views == 1 and len(engine.views) == 2
     found = engine.step(batches, backward=False)

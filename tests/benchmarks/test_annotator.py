@@ -8,7 +8,7 @@ import pytest
 
 from acclimate.base.errors import UserError
 from benchmarks import annotator
-from tests.papers.selective.models import LABELS, examples, sharp_classifier
+from tests.papers.classifiers import LABELS, examples, sharp_classifier
 
 
 def test_both_orders_give_the_same_labels(tmp_path, tiny_bert, capsys):

@@ -11,8 +11,6 @@ from transformers import PreTrainedTokenizerFast
 
 from acclimate.base.errors import UserError
 from acclimate.data.stop_words import read_stop_words
-from acclimate.papers.selective.annotation import make_stop_word_mask
-from acclimate.papers.tapter.method import TAPTER
 from tests.tiny import tiny_tokenizer
 
 
@@ -48,7 +46,6 @@ def test_an_unreadable_source_gives_a_one_line_error(tmp_path):
         read_stop_words(str(tmp_path / "latin.txt"))
     with pytest.raises(UserError, match="a file with one word per line"):
         read_stop_words(",".join(["the"] * 300))
-    assert TAPTER(stop_words=",".join(["the"] * 300)).file_contents() == {}
 
 
 def test_words_are_added_in_the_spelling_of_the_tokenizer(tmp_path):
@@ -56,10 +53,6 @@ def test_words_are_added_in_the_spelling_of_the_tokenizer(tmp_path):
     source = str(tmp_path / "words.txt")
     assert read_stop_words(source, german(True)) == {"für", "fur"}
     assert read_stop_words(source, german(False)) == {"für"}
-    first, later = make_stop_word_mask(german(True), source)
-    assert first.tolist() == [False, True, True, False, True]
-    assert later.tolist() == [False, True, True, False, False]
-    assert make_stop_word_mask(german(False), source)[1].tolist() == [False, False, True, False, False]
 
 
 def test_a_missing_package_error_says_what_to_install(monkeypatch):

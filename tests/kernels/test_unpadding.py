@@ -17,7 +17,6 @@ from acclimate.models.extensions import add_adapters
 from acclimate.models.families import FAMILIES
 from acclimate.models.gates import gate_units
 from acclimate.models.probe import attach
-from acclimate.papers.tacl.objective import TokenAwareContrast
 from acclimate.parts.objectives import GeneralKnowledgeContrast, LanguageModelling
 from tests.adaptation.helpers import micro_batches
 from tests.cases import each
@@ -154,7 +153,8 @@ def test_masked_language_modelling_finishes_the_last_layer_at_masked_tokens_only
 def test_what_another_term_reads_is_computed(kind):
     """MLM shares its view with a contrastive loss over texts, and with one over tokens."""
     importance = torch.linspace(0, 1, 8).view(2, 4)
-    for others in ([GeneralKnowledgeContrast({"H": importance})], [TokenAwareContrast()]):
+    objective = pytest.importorskip("acclimate.papers.tacl.objective")
+    for others in ([GeneralKnowledgeContrast({"H": importance})], [objective.TokenAwareContrast()]):
         model = tiny_model(kind)
         attach(model)
         reference = copy.deepcopy(model)

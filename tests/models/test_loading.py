@@ -17,7 +17,7 @@ from tokenizers import normalizers
 from acclimate.adaptation.adapt import adapt
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
-from acclimate.models.loading import load_language_model
+from acclimate.models.loading import dropout_rates, load_language_model
 from acclimate.tasks.kinds.classification.classifier import load_classifier
 from tests.cases import each
 from tests.tiny import SPECIAL, TEXTS, save_tiny, tiny_model, tiny_tokenizer
@@ -275,3 +275,12 @@ def test_text_of_which_nothing_is_masked(tiny_bert, tmp_path):
     with pytest.raises(UserError, match="No token of the text is chosen for prediction in 1 steps"):
         adapt(tiny_bert, Corpus.of(["pizza"]), "mlm", tmp_path / "out", **{**SHORT, "steps": 1, "batch_size": 1})
     assert not (tmp_path / "out").exists()
+
+
+@each("kind", ["bert", "albert", "modernbert", "distilbert"])
+def test_the_dropout_option_applies_to_every_layer(kind, tmp_path):
+    folder = save_tiny(kind, tmp_path / kind)
+    assert dropout_rates(load_language_model(folder, dropout=0.25).model) == [0.25]
+    assert not any(dropout_rates(load_language_model(folder, dropout=0).model))
+    with pytest.raises(UserError, match="dropout must be from 0"):
+        load_language_model(folder, dropout=1.5)

@@ -249,3 +249,30 @@ def test_the_page_on_methods_lists_the_fields_of_view_and_the_class_attributes()
     attributes = {name for name in Method.__annotations__ if name not in ("name", "paper", "summary", "starts_from")}
     for name in {field.name for field in dataclasses.fields(View)} | attributes:
         assert f"| `{name}` |" in page, name
+
+
+def test_a_registered_method_works_without_other_edits(tiny_bert, tmp_path):
+    from dataclasses import dataclass
+
+    from acclimate.adaptation import method as registry
+
+    @registry.register("frozen-embeddings", summary="for this test")
+    @dataclass
+    class Frozen(Method):
+        loud: bool = False
+
+        def prepare(self, run):
+            run.model.get_input_embeddings().weight.requires_grad_(False)
+
+    try:
+        assert "frozen-embeddings" in registry.names()
+        adapt(
+            tiny_bert, Corpus.of(DOCUMENTS), "frozen-embeddings", tmp_path / "out", settings={"loud": "yes"}, **SHORT
+        )
+        before, after = (load_file(path / "model.safetensors") for path in (tiny_bert, tmp_path / "out"))
+        name = "bert.embeddings.word_embeddings.weight"
+        assert torch.equal(before[name], after[name])
+        other = "bert.encoder.layer.0.output.dense.weight"
+        assert not torch.equal(before[other], after[other])
+    finally:
+        del registry.REGISTRY.entries["frozen-embeddings"]

@@ -5,27 +5,31 @@ from __future__ import annotations
 import pytest
 import torch
 
-from acclimate.adaptation.method import get
+from acclimate.adaptation.method import REGISTRY, get
+from acclimate.base.errors import UserError
 from acclimate.engine.steps import Engine, make_reference
 from acclimate.models.probe import attach
-from acclimate.parts.objectives import View
-from tests.cases import each
+from acclimate.parts.objectives import Distillation, LanguageModelling, View
+from tests.cases import each, installed
 from tests.parts.objectives.layouts import cut, packed, padded
 from tests.tiny import tiny_model
 
-METHODS = ["infoword", "kd", "simcse", "taco", "tacl"]
-VARIANTS = [
-    *((name, {}) for name in METHODS),
-    ("kd", {"tokens": "masked", "divergence": "reverse"}),
-    ("simcse", {"tokens": "masked"}),
-    ("infoword", {"span": "masked"}),
-    ("infoword", {"pooling": "first", "similarity": "dot", "temperature": 1}),
-    ("taco", {"tokens": "original"}),
-    ("tacl", {"positions": "unmasked", "similarity": "dot", "temperature": 1}),
-    ("lssd", {}),
-    ("talr", {}),
-    ("talr", {"favors": "unlikely"}),
-]
+METHODS = installed(REGISTRY, ["infoword", "kd", "simcse", "taco", "tacl"])
+VARIANTS = installed(
+    REGISTRY,
+    [
+        *((name, {}) for name in METHODS),
+        ("kd", {"tokens": "masked", "divergence": "reverse"}),
+        ("simcse", {"tokens": "masked"}),
+        ("infoword", {"span": "masked"}),
+        ("infoword", {"pooling": "first", "similarity": "dot", "temperature": 1}),
+        ("taco", {"tokens": "original"}),
+        ("tacl", {"positions": "unmasked", "similarity": "dot", "temperature": 1}),
+        ("lssd", {}),
+        ("talr", {}),
+        ("talr", {"favors": "unlikely"}),
+    ],
+)
 
 
 def engine_for(name, settings=None, training=False, graph_tokens=None):
@@ -93,8 +97,8 @@ def test_texts_without_labels_give_finite_numbers(name, settings):
 def test_the_reference_is_a_frozen_copy_without_dropout():
     model = tiny_model("bert")
     attach(model)
-    objectives = get("kd").objectives()
-    assert make_reference(get("simcse").objectives(), model) is None
+    objectives = [LanguageModelling(), Distillation()]
+    assert make_reference([LanguageModelling()], model) is None
     model.train()
     engine = Engine(model, objectives, reference=make_reference(objectives, model))
     assert model.training
@@ -111,23 +115,16 @@ def test_the_reference_is_a_frozen_copy_without_dropout():
 
 
 def test_mistakes_are_explained():
-    from acclimate.base.errors import UserError
-
-    for name in METHODS:
-        with pytest.raises(UserError, match="temperature must be more than zero"):
-            get(name, temperature=0)
-    with pytest.raises(UserError, match="temperature must be more than zero"):
-        get("dga", temperature=0)
-    with pytest.raises(UserError, match="importance-tokens must be more than zero"):
-        get("dga", importance_tokens=-5)
-    for name, weight in {"dga": "contrast_weight", **dict.fromkeys([*METHODS, "deit"], "weight")}.items():
-        with pytest.raises(UserError, match="weight must be zero or more"):
-            get(name, **{weight: -1})
-    with pytest.raises(UserError, match="size must be more than zero"):
-        get("adapter", size=0)
-    with pytest.raises(UserError, match="length must be more than zero"):
-        get("prompt", length=0)
-    with pytest.raises(UserError, match="window must be an odd number"):
-        get("taco", window=4)
-    with pytest.raises(UserError, match="ngram-longest"):
-        get("infoword", ngram_longest=0)
+    weights = {"dga": "contrast_weight", **dict.fromkeys([*METHODS, "deit"], "weight")}
+    cases = [
+        *((name, {"temperature": 0}, "temperature must be more than zero") for name in [*METHODS, "dga"]),
+        ("dga", {"importance_tokens": -5}, "importance-tokens must be more than zero"),
+        *((name, {weight: -1}, "weight must be zero or more") for name, weight in weights.items()),
+        ("adapter", {"size": 0}, "size must be more than zero"),
+        ("prompt", {"length": 0}, "length must be more than zero"),
+        ("taco", {"window": 4}, "window must be an odd number"),
+        ("infoword", {"ngram_longest": 0}, "ngram-longest"),
+    ]
+    for name, settings, words in installed(REGISTRY, cases):
+        with pytest.raises(UserError, match=words):
+            get(name, **settings)

@@ -23,7 +23,7 @@ from acclimate.papers.selective.token_classifier import (
 )
 from acclimate.parts.masking.token_importance_store import TokenImportanceStore
 from tests.cases import each
-from tests.papers.selective.models import ids_of
+from tests.papers.classifiers import ids_of
 from tests.tiny import ENCODERS, VOCABULARY, tiny_tokenizer
 
 GOOD, BAD, THE, SOUP = ids_of("good", "bad", "the", "soup")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from acclimate.papers.infoword.objective import SpanContrast
 from acclimate.parts.masking import ExtractNGram, MaskNGram, NGramSampler
 from acclimate.parts.objectives import LanguageModelling
 from tests.cases import each
+from tests.papers.terms import run
 from tests.parts.objectives.layouts import (
     by_text,
     outputs,
@@ -105,3 +108,12 @@ def test_no_pairs_give_zero():
     out = outputs(batch, {term.text: states, term.local: states})
     assert term.represent(out).shape == (0, 2, 6)
     assert spread(states, batch).shape[1] == 2
+
+
+@pytest.mark.slow
+def test_infoword_loss_falls(tiny_bert, tmp_path):
+    """On training text; on held-out text it rises, since the model memorises so few texts."""
+    run(tiny_bert, "infoword", tmp_path / "out", steps=150)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    found = [line["terms"]["infoword"] for line in lines if "terms" in line]
+    assert found[-1] < 0.8 * found[0]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 
+import numpy as np
+import pytest
 import torch
 
 from acclimate.papers.tacl.objective import TokenAwareContrast
 from acclimate.parts.objectives import LanguageModelling, View
 from tests.cases import each
+from tests.papers.terms import run
 from tests.parts.objectives.layouts import (
     by_text,
     outputs,
@@ -73,3 +77,12 @@ def test_a_text_of_one_token_has_no_loss():
     states = [torch.eye(2, dtype=torch.float64)[:n] for n in (batch.text >= 0).sum(1)]
     total = term.total(outputs(batch, {term.student: states, term.teacher: states}))
     assert math.isclose(total.item(), 2 * math.log(1 + math.exp(-1)), rel_tol=1e-6)
+
+
+@pytest.mark.slow
+def test_tacl_loss_falls(tiny_bert, tmp_path):
+    """On training text, since the base model already solves the few held-out texts."""
+    run(tiny_bert, "tacl", tmp_path / "out", steps=100)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    found = [line["terms"]["tacl"] for line in lines if "terms" in line]
+    assert np.mean(found[-10:]) < 0.6 * np.mean(found[:5])

@@ -26,7 +26,7 @@ from acclimate.papers.selective.importance_rule import Unit, annotate_units
 from acclimate.papers.selective.options import annotation_options
 from acclimate.tasks.kinds.classification.data import Example
 from tests.cases import each
-from tests.papers.selective.models import examples, ids_of, sharp_classifier
+from tests.papers.classifiers import examples, ids_of, sharp_classifier
 from tests.parts.masking.kinds import tokenizer as byte_level
 from tests.tiny import tiny_tokenizer
 

@@ -8,9 +8,9 @@ import pytest
 
 from acclimate.base.errors import UserError
 from acclimate.papers.selective.annotation import annotate_task
+from acclimate.papers.selective.test_selective import task
 from acclimate.tasks.finetune import finetune
 from tests.cases import each
-from tests.papers.test_selective import task
 from tests.test_cli import call
 
 QUICK = {"epochs": 6, "learning_rate": 3e-3, "batch_size": 16}

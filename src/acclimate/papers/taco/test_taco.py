@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import torch
@@ -15,6 +16,7 @@ from acclimate.papers.taco.objective import (
 )
 from acclimate.parts.objectives import LanguageModelling
 from tests.cases import each
+from tests.papers.terms import HELD, run
 from tests.parts.objectives.layouts import outputs, packed, padded, random_states, same_gradients
 
 LENGTHS = torch.tensor([4, 1, 6, 2])
@@ -101,3 +103,11 @@ def test_one_text_and_texts_of_one_token():
     both = torch.cat([torch.tensor([[1.0], [0.0], [1.0]]), torch.eye(3)], dim=1)
     loss = ContextContrast(temperature=1.0, negatives=4).loss(both)
     assert math.isclose(loss.item(), math.log(1 + 4), rel_tol=1e-5), "orthogonal contexts: five equal candidates"
+
+
+def test_the_added_term_falls_on_held_out_text(tiny_bert, tmp_path):
+    run(tiny_bert, "taco", tmp_path / "out", heldout=HELD, heldout_every=20)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    found = [line["heldout"]["terms"]["taco"] for line in lines if "heldout" in line]
+    assert len(found) >= 3
+    assert found[-1] < found[0] - 0.02

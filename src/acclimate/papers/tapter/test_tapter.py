@@ -170,6 +170,10 @@ def test_the_identity_of_a_run_covers_the_content_of_the_general_text(tiny_bert,
         run(tiny_bert, tmp_path / "out", **settings)
 
 
+def test_a_long_list_of_stop_words_is_no_file():
+    assert TAPTER(stop_words=",".join(["the"] * 300)).file_contents() == {}
+
+
 def test_a_missing_general_text_has_no_content_hash(tmp_path):
     assert TAPTER(general=str(tmp_path / "gone")).file_contents() == {}
 

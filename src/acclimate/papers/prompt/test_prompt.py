@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
 
 from acclimate import finetune
-from acclimate.adaptation.adapt import adapt
 from acclimate.adaptation.method import lookup
-from acclimate.data.documents import Corpus
 from acclimate.models.loading import virtual_ids
-from tests.papers.test_contract import DOCUMENTS, SHORT
+from tests.papers.virtual import TABLE, run
 from tests.tasks.test_classification import keyword_task
-
-TABLE = "bert.embeddings.word_embeddings.weight"
-
-
-def run(model, method, out, settings=None, **options):
-    options = {**SHORT, "steps": 4, **options}
-    return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=settings, **options)
 
 
 def test_only_the_prompt_changes(tiny_bert, tmp_path):
@@ -59,9 +49,8 @@ def test_the_prompt_does_not_count_towards_max_length_or_the_token_budget(tiny_b
     assert abs(steps[0] - steps[1]) <= 1, "the token budget counts text only"
 
 
-@pytest.mark.parametrize("method", ["prompt", "deit"])
-def test_fine_tuning_trains_virtual_tokens_and_model(tiny_bert, tmp_path, method):
-    run(tiny_bert, method, tmp_path / "out", {"length": 3} if method == "prompt" else None)
+def test_fine_tuning_trains_virtual_tokens_and_model(tiny_bert, tmp_path):
+    run(tiny_bert, "prompt", tmp_path / "out", {"length": 3})
     finetune(tmp_path / "out", keyword_task(), out=tmp_path / "tuned", epochs=1, learning_rate=1e-3, progress=False)
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "tuned"))
     ids = virtual_ids(transformers.AutoTokenizer.from_pretrained(tmp_path / "tuned"))
@@ -69,9 +58,3 @@ def test_fine_tuning_trains_virtual_tokens_and_model(tiny_bert, tmp_path, method
     assert not torch.equal(before[TABLE][ids], after[TABLE][ids])
     name = "bert.encoder.layer.0.output.dense.weight"
     assert not torch.equal(before[name], after[name])
-
-
-def test_the_distillation_loss_falls(tiny_bert, tmp_path):
-    short = run(tiny_bert, "deit", tmp_path / "short", {"weight": 20.0}, steps=2, warmup=0.0)
-    long = run(tiny_bert, "deit", tmp_path / "long", {"weight": 20.0}, steps=40, warmup=0.0)
-    assert long.losses["distillation"] < 0.7 * short.losses["distillation"]

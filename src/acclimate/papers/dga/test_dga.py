@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 from acclimate.adaptation.adapt import adapt
-from acclimate.adaptation.method import Method, cache_folder
+from acclimate.adaptation.method import cache_folder
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
 from acclimate.engine.batches import Collator
@@ -23,8 +25,9 @@ from acclimate.models.probe import attach
 from acclimate.parts.masking import RandomMasking
 from acclimate.parts.objectives import GeneralKnowledgeContrast, LanguageModelling
 from acclimate.parts.updates import SoftMask, mean_importance, normalize_importance, summed_importance
+from tests.papers.terms import run
 from tests.papers.test_contract import DOCUMENTS, SHORT
-from tests.tiny import TEXTS, decoder_tokenizer, tiny_model
+from tests.tiny import TEXTS, decoder_tokenizer, save_tiny, tiny_model
 
 
 def test_the_update_of_a_head_is_scaled_by_one_minus_its_importance(tiny_bert, tmp_path):
@@ -72,33 +75,6 @@ def test_the_cache_key_of_importance_covers_its_inputs(tiny_bert, tmp_path, monk
     assert len(calls) == 4
     run("f", dropout=0.3)
     assert len(calls) == 5, "dropout is part of the cache key"
-
-
-def test_a_registered_method_works_without_other_edits(tiny_bert, tmp_path):
-    from dataclasses import dataclass
-
-    from acclimate.adaptation import method as registry
-
-    @registry.register("frozen-embeddings", summary="for this test")
-    @dataclass
-    class Frozen(Method):
-        loud: bool = False
-
-        def prepare(self, run):
-            run.model.get_input_embeddings().weight.requires_grad_(False)
-
-    try:
-        assert "frozen-embeddings" in registry.names()
-        adapt(
-            tiny_bert, Corpus.of(DOCUMENTS), "frozen-embeddings", tmp_path / "out", settings={"loud": "yes"}, **SHORT
-        )
-        before, after = (load_file(path / "model.safetensors") for path in (tiny_bert, tmp_path / "out"))
-        name = "bert.embeddings.word_embeddings.weight"
-        assert torch.equal(before[name], after[name])
-        other = "bert.encoder.layer.0.output.dense.weight"
-        assert not torch.equal(before[other], after[other])
-    finally:
-        del registry.REGISTRY.entries["frozen-embeddings"]
 
 
 ABLATIONS = {
@@ -313,3 +289,16 @@ def test_layers_without_heads_are_reported(decoders, tmp_path, caplog):
     settings = {"importance": "random", "contrast_weight": 0}
     adapt(decoders["lfm2"], Corpus.of(DOCUMENTS), "dga", tmp_path / "out", settings=settings, **{**SHORT, "steps": 1})
     assert "1 of 2 layers of Lfm2ForCausalLM have no attention heads (conv)" in caplog.text
+
+
+def test_models_without_dropout_need_the_option(tmp_path):
+    """ALBERT and ModernBERT have none; ``dropout`` sets it for the adaptation only, not in the saved config."""
+    dry = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    albert = save_tiny("albert", tmp_path / "albert", **dry)
+    for settings in ({}, {"importance": "random"}):
+        with pytest.raises(UserError, match=r"dropout 0\.1"):
+            run(albert, "dga", tmp_path / "out", settings=settings, steps=2)
+    run(albert, "dga", tmp_path / "out", dropout=0.1, steps=2, settings={"importance_tokens": 100})
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    assert {name: getattr(config, name) for name in dry} == dry
+    assert json.loads((tmp_path / "out" / "acclimate.json").read_text())["dropout"] == 0.1

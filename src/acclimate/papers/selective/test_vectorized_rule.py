@@ -14,7 +14,7 @@ from acclimate.papers.selective.importance_rule import Unit, annotate_units
 from acclimate.papers.selective.options import annotation_options
 from acclimate.tasks.kinds.classification.data import Example
 from tests.cases import each
-from tests.papers.selective.models import examples, ids_of, probability, reference, sharp_classifier
+from tests.papers.classifiers import examples, ids_of, probability, reference, sharp_classifier
 from tests.tiny import save_tiny
 
 

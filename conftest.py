@@ -13,6 +13,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def pytest_configure(config):
+    """Register the fixtures."""
     if config.getoption("dist", "no") == "no":  # also in the processes that pytest-xdist starts
         gc.disable()  # while all tests are imported; pytest_collection_finish enables it
         config.pluginmanager.import_plugin("tests.fixtures")
