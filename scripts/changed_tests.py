@@ -17,9 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.test_floors import REGISTRIES, imported_names, module_graph  # noqa: E402
-
 from acclimate.base.registry import declared_modules  # noqa: E402
+from tests.test_floors import REGISTRIES, imported_names, module_graph  # noqa: E402
 
 EVERYTHING = {"pyproject.toml", "constraints.txt", "conftest.py", "tests/fixtures.py"}
 """Files on which every test depends."""

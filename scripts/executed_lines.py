@@ -59,9 +59,8 @@ def executed(run: Callable[[], object]) -> dict[str, dict[str, int]]:
 
 def adapt_plainly(folder: Path) -> dict[str, dict[str, int]]:
     """Return what ``adapt --method lm`` executes with a tiny model and text files in a folder."""
-    from tests.tiny import TEXTS, save_tiny
-
     import acclimate
+    from tests.tiny import TEXTS, save_tiny
 
     corpus = folder / "corpus.txt"
     corpus.write_text("\n".join(f"{text} {number}" for number in range(4) for text in TEXTS))

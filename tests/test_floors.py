@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from acclimate import api
 from acclimate.base.registry import PLACES, declared_modules
 from tests.cases import SOURCES
 
@@ -37,6 +38,8 @@ BETWEEN_PAPERS = {("das", "dga")}
 """Papers that inherit from another one."""
 BETWEEN_LABS = {("advise", "inspection"), ("advise", "plan"), ("auto", "advise"), ("inspection", "advise")}
 """Labs that measure with another one."""
+LIGHT = {"command", "command_options"}
+"""Modules of a paper that are imported at each start, so without :mod:`acclimate.api`, which imports torch."""
 STANDARD = {"select", "options"}
 """Names of modules that are also in the standard library, but are found in each folder."""
 
@@ -104,7 +107,7 @@ def module_graph(others: Mapping[str, set[str]] | None = None) -> dict[str, set[
     imports = {**modules(), **(others or {})}
     exported = {}  # name of a package -> where its __init__ imports it from
     for package, names in imports.items():
-        if (PACKAGE.parent / package.replace(".", "/") / "__init__.py").is_file():
+        if package == "acclimate.api" or (PACKAGE.parent / package.replace(".", "/") / "__init__.py").is_file():
             exported |= {f"{package}.{name.rpartition('.')[2]}": name for name in names}
 
     def find(name: str) -> str:
@@ -114,7 +117,7 @@ def module_graph(others: Mapping[str, set[str]] | None = None) -> dict[str, set[
             name = name.rpartition(".")[0]
         return name
 
-    inits = {name for name in imports if (PACKAGE.parent / name.replace(".", "/")).is_dir()}
+    inits = {name for name in imports if (PACKAGE.parent / name.replace(".", "/")).is_dir()} | {"acclimate.api"}
     return {
         module: {found for name in names if (found := find(name)) not in inits} - {module}
         for module, names in imports.items()
@@ -158,7 +161,7 @@ def test_registries_are_the_only_dynamic_imports():
 
 def test_packages_import_from_their_own_floor_or_below():
     floor, imports = floors(), packages()
-    assert set(floor) == {package for package in imports if (PACKAGE / package).is_dir()}
+    assert set(floor) == {package for package in imports if (PACKAGE / package).is_dir()} | {"api"}
     upwards = [
         f"{package} ({floor.get(package, 0)}) imports {used} ({floor.get(used, 0)})"
         for package, all_used in imports.items()
@@ -185,6 +188,24 @@ def test_the_core_knows_neither_papers_nor_labs_and_these_know_each_other_only_w
                 between[ring].add((folder[0], rest[0]))
     assert not wrong
     assert between == {"papers": BETWEEN_PAPERS, "labs": BETWEEN_LABS}
+
+
+def test_papers_import_the_public_surface_and_to_inherit_other_papers():
+    outside = {
+        f"{module} imports {name}"
+        for module, names in modules().items()
+        for name in names
+        if module.startswith("acclimate.papers.")
+        and module.rpartition(".")[2] not in LIGHT
+        and not name.startswith(("acclimate.api.", "acclimate.papers."))
+    }
+    assert not outside
+    used = {name for module, names in modules().items() if module.startswith("acclimate.papers.") for name in names}
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    unused = [name for name in api.__all__ if f"acclimate.api.{name}" not in used]
+    assert [name for name in unused if name not in pages] == []
+    others = {module for module in modules() if not module.startswith("acclimate.papers.")}
+    assert not [module for module in others if any(name.startswith("acclimate.api") for name in modules()[module])]
 
 
 def test_names_of_modules_have_an_address():

@@ -33,13 +33,13 @@ from acclimate.labs.inspection.masks import inspect_masks
 from acclimate.labs.periods.options import PERIOD_VERBS
 from acclimate.merging.options import MergeOptions
 from acclimate.papers.selective.annotation import annotate_task
-from acclimate.papers.selective.cost_options import InspectCostOptions
+from acclimate.papers.selective.command_options import AnnotateOptions, InspectCostOptions
 from acclimate.papers.selective.cost_table import inspect_cost
 from acclimate.parts import masking
 from acclimate.study.in_memory import CompareCall
 from acclimate.study.options import InitOptions
 from acclimate.tasks.embedding_options import GenerateQueriesOptions
-from acclimate.tasks.options import AnnotateOptions, DistillOptions, FinetuneOptions, ProbeSettings
+from acclimate.tasks.options import DistillOptions, FinetuneOptions, ProbeSettings
 from tests.cases import each
 from tests.tiny import TEXTS
 

@@ -1,4 +1,4 @@
-"""Options of ``finetune``, ``distill`` and ``annotate``."""
+"""Options of ``finetune`` and ``distill``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from acclimate.base.bounds import (
 )
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.base.registry import Published, fill_from_preset, preset_names
-from acclimate.data.fields import MaxLength, Precision, Progress, Seed
+from acclimate.data.fields import Precision, Progress, Seed
 from acclimate.data.reading import ReadingOptions
 from acclimate.engine.options import Compile
 from acclimate.tasks import recipe
@@ -412,48 +412,3 @@ class DistillOptions(SupervisedOptions, ReadingOptions):
                 "would be distilled; give more epochs, a larger share, or 0 to distill nothing"
             )
         return self
-
-
-@options
-class AnnotatorOptions:
-    """How the classifier that finds important tokens is fine-tuned (Gu et al., EMNLP 2020, appendix B.2)."""
-
-    _: KW_ONLY
-    epochs: Annotated[
-        Size, Option("Passes over the train split in fine-tuning; the epoch with the best dev accuracy is used.")
-    ] = 10
-    learning_rate: Annotated[Positive, Option("Peak learning rate of fine-tuning.")] = 2e-5
-    batch_size: Annotated[Size, Option("Texts per optimizer step.")] = 64
-    max_length: MaxLength = 256
-
-
-@options
-class AnnotateOptions(AnnotatorOptions, ReadingOptions):
-    """Options of ``acclimate annotate``."""
-
-    model: Annotated[
-        str | Path,
-        Option(
-            "Model folder or name on the Hugging Face Hub; it is fine-tuned first, unless it is a classifier of the "
-            "task.",
-            MODEL,
-        ),
-    ]
-    task: Annotated[
-        TaskLike | str | Path,
-        Option("Labelled task: a folder with train, dev and test files, one file, or hf:NAME.", DATA),
-    ]
-    out: Annotated[str | Path, Option("Output directory.", OUTPUT)]
-    _: KW_ONLY
-    preset: Annotated[
-        Literal["paper", "released-code"],
-        Option("Values to use where paper and released code differ: thresholds, units, stop words.", METHOD),
-    ] = "paper"
-    settings: Annotated[
-        dict[str, Any] | None,
-        Option("Option of the annotation, such as delta=0.02 or criterion=marginal.", METHOD, flag="--set"),
-    ] = None
-    seed: Seed = 42
-    samples: Annotated[Integer, Field(ge=0, le=10**6), Option("Number of annotated texts to print.", OUTPUT)] = 5
-    precision: Precision = "auto"
-    progress: Progress = True

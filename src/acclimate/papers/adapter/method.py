@@ -6,14 +6,10 @@ from typing import ClassVar
 
 from transformers import PreTrainedModel
 
-from acclimate.adaptation.method import AdaptContext, Method, register
-from acclimate.base.errors import check_positive
-from acclimate.models.attention import HeadLayer
-from acclimate.models.extensions import add_adapters
-from acclimate.models.gates import gate_units
+from acclimate.api import AdaptContext, HeadLayer, Method, add_adapters, check_positive, gate_units, register_method
 
 
-@register(
+@register_method(
     "adapter",
     paper="Houlsby et al., ICML 2019",
     summary="language modelling that trains bottleneck adapters only",

@@ -8,14 +8,24 @@ from typing import Any, ClassVar, get_args
 
 import numpy as np
 
-from acclimate.base.errors import USER_CODE_ERRORS, UserError, first_line, shorten, unknown_name_error
-from acclimate.base.registry import identify_function, load_function
-from acclimate.data.mix.base import AdaptiveMix, History, Measure, register
+from acclimate.api import (
+    USER_CODE_ERRORS,
+    AdaptiveMix,
+    History,
+    Measure,
+    UserError,
+    first_line,
+    identify_function,
+    load_function,
+    register_mix,
+    shorten,
+    unknown_name_error,
+)
 
 POLICY = "policy of the mix"
 
 
-@register(
+@register_mix(
     "agent",
     paper="Yang et al., 2025 (Data Mixing Agent)",
     summary="what a function of the user decides from the weights and losses so far",

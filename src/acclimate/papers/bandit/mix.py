@@ -7,11 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from acclimate.base.errors import UserError
-from acclimate.data.mix.base import AdaptiveMix, History, Measure, register
+from acclimate.api import AdaptiveMix, History, Measure, UserError, register_mix
 
 
-@register(
+@register_mix(
     "bandit",
     paper="Auer et al., 2002 (EXP3); Graves et al., ICML 2017; Schioppa et al., 2023",
     summary="more of the sources on which the loss falls fastest",

@@ -10,17 +10,27 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from acclimate.base.errors import UserError
-from acclimate.base.files import atomic_file, cache_folder
-from acclimate.base.progress import Progress
-from acclimate.base.ranking import content_order, settle
-from acclimate.base.records import fingerprint, texts_fingerprint
-from acclimate.data.contamination import normalize_words
-from acclimate.data.operations import Context, register
-from acclimate.data.pool import Documents
-from acclimate.data.select.control import Budget, fill_tokens
-from acclimate.data.select.nearest import MAX_FEATURES
-from acclimate.data.transform.generate import CachedFunction, Function, Key, read_score
+from acclimate.api import (
+    MAX_FEATURES,
+    Budget,
+    CachedFunction,
+    Documents,
+    FunctionKey,
+    GenerateFunction,
+    OperationContext,
+    Progress,
+    UserError,
+    atomic_file,
+    cache_folder,
+    content_order,
+    fill_tokens,
+    fingerprint,
+    normalize_words,
+    read_score,
+    register_selection,
+    settle,
+    texts_fingerprint,
+)
 
 Score = Callable[[Sequence[str]], Sequence[float | None]]
 """Returns the score of each of several documents, or None for no score; higher is better."""
@@ -123,7 +133,7 @@ def divide(budget: int, sizes: np.ndarray) -> np.ndarray:
     return parts
 
 
-@register(
+@register_selection(
     "best",
     paper="DataMan, Peng et al., ICLR 2025; Guo et al., ACL 2025",
     summary="documents with the highest scores, in all or by source",
@@ -157,8 +167,8 @@ class Best(Budget):
     models: ClassVar[tuple[str, ...]] = ("model",)
     by: Literal["rules", "perplexity", "domain", "rater"] = "rules"
     model: str | None = None
-    rater: Function | None = None
-    key: Key | None = None
+    rater: GenerateFunction | None = None
+    key: FunctionKey | None = None
     against: Literal["pool", "general"] = "pool"
     least: float | None = None
     quota: Literal["original", "equal"] | None = None
@@ -189,7 +199,7 @@ class Best(Budget):
             return ("target", "general") if self.against == "general" else ("target",)
         return ("target",) if self.by == "perplexity" and self.model is None else ()
 
-    def apply(self, documents: Documents, context: Context) -> Documents:
+    def apply(self, documents: Documents, context: OperationContext) -> Documents:
         """Score the documents, and take the best."""
         scores = self._read_scores(documents, context)
         known = np.isfinite(scores)
@@ -211,7 +221,7 @@ class Best(Budget):
         }
         return documents.take(np.tile(np.sort(kept), self.repeat))
 
-    def _fill_quotas(self, order: np.ndarray, documents: Documents, context: Context) -> np.ndarray:
+    def _fill_quotas(self, order: np.ndarray, documents: Documents, context: OperationContext) -> np.ndarray:
         """Return the best documents up to the budget, in all or of each source; some more than once."""
         tokens = documents.tokens
         budget = int(self.tokens or round(float(self.share or 0) * int(tokens.sum()))) // self.repeat
@@ -247,7 +257,7 @@ class Best(Budget):
         context.notes["quotas"] = report
         return np.concatenate(kept) if kept else order[:0]
 
-    def _read_scores(self, documents: Documents, context: Context) -> np.ndarray:
+    def _read_scores(self, documents: Documents, context: OperationContext) -> np.ndarray:
         """Return the scores (documents,), from the cache if they are there."""
         own = {name: value for name, value in self.identity().items() if name in SCORE_PARAMETERS}
         key = fingerprint([own, context.identity(self.reads), texts_fingerprint(documents)])
@@ -265,7 +275,7 @@ class Best(Budget):
             np.save(stream, scores)
         return scores
 
-    def _scorer(self, documents: Documents, context: Context) -> Score:
+    def _scorer(self, documents: Documents, context: OperationContext) -> Score:
         """Return the function that scores documents."""
         target = list(context.target or ())
         if self.by == "rules":

@@ -13,11 +13,20 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from acclimate.base.errors import UserError, shorten
-from acclimate.data.operations import EXAMPLES, TRANSFORMS, Context, Transform
-from acclimate.data.pool import Document, Documents
-from acclimate.data.sentences import split_sentences
-from acclimate.data.transform.generate import CachedFunction, Function, Key
+from acclimate.api import (
+    EXAMPLES,
+    CachedFunction,
+    Document,
+    Documents,
+    FunctionKey,
+    GenerateFunction,
+    OperationContext,
+    Transform,
+    UserError,
+    register_transform,
+    shorten,
+    split_sentences,
+)
 
 CONNECTIVES = {
     "consequence": "therefore|thus|hence|consequently|accordingly|as a result|as a consequence|for this reason",
@@ -114,7 +123,7 @@ def read_answers(returned: Any) -> list[list[str]]:
     return found
 
 
-@TRANSFORMS.register(
+@register_transform(
     "comprehension",
     paper="AdaptLLM, Cheng et al., ICLR 2024; TransformLLM, 2024",
     summary="documents followed by questions that they answer, mined by patterns or made by a function",
@@ -145,8 +154,8 @@ class Comprehension(Transform):
     most: int = 2
     least: int = 50
     plain: Literal["keep", "drop"] = "keep"
-    generator: Function | None = None
-    key: Key | None = None
+    generator: GenerateFunction | None = None
+    key: FunctionKey | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -158,7 +167,7 @@ class Comprehension(Transform):
         if self.most < 1 or self.least < 0:
             raise UserError("Transform 'comprehension': most must be at least 1, and least at least 0.")
 
-    def apply(self, documents: Documents, context: Context) -> Iterator[Document]:
+    def apply(self, documents: Documents, context: OperationContext) -> Iterator[Document]:
         """Find the questions of each document, and write them after it."""
         generate = None if self.generator is None else CachedFunction(self.generator, self.key, read_answers)
         counts, asked, foreign, plain = Counter[str](), 0, 0, list[str]()

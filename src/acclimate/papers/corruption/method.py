@@ -12,16 +12,26 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from acclimate.adaptation.method import AdaptContext, register
-from acclimate.adaptation.target_vectors import DecodedDocuments
-from acclimate.base.errors import UserError, check_not_negative, check_positive
-from acclimate.data.documents import Corpus, as_corpus
-from acclimate.data.sentences import split_sentences
-from acclimate.models.encoding import encode
-from acclimate.parts.masking.rewriting import Drawing
-from acclimate.parts.objectives import Batch, BatchObjective, Objective, Outputs, mean_pool
-from acclimate.parts.objectives.supervised import DrawnObjective
-from acclimate.tasks.labelled_method import LabelledMethod
+from acclimate.api import (
+    AdaptContext,
+    Batch,
+    BatchObjective,
+    Corpus,
+    DecodedDocuments,
+    Drawing,
+    DrawnObjective,
+    LabelledMethod,
+    Objective,
+    Outputs,
+    UserError,
+    as_corpus,
+    check_not_negative,
+    check_positive,
+    encode,
+    mean_pool,
+    register_method,
+    split_sentences,
+)
 
 MAX_DOCUMENTS = 50_000
 """Documents whose sentences are held in memory; the first ones of the text."""
@@ -170,7 +180,7 @@ class CorruptionDetection(DrawnObjective):
         return mean_pool(states, text, len(rows))
 
 
-@register(
+@register_method(
     "corruption",
     paper="Deng et al., WWW 2022",
     summary="language modelling plus detection of sentences or turns that were replaced or moved in a document",

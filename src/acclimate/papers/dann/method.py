@@ -5,14 +5,23 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import nn
 
-from acclimate.adaptation.method import AdaptContext, register
-from acclimate.base.errors import UserError, check_not_negative, check_positive
-from acclimate.base.registry import Published, with_presets
-from acclimate.parts.objectives import BatchObjective, DomainAdversary, DrawnClassification, Objective
-from acclimate.tasks.labelled_method import LabelledMethod
+from acclimate.api import (
+    AdaptContext,
+    BatchObjective,
+    DomainAdversary,
+    DrawnClassification,
+    LabelledMethod,
+    Objective,
+    Published,
+    UserError,
+    check_not_negative,
+    check_positive,
+    register_method,
+    with_presets,
+)
 
 
-@register(
+@register_method(
     "dann",
     paper="Ganin et al., JMLR 2016",
     summary="language modelling on target text, plus a labelled source task and an adversary that aligns both domains",

@@ -10,19 +10,27 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from acclimate.adaptation.method import AdaptContext, register
-from acclimate.base.errors import UserError
-from acclimate.base.registry import with_presets
-from acclimate.data.documents import format_count
-from acclimate.models.gates import PARTS, Part, parse_parts
+from acclimate.api import (
+    GATE_PARTS,
+    AdaptContext,
+    BatchObjective,
+    GatePart,
+    LanguageModelling,
+    Objective,
+    TextContrast,
+    UserError,
+    format_count,
+    parse_parts,
+    register_method,
+    with_presets,
+)
 from acclimate.papers.dga.method import DGA
-from acclimate.parts.objectives import BatchObjective, LanguageModelling, Objective, TextContrast
 
 PREFIX = "das/"
 """Beginning of the names of the carried importance of each part."""
 
 
-@register(
+@register_method(
     "das",
     paper="Ke et al., ICLR 2023",
     summary="dga for one domain after the other: earlier domains are protected and contrasted like general knowledge",
@@ -50,7 +58,7 @@ class DAS(DGA):
 
     preparation: ClassVar[str] = "importance of heads and units is measured, and once more after the last step"
 
-    parts: Annotated[tuple[Part, ...], BeforeValidator(parse_parts)] = ("H", "I", "O")
+    parts: Annotated[tuple[GatePart, ...], BeforeValidator(parse_parts)] = ("H", "I", "O")
     softmask: bool = True
     general: bool = True
 
@@ -117,7 +125,7 @@ class DAS(DGA):
         run.carried.tensors |= {f"{PREFIX}{part}": values for part, values in importance.items()}
         means = {part: float(values.mean()) for part, values in importance.items()}
         run.carried.records["das"] = [*past, {**about, "mean_protection": means}]
-        shown = ", ".join(f"{PARTS[part]} {means[part]:.2f}" for part in self.parts)
+        shown = ", ".join(f"{GATE_PARTS[part]} {means[part]:.2f}" for part in self.parts)
         run.say(f"Protected from the next domain on, of 1: {shown}.")
 
 

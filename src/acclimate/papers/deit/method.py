@@ -3,13 +3,20 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from acclimate.adaptation.method import AdaptContext, Method, register
-from acclimate.base.errors import check_not_negative
-from acclimate.models.loading import virtual_ids
-from acclimate.parts.objectives import BatchObjective, LanguageModelling, Objective, TokenDistillation
+from acclimate.api import (
+    AdaptContext,
+    BatchObjective,
+    LanguageModelling,
+    Method,
+    Objective,
+    TokenDistillation,
+    check_not_negative,
+    register_method,
+    virtual_ids,
+)
 
 
-@register(
+@register_method(
     "deit",
     paper="Touvron et al., ICML 2021; Ke et al., EMNLP 2022",
     summary="MLM plus a distillation token that is trained to match the frozen base model's text representation",

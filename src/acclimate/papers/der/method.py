@@ -11,21 +11,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acclimate.adaptation.carried import share_memory
-from acclimate.adaptation.method import AdaptContext, Method, check_single_process, register
-from acclimate.base.device import autocast
-from acclimate.base.errors import UserError, check_not_negative, check_positive
-from acclimate.base.records import Count, Record
-from acclimate.base.registry import Published, with_presets
-from acclimate.data.documents import format_count
-from acclimate.data.token_dataset import TokenDataset
-from acclimate.models.batching import logit_rows
-from acclimate.models.encoding import encode
-from acclimate.models.families import language_head, step_context
-from acclimate.parts.masking.rewriting import Drawing
-from acclimate.parts.objectives import Batch, BatchObjective, LanguageModelling, Objective, Outputs, View
-from acclimate.parts.objectives.supervised import known_numbers
-from acclimate.parts.objectives.vocabulary import cross_entropy
+from acclimate.api import (
+    AdaptContext,
+    Batch,
+    BatchObjective,
+    Count,
+    Drawing,
+    LanguageModelling,
+    Method,
+    Objective,
+    Outputs,
+    Published,
+    Record,
+    TokenDataset,
+    UserError,
+    View,
+    autocast,
+    check_not_negative,
+    check_positive,
+    check_single_process,
+    cross_entropy,
+    encode,
+    format_count,
+    known_numbers,
+    language_head,
+    logit_rows,
+    register_method,
+    share_memory,
+    step_context,
+    with_presets,
+)
 
 PREFIX = "der++/"
 """Beginning of the names of the carried tensors."""
@@ -133,7 +148,7 @@ def _is_sound(one: Example, tokens: int) -> bool:
     return inside and one.logits.shape == (len(one.targets), one.entries.shape[1] or one.logits.shape[1])
 
 
-@register(
+@register_method(
     "der++",
     paper="Buzzega et al., NeurIPS 2020",
     summary="language modelling, plus texts of earlier domains with their labels and with the logits that they had",

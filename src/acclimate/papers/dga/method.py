@@ -9,19 +9,34 @@ from pydantic import BeforeValidator
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from acclimate.adaptation.importance_measures import measure_importance, summarize_importance
-from acclimate.adaptation.method import AdaptContext, Method, register
-from acclimate.base.errors import UserError, check_not_negative, check_positive
-from acclimate.base.registry import Published, with_presets
-from acclimate.models.attention import HeadLayer
-from acclimate.models.gates import Part, UnitGroup, gate_units, parse_parts
-from acclimate.models.loading import check_dropout_masks
-from acclimate.parts.objectives import BatchObjective, GeneralKnowledgeContrast, LanguageModelling, Objective
-from acclimate.parts.updates import SoftMask, normalize_importance
-from acclimate.parts.updates.importance import Reads
+from acclimate.api import (
+    AdaptContext,
+    BatchObjective,
+    GatePart,
+    GeneralKnowledgeContrast,
+    HeadLayer,
+    ImportanceReads,
+    LanguageModelling,
+    Method,
+    Objective,
+    Published,
+    SoftMask,
+    UnitGroup,
+    UserError,
+    check_dropout_masks,
+    check_not_negative,
+    check_positive,
+    gate_units,
+    measure_importance,
+    normalize_importance,
+    parse_parts,
+    register_method,
+    summarize_importance,
+    with_presets,
+)
 
 
-@register(
+@register_method(
     "dga",
     paper="Ke et al., EMNLP 2022",
     summary="language modelling that protects important heads, plus a contrast of general and full knowledge",
@@ -71,7 +86,7 @@ class DGA(Method):
     preset: Literal["paper", "released-code"] | None = None
     contrast_weight: float = 1.0
     temperature: float = 0.05
-    parts: Annotated[tuple[Part, ...], BeforeValidator(parse_parts)] = ("H",)
+    parts: Annotated[tuple[GatePart, ...], BeforeValidator(parse_parts)] = ("H",)
     importance: Literal["dropout", "random"] = "dropout"
     importance_tokens: int = 1_640_000
     importance_error: Annotated[
@@ -124,7 +139,7 @@ class DGA(Method):
         self.protect_units(run, units, raw, self.normalize(raw), about)
 
     def measure(
-        self, run: AdaptContext, units: Mapping[str, Sequence[UnitGroup]], reads: Reads, number: int = 0
+        self, run: AdaptContext, units: Mapping[str, Sequence[UnitGroup]], reads: ImportanceReads, number: int = 0
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the importance (layers, units) of each part on the device of the run, and how it was measured.
 

@@ -8,12 +8,18 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from acclimate.base.errors import UserError, unknown_name_error
-from acclimate.data.mix.base import History, Measure, register
-from acclimate.data.mix.multiplicative import MultiplicativeMix, expected_steps
+from acclimate.api import (
+    History,
+    Measure,
+    MultiplicativeMix,
+    UserError,
+    expected_steps,
+    register_mix,
+    unknown_name_error,
+)
 
 
-@register(
+@register_mix(
     "doge",
     paper="Fan et al., ICML 2024 (DoGE)",
     summary="more of the sources whose gradients also lower the loss on the target sources",

@@ -8,14 +8,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from acclimate.base.errors import UserError
-from acclimate.base.files import hash_file
-from acclimate.data.mix.base import History, Measure, register
-from acclimate.data.mix.multiplicative import MultiplicativeMix
-from acclimate.models.checkpoints import model_files
+from acclimate.api import History, Measure, MultiplicativeMix, UserError, hash_file, model_files, register_mix
 
 
-@register(
+@register_mix(
     "doremi",
     paper="Xie et al., NeurIPS 2023 (DoReMi)",
     summary="more of the sources on which a reference model is still better",

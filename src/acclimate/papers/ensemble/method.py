@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acclimate.adaptation.method import AdaptContext, Method, register
-from acclimate.models.extensions import keep_original
+from acclimate.api import AdaptContext, Method, keep_original, register_method
 
 
-@register(
+@register_method(
     "ensemble",
     paper="Ke et al., EMNLP 2022",
     summary="language modelling; the end task fine-tunes the adapted and the base encoder and averages their outputs",

@@ -9,18 +9,24 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from acclimate.adaptation.method import AdaptContext, Method, register
-from acclimate.adaptation.rules import FISHER_TOKENS, measure_fisher
-from acclimate.base.errors import UserError, check_positive
-from acclimate.base.records import Count
-from acclimate.data.documents import format_count
-from acclimate.parts.updates import PullToStart
+from acclimate.api import (
+    FISHER_TOKENS,
+    AdaptContext,
+    Count,
+    Method,
+    PullToStart,
+    UserError,
+    check_positive,
+    format_count,
+    measure_fisher,
+    register_method,
+)
 
 FISHER, ANCHOR = "ewc/fisher/", "ewc/anchor/"
 """Beginnings of the names of the carried tensors: the summed Fisher information and what weights are pulled to."""
 
 
-@register(
+@register_method(
     "ewc",
     paper="Kirkpatrick et al., PNAS 2017; Schwarz et al., ICML 2018",
     summary="language modelling that holds the weights that mattered in earlier domains, by their Fisher information",

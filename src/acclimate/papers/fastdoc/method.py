@@ -6,23 +6,32 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from acclimate.adaptation.method import AdaptContext, register
-from acclimate.base.errors import UserError, check_not_negative, check_positive
-from acclimate.base.records import fingerprint
-from acclimate.base.registry import Published, with_presets
-from acclimate.data.sentences import split_sentences
-from acclimate.evaluation.embeddings import load_encoder
-from acclimate.models.encoding import encode
-from acclimate.models.families import longest_text
+from acclimate.api import (
+    AdaptContext,
+    BatchObjective,
+    ClassificationHeads,
+    DrawTriplets,
+    LabelledMethod,
+    Objective,
+    Published,
+    UserError,
+    check_not_negative,
+    check_positive,
+    encode,
+    fingerprint,
+    load_encoder,
+    longest_text,
+    mean_pool,
+    register_method,
+    split_sentences,
+    with_presets,
+)
 from acclimate.papers.fastdoc.objective import DocumentMetadata
-from acclimate.parts.masking import DrawTriplets
-from acclimate.parts.objectives import BatchObjective, ClassificationHeads, Objective, mean_pool
-from acclimate.tasks.labelled_method import LabelledMethod
 
 SENTENCES_AT_ONCE = 64
 
 
-@register(
+@register_method(
     "fastdoc",
     paper="Nandy et al., 2023",
     summary="documents, read as frozen sentence vectors, learn their codes and to be near those of the same code",

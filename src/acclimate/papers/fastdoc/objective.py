@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from acclimate.parts.masking import DrawTriplets
-from acclimate.parts.objectives.base import Outputs
-from acclimate.parts.objectives.supervised import ClassificationHeads, DrawnObjective
+from acclimate.api import ClassificationHeads, DrawnObjective, DrawTriplets, Outputs
 
 
 class DocumentMetadata(DrawnObjective):

@@ -3,15 +3,21 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from acclimate.adaptation.method import Method, register
-from acclimate.base.errors import check_not_negative, check_positive
-from acclimate.base.registry import Published
+from acclimate.api import (
+    BatchObjective,
+    LanguageModelling,
+    Method,
+    NGramSampler,
+    Objective,
+    Published,
+    check_not_negative,
+    check_positive,
+    register_method,
+)
 from acclimate.papers.infoword.objective import SpanContrast
-from acclimate.parts.masking import NGramSampler
-from acclimate.parts.objectives import BatchObjective, LanguageModelling, Objective
 
 
-@register(
+@register_method(
     "infoword",
     paper="Kong et al., ICLR 2020; Ke et al., EMNLP 2022",
     summary="MLM plus a contrast between a text and its own masked-out n-gram, against n-grams of other texts",

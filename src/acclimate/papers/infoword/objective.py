@@ -7,9 +7,19 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from acclimate.parts.masking import ExtractNGram, MaskNGram, NGramSampler
-from acclimate.parts.objectives.base import Batch, BatchObjective, Outputs, View, mark_text_starts, mean_pool
-from acclimate.parts.objectives.contrast import Similarity, similarities
+from acclimate.api import (
+    Batch,
+    BatchObjective,
+    ExtractNGram,
+    MaskNGram,
+    NGramSampler,
+    Outputs,
+    Similarity,
+    View,
+    mark_text_starts,
+    mean_pool,
+    similarities,
+)
 
 
 def info_nce(anchor: Tensor, other: Tensor, temperature: float, kind: Similarity = "cosine") -> Tensor:

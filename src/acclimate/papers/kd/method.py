@@ -3,13 +3,20 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from acclimate.adaptation.method import Method, register
-from acclimate.base.errors import check_not_negative, check_positive
-from acclimate.base.registry import Published
-from acclimate.parts.objectives import BatchObjective, Distillation, LanguageModelling, Objective
+from acclimate.api import (
+    BatchObjective,
+    Distillation,
+    LanguageModelling,
+    Method,
+    Objective,
+    Published,
+    check_not_negative,
+    check_positive,
+    register_method,
+)
 
 
-@register(
+@register_method(
     "kd",
     paper="Hinton et al., 2015; Ke et al., EMNLP 2022",
     summary="language modelling plus distillation of every token's hidden state from the frozen base model",

@@ -9,11 +9,10 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from acclimate.data.mix.base import History, Mix, register
-from acclimate.data.mix.fixed import Weights, check_names, check_weights, find_weights
+from acclimate.api import History, Mix, Weights, check_names, check_weights, find_weights, register_mix
 
 
-@register(
+@register_mix(
     "lengths",
     paper="Fu et al., 2024",
     summary="more tokens of long documents within each source, while the shares of the sources stay",

@@ -3,12 +3,19 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acclimate.adaptation.method import Method, register
-from acclimate.base.errors import check_not_negative, check_positive
-from acclimate.parts.objectives import BatchObjective, LanguageModelling, LogitSwapDistillation, Objective
+from acclimate.api import (
+    BatchObjective,
+    LanguageModelling,
+    LogitSwapDistillation,
+    Method,
+    Objective,
+    check_not_negative,
+    check_positive,
+    register_method,
+)
 
 
-@register(
+@register_method(
     "lssd",
     paper="Jiang et al., ICLR 2025",
     summary="language modelling plus distillation of the frozen base model's predictions, with the gold token on top",

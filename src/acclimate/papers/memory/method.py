@@ -11,14 +11,25 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from acclimate.adaptation.method import AdaptContext, Method, check_single_process, register
-from acclimate.base.device import autocast
-from acclimate.base.errors import UserError, check_positive
-from acclimate.models.checkpoints import model_fingerprint
-from acclimate.models.encoding import encode
-from acclimate.models.families import step_context
-from acclimate.parts.masking.rewriting import positions_by_text
-from acclimate.parts.objectives import Batch, BatchObjective, LanguageModelling, Objective, Outputs, View
+from acclimate.api import (
+    AdaptContext,
+    Batch,
+    BatchObjective,
+    LanguageModelling,
+    Method,
+    Objective,
+    Outputs,
+    UserError,
+    View,
+    autocast,
+    check_positive,
+    check_single_process,
+    encode,
+    model_fingerprint,
+    positions_by_text,
+    register_method,
+    step_context,
+)
 
 TOKENS_PER_ENTRY = 8
 """Tokens of text per entry, of which a masked model predicts about one in seven."""
@@ -113,7 +124,7 @@ def _divergence(logits: Tensor, tokens: Tensor, chances: Tensor) -> Tensor:
     return (torch.xlogy(target, target) - target * logs).sum(-1)
 
 
-@register(
+@register_method(
     "memory",
     paper="Cao et al., 2025",
     summary="a small model learns what the nearest contexts of the domain text predict, to be mixed with large ones",

@@ -9,18 +9,31 @@ import torch
 from pydantic import BeforeValidator
 from transformers import PreTrainedModel
 
-from acclimate.adaptation.method import AdaptContext, Method, register
-from acclimate.base.errors import UserError, check_not_negative, check_positive
-from acclimate.base.registry import Published
-from acclimate.models.adapters import share_weights
-from acclimate.models.attention import HeadLayer
-from acclimate.models.checkpoints import model_fingerprint
-from acclimate.models.extensions import DomainAdapters, add_domain_adapters, domain_adapters, has_adapters
-from acclimate.models.gates import feed_forward_units, linear_sizes
-from acclimate.models.kinds import kind_of
-from acclimate.models.loading import load_language_model
-from acclimate.parts.objectives import BatchObjective, DomainLanguageModelling, Objective, StateRetention
-from acclimate.parts.updates import UpdateRule
+from acclimate.api import (
+    AdaptContext,
+    BatchObjective,
+    DomainAdapters,
+    DomainLanguageModelling,
+    HeadLayer,
+    Method,
+    Objective,
+    Published,
+    StateRetention,
+    UpdateRule,
+    UserError,
+    add_domain_adapters,
+    check_not_negative,
+    check_positive,
+    domain_adapters,
+    feed_forward_units,
+    has_adapters,
+    kind_of,
+    linear_sizes,
+    load_language_model,
+    model_fingerprint,
+    register_method,
+    share_weights,
+)
 
 DROPOUT = 0.2
 """Dropout of the gate, that of the released code."""
@@ -33,7 +46,7 @@ def split_list(given: Any) -> Any:
     return [given] if isinstance(given, int) else given
 
 
-@register(
+@register_method(
     "mixda",
     paper="Diao et al., ACL 2023",
     summary="language modelling that trains an adapter for the domain and a gate, and keeps states of general text",

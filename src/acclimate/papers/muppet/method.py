@@ -4,18 +4,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from acclimate.adaptation.method import AdaptContext, register
-from acclimate.base.errors import UserError, check_not_negative, check_positive
-from acclimate.base.registry import Published, with_presets
-from acclimate.data.task_kinds import load_task
-from acclimate.parts.objectives import BatchObjective, DrawnClassification, NoiseConsistency, Objective
-from acclimate.tasks.labelled_method import LabelledMethod
+from acclimate.api import (
+    AdaptContext,
+    BatchObjective,
+    DrawnClassification,
+    LabelledMethod,
+    NoiseConsistency,
+    Objective,
+    Published,
+    UserError,
+    check_not_negative,
+    check_positive,
+    load_task,
+    register_method,
+    with_presets,
+)
 
 FEW_TASKS = 15
 """Number of tasks below which pre-finetuning made models worse in the paper."""
 
 
-@register(
+@register_method(
     "muppet",
     paper="Aghajanyan et al., EMNLP 2021",
     summary="language modelling plus many labelled tasks at once, each loss divided by log(classes)",

@@ -9,16 +9,21 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from acclimate.base.errors import UserError
-from acclimate.data.operations import TRANSFORMS, Context, Transform
-from acclimate.data.pool import Documents
-from acclimate.data.select.nearest import load_embedding, search_neighbors
+from acclimate.api import (
+    Documents,
+    OperationContext,
+    Transform,
+    UserError,
+    load_embedding,
+    register_transform,
+    search_neighbors,
+)
 
 ALIKE = 64
 """Documents of about the same length among which the control draws."""
 
 
-@TRANSFORMS.register(
+@register_transform(
     "neighbors",
     paper="ICL-APT, Zhukova et al., 2025",
     summary="each text of the task with its nearest neighbors in the corpus",
@@ -71,7 +76,7 @@ class WithNeighbors(Transform):
         """The text of the task."""
         return ("target",)
 
-    def apply(self, documents: Documents, context: Context) -> Iterator[str]:
+    def apply(self, documents: Documents, context: OperationContext) -> Iterator[str]:
         """Search the neighbors, and join each text with its own."""
         target = list(context.target or ())
         chosen, similarity, left_out = self._search(documents, target, context)
@@ -89,7 +94,7 @@ class WithNeighbors(Transform):
             yield from [joined] * self.copies
 
     def _search(
-        self, documents: Documents, target: list[str], context: Context
+        self, documents: Documents, target: list[str], context: OperationContext
     ) -> tuple[list[list[int]], list[float], int]:
         """Return the positions of the neighbors of each text, their similarities, and how many did not fit."""
         embed = load_embedding(self.encoder, documents, target, context)

@@ -11,14 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from acclimate.adaptation.method import AdaptContext, register
-from acclimate.base.errors import UserError, check_not_negative, check_positive
-from acclimate.evaluation.embeddings import load_pooling_head
-from acclimate.parts.masking.rewriting import Drawing
-from acclimate.parts.objectives import BatchObjective, Objective, Outputs, PoolingHead, View
-from acclimate.parts.objectives.contrast import similarities
-from acclimate.parts.objectives.supervised import known_numbers
-from acclimate.tasks.labelled_method import LabelledMethod
+from acclimate.api import (
+    AdaptContext,
+    BatchObjective,
+    Drawing,
+    LabelledMethod,
+    Objective,
+    Outputs,
+    PoolingHead,
+    UserError,
+    View,
+    check_not_negative,
+    check_positive,
+    known_numbers,
+    load_pooling_head,
+    register_method,
+    similarities,
+)
 
 
 class DrawPartners(Drawing):
@@ -102,7 +111,7 @@ class PairContrast(BatchObjective):
         return nn.functional.cross_entropy(logits, torch.arange(len(pairs), device=logits.device))
 
 
-@register(
+@register_method(
     "pairs",
     paper="Hallee et al., 2024",
     summary="contrast of texts with the same code, such as papers cited together; the result is a sentence encoder",

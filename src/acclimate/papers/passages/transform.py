@@ -11,19 +11,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from acclimate.base.errors import UserError
-from acclimate.base.progress import Progress
-from acclimate.base.ranking import DECIMALS
-from acclimate.base.records import fingerprint
-from acclimate.data.contamination import normalize_words
-from acclimate.data.operations import TRANSFORMS, Context, Transform
-from acclimate.data.pool import Document, Documents
-from acclimate.data.select.mentions import EntryFinder, read_entries
-from acclimate.data.sentences import split_sentences
-from acclimate.data.stop_words import read_stop_words
-from acclimate.data.transform.generate import CachedFunction, Function, Key, read_documents
-from acclimate.data.transform.sample import Sampler
-from acclimate.models.checkpoints import model_fingerprint
+from acclimate.api import (
+    DECIMALS,
+    CachedFunction,
+    Document,
+    Documents,
+    EntryFinder,
+    FunctionKey,
+    GenerateFunction,
+    OperationContext,
+    Progress,
+    Sampler,
+    Transform,
+    UserError,
+    fingerprint,
+    model_fingerprint,
+    normalize_words,
+    read_documents,
+    read_entries,
+    read_stop_words,
+    register_transform,
+    split_sentences,
+)
 
 PHRASE_WORDS = 3
 """Maximum words of a mined entity."""
@@ -56,7 +65,7 @@ def count_phrases(texts: Iterable[str], stop_words: frozenset[str]) -> Counter[s
     return Counter({" ".join(phrase): count for phrase, count in counts.items() if phrase not in nested})
 
 
-def cut_passages(text: str, length: int, context: Context) -> list[tuple[str, int]]:
+def cut_passages(text: str, length: int, context: OperationContext) -> list[tuple[str, int]]:
     """Return the passages of a document, whole sentences up to a number of tokens, with their numbers of tokens."""
     sentences = split_sentences(text)
     passages, own, size = list[tuple[str, int]](), list[str](), 0
@@ -69,7 +78,7 @@ def cut_passages(text: str, length: int, context: Context) -> list[tuple[str, in
     return [*passages, *([(" ".join(own), size)] if own else [])]
 
 
-@TRANSFORMS.register(
+@register_transform(
     "passages",
     paper="TOP-Training, Sengupta et al., 2023",
     summary="passages on the entities of the task, retrieved from the corpus or made by a function",
@@ -110,9 +119,9 @@ class Passages(Transform):
     temperature: float = 0.9
     top_p: float = 0.9
     seed: int = 0
-    generator: Function | None = None
+    generator: GenerateFunction | None = None
     prompt: str = "Title: {entity}"
-    key: Key | None = None
+    key: FunctionKey | None = None
     stop_words: str = "english"
 
     def __post_init__(self) -> None:
@@ -142,7 +151,7 @@ class Passages(Transform):
         """The text of the task, if the entities are mined from it."""
         return ("target",) if self.words is None else ()
 
-    def apply(self, documents: Documents, context: Context) -> Iterator[Document]:
+    def apply(self, documents: Documents, context: OperationContext) -> Iterator[Document]:
         """Find the entities and the passages."""
         if self.words is not None:
             listed = {" ".join(normalize_words(entry)): entry.strip() for entry in read_entries(self.words)}
@@ -157,7 +166,7 @@ class Passages(Transform):
         else:
             yield from self._retrieve(listed, documents, context)
 
-    def _mine(self, documents: Documents, context: Context) -> list[str]:
+    def _mine(self, documents: Documents, context: OperationContext) -> list[str]:
         """Return the phrases of the texts of the task with the highest scores, the highest first.
 
         The score is ``(1 + ln tf) idf log2(1 + words)``; the last factor prefers terms of several words, as C-value
@@ -181,7 +190,9 @@ class Passages(Transform):
         }
         return sorted(scores, key=lambda one: (-scores[one], one))[: self.entities]
 
-    def _retrieve(self, entities: Mapping[str, str], documents: Documents, context: Context) -> Iterator[Document]:
+    def _retrieve(
+        self, entities: Mapping[str, str], documents: Documents, context: OperationContext
+    ) -> Iterator[Document]:
         """Yield the best passages of the corpus for the entities, each once, in the order of the corpus.
 
         Args:
@@ -212,7 +223,7 @@ class Passages(Transform):
         for number in sorted(texts, reverse=True):
             yield Document(texts[number], {"entities": sorted(named[number])})
 
-    def _generate(self, entities: Sequence[str], context: Context) -> Iterator[Document]:
+    def _generate(self, entities: Sequence[str], context: OperationContext) -> Iterator[Document]:
         """Yield the passages that the model or the function makes of the prompt of each entity."""
         if self.model is not None:
             made_with: dict[str, Any] = {"made_with": Path(self.model).name}

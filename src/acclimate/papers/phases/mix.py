@@ -9,13 +9,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from acclimate.base.errors import UserError, shorten
-from acclimate.base.registry import parse_number
-from acclimate.data.mix.base import History, Mix, register
-from acclimate.data.mix.fixed import check_names, find_weights
+from acclimate.api import History, Mix, UserError, check_names, find_weights, parse_number, register_mix, shorten
 
 
-@register(
+@register_mix(
     "phases",
     paper="Logeswaran et al., 2019",
     summary="one set of sources after the other, such as open text, then open and domain text, then domain text",

@@ -10,14 +10,21 @@ from typing import ClassVar, Literal
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from acclimate.adaptation.method import AdaptContext, Method, register
-from acclimate.base.errors import UserError, check_positive
-from acclimate.base.ranking import best_first
-from acclimate.data.stop_words import read_stop_words
-from acclimate.data.tokenizing import encode
-from acclimate.parts.masking.base import Strategy, Vocabulary
-from acclimate.parts.masking.words import SubwordTable, Words
-from acclimate.tasks.labelled_method import check_single_label
+from acclimate.api import (
+    AdaptContext,
+    Method,
+    Strategy,
+    SubwordTable,
+    UserError,
+    Vocabulary,
+    Words,
+    best_first,
+    check_positive,
+    check_single_label,
+    encode_texts,
+    read_stop_words,
+    register_method,
+)
 
 PIVOTS_FILE = "pivots.json"
 COUNTED_TOKENS = 10_000_000
@@ -47,7 +54,7 @@ class PivotMasking(Strategy):
         return words.leaders(chosen, ids.shape)
 
 
-@register(
+@register_method(
     "pivots",
     paper="Li et al., IJCAI 2022; Ben-David et al., TACL 2020",
     summary="MLM that masks the words that tell the labels of another domain and are frequent in both",
@@ -107,7 +114,7 @@ class Pivots(Method):
         """Find the pivots."""
         subwords = SubwordTable.of(run.tokenizer)
         texts = [f"{example.text} {example.text_pair or ''}" for example in run.task.train]
-        source = list(word_sets(encode(run.tokenizer, texts), run.tokenizer, subwords))
+        source = list(word_sets(encode_texts(run.tokenizer, texts), run.tokenizer, subwords))
         target: Counter[str] = Counter()
         for words in word_sets(self._target_rows(run), run.tokenizer, subwords):
             target.update(words)

@@ -9,12 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from acclimate.base.errors import UserError
-from acclimate.data.contamination import WORD_PATTERN
-from acclimate.data.operations import EXAMPLES, TRANSFORMS, Context, Transform
-from acclimate.data.pool import Documents
-from acclimate.data.select.mentions import read_entries
-from acclimate.data.stop_words import read_stop_words
+from acclimate.api import (
+    EXAMPLES,
+    WORD_PATTERN,
+    Documents,
+    OperationContext,
+    Transform,
+    UserError,
+    read_entries,
+    read_stop_words,
+    register_transform,
+)
 
 PRIOR = 0.1
 """Words of the prior, as a share of the words of the smaller text."""
@@ -64,7 +69,7 @@ def log_odds(own: Mapping[str, int], others: Mapping[str, int]) -> dict[str, tup
     return found
 
 
-@TRANSFORMS.register(
+@register_transform(
     "placeholders",
     paper="AMD2G, Liu et al., 2024; log-odds ratio, Monroe et al., 2008",
     summary="text whose domain-specific words are replaced by a placeholder",
@@ -114,7 +119,7 @@ class Placeholders(Transform):
         """General text, if the domain is compared with it."""
         return ("general",) if self.words is None and self.against == "general" else ()
 
-    def apply(self, documents: Documents, context: Context) -> Iterator[str]:
+    def apply(self, documents: Documents, context: OperationContext) -> Iterator[str]:
         """Count the words, then replace those that are specific."""
         specific = self._find_specific(documents, context)
         words = places = emptied = 0
@@ -140,7 +145,7 @@ class Placeholders(Transform):
             dropped=dropped,
         )
 
-    def _find_specific(self, documents: Documents, context: Context) -> dict[str, frozenset[str]]:
+    def _find_specific(self, documents: Documents, context: OperationContext) -> dict[str, frozenset[str]]:
         """Return the specific words of each domain; the key of a single one is empty.
 
         Raises:

@@ -3,14 +3,18 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from acclimate.adaptation.method import AdaptContext, Method, register
-from acclimate.base.errors import check_positive
-from acclimate.base.registry import Published
-from acclimate.models.loading import virtual_ids
-from acclimate.parts.updates import FreezeOtherRows
+from acclimate.api import (
+    AdaptContext,
+    FreezeOtherRows,
+    Method,
+    Published,
+    check_positive,
+    register_method,
+    virtual_ids,
+)
 
 
-@register(
+@register_method(
     "prompt",
     paper="Lester et al., EMNLP 2021",
     summary="masked language modelling that trains only a soft prompt appended to each text",

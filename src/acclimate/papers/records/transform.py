@@ -10,11 +10,21 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from acclimate.base.errors import UserError
-from acclimate.base.ranking import content_order, content_ranks
-from acclimate.data.operations import EXAMPLES, TRANSFORMS, Context, Transform
-from acclimate.data.pool import Document, Documents
-from acclimate.data.select.nearest import CHUNK_NUMBERS, Neighbors, embed_chunks, load_embedding
+from acclimate.api import (
+    CHUNK_NUMBERS,
+    EXAMPLES,
+    Document,
+    Documents,
+    Neighbors,
+    OperationContext,
+    Transform,
+    UserError,
+    content_order,
+    content_ranks,
+    embed_chunks,
+    load_embedding,
+    register_transform,
+)
 
 NEIGHBORS = 16
 """Nearest records from which the next of a document is taken."""
@@ -76,7 +86,7 @@ def chain_neighbors(neighbors: np.ndarray) -> list[int]:
     return order
 
 
-@TRANSFORMS.register(
+@register_transform(
     "records", paper="EcomGPT-CT, Ma et al., 2023", summary="rows of a table as text, related ones in one document"
 )
 @dataclass(frozen=True)
@@ -120,7 +130,7 @@ class Records(Transform):
         if self.tokens < 1:
             raise UserError("Transform 'records': tokens is at least 1.")
 
-    def apply(self, documents: Documents, context: Context) -> Iterator[Document]:
+    def apply(self, documents: Documents, context: OperationContext) -> Iterator[Document]:
         """Write the records, then pack them."""
         keys, names, dropped = list[str](), Counter[str](), list[str]()
         records = Documents.of(
@@ -170,7 +180,7 @@ class Records(Transform):
             elif len(dropped) < EXAMPLES:
                 dropped.append(text)
 
-    def _groups(self, records: Documents, keys: Sequence[str], context: Context) -> Iterator[list[int]]:
+    def _groups(self, records: Documents, keys: Sequence[str], context: OperationContext) -> Iterator[list[int]]:
         """Yield the positions of records that may share documents; records without a key are alone."""
         related = self.related or ("key" if self.key else "nearest")
         if related == "key":
@@ -184,7 +194,7 @@ class Records(Transform):
             order = content_order(records, self.seed) if related == "random" else np.arange(len(records))
             yield order.tolist()
 
-    def _find_neighbors(self, records: Documents, context: Context) -> np.ndarray:
+    def _find_neighbors(self, records: Documents, context: OperationContext) -> np.ndarray:
         """Return the positions of the nearest neighbors of each record, itself among them (records, k)."""
         embed = load_embedding(self.encoder, records, (), context)
         size = max(1, min(4096, CHUNK_NUMBERS // len(records)))

@@ -13,10 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from acclimate.base.errors import UserError, check_stop, shorten
-from acclimate.data.operations import EXAMPLES, TRANSFORMS, Context, Transform
-from acclimate.data.pool import Documents
-from acclimate.data.transform.generate import CachedFunction, Function, Key
+from acclimate.api import (
+    EXAMPLES,
+    CachedFunction,
+    Documents,
+    FunctionKey,
+    GenerateFunction,
+    OperationContext,
+    Transform,
+    UserError,
+    check_stop,
+    register_transform,
+    shorten,
+)
 
 Program = Callable[[str], str]
 """Returns the program of a document: one call per line."""
@@ -251,7 +260,7 @@ def read_program(returned: Any) -> list[str]:
     return [returned]
 
 
-@TRANSFORMS.register(
+@register_transform(
     "refine",
     paper="ProX, Zhou et al., 2024",
     summary="documents that programs clean: noisy lines, strings, whole documents",
@@ -282,8 +291,8 @@ class Refine(Transform):
     by: Literal["rules", "lines", "program"] = "rules"
     lines: str | None = None
     threshold: float = 0.5
-    program: Function | None = None
-    key: Key | None = None
+    program: GenerateFunction | None = None
+    key: FunctionKey | None = None
     errors: int = 2
     removed: float = 0.95
     least: int = 11
@@ -305,7 +314,7 @@ class Refine(Transform):
         if self.errors < 1 or self.least < 0:
             raise UserError("Transform 'refine': errors is at least 1, and least at least 0.")
 
-    def apply(self, documents: Documents, context: Context) -> Iterator[str]:
+    def apply(self, documents: Documents, context: OperationContext) -> Iterator[str]:
         """Clean the documents."""
         write = self._programmer()
         calls: Counter[str] = Counter()

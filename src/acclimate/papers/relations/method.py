@@ -3,21 +3,25 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acclimate.adaptation.method import AdaptContext, register
-from acclimate.base.errors import UserError, check_not_negative, check_positive
-from acclimate.parts.masking import DrawRelations
-from acclimate.parts.masking.rewriting import RELATIONS
-from acclimate.parts.objectives import (
+from acclimate.api import (
+    RELATIONS,
+    AdaptContext,
     BatchObjective,
     ClassificationHeads,
     DrawnClassification,
+    DrawRelations,
+    LabelledMethod,
     LanguageModelling,
     Objective,
+    UserError,
+    check_not_negative,
+    check_positive,
+    encode_pairs,
+    register_method,
 )
-from acclimate.tasks.labelled_method import LabelledMethod, encode_pairs
 
 
-@register(
+@register_method(
     "relations",
     paper="Zhang et al., ACL 2023",
     summary="language modelling plus the relation of two entries of a taxonomy: same code, same group, or neither",

@@ -13,22 +13,27 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from acclimate.base.device import choose_precision, default_device
-from acclimate.base.errors import UserError
-from acclimate.base.files import (
+from acclimate.api import (
+    Classifier,
+    Example,
+    UserError,
     atomic_folder,
     check_replaceable,
     check_writable,
+    choose_precision,
+    default_device,
+    encode_texts,
+    is_classifier_of,
+    open_task,
+    read_stop_words,
+    read_surface_forms,
     record_files,
+    split_sentences,
+    verb,
+    with_output_lock,
     write_json,
     write_text,
 )
-from acclimate.base.locks import with_output_lock
-from acclimate.base.options import verb
-from acclimate.data.sentences import split_sentences
-from acclimate.data.stop_words import read_stop_words
-from acclimate.data.surface_forms import read_surface_forms
-from acclimate.data.tokenizing import encode
 from acclimate.papers.selective.annotator import (
     ClassifierConfidence,
     SpecialTokenFrame,
@@ -38,13 +43,9 @@ from acclimate.papers.selective.annotator import (
     load_annotator,
     warn_if_at_chance,
 )
+from acclimate.papers.selective.command_options import AnnotateOptions
 from acclimate.papers.selective.importance_rule import AnnotatedUnit, Unit, annotate_units
 from acclimate.papers.selective.options import AnnotationOptions, annotation_options
-from acclimate.tasks.interfaces import open_task
-from acclimate.tasks.kinds.classification.classifier import Classifier
-from acclimate.tasks.kinds.classification.data import Example
-from acclimate.tasks.loading import is_classifier_of
-from acclimate.tasks.options import AnnotateOptions
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,10 @@ def make_units(
         for number, example in enumerate(examples)
         for part in (split_sentences(example.text) if split else [example.text])
     ]
-    firsts = encode(tokenizer, [part for _, part, _ in rows]) if rows else []
-    seconds = encode(tokenizer, [example.text_pair or "" for _, _, example in rows]) if pair else [[]] * len(rows)
+    firsts = encode_texts(tokenizer, [part for _, part, _ in rows]) if rows else []
+    seconds = (
+        encode_texts(tokenizer, [example.text_pair or "" for _, _, example in rows]) if pair else [[]] * len(rows)
+    )
     units, truncated = [], 0
     for (number, _, example), first, second in zip(rows, firsts, seconds, strict=True):
         length, second_length = _truncated_lengths(first, second, room)

@@ -20,18 +20,24 @@ from scipy.stats import binomtest
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from acclimate.base.device import Precision, default_device, to_device
-from acclimate.base.errors import UserError
-from acclimate.base.options import values
-from acclimate.data.fields import PrecisionName
-from acclimate.data.tokenizing import encode
-from acclimate.models.batching import micro_batch_tokens
+from acclimate.api import (
+    Classifier,
+    Precision,
+    PrecisionName,
+    Task,
+    UserError,
+    check_finite,
+    default_device,
+    encode_texts,
+    finetune,
+    load_classifier,
+    micro_batch_tokens,
+    to_device,
+    token_budget_batches,
+    values,
+)
+from acclimate.papers.selective.command_options import AnnotatorOptions
 from acclimate.papers.selective.importance_rule import Unit
-from acclimate.tasks.finetune import finetune
-from acclimate.tasks.head_model import check_finite, token_budget_batches
-from acclimate.tasks.kinds.classification.classifier import Classifier, load_classifier
-from acclimate.tasks.kinds.classification.data import Task
-from acclimate.tasks.options import AnnotatorOptions
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class SpecialTokenFrame:
             UserError: If the tokenizer does not keep the tokens of the texts together.
         """
         for first, second in (("a", "b"), ("1", "2"), ("the", "of")):
-            one, two = encode(tokenizer, [first, second])
+            one, two = encode_texts(tokenizer, [first, second])
             texts = (first, second) if pair else (first,)
             full = copy.deepcopy(tokenizer)(*texts, truncation=False, padding=False, return_token_type_ids=True)
             ids, kinds = list(full["input_ids"]), list(full.get("token_type_ids") or [0] * len(full["input_ids"]))

@@ -6,8 +6,7 @@ from acclimate.base.options import values
 from acclimate.base.terminal import echo
 from acclimate.cli.app import app, inspection, print_next, print_place
 from acclimate.cli.options import command
-from acclimate.papers.selective.cost_options import InspectCostOptions
-from acclimate.tasks.options import AnnotateOptions
+from acclimate.papers.selective.command_options import AnnotateOptions, InspectCostOptions
 
 
 @command(app, AnnotateOptions, example="acclimate annotate --model bert-base-uncased --task reviews/ --out annotated/")

@@ -12,8 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from acclimate.base.errors import UserError
-from acclimate.base.files import MANIFEST_FILE, read_json
+from acclimate.api import MANIFEST_FILE, UserError, read_json
 from acclimate.papers.selective.stages import STAGES
 
 SUMMARY_FILE = "selective.json"

@@ -6,13 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acclimate.base.errors import UserError, unknown_name_error
-from acclimate.base.files import check_report_file, write_json
-from acclimate.base.options import verb
-from acclimate.base.version import __version__
-from acclimate.data.fields import split_name
+from acclimate.api import VERSION, UserError, check_report_file, split_name, unknown_name_error, verb, write_json
+from acclimate.papers.selective.command_options import InspectCostOptions
 from acclimate.papers.selective.cost import Cost, read_cost
-from acclimate.papers.selective.cost_options import InspectCostOptions
 
 
 def _inspect_cost(options: InspectCostOptions) -> dict[str, Cost]:
@@ -36,7 +32,7 @@ def _inspect_cost(options: InspectCostOptions) -> dict[str, Cost]:
     if options.out is not None:
         columns = {name: _to_json(cost, adapted[name], tuned.get(name, ())) for name, cost in costs.items()}
         general = None if options.pretrained is None else str(options.pretrained)
-        write_json(options.out, {"acclimate": __version__, "pretrained": general, "columns": columns})
+        write_json(options.out, {"acclimate": VERSION, "pretrained": general, "columns": columns})
     return costs
 
 

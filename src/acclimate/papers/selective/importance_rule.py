@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from acclimate.base.progress import Progress
+from acclimate.api import Progress
 from acclimate.papers.selective.options import AnnotationOptions
 
 THRESHOLD_MARGIN = 1e-3

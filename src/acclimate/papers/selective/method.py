@@ -7,21 +7,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from acclimate.adaptation.method import AdaptContext, Method, register
-from acclimate.base.errors import UserError
-from acclimate.base.options import build
-from acclimate.base.registry import Published, with_presets
+from acclimate.api import (
+    AdaptContext,
+    Masking,
+    Method,
+    Published,
+    RandomSameCount,
+    SelectiveMasking,
+    StaticMasking,
+    TokenImportanceStore,
+    UserError,
+    build,
+    check_cap,
+    register_method,
+    with_presets,
+)
+from acclimate.papers.selective.command_options import AnnotatorOptions
 from acclimate.papers.selective.cost import SUMMARY_FILE
 from acclimate.papers.selective.options import AnnotationOptions, TokenTrainingOptions, annotation_options
 from acclimate.papers.selective.stages import SelectionOptions, find_important_tokens
-from acclimate.parts.masking import Masking
-from acclimate.parts.masking.selective import SelectiveMasking, check_cap
-from acclimate.parts.masking.token_importance_store import TokenImportanceStore
-from acclimate.parts.masking.wrappers import RandomSameCount, StaticMasking
-from acclimate.tasks.options import AnnotatorOptions
 
 
-@register(
+@register_method(
     "selective",
     paper="Gu et al., EMNLP 2020",
     summary="MLM that masks the tokens that matter to the end task, as predicted by a token classifier",

@@ -9,9 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from acclimate.base.errors import UserError
-from acclimate.base.registry import Published, build_dataclass, preset_values
-from acclimate.tasks.loading import MIN_LENGTH
+from acclimate.api import MIN_LENGTH, Published, UserError, build_dataclass, preset_values
 
 
 @dataclass

@@ -15,20 +15,28 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, PreTrainedModel
 
-from acclimate.adaptation.method import AdaptContext, cache_folder, cache_key, fingerprint_tensors
-from acclimate.base.errors import UserError
-from acclimate.base.files import atomic_folder, read_json, write_json
-from acclimate.base.options import values
-from acclimate.data.stop_words import read_stop_words
-from acclimate.data.token_dataset import TokenDataset
-from acclimate.data.tokenizing import fingerprint_tokenizer
-from acclimate.models.saving import save_model
+from acclimate.api import (
+    AdaptContext,
+    TokenDataset,
+    TokenImportanceStore,
+    UserError,
+    atomic_folder,
+    cache_key,
+    cache_lock,
+    computation_key,
+    fingerprint_tensors,
+    fingerprint_tokenizer,
+    method_cache_folder,
+    read_json,
+    read_stop_words,
+    save_model,
+    values,
+    write_json,
+)
 from acclimate.papers.selective import annotation, annotator, token_classifier
+from acclimate.papers.selective.command_options import AnnotatorOptions
 from acclimate.papers.selective.options import AnnotationOptions, TokenTrainingOptions
 from acclimate.papers.selective.token_classifier import load_token_classifier, mark_rows, train_token_classifier
-from acclimate.parts.masking.token_importance_store import TokenImportanceStore
-from acclimate.tasks.options import AnnotatorOptions
-from acclimate.tasks.training_cache import cache_lock, computation_key
 
 
 def fingerprint_base_model(run: AdaptContext) -> dict[str, Any]:
@@ -149,7 +157,7 @@ class _StageRunner:
         warnings: Sequence[Callable[[dict[str, Any]], None]],
     ) -> tuple[Path, dict[str, Any]]:
         """Return the folder and the summary of a stage; compute them if they are not cached."""
-        folder = cache_folder() / "selective" / f"{name}-{cache_key(key)}"
+        folder = method_cache_folder() / "selective" / f"{name}-{cache_key(key)}"
         is_cached = (folder / SUMMARY_FILE).is_file()
         if not is_cached and self._run.group.size > 1:
             raise UserError(

@@ -19,12 +19,12 @@ from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.trainer import StepTrainer
 from acclimate.models.loading import load_language_model
 from acclimate.papers.selective import annotation, stages
+from acclimate.papers.selective.command_options import AnnotatorOptions
 from acclimate.papers.selective.options import AnnotationOptions, TokenTrainingOptions
 from acclimate.papers.selective.token_classifier import load_token_classifier
 from acclimate.parts.masking import RandomMasking
 from acclimate.parts.objectives import Batch
 from acclimate.tasks.kinds.classification.data import Task
-from acclimate.tasks.options import AnnotatorOptions
 from tests.cases import each
 from tests.papers.test_contract import SHORT, weights
 

@@ -15,19 +15,25 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PreTrainedModel, set_seed
 
-from acclimate.base.device import Precision, default_device, to_device
-from acclimate.base.errors import UserError
-from acclimate.base.progress import Progress
-from acclimate.engine.steps import TaskLoss
+from acclimate.api import (
+    IGNORE_INDEX,
+    HeadModel,
+    Precision,
+    Progress,
+    ResolvedOptions,
+    TaskLoss,
+    TokenImportanceStore,
+    TrainingHooks,
+    UserError,
+    default_device,
+    load_with_head,
+    rank_important_tokens,
+    to_device,
+    train_task,
+)
 from acclimate.papers.selective.annotation import MAX_IMPORTANT_SHARE, MIN_IMPORTANT_SHARE
 from acclimate.papers.selective.annotator import SpecialTokenFrame
 from acclimate.papers.selective.options import TokenTrainingOptions
-from acclimate.parts.masking import IGNORE_INDEX
-from acclimate.parts.masking.token_importance_store import TokenImportanceStore, rank_important_tokens
-from acclimate.tasks.head_model import HeadModel
-from acclimate.tasks.interfaces import ResolvedOptions
-from acclimate.tasks.loading import load_with_head
-from acclimate.tasks.trainer import TrainingHooks, train
 
 LabelledTokens = tuple[list[int], list[bool]]
 """Token ids of a text without special tokens, and whether each is important."""
@@ -112,7 +118,7 @@ def train_token_classifier(
         found = measure_quality(classifier, held, precision)
         return found["f1"], -found["loss"]
 
-    done = train(
+    done = train_task(
         classifier,
         trained,
         ResolvedOptions(

@@ -7,17 +7,26 @@ from typing import Annotated, ClassVar, Literal
 
 from transformers import PreTrainedModel
 
-from acclimate.adaptation.method import AdaptContext, Method, Stage, register
-from acclimate.adaptation.methods.lm import LM
-from acclimate.base.errors import UserError, check_not_negative
-from acclimate.base.registry import Published
-from acclimate.evaluation.embeddings import pool_first_token
-from acclimate.models.attention import HeadLayer
-from acclimate.models.kinds import kind_of
-from acclimate.parts.objectives import BatchObjective, LanguageModelling, Objective, StateDistillation
+from acclimate.api import (
+    LM,
+    AdaptContext,
+    BatchObjective,
+    HeadLayer,
+    LanguageModelling,
+    Method,
+    Objective,
+    Published,
+    Stage,
+    StateDistillation,
+    UserError,
+    check_not_negative,
+    kind_of,
+    pool_first_token,
+    register_method,
+)
 
 
-@register(
+@register_method(
     "self-distill",
     paper="Lee et al., ICLR 2023",
     summary="lm, then lm again from the base model, with text representations distilled from the first result",

@@ -6,16 +6,27 @@ from typing import Annotated, ClassVar, Literal
 
 from transformers import PreTrainedModel
 
-from acclimate.adaptation.method import AdaptContext, Method, register
-from acclimate.base.errors import UserError, check_not_negative, check_positive
-from acclimate.base.registry import Published, with_presets
-from acclimate.evaluation.embeddings import load_pooling_head
-from acclimate.models.attention import HeadLayer
-from acclimate.models.loading import check_dropout_masks
-from acclimate.parts.objectives import BatchObjective, LanguageModelling, Objective, PoolingHead, TextContrast
+from acclimate.api import (
+    AdaptContext,
+    BatchObjective,
+    HeadLayer,
+    LanguageModelling,
+    Method,
+    Objective,
+    PoolingHead,
+    Published,
+    TextContrast,
+    UserError,
+    check_dropout_masks,
+    check_not_negative,
+    check_positive,
+    load_pooling_head,
+    register_method,
+    with_presets,
+)
 
 
-@register(
+@register_method(
     "simcse",
     paper="Gao et al., EMNLP 2021; Ke et al., EMNLP 2022",
     summary="contrast between two dropout masks of a text, against other texts, with language modelling or alone",

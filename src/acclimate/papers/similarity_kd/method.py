@@ -5,13 +5,20 @@ from typing import ClassVar
 
 from transformers import PreTrainedModel
 
-from acclimate.adaptation.method import AdaptContext, register
-from acclimate.base.errors import UserError, check_not_negative
-from acclimate.parts.objectives import BatchObjective, DrawnClassification, Objective, SimilarityDistillation
-from acclimate.tasks.labelled_method import LabelledMethod
+from acclimate.api import (
+    AdaptContext,
+    BatchObjective,
+    DrawnClassification,
+    LabelledMethod,
+    Objective,
+    SimilarityDistillation,
+    UserError,
+    check_not_negative,
+    register_method,
+)
 
 
-@register(
+@register_method(
     "similarity-kd",
     paper="He et al., 2025; Tung and Mori, ICCV 2019",
     summary="language modelling plus labels of target text, often pseudo-labels, and a teacher's similarities of them",

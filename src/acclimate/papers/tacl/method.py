@@ -3,14 +3,20 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from acclimate.adaptation.method import Method, register
-from acclimate.base.errors import check_not_negative, check_positive
-from acclimate.base.registry import Published
+from acclimate.api import (
+    BatchObjective,
+    LanguageModelling,
+    Method,
+    Objective,
+    Published,
+    check_not_negative,
+    check_positive,
+    register_method,
+)
 from acclimate.papers.tacl.objective import TokenAwareContrast
-from acclimate.parts.objectives import BatchObjective, LanguageModelling, Objective
 
 
-@register(
+@register_method(
     "tacl",
     paper="Su et al., NAACL 2022; Ke et al., EMNLP 2022",
     summary="MLM plus a contrast between each masked token and the frozen base model's tokens of the same text",

@@ -7,8 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from acclimate.parts.objectives.base import Batch, Objective, Outputs, View
-from acclimate.parts.objectives.contrast import Similarity, similarities
+from acclimate.api import Batch, Objective, Outputs, Similarity, View, similarities
 
 
 class TokenAwareContrast(Objective):

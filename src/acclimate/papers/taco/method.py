@@ -3,14 +3,21 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from acclimate.adaptation.method import Method, register
-from acclimate.base.errors import UserError, check_not_negative, check_positive
-from acclimate.base.registry import Published
+from acclimate.api import (
+    BatchObjective,
+    LanguageModelling,
+    Method,
+    Objective,
+    Published,
+    UserError,
+    check_not_negative,
+    check_positive,
+    register_method,
+)
 from acclimate.papers.taco.objective import ContextContrast
-from acclimate.parts.objectives import BatchObjective, LanguageModelling, Objective
 
 
-@register(
+@register_method(
     "taco",
     paper="Fu et al., ACL 2022; Ke et al., EMNLP 2022",
     summary="language modelling plus a contrast between the contexts of neighbouring tokens, against other texts",

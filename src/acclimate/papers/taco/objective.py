@@ -7,9 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from acclimate.base.device import copy_to
-from acclimate.parts.objectives.base import BatchObjective, Outputs, View, mark_text_starts
-from acclimate.parts.objectives.contrast import similarities
+from acclimate.api import BatchObjective, Outputs, View, copy_to, mark_text_starts, similarities
 
 SEEDS = 2**24
 """Seeds of texts are less than this, so that float32 holds them exactly."""

@@ -3,13 +3,20 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from acclimate.adaptation.method import Method, register
-from acclimate.base.errors import UserError, check_not_negative, check_positive
+from acclimate.api import (
+    BatchObjective,
+    LanguageModelling,
+    Method,
+    Objective,
+    UserError,
+    check_not_negative,
+    check_positive,
+    register_method,
+)
 from acclimate.papers.talr.objective import WeightedLanguageModelling
-from acclimate.parts.objectives import BatchObjective, LanguageModelling, Objective
 
 
-@register(
+@register_method(
     "talr",
     paper="Lin et al., 2025",
     summary="language modelling in which tokens that the model finds unlikely count less, or more",

@@ -7,8 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from acclimate.parts.objectives.base import BatchObjective, Outputs, View
-from acclimate.parts.objectives.vocabulary import cross_entropy
+from acclimate.api import BatchObjective, Outputs, View, cross_entropy
 
 
 class WeightedLanguageModelling(BatchObjective):

@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from acclimate.adaptation.method import Method, Stage, register
-from acclimate.adaptation.methods.lm import LM
-from acclimate.base.errors import UserError, check_positive
+from acclimate.api import LM, Method, Stage, UserError, check_positive, register_method
 
 
-@register(
+@register_method(
     "tapt",
     paper="Gururangan et al., ACL 2020",
     summary="language modelling on the training texts of the end task, or on similar text",
@@ -28,7 +26,7 @@ class TAPT(Method):
     reads: ClassVar[Literal["domain", "task"]] = "task"
 
 
-@register(
+@register_method(
     "dapt+tapt",
     paper="Gururangan et al., ACL 2020",
     summary="language modelling on the domain text, then on the training texts of the end task",

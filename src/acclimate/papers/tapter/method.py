@@ -7,19 +7,28 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor
 
-from acclimate.adaptation.method import AdaptContext, Method, register
-from acclimate.adaptation.target_vectors import make_fasttext_targets
-from acclimate.base.errors import UserError, check_not_negative, check_positive
-from acclimate.base.registry import Published, with_presets
-from acclimate.data.documents import Corpus
+from acclimate.api import (
+    AdaptContext,
+    BatchObjective,
+    Corpus,
+    LanguageModelling,
+    Method,
+    Objective,
+    Published,
+    UserError,
+    check_not_negative,
+    check_positive,
+    make_fasttext_targets,
+    register_method,
+    with_presets,
+)
 from acclimate.papers.tapter.objective import EmbeddingProjection, EmbeddingRegularizer
-from acclimate.parts.objectives import BatchObjective, LanguageModelling, Objective
 
 PROJECTION_NAME = "acclimate_projection"
 """Name of the projection's submodule of the model during training, so that checkpoints include it."""
 
 
-@register(
+@register_method(
     "tapter",
     paper="Nishida et al., Findings of EMNLP 2021",
     summary="language modelling that also pulls word embeddings towards fastText vectors of the same text",

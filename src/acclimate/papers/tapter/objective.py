@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from acclimate.parts.objectives.base import Batch, Objective, Outputs
+from acclimate.api import Batch, Objective, Outputs
 
 
 class EmbeddingProjection(nn.Module):

@@ -7,11 +7,20 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator
 
-from acclimate.adaptation.method import AdaptContext, Method, register
-from acclimate.base.errors import UserError, check_not_negative, check_positive, unknown_name_error
-from acclimate.models.checkpoints import model_fingerprint
+from acclimate.api import (
+    AdaptContext,
+    BatchObjective,
+    LanguageModelling,
+    Method,
+    Objective,
+    UserError,
+    check_not_negative,
+    check_positive,
+    model_fingerprint,
+    register_method,
+    unknown_name_error,
+)
 from acclimate.papers.teachers.objective import TeacherDistillation
-from acclimate.parts.objectives import BatchObjective, LanguageModelling, Objective
 
 
 def parse_teachers(given: Any) -> Any:
@@ -31,7 +40,7 @@ def parse_teachers(given: Any) -> Any:
     return named
 
 
-@register(
+@register_method(
     "teachers",
     paper="Kothari et al., 2024",
     summary="language modelling plus predictions distilled from one or several teachers, each for its source of text",

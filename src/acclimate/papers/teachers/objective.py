@@ -8,10 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from acclimate.models.encoding import encode
-from acclimate.models.families import language_head
-from acclimate.parts.objectives.base import Batch, Objective, Outputs, View
-from acclimate.parts.objectives.vocabulary import cross_entropy
+from acclimate.api import Batch, Objective, Outputs, View, cross_entropy, encode, language_head
 
 
 class TeacherDistillation(Objective):

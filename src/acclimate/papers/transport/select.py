@@ -10,12 +10,19 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from scipy.special import logsumexp
 
-from acclimate.base.errors import UserError
-from acclimate.base.ranking import best_first, content_order, content_ranks, settle
-from acclimate.data.operations import Context, register
-from acclimate.data.pool import Documents
-from acclimate.data.select.control import Budget
-from acclimate.data.select.nearest import embed_chunks, load_embedding
+from acclimate.api import (
+    Budget,
+    Documents,
+    OperationContext,
+    UserError,
+    best_first,
+    content_order,
+    content_ranks,
+    embed_chunks,
+    load_embedding,
+    register_selection,
+    settle,
+)
 
 CHUNK = 1024
 """Documents whose potentials are computed at once."""
@@ -83,7 +90,7 @@ def extend_potential(costs: np.ndarray, potential: np.ndarray, regularization: f
     return -regularization * logsumexp((potential - costs) / regularization, axis=1)
 
 
-@register(
+@register_selection(
     "transport",
     paper="GOT-D, Kang et al., ICLR 2024",
     summary="documents that move what the model was trained on toward the task",
@@ -129,7 +136,7 @@ class Transport(Budget):
         """The text of the task, and the general text if it is the base."""
         return ("target", "general") if self.base == "general" else ("target",)
 
-    def apply(self, documents: Documents, context: Context) -> Documents:
+    def apply(self, documents: Documents, context: OperationContext) -> Documents:
         """Solve the transport between samples, and rank all documents."""
         target = _sample(list(context.target or ()), self.sample)
         if self.base == "general":

@@ -6,20 +6,28 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from transformers import PreTrainedModel
 
-from acclimate.adaptation.method import AdaptContext, Method, register
-from acclimate.base.errors import UserError
-from acclimate.base.registry import Published, with_presets
-from acclimate.evaluation.embeddings import is_sentence_encoder, load_pooling_head, pool_first_token
-from acclimate.models.attention import HeadLayer
+from acclimate.api import (
+    AdaptContext,
+    BatchObjective,
+    HeadLayer,
+    Method,
+    Objective,
+    Published,
+    TiedDecoder,
+    UserError,
+    is_sentence_encoder,
+    load_pooling_head,
+    pool_first_token,
+    register_method,
+    with_presets,
+)
 from acclimate.papers.tsdae.objective import SentenceReconstruction
-from acclimate.parts.modules import TiedDecoder
-from acclimate.parts.objectives import BatchObjective, Objective
 
 DECODER_NAME = "acclimate_decoder"
 """Name of the decoder's submodule of the model during training, so that checkpoints include it."""
 
 
-@register(
+@register_method(
     "tsdae",
     paper="Wang et al., Findings of EMNLP 2021",
     summary="texts are reconstructed from the vectors of damaged texts; the result is a sentence encoder",

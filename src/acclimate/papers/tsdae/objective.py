@@ -7,11 +7,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from acclimate.models.batching import chosen_positions
-from acclimate.models.kinds import next_tokens
-from acclimate.parts.masking import DeleteWords
-from acclimate.parts.objectives.base import Batch, Objective, Outputs, PoolingHead, View
-from acclimate.parts.objectives.vocabulary import cross_entropy
+from acclimate.api import (
+    Batch,
+    DeleteWords,
+    Objective,
+    Outputs,
+    PoolingHead,
+    View,
+    chosen_positions,
+    cross_entropy,
+    next_tokens,
+)
 
 
 class SentenceReconstruction(Objective):

@@ -9,12 +9,20 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from acclimate.base.errors import UserError
-from acclimate.data.mix.base import DOMAIN, History, Mix, register
-from acclimate.data.mix.fixed import Weights, check_names, check_weights, find_weights
+from acclimate.api import (
+    DOMAIN,
+    History,
+    Mix,
+    UserError,
+    Weights,
+    check_names,
+    check_weights,
+    find_weights,
+    register_mix,
+)
 
 
-@register(
+@register_mix(
     "upsample",
     paper="Blakeney et al., 2024",
     summary="more of some sources at the end of the training; leaving one out there measures its use",

@@ -9,9 +9,15 @@ from typing import ClassVar
 import numpy as np
 from scipy.optimize import nnls
 
-from acclimate.base.errors import UserError, unknown_name_error
-from acclimate.data.mix.base import History, Measure, register
-from acclimate.data.mix.multiplicative import MultiplicativeMix, expected_steps
+from acclimate.api import (
+    History,
+    Measure,
+    MultiplicativeMix,
+    UserError,
+    expected_steps,
+    register_mix,
+    unknown_name_error,
+)
 
 EXPONENTS = np.linspace(0.05, 1.5, 146)
 """Exponents of the scaling law among which the best fit is searched."""
@@ -19,7 +25,7 @@ LEAST_POINTS = 4
 """Losses of a source that a fit needs; the law has three parameters."""
 
 
-@register(
+@register_mix(
     "velocitune",
     paper="Luo et al., ACL 2025 (Velocitune)",
     summary="more of the sources that are far from the loss that their scaling law predicts",

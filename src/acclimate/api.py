@@ -1,0 +1,128 @@
+"""What papers and packages of third parties import; see ``docs/write-your-own-method.md``.
+
+Each name is documented where it is defined. Whatever is not here may change without notice.
+"""
+# The groups are subjects, so the imports are neither sorted nor one per line.
+# isort: off
+# fmt: off
+
+from __future__ import annotations
+
+# Registration: a name, a paper and a summary for a method, mix, selection or transform
+from acclimate.adaptation.method import register as register_method
+from acclimate.data.mix.base import register as register_mix
+from acclimate.data.operations import TRANSFORMS, register as register_selection
+from acclimate.parts.masking import register as register_masking
+from acclimate.base.registry import Published, build_dataclass, identify_function, load_function, parse_number
+from acclimate.base.registry import preset_values, with_presets
+
+# Methods
+from acclimate.adaptation.method import AdaptContext, Method, Stage, check_single_process
+from acclimate.adaptation.methods.lm import LM
+from acclimate.tasks.labelled_method import LabelledMethod, check_single_label, encode_pairs
+from acclimate.adaptation.carried import share_memory
+from acclimate.adaptation.importance_measures import measure_importance, summarize_importance
+from acclimate.adaptation.rules import FISHER_TOKENS, measure_fisher
+from acclimate.adaptation.target_vectors import DecodedDocuments, make_fasttext_targets
+
+# Objectives: a loss over views of the batch
+from acclimate.parts.objectives import Batch, BatchObjective, Objective, Outputs, PoolingHead, View, mean_pool
+from acclimate.parts.objectives import ClassificationHeads, Distillation, DomainAdversary, DomainLanguageModelling
+from acclimate.parts.objectives import DrawnClassification, GeneralKnowledgeContrast, LanguageModelling
+from acclimate.parts.objectives import LogitSwapDistillation, NoiseConsistency, SimilarityDistillation
+from acclimate.parts.objectives import StateDistillation, StateRetention, TextContrast, TokenDistillation
+from acclimate.parts.objectives.base import mark_text_starts
+from acclimate.parts.objectives.contrast import Similarity, similarities
+from acclimate.parts.objectives.supervised import DrawnObjective, known_numbers
+from acclimate.parts.objectives.vocabulary import cross_entropy
+from acclimate.engine.steps import TaskLoss
+
+# Update rules and modules
+from acclimate.parts.updates import FreezeOtherRows, PullToStart, SoftMask, UpdateRule, normalize_importance
+from acclimate.parts.updates.importance import Reads as ImportanceReads
+from acclimate.parts.modules import TiedDecoder
+
+# Masking, and texts that are drawn or rewritten with the batch
+from acclimate.parts.masking import IGNORE_INDEX, Masking
+from acclimate.parts.masking import DeleteWords, DrawRelations, DrawTriplets, ExtractNGram, MaskNGram, NGramSampler
+from acclimate.parts.masking.base import Strategy, Vocabulary
+from acclimate.parts.masking.rewriting import RELATIONS, Drawing, positions_by_text
+from acclimate.parts.masking.selective import SelectiveMasking, check_cap
+from acclimate.parts.masking.token_importance_store import TokenImportanceStore, rank_important_tokens
+from acclimate.parts.masking.words import SubwordTable, Words
+from acclimate.parts.masking.wrappers import RandomSameCount, StaticMasking
+
+# Mixes of sources
+from acclimate.data.mix.base import DOMAIN, AdaptiveMix, History, Measure, Mix
+from acclimate.data.mix.fixed import Weights, check_names, check_weights, find_weights
+from acclimate.data.mix.multiplicative import MultiplicativeMix, expected_steps
+
+# Selections and transforms of documents
+from acclimate.data.operations import EXAMPLES, Context as OperationContext, Transform
+from acclimate.data.pool import Document, Documents
+from acclimate.data.select.control import Budget, fill_tokens
+from acclimate.data.select.mentions import EntryFinder, read_entries
+from acclimate.data.select.nearest import CHUNK_NUMBERS, MAX_FEATURES, Neighbors
+from acclimate.data.select.nearest import embed_chunks, load_embedding, search_neighbors
+from acclimate.data.transform.generate import CachedFunction, Function as GenerateFunction, Key as FunctionKey
+from acclimate.data.transform.generate import read_documents, read_score
+from acclimate.data.transform.sample import Sampler
+
+# Text: documents, sentences, words, tokens
+from acclimate.data.contamination import WORD_PATTERN, normalize_words
+from acclimate.data.documents import Corpus, as_corpus, format_count
+from acclimate.data.fields import PrecisionName, split_name
+from acclimate.data.sentences import split_sentences
+from acclimate.data.stop_words import read_stop_words
+from acclimate.data.surface_forms import read_surface_forms
+from acclimate.data.token_dataset import TokenDataset
+from acclimate.data.tokenizing import encode as encode_texts, fingerprint_tokenizer
+from acclimate.base.ranking import DECIMALS, best_first, content_order, content_ranks, settle
+
+# Models
+from acclimate.models.adapters import share_weights
+from acclimate.models.attention import HeadLayer
+from acclimate.models.batching import chosen_positions, logit_rows, micro_batch_tokens
+from acclimate.models.checkpoints import model_files, model_fingerprint
+from acclimate.models.encoding import encode
+from acclimate.models.extensions import DomainAdapters, add_adapters, add_domain_adapters, domain_adapters
+from acclimate.models.extensions import has_adapters, keep_original
+from acclimate.models.families import language_head, longest_text, step_context
+from acclimate.models.gates import PARTS as GATE_PARTS, Part as GatePart, UnitGroup
+from acclimate.models.gates import feed_forward_units, gate_units, linear_sizes, parse_parts
+from acclimate.models.kinds import kind_of, next_tokens
+from acclimate.models.loading import check_dropout_masks, load_language_model, virtual_ids
+from acclimate.models.saving import save_model
+from acclimate.evaluation.embeddings import is_sentence_encoder, load_encoder, load_pooling_head, pool_first_token
+from acclimate.base.device import Precision, autocast, choose_precision, copy_to, default_device, to_device
+
+# End tasks: labelled examples, classifiers and their training
+from acclimate.data.task_kinds import load_task
+from acclimate.tasks.finetune import finetune
+from acclimate.tasks.head_model import HeadModel, check_finite, token_budget_batches
+from acclimate.tasks.interfaces import ResolvedOptions, open_task
+from acclimate.tasks.kinds.classification.classifier import Classifier, load_classifier
+from acclimate.tasks.kinds.classification.data import Example, Task
+from acclimate.tasks.loading import MIN_LENGTH, is_classifier_of, load_with_head
+from acclimate.tasks.trainer import TrainingHooks, train as train_task
+
+# Errors and checks of parameters
+from acclimate.base.errors import USER_CODE_ERRORS, UserError, check_not_negative, check_positive, check_stop
+from acclimate.base.errors import first_line, shorten, unknown_name_error
+
+# Files, records, the cache, progress, verbs
+from acclimate.base.files import MANIFEST_FILE, atomic_file, atomic_folder, cache_folder, hash_file, read_json
+from acclimate.base.files import check_replaceable, check_report_file, check_writable, record_files
+from acclimate.base.files import write_json, write_text
+from acclimate.adaptation.method import cache_folder as method_cache_folder, cache_key, fingerprint_tensors
+from acclimate.tasks.training_cache import cache_lock, computation_key
+from acclimate.base.locks import with_output_lock
+from acclimate.base.options import build, values, verb
+from acclimate.base.progress import Progress
+from acclimate.base.records import Count, Record, fingerprint, texts_fingerprint
+from acclimate.base.version import __version__ as VERSION
+
+# fmt: on
+register_transform = TRANSFORMS.register
+
+__all__ = sorted(name for name in globals() if not name.startswith("_") and name not in ("annotations", "TRANSFORMS"))
