@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import random
@@ -21,7 +22,7 @@ from acclimate.base.errors import UserError
 from acclimate.engine import callbacks
 from acclimate.evaluation.scoring import find_scoring, make_scoring
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import EVALUATION_SPLITS, TASK_KINDS, find_task_kind, item_texts, load_task, task_text
+from acclimate.tasks.interfaces import EVALUATION_SPLITS, TASK_KINDS, find_task_kind, item_texts, load_task, task_texts
 from acclimate.tasks.splits import limit_splits
 from tests.tiny import save_tiny
 
@@ -117,6 +118,31 @@ def options_of(kind):
     return {**OPTIONS, **SAMPLES[kind].options}
 
 
+def other_value(value):
+    """Another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    if isinstance(value, dict):
+        return {**value, "more": "text"}
+    return f"{value} x" if value is None or isinstance(value, str) else type(value)([*value, *(value or ["x"])])
+
+
+def test_another_value_of_any_field_is_another_fingerprint(kind):
+    """Whatever is added to a task or an example of a kind is in its identity without an edit."""
+    task = load_task(splits_of(kind))
+    origin = {"name", "path", "drawn"}
+    for field in dataclasses.fields(task):
+        changed = dataclasses.replace(task, **{field.name: other_value(getattr(task, field.name))})
+        assert (changed.fingerprint() == task.fingerprint()) == (field.name in origin), field.name
+    first = task.train[0]
+    for field in dataclasses.fields(first):
+        other = dataclasses.replace(first, **{field.name: other_value(getattr(first, field.name))})
+        changed = dataclasses.replace(task, train=[other, *task.train[1:]])
+        assert changed.fingerprint() != task.fingerprint(), field.name
+
+
 def test_it_is_found_and_read_the_same_from_objects_and_files(kind, tmp_path):
     rows = splits_of(kind)
     for split, own in rows.items():
@@ -133,7 +159,7 @@ def test_it_is_found_and_read_the_same_from_objects_and_files(kind, tmp_path):
 
     found, own = find_task_kind(task), item_texts(task)
     assert own.keys() == set(SIZES) and all(text.strip() for texts in own.values() for text in texts)
-    assert all(text.strip() for text in task_text(task))
+    assert all(text.strip() for text in task_texts(task))
     for split in SIZES:
         for example in getattr(task, split):
             assert found.answer(example, task).strip() and list(found.texts(example))

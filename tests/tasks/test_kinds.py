@@ -9,7 +9,7 @@ import pytest
 from acclimate.base.errors import UserError
 from acclimate.evaluation.scoring import find_scoring
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import TASK_KINDS, find_task_kind, item_texts, load_task, task_text
+from acclimate.tasks.interfaces import TASK_KINDS, find_task_kind, item_texts, load_task, task_texts
 from acclimate.tasks.kinds.classification.classifier import Classification
 from acclimate.tasks.kinds.classification.data import Task
 
@@ -56,7 +56,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_new_kind_needs_no_edit_elsewhere(folder, tiny_bert):
     task = load_task(folder, name="cries")
     assert isinstance(find_task_kind(task), Shouted)
-    assert task_text(task) == ["THE FOOD IS GOOD", "THE FOOD IS BAD"]
+    assert task_texts(task) == ["THE FOOD IS GOOD", "THE FOOD IS BAD"]
     assert item_texts(task)["train"] == ["the food is good", "the food is bad"]
     result = finetune(tiny_bert, folder, out=folder / "out", epochs=1, max_length=24, precision="fp32", progress=False)
     assert result.labels == ["no", "yes"] and len(result.predicted) == 8

@@ -17,7 +17,7 @@ from acclimate.tasks.interfaces import (
     item_texts,
     load_task,
     resolve_options,
-    task_text,
+    task_texts,
 )
 from acclimate.tasks.options import FinetuneOptions
 from tests.tasks.test_contract import SAMPLES, splits_of
@@ -70,7 +70,7 @@ def test_one_odd_value_is_read_or_refused_in_one_line(kind, data):
         return
     assert task.fingerprint() == load_task(copy.deepcopy(made), task_kind=task.task_kind).fingerprint()
     found = find_task_kind(task)
-    for text in [*task_text(task), *(text for texts in item_texts(task).values() for text in texts)]:
+    for text in [*task_texts(task), *(text for texts in item_texts(task).values() for text in texts)]:
         text.encode("utf-8")
     for split in ("train", *EVALUATION_SPLITS):
         assert all(isinstance(found.answer(example, task), str) for example in getattr(task, split))

@@ -20,7 +20,7 @@ from acclimate.cli.main import app
 from acclimate.data.documents import Corpus
 from acclimate.study.compare import compare
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import find_task_kind, item_texts, load_task, task_text
+from acclimate.tasks.interfaces import find_task_kind, item_texts, load_task, task_texts
 from acclimate.tasks.kinds.classification.data import Task
 from acclimate.tasks.kinds.regression import RegressionTask, read_number
 from acclimate.tasks.splits import limit_splits
@@ -118,7 +118,7 @@ def test_any_label_is_a_finite_number_or_none(value):
 
 def test_texts_and_copies_of_a_task():
     task = task_of(pair=True)
-    assert task_text(task)[0] == "the food" and len(item_texts(task)["test"]) == len({e.item for e in task.test})
+    assert task_texts(task)[0] == "the food" and len(item_texts(task)["test"]) == len({e.item for e in task.test})
     assert find_task_kind(task).answer(task.test[1], task) == f"{task.test[1].target:g}"
     assert len(limit_splits(task, train=10).train) == 10 and len(task.few_shot(5, 0)) == 5
     for wrong in (lambda: task.few_shot(1, 0), lambda: task.scoring(negative=["a"])):
@@ -207,4 +207,4 @@ def test_in_a_study_and_on_the_command_line(tiny_bert, tmp_path):
     adapt(
         tiny_bert, None, "tapt", tmp_path / "tapt", task=folder, steps=1, batch_size=4, max_length=16, progress=False
     )
-    assert isinstance(load_task(folder), RegressionTask) and Corpus.of(task_text(load_task(folder)))
+    assert isinstance(load_task(folder), RegressionTask) and Corpus.of(task_texts(load_task(folder)))

@@ -25,7 +25,7 @@ from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, ran
 from acclimate.merging.merge import merge
 from acclimate.study.compare import compare
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import ResolvedOptions, find_task_kind, item_texts, load_task, task_text
+from acclimate.tasks.interfaces import ResolvedOptions, find_task_kind, item_texts, load_task, task_texts
 from acclimate.tasks.kinds.retrieval.data import RetrievalTask
 from acclimate.tasks.kinds.retrieval.encoder import load_bi_encoder
 from acclimate.tasks.kinds.retrieval.model import mine_negatives
@@ -68,7 +68,7 @@ def test_a_folder_in_the_layout_of_beir(beir):
     assert (len(task.train), len(task.dev), len(task.test), len(task.documents)) == (36, 12, 12, 30)
     assert task.test[0].relevant[0].text == task.documents[task.test[0].relevant[0].id]
     assert find_task_kind(task).answer(task.test[0], task) == task.test[0].relevant[0].text
-    assert task.train[0].text in task_text(task) and item_texts(task)["test"][0] == task.test[0].text
+    assert task.train[0].text in task_texts(task) and item_texts(task)["test"][0] == task.test[0].text
     assert len(limit_splits(task, test=5).test) == 5 and len(task.few_shot(4, 0)) == 4
     assert task.fingerprint() == load_task(beir).fingerprint()
     pairs = find_task_kind(task).sentence_pairs(task)

@@ -314,7 +314,11 @@ def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:
 
 
 def task_texts(task: Any, split: str = "train") -> list[str]:
-    """Return the distinct texts of a split of a task, in the order of the file, without empty ones."""
+    """Return the distinct texts of a split of a task, in the order of the file, without empty ones.
+
+    The two texts of a pair are separate documents, and so are a question and its passage: only the end task joins
+    them. The default is train alone, so that a model that has read the texts can still be evaluated on the others.
+    """
     kind = find_task_kind(task)
     texts = (text for example in getattr(task, split, ()) for text in kind.texts(example))
     return list(dict.fromkeys(text for text in texts if text and text.strip()))

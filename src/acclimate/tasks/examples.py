@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -62,10 +61,17 @@ class TextExample(Example):
 
 
 ExampleT = TypeVar("ExampleT", bound=Example)
+ORIGIN = ("name", "path", "drawn")
+"""Fields of a task that say where it is from."""
+
+
+def _values(part: Any) -> list[Any]:
+    """Return all fields of a part of an example, for JSON."""
+    return [getattr(part, field.name) for field in fields(part)]
 
 
 @dataclass(frozen=True, repr=False)
-class Examples(ABC, Generic[ExampleT]):
+class Examples(Generic[ExampleT]):
     """A task, which is shown by its name, kind and sizes and not by all its texts."""
 
     task_kind: ClassVar[str]
@@ -160,28 +166,20 @@ class Examples(ABC, Generic[ExampleT]):
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything in the task that can change a result.
 
-        That is the splits with their texts, labels, groups and order as they were loaded, but not the name, the file
-        format or unused columns. It does not change if the files change later.
+        That is every field of the task and of its examples, in the order of the splits, but for its name and where it
+        is from. It does not change if the files change later.
         """
         return self._fingerprint
 
     @cached_property
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(self._describe_task())
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in (*SPLITS, *ORIGIN)}
+        digest = hashlib.sha256(json.dumps([self.task_kind, own], sort_keys=True).encode())
         for split in SPLITS:
             digest.update(f"\n{split}\n".encode())
             for example in getattr(self, split):
-                described = [*self._describe(example), *([] if example.group is None else [{"group": example.group}])]
-                digest.update(json.dumps(described).encode() + b"\n")
+                digest.update(json.dumps(example, default=_values).encode() + b"\n")
         return digest.hexdigest()
-
-    def _describe_task(self) -> bytes:
-        """Return what can change a result besides the examples."""
-        return self.task_kind.encode()
-
-    @abstractmethod
-    def _describe(self, example: ExampleT) -> list[Any]:
-        """Return everything in an example that can change a result, but its group."""
 
     def few_shot(self, count: int, seed: int) -> list[ExampleT]:
         """Draw ``count`` train examples, or all if there are fewer, from as many groups as possible.

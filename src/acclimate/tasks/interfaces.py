@@ -71,9 +71,10 @@ class Learner(ABC):
         self.adapter: LowRankName | None = None
         """Low-rank adapter that such a model trains; None for all weights."""
 
-    @abstractmethod
     def rows(self, examples: Sequence[Any]) -> Sequence[dict[str, Any]]:
         """Return model inputs with their targets, unpadded; an example can become several rows."""
+        found: Sequence[dict[str, Any]] = self.head.features(examples)
+        return found
 
     @abstractmethod
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
@@ -100,21 +101,6 @@ class Learner(ABC):
 
 EVALUATION_SPLITS = ("dev", "test")
 """The splits that a model is evaluated on, or selected with."""
-
-
-def task_text(task: LabelledTask) -> list[str]:
-    """Return the texts of the train split, in the order of the file, each distinct text once.
-
-    The two texts of a pair are separate documents, and so are a question and its passage: only the end task joins
-    them. Nothing of dev or test is included, so a model that has read the texts can still be evaluated on these.
-
-    Args:
-        task: A loaded task.
-
-    Returns:
-        Texts that are not empty.
-    """
-    return task_texts(task)
 
 
 def evaluation_texts(task: LabelledTask) -> dict[str, list[str]]:

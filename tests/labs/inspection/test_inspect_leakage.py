@@ -11,7 +11,7 @@ from acclimate.base.errors import UserError
 from acclimate.cli import main as cli
 from acclimate.data.documents import Corpus
 from acclimate.labs.inspection.leakage import inspect_leakage
-from acclimate.tasks.interfaces import evaluation_texts, item_texts, load_task, task_text
+from acclimate.tasks.interfaces import evaluation_texts, item_texts, load_task, task_texts
 from acclimate.tasks.kinds.classification.data import Task
 from acclimate.tasks.kinds.qa.data import QATask
 
@@ -36,7 +36,7 @@ def test_texts_that_are_searched_for(folder):
         "dev": ["Only here.", "dev pair a", "dev pair b"],
         "test": [LONG, "test pair a", "test pair b"],
     }
-    assert task_text(task) == ["a train text", "train pair a", "train pair b"]
+    assert task_texts(task) == ["a train text", "train pair a", "train pair b"]
     assert item_texts(task)["train"] == ["a train text\ntrain pair a", "a train text\ntrain pair b"]
     assert item_texts(task)["dev"] == ["Only here.\ndev pair a", "Only here.\ndev pair b"]
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.tasks.interfaces import find_task_kind, item_texts, load_task, task_text
+from acclimate.tasks.interfaces import find_task_kind, item_texts, load_task, task_texts
 from acclimate.tasks.kinds.choice.data import ChoiceTask, Item
 from acclimate.tasks.splits import limit_splits
 from tests.cases import each
@@ -148,7 +148,7 @@ def test_passages_stay_in_one_split_and_texts_do_not_show_the_answer():
     kind = find_task_kind(task)
     assert kind.texts(item) == ("the passage", "which ?\na\nb") and kind.answer(item, task) == "b"
     assert kind.item_text(item) == "the passage\nwhich ?\na\nb"
-    assert len(item_texts(task)["test"]) == len(task.test) and task.train[0].context in task_text(task)
+    assert len(item_texts(task)["test"]) == len(task.test) and task.train[0].context in task_texts(task)
     for wrong in (lambda: task.few_shot(0, 0), lambda: task.scoring(negative=["a"])):
         with pytest.raises(UserError):
             wrong()

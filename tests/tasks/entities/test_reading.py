@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.tasks.interfaces import find_task_kind, item_texts, load_task, task_text
+from acclimate.tasks.interfaces import find_task_kind, item_texts, load_task, task_texts
 from acclimate.tasks.kinds.entities.schemes import find_scheme, read_entities, split_tag
 from tests.cases import each
 from tests.fixtures import SHARED
@@ -77,7 +77,7 @@ def test_every_form_gives_the_same_entities(tmp_path):
         for task in (load_task(folder), load_task({"train": rows, "test": rows})):
             assert (task.task_kind, task.labels) == ("entities", ["PLACE", "ROLE"]), name
             assert entities_of(task) == entities_of(task, "test") == [SPANS], name
-            assert task_text(task) == [TEXT] and item_texts(task)["test"] == [TEXT]
+            assert task_texts(task) == [TEXT] and item_texts(task)["test"] == [TEXT]
             assert task.scheme == (
                 "IOB2"
                 if ("tokens" in rows[0] and name != "prodigy") or "words" in rows[0] or "Tag" in rows[0]

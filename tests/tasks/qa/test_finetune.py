@@ -14,7 +14,7 @@ from acclimate.base.device import default_device
 from acclimate.base.errors import UserError
 from acclimate.tasks import training_cache
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import load_task, task_text
+from acclimate.tasks.interfaces import load_task, task_texts
 from acclimate.tasks.kinds.classification.data import Task
 from acclimate.tasks.kinds.qa.data import QATask
 from acclimate.tasks.kinds.qa.model import load_qa_model
@@ -159,7 +159,7 @@ def test_task_text_has_each_passage_once():
     value = squad(3, 0)
     paragraph = value["data"][0]["paragraphs"][0]
     paragraph["qas"].append({**paragraph["qas"][0], "id": "another", "question": "what else?"})
-    texts = task_text(QATask.of("t", value, squad(2, 1)))
+    texts = task_texts(QATask.of("t", value, squad(2, 1)))
     passages = [entry["context"] for entry in value["data"][0]["paragraphs"]]
     assert texts == ["which food is good?", passages[0], "what else?", *passages[1:]]
 

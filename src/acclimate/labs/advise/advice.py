@@ -35,7 +35,7 @@ from acclimate.labs.plan.plans import read_plan
 from acclimate.models.kinds import get_kind, loss_terms
 from acclimate.models.loading import load_language_model
 from acclimate.results.study import Measurements
-from acclimate.tasks.interfaces import LabelledTask, open_task, task_text
+from acclimate.tasks.interfaces import LabelledTask, open_task, task_texts
 
 HELD_OUT = 0.1
 """Fraction of the domain documents held out from the pilot."""
@@ -97,7 +97,7 @@ def _advise(options: AdviseOptions) -> Measurements:
             "general": subsample_documents(samples["general"], documents),
         }
         if labelled is not None:
-            samples["task"] = task_text(labelled)
+            samples["task"] = task_texts(labelled)
             texts["task"] = subsample_documents(samples["task"], documents)
         counted = samples["domain"][:TOKENIZED]
         lengths = list(map(len, tokenizer(counted, add_special_tokens=False)["input_ids"]))

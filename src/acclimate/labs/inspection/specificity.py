@@ -24,7 +24,7 @@ from acclimate.labs.advise.options import AdviseOptions
 from acclimate.labs.inspection.effect_options import InspectSpecificityOptions
 from acclimate.models.kinds import get_kind
 from acclimate.results.study import Measurements
-from acclimate.tasks.interfaces import LabelledTask, open_task, task_text
+from acclimate.tasks.interfaces import LabelledTask, open_task, task_texts
 
 Loss = Mapping[str, Any]
 VERDICTS = {
@@ -62,7 +62,7 @@ def _inspect_specificity(options: InspectSpecificityOptions) -> Measurements:
         raise UserError(f"The method '{options.method}' cannot run a pilot; choose one that trains in one stage.")
     task = open_task(options.task, options, text_column=None)
     general = subsample_documents(as_corpus(options.general, options.text_column, options.encoding), options.documents)
-    texts = {"task": subsample_documents(task_text(task), options.documents), "general": general}
+    texts = {"task": subsample_documents(task_texts(task), options.documents), "general": general}
     with ExitStack() as stack:
         before = {name: language_model_loss(options.before, some, max_length=options.max_length)
                   for name, some in texts.items()}  # fmt: skip

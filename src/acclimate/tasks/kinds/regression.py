@@ -65,9 +65,6 @@ class RegressionTask(Examples[NumberExample]):
     scored_by: ClassVar[type[Scoring]] = RegressionScoring
     no_negative: ClassVar[str] = "has numbers as labels"
 
-    def _describe(self, example: NumberExample) -> list[Any]:
-        return [example.text, example.text_pair, example.target]
-
 
 def read_number(value: Any) -> float | None:
     """Return a number, which may be text as in CSV; None for anything else, true and false included.
@@ -265,10 +262,6 @@ class RegressionLearner(Learner):
 
     head: Regressor
     task: RegressionTask
-
-    def rows(self, examples: Sequence[NumberExample]) -> list[dict[str, Any]]:
-        """Return the model inputs of each example with its scaled target."""
-        return self.head.features(examples)
 
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
         """Predict a split; return correlations, and errors in the unit of the target."""

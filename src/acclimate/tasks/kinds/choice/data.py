@@ -99,9 +99,6 @@ class ChoiceTask(Examples[Item]):
     drawn_by: ClassVar[str] = "correct positions in proportion"
     scored_by: ClassVar[type[Scoring]] = ChoiceScoring
 
-    def _describe(self, example: Item) -> list[Any]:
-        return [example.context, example.question, example.choices, example.answer, example.continues]
-
     def _scoring_fields(self, split: str) -> dict[str, Any]:
         return {"choices": tuple(len(item.choices) for item in getattr(self, split))}
 

@@ -354,10 +354,6 @@ class ChoiceLearner(Learner):
         super().__init__(head, task)
         self._initial: list[int] | None = None
 
-    def rows(self, examples: Sequence[Item]) -> list[dict[str, Any]]:
-        """Return the model inputs of each item."""
-        return self.head.features(examples)
-
     def start(self) -> None:
         """Let a model that can choose before training answer the test split."""
         if self.head.trained:

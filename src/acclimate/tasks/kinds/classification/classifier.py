@@ -169,10 +169,6 @@ class ClassificationLearner(Learner):
         super().__init__(classifier, task)
         self.negative = negative
 
-    def rows(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """Return the model inputs of each example with its label, or with a float for each label."""
-        return self.head.features(examples)
-
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
         """Predict a split; return the metrics of the scoring, those per class, and the calibration."""
         examples: list[Example] = getattr(self.task, split)

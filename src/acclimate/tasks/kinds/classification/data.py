@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import re
@@ -297,13 +296,6 @@ class Task(Examples[Example]):
         if len(numbers) == len(self.labels):
             raise UserError(f"All labels of the task '{self.name}' are negative; leave at least one positive.")
         return tuple(sorted(numbers))
-
-    def _describe_task(self) -> bytes:
-        return json.dumps(self.labels).encode()
-
-    def _describe(self, example: Example) -> list[Any]:
-        document = [] if example.document is None else [example.document]
-        return [example.text, example.text_pair, example.label, *document]
 
     def few_shot(self, count: int, seed: int) -> list[Example]:
         """Draw ``count`` train examples of each class, or all of a class that has fewer, in the order of the file.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 from collections import Counter
@@ -89,12 +88,6 @@ class EntityTask(Examples[Sentence]):
     _: KW_ONLY
     scheme: str = "spans"
     """The scheme of the tags: IO, IOB1, IOB2 or BIOES; ``"spans"`` where the file has the positions of entities."""
-
-    def _describe_task(self) -> bytes:
-        return super()._describe_task() + json.dumps(self.labels).encode()
-
-    def _describe(self, example: Sentence) -> list[Any]:
-        return [example.text, example.words, example.entities]
 
     @cached_property
     def known(self) -> frozenset[tuple[str, str]]:

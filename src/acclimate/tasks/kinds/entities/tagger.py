@@ -340,10 +340,6 @@ class EntityLearner(Learner):
     head: Tagger
     task: EntityTask
 
-    def rows(self, examples: Sequence[Sentence]) -> list[dict[str, Any]]:
-        """Return the windows of sentences with the tags of their words."""
-        return self.head.features(examples)
-
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
         """Mark the entities of a split; return their metrics, and the calibration of the tags of all words.
 

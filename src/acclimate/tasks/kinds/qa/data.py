@@ -100,13 +100,6 @@ class QATask(Examples[Question]):
         questions: list[Question] = getattr(self, split)
         return [questions[places[0]] for places in group_by_item(questions).values()]
 
-    def _describe_task(self) -> bytes:
-        return b"questions"
-
-    def _describe(self, example: Question) -> list[Any]:
-        answers = [[answer.text, answer.start] for answer in example.answers]
-        return [example.item, example.text, example.passage, answers]
-
 
 def group_by_item(questions: Iterable[Question]) -> dict[str, list[int]]:
     """Return the indices of the questions of each item, by the item's id, in the order of the file."""

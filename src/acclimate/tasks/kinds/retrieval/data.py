@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -133,14 +132,6 @@ class RetrievalTask(Examples[Query]):
                 f"{found:,} of the {len(own):,} queries of the task '{self.name}' are documents (by id in a folder, "
                 "by text in a table); each is left out of its own ranking and negatives."
             )
-
-    def _describe_task(self) -> bytes:
-        return super()._describe_task() + json.dumps(sorted(self.documents.items())).encode()
-
-    def _describe(self, example: Query) -> list[Any]:
-        relevant = [[passage.id, passage.text, passage.grade] for passage in example.relevant]
-        own = [{"own": key} for key in self.own_documents([example]) if key]
-        return [example.text, relevant, example.negatives, *([example.margins] if example.margins else []), *own]
 
 
 def _find(folder: Path, name: str) -> Path | None:
