@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
+from acclimate.cards.writers import write_model_cards
 from acclimate.results.scores import NOT_LEARNED, VERDICTS, WITHHELD
+from acclimate.results.study import ReportTable
 from acclimate.study.compare import compare
 from tests.cases import each
 from tests.study.fakes import World, study
@@ -54,6 +57,21 @@ def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds, no
     other = next(run for run in results["adaptations"] if run["method"] != "mlm")
     text = (tmp_path / "out" / other["folder"] / "README.md").read_text()
     assert span not in text  # each card has the numbers of its own model
+
+
+def test_a_card_has_the_rows_of_tables_about_its_model_and_none_that_may_name_files(folder, tmp_path, no_report):
+    results = compare(study(folder), tmp_path / "out", progress=False, backend=ManifestWorld().backend())
+    run = next(run for run in results.adaptations if run.method == "mlm")
+    lines = [
+        [run.model, "cs", method, value] for method, value in (("none", 1.25), ("mlm", 2.5), ("mlm, intent", 3.75))
+    ]
+    shown = ReportTable(title="Pairs", columns=["model", "domain", "method", "value"], rows=lines)
+    files = ReportTable(title="Texts", columns=["domain", "method", "text"], rows=[["cs", "mlm", "/home/me/cs.txt"]])
+    results = replace(results, tables=[shown, files])
+    write_model_cards(results, tmp_path / "out")
+    text = (tmp_path / "out" / run.folder / "README.md").read_text()
+    assert "## Pairs" in text and "| 2.500 |" in text and "1.250" not in text and "3.750" not in text
+    assert "## Texts" not in text and "/home/me" not in text
 
 
 @each("guess", [lambda rng, gold: [2] * len(gold), lambda rng, gold: rng.permutation(gold).tolist()])

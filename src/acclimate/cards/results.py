@@ -45,19 +45,22 @@ def result_sections(results: StudyResults, model_kind: ModelKind) -> list[tuple[
         columns = ("task", "metric", "mean ± sd", "seeds", "difference", "95 % interval", "verdict", "p (Holm)")
         table = markdown_table(columns, [_score_row(row) for row in results.scores])
         sections.append(("Results", "\n\n".join([*answer, intro, table, *results.notes])))
-    for kind in results.kinds:
-        for found in kind.tables(results):
-            shown = [place for place, name in enumerate(found.columns) if name not in ("model", "domain", "method")]
-            cells = [[row[place].text for place in shown] for row in found.rows]
-            body = markdown_table([found.columns[place] for place in shown], cells)
-            sections += [(found.title, f"{escape_markdown(found.note)}\n\n{body}".strip())] if cells else []
+    tables = [table for kind in results.kinds for table in kind.tables(results)]
+    for found in (table for table in (*tables, *(one.table() for one in results.tables)) if table.rows):
+        shown = [place for place, name in enumerate(found.columns) if name not in ("model", "domain", "method")]
+        body = markdown_table(
+            [found.columns[place] for place in shown], [[row[place].text for place in shown] for row in found.rows]
+        )
+        sections.append((found.title, f"{escape_markdown(found.note)}\n\n{body}".strip()))
     parts = []
-    if losses := [_loss_row(row, row.difference) for row in results.losses if row.difference]:
+    if losses := [_loss_row(row, row.before, row.nats, row.difference) for row in results.losses if row.difference]:
         loss_name = f"{model_kind.loss_name[0].upper()}{model_kind.loss_name[1:]}"
         intro = f"{loss_name} on held-out text in {model_kind.loss_unit}, before and after; lower is better."
         parts += [intro, markdown_table(("text", "before", "after", "change", "95 % interval"), losses)]
     if bits := [
-        _bits_row(row, row.bits_per_byte_difference) for row in results.losses if row.bits_per_byte_difference
+        _loss_row(row, row.bits_per_byte_before, row.bits_per_byte, row.bits_per_byte_difference)
+        for row in results.losses
+        if row.bits_per_byte_difference
     ]:
         intro = "The same in bits per byte, which is comparable across tokenizers."
         parts += [intro, markdown_table(("text", "before", "after", "change", "95 % interval"), bits)]
@@ -88,15 +91,7 @@ def _difference(entry: Comparison) -> tuple[str, str, str]:
     return (f"{100 * entry.difference:+.1f}", _format_interval(entry, 100, 1), verdict_word(entry))
 
 
-def _loss_row(row: LossRow, entry: Interval) -> tuple[Any, ...]:
-    return _loss_cells(row, row.before, row.nats, entry)
-
-
-def _bits_row(row: LossRow, entry: Interval) -> tuple[Any, ...]:
-    return _loss_cells(row, row.bits_per_byte_before, row.bits_per_byte, entry)
-
-
-def _loss_cells(row: LossRow, before: float | None, after: float | None, entry: Interval) -> tuple[Any, ...]:
+def _loss_row(row: LossRow, before: float | None, after: float | None, entry: Interval) -> tuple[Any, ...]:
     change = (f"{before:.3f}", f"{after:.3f}", f"{entry.difference:+.3f}", _format_interval(entry, 1, 3))
     return ("general text" if row.text == "general" else f"{row.domain}, held out", *change)
 

@@ -31,7 +31,7 @@ from acclimate.evaluation.significance import bootstrap_intervals
 from acclimate.models.kinds import ModelKind, kind_of_checkpoint
 from acclimate.results.adaptations import AdaptationRow
 from acclimate.results.scores import ForgettingRow
-from acclimate.results.study import StudyResults
+from acclimate.results.study import ReportTable, StudyResults
 
 TRAINING_KEYS = (
     "seed batch_size max_length learning_rate warmup weight_decay max_gradient_norm precision layout".split()
@@ -172,7 +172,22 @@ def _results_of(results: StudyResults, run: AdaptationRow) -> StudyResults:
         losses=list(filter(is_of_model, results.losses)),
         forgetting=list(filter(is_of_model, results.forgetting)),
         rows={name: list(filter(is_of_model, rows)) for name, rows in results.rows.items()},
+        tables=[replace(table, rows=_rows_of(table, run)) for table in results.tables],
     )
+
+
+def _rows_of(table: ReportTable, run: AdaptationRow) -> list[list[Any]]:
+    """Return the rows about a model; none of a table that does not name models and methods, which may name files."""
+    if not {"model", "method"} <= set(table.columns):
+        return []
+    wanted: dict[str, list[Any]] = {
+        "model": [run.model],
+        "domain": [run.domain],
+        "method": [run.method, f"{run.method}, {run.task}"],
+    }
+    wanted |= {"task": [run.task]} if run.task else {}
+    places = [(table.columns.index(name), values) for name, values in wanted.items() if name in table.columns]
+    return [row for row in table.rows if all(row[place] in values for place, values in places)]
 
 
 def _method_settings(given: Mapping[str, Any]) -> dict[str, Any]:

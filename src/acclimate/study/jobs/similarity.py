@@ -27,6 +27,7 @@ from acclimate.study.config import StudyConfig
 from acclimate.study.inputs import StudyInputs, Texts
 from acclimate.study.job import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
 from acclimate.study.jobs.capabilities import CapabilityRow, measurement
+from acclimate.study.jobs.prompting import row_label
 from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import Label, ShortForm
 from acclimate.study.summary import has_single_origin
@@ -195,7 +196,7 @@ def _row(
     assert pairs is not None
     change = describe_change(pairs, before, *(entry.result.ranks for entry in after))
     single = has_single_origin([entry.job for entry in after])
-    method = f"{place.method} ({place.adapted_for})" if place.adapted_for else place.method
+    method = row_label(place.method, place.adapted_for)
     interval = (change.difference, change.low, change.high, VERDICTS[WITHHELD if single else change.verdict])
     if given is not None:
         metric = "MRR" if change.metric == "mrr" else "Spearman"
