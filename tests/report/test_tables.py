@@ -226,6 +226,8 @@ def test_what_was_known_before_training_is_above_the_figures(results):
         and page.count("The domain is far.") == 1
     )
     assert text.index("## Before training") < text.index(f"## {SCORES}")
+    unknown = replace(results, tables=[replace(section, rows=[])])
+    assert "<p>The domain is far.</p>" in render(unknown) and "The domain is far.\n\n##" in markdown(unknown)
 
 
 def test_a_kind_of_job_can_add_a_table(results):

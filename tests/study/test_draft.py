@@ -80,6 +80,7 @@ def test_text_that_cannot_be_measured_before_training_stops_nothing(world, descr
     code, _, err = call(monkeypatch, capsys, "compare", *described, "--methods", "mlm", "--out", tmp_path / "out")
     assert code == 0 and "before training: Not measured: The loss needs" in " ".join(err.split())
     assert StudyResults.load(tmp_path / "out" / "results.json").tables[0].rows == []
+    assert "Not measured: The loss needs" in (tmp_path / "out" / "results.md").read_text()
 
 
 def test_held_out_documents_are_not_adapted_to(world, described, tmp_path, monkeypatch, capsys):

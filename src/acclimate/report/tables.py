@@ -61,7 +61,7 @@ def tables(results: StudyResults) -> list[Table]:
     every += [corpus_contamination(results), train_contamination(results)]
     every += [score_time(results), adaptation_runs(results), preparation_time(results), mixtures(results)]
     every += [*(table.table() for table in results.tables), searches(results)]
-    return [without_constant_columns(table) for table in every if table.rows]
+    return [without_constant_columns(table) for table in every if table.rows or table.first]
 
 
 def overview(results: StudyResults) -> Table:

@@ -157,7 +157,7 @@ def _markdown_table(table: Table) -> str:
     rules = ["--:" if number else "---" for number in table.numeric]
     lines = [[_escape(name) for name in table.columns], rules]
     lines += [[_escape(entry.text) for entry in row] for row in table.rows]
-    body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    body = "\n".join("| " + " | ".join(line) + " |" for line in lines) if table.rows else ""
     return "\n\n".join(part for part in (f"## {_escape(table.title)}", _escape(table.note), body) if part)
 
 

@@ -123,7 +123,7 @@ class ReportTable(Record):
     Attributes:
         rows: One list per row, as long as ``columns``: texts, numbers, or None for what does not apply.
         digits: Digits after the decimal point of numbers that are not whole.
-        first: Whether the table stands above the figures of the report.
+        first: Whether the table stands above the figures of the report, where its note is shown also without rows.
     """
 
     title: str

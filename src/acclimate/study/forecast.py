@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -24,7 +23,7 @@ from acclimate.study.config import StudyConfig
 from acclimate.study.executor import Executor, JobStore
 from acclimate.study.graph import plan, read_study
 from acclimate.study.inputs import Checkpoint
-from acclimate.study.job import Job, JobGraph, Model, Outcome, RunContext, Timed
+from acclimate.study.job import Job, JobGraph, Outcome, RunContext, Timed
 from acclimate.study.search import final_graph, run_search
 from acclimate.study.settings import UNADAPTED
 
@@ -302,16 +301,6 @@ def _describe_budget(
         return str(error)
 
 
-@dataclass(frozen=True)
-class _PilotContext(RunContext):
-    """A context whose jobs read the models of a study and write elsewhere."""
-
-    study: Path = Path()
-
-    def path(self, model: Model) -> str:
-        return model.path if isinstance(model, Checkpoint) else str(self.study / "models" / model.key)
-
-
 def fit_budget(
     study: Mapping[str, Any], out: str | Path, minutes: float, *, progress: bool = True, backend: Backend | None = None
 ) -> tuple[int | None, str]:
@@ -346,15 +335,12 @@ def fit_budget(
     executor.execute(plan(prepare(read_study(StudyConfig.of(first), backend))[0], search.choices or None))
     executor.check_failures(search.ignored)
     graph = final_graph(inputs, search)
-    rows = Counter((job.place.model, job.place.method) for job in graph.jobs.values() if job.reads_budget)
-    first_jobs = {
-        (job.place.model, job.place.method): job for job in reversed(graph.jobs.values()) if job.reads_budget
-    }
-    prices = [
-        price
-        for place, count in rows.items()
-        for price in [time_adaptation(first_jobs[place], backend, out, progress=progress)] * count
-    ]
+    rows: dict[tuple[str | None, ...], list[Job]] = {}
+    for job in graph.jobs.values():
+        if job.reads_budget:
+            rows.setdefault((job.place.model, job.place.method), []).append(job)
+    timed = [(time_adaptation(jobs[0], backend, out, progress=progress), len(jobs)) for jobs in rows.values()]
+    prices = [price for price, count in timed for _ in range(count)]
     known = Durations(store.finished())
     others = [job for job in graph.jobs.values() if not job.reads_budget and store.result(job) is None]
     fixed = sum((known.estimate(job) or (0.0, ""))[0] for job in others) + time.monotonic() - began
@@ -413,7 +399,7 @@ def time_adaptation(
         progress: Show progress bars.
     """
     with TemporaryDirectory(dir=out) as folder:
-        context = _PilotContext(backend, Path(folder), progress, study=out)
+        context = RunContext(backend, Path(folder), progress, models=out)
         timed = _run_timed(job.limited(max_minutes=seconds / 60), context, time.monotonic)
     trained, tokens = max(timed.result.seconds, 1e-3), max(timed.result.tokens, 1e-9)
     return Price(max(0.0, timed.seconds - timed.result.seconds), trained / tokens, timed.result.corpus_tokens)

@@ -75,11 +75,13 @@ class RunContext:
         backend: Functions that load models.
         out: Folder of the study.
         progress: Whether to show progress bars.
+        models: Folder of the study whose models are read; None for ``out``.
     """
 
     backend: Backend
     out: Path
     progress: bool = False
+    models: Path | None = None
 
     def folder(self, job: Job) -> Path:
         """Return the folder of the model that a job makes."""
@@ -87,7 +89,7 @@ class RunContext:
 
     def path(self, model: Model) -> str:
         """Return the folder of a model, or its name on the Hub."""
-        return model.path if isinstance(model, Checkpoint) else str(self.folder(model))
+        return model.path if isinstance(model, Checkpoint) else str((self.models or self.out) / "models" / model.key)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -23,13 +23,8 @@ RESAMPLES = 500
 
 
 def score_tables(view: StudyView, found: Runs, scores: Sequence[ScoreRow]) -> list[ReportTable]:
-    """Return the tables; none for kinds of tasks without them."""
-    return [
-        *_reference_tables(view, found),
-        *_error_tables(found),
-        *_measured_errors(scores),
-        *_review_tables(view, found),
-    ]
+    """Return the tables; those that no task has have no rows."""
+    return [_references(view, found), _error_kinds(found), _measured_errors(scores), _reviews(view, found)]
 
 
 REFERENCES = (
@@ -38,8 +33,8 @@ REFERENCES = (
 )
 
 
-def _reference_tables(view: StudyView, found: Runs) -> list[ReportTable]:
-    """Return a table of what the models are compared with; none if their kinds have no such reference."""
+def _references(view: StudyView, found: Runs) -> ReportTable:
+    """Return a table of what the models are compared with; without rows if their kinds have no such reference."""
     columns = ["model", "domain", "task", "method", "other", "metric", "theirs", "ours", "difference", "from", "to"]
     table = ReportTable(title="Comparison with other answers", note=REFERENCES, columns=columns, digits=1)
     for (model, domain, task, method), runs in found.items():
@@ -51,7 +46,7 @@ def _reference_tables(view: StudyView, found: Runs) -> list[ReportTable]:
             interval = [first["difference"][end] for end in ("low", "high")]
             numbers = [100 * value for value in (theirs, ours, ours - theirs, *interval)]
             table.rows.append([model, domain, task, method, name, metric, *numbers])
-    return [table] if table.rows else []
+    return table
 
 
 ERRORS = (
@@ -60,8 +55,8 @@ ERRORS = (
 )
 
 
-def _error_tables(found: Runs) -> list[ReportTable]:
-    """Return a table of the kinds of errors; none if no kind of task distinguishes them."""
+def _error_kinds(found: Runs) -> ReportTable:
+    """Return a table of the kinds of errors; without rows if no kind of task distinguishes them."""
     counted = {place: [run.result.metrics["errors"] for run in runs] for place, runs in found.items()
                if all("errors" in run.result.metrics for run in runs)}  # fmt: skip
     kinds = list(dict.fromkeys(kind for errors in counted.values() for kind in errors[0]))
@@ -70,7 +65,7 @@ def _error_tables(found: Runs) -> list[ReportTable]:
         [*place, *(float(np.mean([error[kind] for error in errors])) for kind in kinds)]
         for place, errors in counted.items()
     ]
-    return [ReportTable(title="Kinds of errors", note=ERRORS, columns=columns, rows=rows, digits=1)] if rows else []
+    return ReportTable(title="Kinds of errors", note=ERRORS, columns=columns, rows=rows, digits=1)
 
 
 MEASURED = (
@@ -79,8 +74,8 @@ MEASURED = (
 )
 
 
-def _measured_errors(scores: Sequence[ScoreRow]) -> list[ReportTable]:
-    """Return a table of the errors of predicted numbers; none if there are no such tasks."""
+def _measured_errors(scores: Sequence[ScoreRow]) -> ReportTable:
+    """Return a table of the errors of predicted numbers; without rows if there are no such tasks."""
     columns = ["model", "domain", "task", "method", "measure", "mean", "verdict", "difference", "from", "to", "p"]
     table = ReportTable(title="Errors in the unit of the target", note=MEASURED, columns=columns)
     for row in scores:
@@ -89,7 +84,7 @@ def _measured_errors(scores: Sequence[ScoreRow]) -> list[ReportTable]:
             cells = [verdict_word(entry), entry.difference, entry.low, entry.high, entry.p] if entry else [None] * 5
             place = [row.model, row.domain, row.task, row.method]
             table.rows.append([*place, name, row.summaries[name].mean, *cells])
-    return [table] if table.rows else []
+    return table
 
 
 REVIEW = (
@@ -127,8 +122,8 @@ def is_label(value: int | Sequence[int], label: int) -> bool:
     return value == label if isinstance(value, int) else label in value
 
 
-def _review_tables(view: StudyView, found: Runs) -> list[ReportTable]:
-    """Return a table of the measures at the prevalence in use; none if no task gives one."""
+def _reviews(view: StudyView, found: Runs) -> ReportTable:
+    """Return a table of the measures at the prevalence in use; without rows if no task gives one."""
     config, columns = view.inputs.config, ["model", "domain", "task", "method", "measure", "mean"]
     table = ReportTable(title="At the prevalence in use", note=REVIEW, columns=[*columns, *CHANGE], digits=1)
     specs = {(domain.name, task.name): task for domain in config.domains for task in domain.tasks}
@@ -144,7 +139,7 @@ def _review_tables(view: StudyView, found: Runs) -> list[ReportTable]:
         for measure in scoring.metrics:
             cells = _review_cells(runs, base, spec, scoring, measure)
             table.rows.append([model, domain, task, method, measure, *cells])
-    return [table] if table.rows else []
+    return table
 
 
 CHANGE = ("difference", "from", "to", "verdict")

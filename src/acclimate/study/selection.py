@@ -123,4 +123,4 @@ def selection_results(
         for account in row.accounts
     ]
     table = ReportTable(title="Selection and transforms of text", note=note, columns=COLUMNS, rows=lines, digits=1)
-    return {"selections": rows, "tables": [table] if rows else []}
+    return {"selections": rows, "tables": [table]}

@@ -79,6 +79,7 @@ def summarize(
             if name not in (*JOB_KINDS.entries, *StudyResults.__dataclass_fields__):
                 raise TypeError(f"jobs of kind '{kind.name}' return rows '{name}', which StudyResults does not have")
             (own if name in JOB_KINDS.entries else rows).setdefault(name, []).extend(found)
+    rows["tables"] = [table for table in rows["tables"] if table.rows or table.first]
     own = {kind.name: kind.combine(own[kind.name], inputs) for kind in kinds() if kind.name in own}
     states = [outcome.state for outcome in outcomes.values()]
     return StudyResults(

@@ -164,7 +164,7 @@ class BenchmarkJob(Job):
             table.rows.append(cells)
             if entry and metric == (spec.metric or next(iter(runs[0].result.scores))):
                 measured.append(measurement(place, spec.task, _mean(base[0].result, metric), means, entry))
-        return {"tables": [table] if table.rows else [], "capabilities": measured}
+        return {"tables": [table], "capabilities": measured}
 
 
 def _mean(result: BenchmarkItems, metric: str) -> float:

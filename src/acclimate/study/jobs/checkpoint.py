@@ -133,8 +133,6 @@ class CheckpointJob(Job):
         for job, result in view.find(Description):
             facts = [result.architecture, result.parameters, result.vocabulary, result.tokens / max(1, result.words)]
             rows[str(job.place.domain), str(job.place.method)] = [job.place.domain, job.place.method, *facts]
-        if not rows:
-            return {}
         note = (
             "Models that were not adapted by the study. Losses in nats per predicted token compare only within one "
             "tokenizer; bits per byte compare across tokenizers. Tokens per word: on held-out text of the domain."

@@ -160,8 +160,7 @@ class SimilarityJob(Job):
                         table.rows.append(row)
                         if table is on_pairs:
                             measured.append(_measurement(after, change))
-        tables = [table for table in (on_pairs, neighbors) if table.rows]
-        return {"tables": tables, "capabilities": measured}
+        return {"tables": [on_pairs, neighbors], "capabilities": measured}
 
 
 def _pairs(texts: Texts | SentencePairs | None) -> SentencePairs | None:
