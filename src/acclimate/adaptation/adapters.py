@@ -22,7 +22,7 @@ from acclimate.data.documents import Corpus
 from acclimate.data.tokenizing import tokenize
 from acclimate.engine.batches import Collator
 from acclimate.engine.steps import Engine
-from acclimate.models.adapters import PROBE_TEXTS, Adapter
+from acclimate.models.adapters import NO_FACTORS, NO_MASK, PROBE_TEXTS, Adapter
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.models.extensions import has_adapters
 from acclimate.models.loading import LanguageModel
@@ -85,10 +85,7 @@ def resolve_adapter(
     if method.protects_by == "gradient":
         raise UserError("An adapter can scale the update of weights, not their gradient; use mask_on=update.")
     if method.protects_by and ADAPTERS[adapter].mask is Adapter.mask:
-        raise UserError(
-            f"This method protects units of the model, which the adapter '{adapter}' cannot: it trains only what it "
-            "adds. Use lora or rslora, or the method lm."
-        )
+        raise UserError(NO_MASK.format(adapter))
     return check_adapter(adapter, settings, quantize)
 
 
@@ -104,6 +101,8 @@ class AddedAdapter(Feature):
         given, method = run.options, run.method
         assert given.adapter is not None
         self.settings = resolve_adapter(method, given.adapter, given.adapter_settings, given.quantize)
+        if given.refactor_every and ADAPTERS[given.adapter].factors is Adapter.factors:
+            raise UserError(NO_FACTORS.format(given.adapter))
         if given.learning_rate is None:
             times = ADAPTERS[given.adapter].rate
             run.learning_rate = times * method.learning_rate

@@ -34,6 +34,11 @@ LARGEST_START = 1e-5
 LARGE_DIFFERENCE, LARGE_SHARE = 1e-3, 0.5
 """Relative difference of the logits of the saved model above which a result has a warning, if it is also above this
 share of what the adapter changes. Rounding to bf16 undoes changes of less than half a unit in the last place."""
+NO_MASK = (
+    "This method protects units of the model, which the adapter '{}' cannot: it trains only what it adds. Use lora or "
+    "rslora, or the method lm."
+)
+NO_FACTORS = "The adapter '{}' has no low-rank factors; use lora, or remove refactor-every."
 
 
 class Adapter:
@@ -131,10 +136,7 @@ class Adapter:
         Raises:
             UserError: If this kind of adapter cannot do that.
         """
-        raise UserError(
-            f"This method protects units of the model, which the adapter '{self.name}' cannot: it trains only what it "
-            "adds. Use lora or rslora, or the method lm."
-        )
+        raise UserError(NO_MASK.format(self.name))
 
     def factors(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
         """Return the factors A and B of each layer.
@@ -142,7 +144,7 @@ class Adapter:
         Raises:
             UserError: If this kind of adapter has none.
         """
-        raise UserError(f"The adapter '{self.name}' has no low-rank factors; use lora, or remove refactor-every.")
+        raise UserError(NO_FACTORS.format(self.name))
 
     def update_rule(self) -> Any:
         """Return what this kind of adapter does around each optimizer step, an update rule; None for nothing."""

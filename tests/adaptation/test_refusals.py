@@ -1,0 +1,38 @@
+"""What cannot work is refused before the text is tokenized, which may take hours."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from acclimate.adaptation.adapt import adapt
+from acclimate.base.errors import UserError
+from acclimate.data.documents import Corpus
+from tests.cases import each
+from tests.tiny import TEXTS
+
+MIX = {"mix": "fixed", "sources": {"law": Corpus.of(TEXTS)}}
+
+
+@each(("method", "options", "message"), [
+    ("dga", {"adapter": "wider"}, "protects units of the model, which the adapter 'wider' cannot"),
+    ("das", {"adapter": "deeper"}, "protects units of the model, which the adapter 'deeper' cannot"),
+    ("dga", {"adapter": "lora", "settings": {"mask_on": "gradient"}}, "not their gradient"),
+    ("mixda", {"adapter": "lora"}, "does not work with an adapter"),
+    ("lm", {"adapter": "wider", "refactor_every": 2}, "The adapter 'wider' has no low-rank factors"),
+    ("teachers", {"settings": {"teachers": "laws=a"}, **MIX}, "Did you mean 'law'"),
+    ("teachers", {"settings": {"teachers": "laws=a"}, **MIX, "mix": "lengths"}, r"law \(short\)"),
+    ("none", MIX, "does not train, so nothing can be mixed in"),
+    ("das", {"keep_steps": (1,)}, "has no intermediate models"),
+    ("lm", {"keep_steps": (9,)}, "the training has only 1 steps"),
+    ("lm", {"ewc": 1.0}, "needs general text"),
+    ("lm", {"sparsity_choice": "random"}, "needs a share of weights"),
+    ("lm", {"monitor": True}, "needs held-out text"),
+    ("lm", {"similarity": "pairs.csv"}, "has no modules.json"),
+])  # fmt: skip
+def test_refused_before_any_text_is_tokenized(tiny_bert, tmp_path, monkeypatch, method, options, message):
+    monkeypatch.setattr(importlib.import_module("acclimate.adaptation.inputs"), "tokenize", None)
+    with pytest.raises(UserError, match=message):
+        adapt(tiny_bert, Corpus.of(TEXTS), method, tmp_path / "out", steps=1, max_length=24, progress=False, **options)
+    assert not (tmp_path / "out").exists()
