@@ -19,11 +19,11 @@ from acclimate.adaptation.inputs import (
     check_length,
     check_masking,
     document_framing,
+    kind_defaults,
+    packed_if_possible,
     report_batch,
     resolve_texts,
     tokenize_documents,
-    usable_layout,
-    with_kind_defaults,
 )
 from acclimate.adaptation.method import AdaptContext, Method, get, reads_context
 from acclimate.adaptation.mlm_head import warm_up_head
@@ -53,7 +53,7 @@ from acclimate.base.version import __version__
 from acclimate.data.fields import PrecisionName
 from acclimate.data.task_kinds import open_task
 from acclimate.data.token_dataset import RowAccount
-from acclimate.data.tokenizing import check_known
+from acclimate.data.tokenizing import EVERY_ROW, check_known
 from acclimate.engine.batches import Collator, StepDataset
 from acclimate.engine.distributed import join_process_group
 from acclimate.engine.micro_batches import set_gradient_checkpointing, set_weight_type, with_memory_limit
@@ -93,7 +93,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             left unchanged.
     """
     run = _open_run(options)
-    if (done := load_finished(run.out, run.config, options.overwrite)) is not None:
+    if run.out.exists() and (done := load_finished(run.out, run.config, options.overwrite)) is not None:
         for left in (run.work, stages_folder(run.out)):
             remove_work_folder(left, run.config, run.group)
         done.masked = load_masked_texts(run.config)
@@ -127,8 +127,8 @@ adapt = verb(AdaptOptions, _adapt)
 
 def _open_run(options: AdaptOptions) -> Run:
     """Check the options, open the texts, and return the run with its features and its identity."""
-    method, given_layout = _resolve_method(options.method, options.settings), options.layout
-    options = with_kind_defaults(options, method)
+    method = _resolve_method(options.method, options.settings)
+    rows = kind_defaults(options, method)
     group = join_process_group(options.fsdp)
     own = options.text_column if options.corpus is None and options.text_column != "text" else None
     task = open_task(options.task, options, text_column=own)
@@ -140,9 +140,9 @@ def _open_run(options: AdaptOptions) -> Run:
         raise UserError(f"Method '{method.name}' sets the mask rate itself; remove the option 'mask_rate'.")
     run = Run(
         options,
-        given_layout,
         method,
         group,
+        **rows,
         progress=options.progress and group.first,
         task=task,
         texts=texts,
@@ -216,6 +216,9 @@ def _identify(run: Run) -> dict[str, Any]:
         settings=method.settings(),
         files=method.file_contents(),
         budget=asdict(run.budget),
+        layout=run.layout,
+        max_length=run.max_length,
+        documents=run.documents,
         learning_rate=run.learning_rate,
         masking=identify(run.masking, options.mask_rate),
         precision=run.precision,
@@ -229,7 +232,6 @@ def _identify(run: Run) -> dict[str, Any]:
 def _load(run: Run) -> None:
     """Load the model, and let features and method check and extend it."""
     options, method = run.options, run.method
-    assert options.layout and options.max_length
     model = options.model() if callable(options.model) else options.model
     loaded = run.loaded = load_language_model(model, options.dropout, options.quantize)
     loaded.pooling = method.sentence_pooling
@@ -238,14 +240,15 @@ def _load(run: Run) -> None:
     for feature in run.features:
         feature.prepare(run)
     layers = attach(to_device(loaded.model), run.sharded)
-    run.layout = usable_layout(loaded.model, options.layout, run.given_layout, options.max_length)
+    if run.layout == "packed":
+        run.layout = packed_if_possible(loaded.model, options.layout, run.max_length)
     run.appended = add_method_virtual_tokens(loaded, method, options.seed)
-    run.length = options.max_length + run.appended
+    run.length = run.max_length + run.appended
     check_length(loaded, run.length)
     how = run.masking, options.seed, run.precision, run.progress, run.group, run.task, run.sharded, run.length
     run.context = AdaptContext(loaded.model, layers, loaded.tokenizer, (), *how, run.sources, carried=run.carried)
     method.check(run.context)
-    run.framing = document_framing(loaded, options.documents)
+    run.framing = document_framing(loaded, run.documents) if loaded.kind.frames_documents else EVERY_ROW
 
 
 def _read(run: Run) -> None:

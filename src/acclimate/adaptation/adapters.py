@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from acclimate.adaptation.method import Method
-from acclimate.adaptation.options import AdaptOptions
 from acclimate.adaptation.run import Feature, Run
 from acclimate.adaptation.tokenizer import sample_documents
 from acclimate.base.device import choose_precision, default_device
@@ -25,7 +24,6 @@ from acclimate.engine.steps import Engine
 from acclimate.models.adapters import NO_FACTORS, NO_MASK, PROBE_TEXTS, Adapter
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.models.extensions import has_adapters
-from acclimate.models.loading import LanguageModel
 from acclimate.models.lora import LOW_RANK, LowRankAdapter
 from acclimate.parts.masking import RandomMasking
 from acclimate.parts.modules.deeper import DeeperAdapter
@@ -139,7 +137,7 @@ class AddedAdapter(Feature):
         assert options.adapter is not None
         probe = [run.rows[number] for number in range(min(PROBE_TEXTS, len(run.rows)))]
         source = loaded.model.name_or_path if options.quantize else None
-        general = GeneralLoss(loaded, settings, options) if getattr(settings, "general", "") else None
+        general = GeneralLoss(run, settings) if getattr(settings, "general", "") else None
         shared: dict[str, Any] = {"seed": options.seed, "probe": probe, "source": source, "general": general}
         loaded.adapter = ADAPTERS[options.adapter](loaded.model, options.adapter, settings, **shared)
         print_message(loaded.adapter.describe(), enabled=options.progress)
@@ -153,20 +151,19 @@ class AddedAdapter(Feature):
 class GeneralLoss:
     """The loss of a model on a sample of general text, with the same masks each time, and its gradients."""
 
-    def __init__(self, loaded: LanguageModel, settings: Any, options: AdaptOptions) -> None:
+    def __init__(self, run: Run, settings: Any) -> None:
         """Read the text.
 
         Args:
-            loaded: The model, and its tokenizer.
+            run: The run, with its model.
             settings: Settings with ``general``, the source of the text, and ``tokens``, how much of it is read.
-            options: The other options of the run.
 
         Raises:
             UserError: If there is no text.
         """
+        loaded, options = run.loaded, run.options
         sample, _ = sample_documents(Corpus([settings.general]), 20 * settings.tokens, progress=options.progress)
-        assert options.max_length
-        rows = tokenize(Corpus.of(sample), loaded.tokenizer, options.max_length, progress=False)
+        rows = tokenize(Corpus.of(sample), loaded.tokenizer, run.max_length, progress=False)
         chosen = np.random.default_rng([options.seed, 5]).permutation(len(rows))
         sizes = np.cumsum([len(rows[index]) for index in chosen.tolist()])
         texts = [rows[index] for index in chosen[: int(np.searchsorted(sizes, settings.tokens)) + 1].tolist()]

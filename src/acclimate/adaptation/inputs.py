@@ -26,7 +26,7 @@ from acclimate.base.progress import print_message
 from acclimate.data.documents import Corpus, as_corpus
 from acclimate.data.task_kinds import task_texts
 from acclimate.data.token_dataset import RowSubset, TokenDataset
-from acclimate.data.tokenizing import EVERY_ROW, Framing, tokenize
+from acclimate.data.tokenizing import Framing, tokenize
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.row_options import Documents, Layout
 from acclimate.evaluation.lm_loss import begin_of_later_rows
@@ -226,21 +226,20 @@ def check_masking(options: AdaptOptions, kind: ModelKind, strategy: Strategy) ->
         raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'mask_rate'.")
 
 
-def with_kind_defaults(options: AdaptOptions, method: Method) -> AdaptOptions:
-    """Return options with the defaults for the kind of the model, which is read from its configuration.
+def kind_defaults(options: AdaptOptions, method: Method) -> dict[str, Any]:
+    """Return :func:`default_rows` for the kind of the model, which is read from its configuration.
 
     A model that cannot be read gets the defaults of masked models; loading it later reports what is wrong.
     """
     kind, positions = MASKED, None
     if callable(options.model):  # pretrain, which knows the kind, sets all of them
         layout, length = options.layout or kind.layout, options.max_length or kind.max_length
-        return replace(options, layout=layout, max_length=length)
+        return {"layout": layout, "max_length": length, "documents": options.documents}
     with suppress(UserError):
         config = load_config(options.model)
         kind = kind_of_checkpoint(config.architectures, options.model)
         positions = getattr(config, "max_position_embeddings", None)
-    found = default_rows(options, kind, positions, kind.max_length, method.virtual_tokens)
-    return replace(options, **found)
+    return default_rows(options, kind, positions, kind.max_length, method.virtual_tokens)
 
 
 def default_rows(
@@ -273,21 +272,20 @@ def default_rows(
     }
 
 
-def usable_layout(model: PreTrainedModel, layout: Layout, given: Layout | None, length: int) -> Layout:
-    """Return the layout, or ``"padded"`` if packing is only the default and texts of this length cannot share a row.
+def packed_if_possible(model: PreTrainedModel, given: Layout | None, length: int) -> Layout:
+    """Return ``"packed"``, or ``"padded"`` if that is only the default and texts of this length cannot share a row.
 
     Raises:
         UserError: If the user asked for packing, and the model cannot separate texts.
     """
-    if layout == "packed":
-        try:
-            check_packable(model, length)
-        except UserError as error:
-            if given is not None:
-                raise
-            warn_once(f"{str(error).removesuffix(': use layout=padded.')}; each text has a row by itself.")
-            return "padded"
-    return layout
+    try:
+        check_packable(model, length)
+    except UserError as error:
+        if given is not None:
+            raise
+        warn_once(f"{str(error).removesuffix(': use layout=padded.')}; each text has a row by itself.")
+        return "padded"
+    return "packed"
 
 
 def tokenize_documents(
@@ -309,7 +307,7 @@ def tokenize_documents(
 
 
 def document_framing(loaded: LanguageModel, documents: Documents | None) -> Framing:
-    """Return where special tokens are added to the documents that a model reads.
+    """Return where special tokens are added to the documents that a causal model reads.
 
     The end token is that of the tokenizer; a tokenizer without one gets that of the generation configuration or of the
     model, or the first if these name several.
@@ -317,8 +315,6 @@ def document_framing(loaded: LanguageModel, documents: Documents | None) -> Fram
     Raises:
         UserError: If documents are joined, and nothing would separate them.
     """
-    if not loaded.kind.frames_documents:
-        return EVERY_ROW
     settings = (getattr(loaded.model, "generation_config", None), loaded.model.config)
     named = [getattr(one, "eos_token_id", None) for one in settings]
     stops = next(([found] if isinstance(found, int) else list(found) for found in named if found is not None), [])

@@ -29,7 +29,7 @@ from acclimate.data.token_dataset import TokenDataset
 from acclimate.data.tokenizing import Framing
 from acclimate.engine.batches import Collator
 from acclimate.engine.distributed import ProcessGroup
-from acclimate.engine.row_options import Layout
+from acclimate.engine.row_options import Documents, Layout
 from acclimate.engine.steps import Engine
 from acclimate.engine.trainer import LOG_FILE, CallbackFactory
 from acclimate.models.adapters import warn_of_export
@@ -100,8 +100,7 @@ class Run:
     """An adaptation in progress: what it was asked for, and from then on what it has made so far.
 
     Attributes:
-        options: The options, with the defaults of the kind of model.
-        given_layout: The layout that the user gave, if any.
+        options: The options.
         method: The method with its parameters.
         group: The processes that share each step.
         progress: Whether this process shows progress.
@@ -112,6 +111,9 @@ class Run:
         precision: Precision of the forward pass.
         out: The output directory.
         learning_rate: The peak learning rate.
+        layout: How texts are put into rows.
+        max_length: Maximum tokens per text.
+        documents: Whether documents are joined, for a causal model.
         features: The features that are on.
         config: The recorded configuration: all that decides the result.
         sharded: Whether the weights are divided among the processes.
@@ -119,7 +121,6 @@ class Run:
         carried: What earlier adaptations left next to the model, and what this one adds.
         sources: Names of the texts that are read, the domain text first.
         loaded: The model.
-        layout: How texts are put into rows.
         appended: Virtual tokens per text.
         length: Maximum tokens per text, virtual tokens included.
         context: What the method sees.
@@ -136,7 +137,6 @@ class Run:
     """
 
     options: AdaptOptions
-    given_layout: Layout | None
     method: Method
     group: ProcessGroup
     progress: bool
@@ -147,6 +147,9 @@ class Run:
     precision: Precision
     out: Path
     learning_rate: float
+    layout: Layout
+    max_length: int
+    documents: Documents | None
     features: list[Feature] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     sharded: bool = False
@@ -154,7 +157,6 @@ class Run:
     carried: Carried = field(default_factory=Carried)
     sources: Sequence[str] = (DOMAIN,)
     loaded: LanguageModel = field(init=False)
-    layout: Layout = field(init=False)
     appended: int = field(init=False)
     length: int = field(init=False)
     context: AdaptContext = field(init=False)

@@ -43,8 +43,7 @@ def adapt_in_stages(adapt: Callable[..., AdaptResult], run: Run) -> AdaptResult:
     method, texts, out, config, group = run.method, run.texts, run.out, run.config, run.group
     model = run.options.model() if callable(run.options.model) else run.options.model
     options = {name: value for name, value in values(run.options).items() if name not in OWN_OPTIONS}
-    # Only the last model is measured; a stage chooses its layout for the model, unless one was given.
-    options |= {"progress": run.progress, "similarity": NO_SIMILARITY, "layout": run.given_layout}
+    options |= {"progress": run.progress, "similarity": NO_SIMILARITY}  # only the last model is measured
     stages = method.stages()
     work = stages_folder(out)
     open_work_folder(work, config, group)

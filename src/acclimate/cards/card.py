@@ -259,10 +259,8 @@ def display_name(model: str) -> str:
     return hub_name(model) or Path(model).name
 
 
-def adapter_section(adapter: Mapping[str, Any] | None, staged: bool) -> list[tuple[str, str]]:
-    """Say what trained, and how far the merged model is from it; nothing if all weights trained."""
-    if not adapter:
-        return []
+def adapter_section(adapter: Mapping[str, Any], staged: bool) -> list[tuple[str, str]]:
+    """Say what trained, and how far the merged model is from it."""
     if low_rank := "r" in adapter["settings"]:
         size = f"rank {adapter['settings']['r']}, alpha {adapter['settings']['alpha']:g}"
     else:
@@ -286,10 +284,8 @@ def _logit_difference(logits: Mapping[str, float]) -> str:
     return f"{logits['relative']:.1g} of their norm ({logits['absolute']:.1g} at most)"
 
 
-def similarity_section(changes: Sequence[Mapping[str, Any]] | None) -> list[tuple[str, str]]:
-    """Say how far the embeddings of a sentence encoder show similarity; nothing for other models."""
-    if not changes:
-        return []
+def similarity_section(changes: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Say how far the embeddings of a sentence encoder show similarity."""
     names = {"mrr": "mean reciprocal rank", "spearman": "Spearman correlation"}
     rows = [
         (

@@ -79,7 +79,7 @@ def write_adapted_card(
     folder = Path(folder)
     if (manifest := read_json_object(folder / MANIFEST_FILE)) is None:
         raise UserError(f"'{folder / MANIFEST_FILE}' is missing or damaged; make the model again.")
-    method, about = manifest["method"], manifest.get("about", {})
+    method, about, result = manifest["method"], manifest.get("about", {}), manifest["result"]
     kind = kind_of_checkpoint(read_json(folder / "config.json").get("architectures"), folder)
     scratch = method == "pretrain"
     base = None if scratch else str(manifest["model"])
@@ -103,12 +103,12 @@ def write_adapted_card(
         load_name=load_name,
     )
     card.sections = [
-        *_warning(manifest["result"].get("warning")),
+        *_warning(result.get("warning")),
         *(result_sections(results, kind) if results else [("Results", NOT_MEASURED)]),
-        *similarity_section(manifest["result"].get("similarity")),
+        *(similarity_section(result["similarity"]) if result.get("similarity") else []),
         ("Method", settings_table({"method": method + paper, **_method_settings(manifest.get("settings", {}))})),
         ("Training", settings_table(_training_settings(manifest, kind))),
-        *adapter_section(manifest["result"].get("adapter"), bool(manifest.get("stages"))),
+        *(adapter_section(result["adapter"], bool(manifest.get("stages"))) if result.get("adapter") else []),
         ("Data", _data_section(manifest)),
         *_replay_section(manifest),
         ("Limits", LIMITS),
@@ -373,7 +373,7 @@ def write_task_model_card(
     card.sections = [
         *_warning(result.warning),
         ("Results", "\n\n".join([intro, table, *result.metrics.get("notes", ()), *others])),
-        *similarity_section([result.metrics["similarity"]] if "similarity" in result.metrics else []),
+        *(similarity_section([result.metrics["similarity"]]) if "similarity" in result.metrics else []),
         ("Training", settings_table({**options, "examples": f"{result.train_size:,}"})),
         ("Data", markdown_table(("split", "items"), sizes) + f"\n\nHash of the task: `{task.fingerprint()}`."),
         ("Limits", LIMITS),
