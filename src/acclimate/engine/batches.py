@@ -213,7 +213,7 @@ class Collator:
             yield rows[part]
 
     def _rearrange(self, text: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return the row that a causal model reads in place of a text; answers of conversations stay as they are."""
+        """Return the row that a causal model reads instead of a text; answers of conversations stay as they are."""
         assert isinstance(self.masking, Strategy)
         if (text < 0).any():
             return text

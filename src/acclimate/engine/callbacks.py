@@ -199,7 +199,7 @@ def check_trackers(names: str | Sequence[str] | None) -> list[str]:
 
 @contextmanager
 def tensorboard_folder(names: Sequence[str], out: Path | None) -> Iterator[None]:
-    """Let TensorBoard write beside ``out`` (to ``runs`` if that is None), unless the user has chosen a folder.
+    """Let TensorBoard write next to ``out`` (to ``runs`` if that is None), unless the user has chosen a folder.
 
     By default it would write into the working folder, which is removed after training.
     """

@@ -1,7 +1,7 @@
 """The result of a fine-tuning or distillation: measuring it, writing its folder, and finding it again.
 
 Every result folder contains a record of everything that determined the result, so that the same call returns it at
-once. A call that was killed resumes from the checkpoints in the working folder beside ``out``.
+once. A call that was killed resumes from the checkpoints in the working folder next to ``out``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import torch
 from acclimate.base.errors import UserError
 from acclimate.tasks.distillation.distill import choose_objective, distill
 from acclimate.tasks.distillation.student_training import DistillationLoss
-from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
+from acclimate.tasks.distillation.teacher_targets import run_teacher
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.interfaces import TASK_KINDS, find_task_kind, load_task, resolve_options
 from acclimate.tasks.options import DistillOptions
@@ -34,7 +34,7 @@ def test_words_have_the_predictions_of_the_teacher_whatever_the_tokenizers(tiny_
     task = load_task({"train": [*rows, long, odd], "test": rows})
     teacher, pupil = learner_of(tiny_bert, task), learner_of(student, task)
     teacher.head.max_length, pupil.head.max_length = 32, 24
-    targets = compute_teacher_targets(teacher.head, teacher.rows(task.train), None, "fp32", cache=False)
+    targets = run_teacher(teacher.head, teacher.rows(task.train), None, "fp32")
     targets = targets.match(*(one.head.answer_keys(task.train) for one in (teacher, pupil)))
     windows, tables = teacher.head.probabilities(task.train, "fp32")
     known = {

@@ -8,7 +8,7 @@ import torch
 from acclimate.parts.modules.connectors import Connectors
 from acclimate.parts.objectives.distillation import activation_boundary_loss
 from acclimate.tasks.distillation.student_training import DisagreementCallback, DistillationLoss
-from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
+from acclimate.tasks.distillation.teacher_targets import run_teacher
 from acclimate.tasks.kinds.classification.classifier import load_classifier
 from acclimate.tasks.options import DistillOptions
 from acclimate.tasks.trainer import phase_schedule
@@ -40,7 +40,7 @@ def distillation_loss(teacher):
     task = keyword_task(train=12)
     loaded = load_classifier(teacher, task.labels, 64, CPU)
     connectors = Connectors("auto", 32, 24, 0)
-    targets = compute_teacher_targets(loaded, loaded.features(task.train), connectors, "fp32", cache=False)
+    targets = run_teacher(loaded, loaded.features(task.train), connectors, "fp32")
     targets = targets.match(loaded.answer_keys(task.train), loaded.answer_keys(task.train))
     return DistillationLoss(loaded, targets, connectors, "boundary", 1.0, 1e-3, 2.0, "fp32")
 

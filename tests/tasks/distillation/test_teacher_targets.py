@@ -18,6 +18,7 @@ from acclimate.tasks.distillation.teacher_targets import (
     compute_teacher_targets,
     first_token_states,
     representation_width,
+    run_teacher,
 )
 from acclimate.tasks.kinds.classification.classifier import load_classifier
 from tests.cases import each
@@ -35,7 +36,7 @@ def loaded(teacher):
 def test_targets_equal_those_of_each_example_alone(loaded, kind):
     connectors = Connectors(kind, 32, 32 if kind == "none" else 13, 0)
     rows = loaded.features(keyword_task().train)
-    targets = compute_teacher_targets(loaded, rows, connectors, "fp32", cache=False)
+    targets = run_teacher(loaded, rows, connectors, "fp32")
     active = targets.active(range(len(rows)))
     assert active.shape == (64, connectors.units)
     model = loaded.model.eval()
@@ -57,14 +58,14 @@ def test_targets_equal_those_of_each_example_alone(loaded, kind):
 def test_cached_targets_equal_recomputed_ones(loaded, monkeypatch):
     connectors = Connectors("teacher", 32, 24, 0)
     rows = loaded.features(keyword_task(train=20).train)
-    anew = compute_teacher_targets(loaded, rows, connectors, "fp32", cache=False)
+    anew = run_teacher(loaded, rows, connectors, "fp32")
     first = compute_teacher_targets(loaded, rows, connectors, "fp32")
 
     def no_pass(*_):
         raise AssertionError("the teacher was read again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_run_teacher", no_pass)
+        patch.setattr(module, "run_teacher", no_pass)
         kept = compute_teacher_targets(loaded, rows, Connectors("teacher", 32, 24, 0), "fp32")
     for targets in (first, kept):
         assert torch.equal(targets.bits, anew.bits)
@@ -74,9 +75,9 @@ def test_cached_targets_equal_recomputed_ones(loaded, monkeypatch):
 def test_the_teacher_reads_without_dropout(loaded):
     connectors = Connectors("none", 32, 32, 0)
     rows = loaded.features(keyword_task(train=20).train)
-    calm = compute_teacher_targets(loaded, rows, connectors, "fp32", cache=False)
+    calm = run_teacher(loaded, rows, connectors, "fp32")
     loaded.model.train()
-    again = compute_teacher_targets(loaded, rows, connectors, "fp32", cache=False)
+    again = run_teacher(loaded, rows, connectors, "fp32")
     assert torch.equal(again.bits, calm.bits) and torch.equal(again.logits, calm.logits)
 
 
@@ -101,9 +102,7 @@ def test_every_architecture_returns_first_token_states(encoders, kind):
     torch.manual_seed(0)
     classifier = load_classifier(encoders[kind], task.labels, 64, CPU)
     rows = classifier.features(task.train)
-    targets = compute_teacher_targets(
-        classifier, rows, Connectors("none", representation_width(encoders[kind]), 32, 0), "fp32", cache=False
-    )
+    targets = run_teacher(classifier, rows, Connectors("none", representation_width(encoders[kind]), 32, 0), "fp32")
     inputs = classifier.collate(rows)
     labels = inputs.pop("labels")
     assert len(labels) == 6

@@ -38,7 +38,7 @@ def load_or_finetune(
         options: Options of fine-tuning.
         precision: The resolved precision.
         device: The default device.
-        out: Output directory of the fine-tuned model, used in place of the cache; None for the cache.
+        out: Output directory of the fine-tuned model, used instead of the cache; None for the cache.
 
     Returns:
         The model; the seconds that fine-tuning took, now or when it was cached; and whether the model was fine-tuned.

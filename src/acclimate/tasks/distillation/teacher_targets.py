@@ -102,11 +102,10 @@ def compute_teacher_targets(
     rows: Sequence[dict[str, Any]],
     connectors: Connectors | None,
     precision: Precision,
-    cache: bool = True,
 ) -> TeacherTargets:
-    """Compute the targets, reading each example once with the teacher in evaluation mode.
+    """Return the targets from the cache, or compute them.
 
-    The released code reads the examples again in every epoch of distillation, with the same result.
+    The key of the cache covers the teacher, the token ids, the connector, device, precision and software.
 
     Args:
         head: The teacher, with its own tokenizer.
@@ -114,19 +113,15 @@ def compute_teacher_targets(
         connectors: The projections, of which ``teacher`` is applied before the sign is taken; None if no units are
             compared.
         precision: Precision of the forward pass.
-        cache: Whether to use the cache. Its key covers the teacher, the token ids, the connector, device, precision
-            and software.
 
     Raises:
         UserError: If the teacher returns NaN or infinity.
     """
-    if not cache:
-        return _run_teacher(head, rows, connectors, precision)
     folder = cache_folder() / "teacher_targets" / _targets_key(head, rows, connectors, precision)
     if (found := load_tensors(folder / TARGETS_FILE)) is not None:
         tensors, seconds = found
         return TeacherTargets(tensors["bits"], tensors["logits"], connectors.units if connectors else 0, seconds)
-    targets = _run_teacher(head, rows, connectors, precision)
+    targets = run_teacher(head, rows, connectors, precision)
     with warn_on_write_error("Teacher targets", folder), atomic_folder(folder) as temporary:
         save_file(
             {"bits": targets.bits, "logits": targets.logits},
@@ -150,9 +145,13 @@ def _targets_key(
 
 
 @torch.inference_mode()
-def _run_teacher(
+def run_teacher(
     head: HeadModel, rows: Sequence[dict[str, Any]], connectors: Connectors | None, precision: Precision
 ) -> TeacherTargets:
+    """Compute the targets, reading each example once with the teacher in evaluation mode.
+
+    The released code reads the examples again in every epoch of distillation, with the same result.
+    """
     head.prepare()
     model, device, units = head.model.eval(), head.device, connectors.units if connectors else 0
     bits = torch.empty(len(rows), -(-units // 8), dtype=torch.uint8)

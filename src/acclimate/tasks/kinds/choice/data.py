@@ -41,7 +41,7 @@ ANSWER_NAMES = (
 ENDINGS = ("endings", "ending")
 """Columns of choices that continue the question, as in SWAG and HellaSwag."""
 HIDDEN = ("", "-1", "nan", "none")
-"""What datasets write in place of the answers of a hidden test split."""
+"""What datasets write instead of the answers of a hidden test split."""
 AROUND_LETTERS = "()[]. :"
 """What can be around the letter of an answer, as in ``(B)``."""
 READ_ROWS = 100

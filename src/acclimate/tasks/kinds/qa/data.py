@@ -264,8 +264,8 @@ def _parse_cell(value: Any) -> Any:
     return value
 
 
-def read_squad(value: Any, where: str) -> list[Question]:
-    """Read the questions of an object with the structure of a SQuAD v1.1 file.
+def _read_questions(value: Any, where: str) -> tuple[list[Question], list[Row]]:
+    """Return the questions of an object in the format of SQuAD v1.1, and the entries of each with those around it.
 
     Args:
         value: ``{"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [...]}]}]}]}``.
@@ -275,11 +275,6 @@ def read_squad(value: Any, where: str) -> list[Question]:
         UserError: If an entry cannot be used. The message names the paragraph (counted from one in the whole file) and
             the question.
     """
-    return _read_questions(value, where)[0]
-
-
-def _read_questions(value: Any, where: str) -> tuple[list[Question], list[Row]]:
-    """Return the questions, and for each the entries of its article, its paragraph and itself; see above."""
     questions: list[Question] = []
     rows: list[Row] = []
     seen: set[str] = set()

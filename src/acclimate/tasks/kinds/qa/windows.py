@@ -61,7 +61,7 @@ class TokenizedText:
     def characters(self, first: int, last: int, text: str) -> tuple[int, int]:
         """Return the start and end of the tokens ``first`` to ``last`` in ``text``; equal if they cover nothing.
 
-        Characters beside them that belong to no token are included: combining marks that follow, because a tokenizer
+        Neighboring characters that belong to no token are included: combining marks that follow, because a tokenizer
         may drop accents, and letters that precede, because one that adds a space may cut off the first letter of a
         text. Offsets need not increase: a normalizer may reorder characters.
         """
