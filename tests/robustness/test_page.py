@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "dev" / "robustness.md"
-NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+NAMED = re.compile(r"`((?:tests|src/acclimate/papers)/[\w/]+\.py)::(\w+)`")
 
 
 def test_every_test_that_is_named_exists():

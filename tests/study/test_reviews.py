@@ -95,10 +95,10 @@ def test_the_documents_of_items_are_the_units_of_the_comparison(folder, tmp_path
     assert any(one != pytest.approx(other) for one, other in zip(ends[1].values(), ends[2].values(), strict=True))
 
 
-def test_a_label_that_is_kept_is_part_of_the_identity_only_where_it_is_used(folder):
+def test_the_label_that_is_kept_is_part_of_the_identity(folder):
     keys = [{job.key for job in of_kind(graph_of(values), "finetune")} for values in (reviewed(folder), study(folder))]
     jobs = of_kind(graph_of(study(folder)), "finetune")
-    assert not keys[0] & keys[1] and all("positive" not in job.identity for job in jobs)
+    assert not keys[0] & keys[1] and all(job.identity["positive"] is None for job in jobs)
 
 
 @each(
