@@ -25,7 +25,6 @@ from acclimate.labs.sequence.planned import (
 from acclimate.labs.sequence.report import matrix_table, sequence_matrices, sequence_tables, sequence_verdict
 from acclimate.labs.sequence.rows import SequenceOrder, SequenceRow
 from acclimate.labs.sequence.transfer import sequence_measures, spread_over_runs
-from acclimate.results.cells import Table
 from acclimate.results.study import Figure, StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.config import ModelSpec, StudyConfig
@@ -143,15 +142,7 @@ class SequenceJobs(Job):
             ),
         )
 
-    @classmethod
-    def tables(cls, results: StudyResults) -> list[Table]:
-        """Return the measures of each method for losses and for scores, and their intervals."""
-        return sequence_tables(results)
-
-    @classmethod
-    def verdict(cls, results: StudyResults) -> str:
-        """Return which methods end with a lower loss than the first one, and which forget less."""
-        return sequence_verdict(results)
+    tables, verdict = staticmethod(sequence_tables), staticmethod(sequence_verdict)
 
     @classmethod
     def describe_rows(cls, results: StudyResults) -> list[str]:
