@@ -13,6 +13,7 @@ from acclimate.adaptation.method import REGISTRY as METHODS
 from acclimate.base.registry import declared_names
 from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
+from acclimate.merging.base import MERGES
 from acclimate.parts.masking.base import REGISTRY as MASKINGS
 from tests.cases import each
 
@@ -94,7 +95,7 @@ def test_what_is_wrong_is_refused_without_torch(refused, number, case):
     assert code == 2 and case[1] in said and len(said.splitlines()) == 1, said
 
 
-@each("registry", [METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES])
+@each("registry", [METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES, MERGES])
 def test_the_names_in_the_source_are_those_of_the_registry(registry):
     registry.names()
     own = {name for name, cls in registry.entries.items() if cls.__module__.startswith("acclimate.")}

@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "acclimate"
 ENTRY_POINTS = {"__init__", "__main__"}
 REGISTRIES = {
+    "acclimate.merging.base": ["acclimate.merges"],
     "acclimate.adaptation.method": ["acclimate.methods"],
     "acclimate.data.mix.base": ["acclimate.mixes"],
     "acclimate.data.operations": ["acclimate.selections", "acclimate.transforms"],

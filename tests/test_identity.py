@@ -11,13 +11,15 @@ from acclimate.base.registry import PLUGIN, identify_function
 from acclimate.data.documents import Corpus
 from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
+from acclimate.merging.base import MERGES
 from acclimate.parts.masking.base import REGISTRY as MASKINGS
 from acclimate.parts.masking.base import Strategy
 from acclimate.tasks.interfaces import load_task
 from tests.cases import each
 
-REGISTRIES = (METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES)
+REGISTRIES = (METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES, MERGES)
 MODELS = {"encoder", "expert", "adapters", "teacher", "teachers", "reference", "model", "classifier", "judge"}
+MODELS |= {"instruct", "skill", "domain_model", "memory"}
 """Parameters that are folders of models; others are files."""
 REQUIRED = {"policy": each, "reference": "no folder"}
 """Values of parameters without a default that every identity reads."""

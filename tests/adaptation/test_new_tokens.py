@@ -219,7 +219,7 @@ def test_results_with_the_same_new_tokens_merge(run, tiny_bert, tmp_path):
     result, options = run
     adapt(tiny_bert, Corpus.of(DOMAIN), "lm", tmp_path / "other", **{**SHORT, "seed": 1}, **options)
     acclimate.merge(
-        result.out, "interpolation", tmp_path / "merged", base=tmp_path / "other", alpha=0.5, progress=False
+        result.out, {"interpolation": {"alpha": 0.5}}, tmp_path / "merged", base=tmp_path / "other", progress=False
     )
     one, other, merged = (
         load_language_model(at).model.state_dict() for at in (result.out, tmp_path / "other", tmp_path / "merged")

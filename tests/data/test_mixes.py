@@ -35,7 +35,7 @@ def test_weights_are_those_of_the_definition(mix, moments, weights):
         ("fixed domain", "NAME parameter=value"),
         ("fixed 'domain=1", "NAME parameter=value"),
         (3, "not 3"),
-        ({"fixed": 1, "phases": 2}, "A mix is a name"),
+        ({"fixed": 1, "phases": 2}, "A mix is NAME"),
         ("fixed domain=-1", "nonnegative"),
         ("fixed domain=0", "not all 0"),
         ("fixed domain=much", "parameter 'weights"),

@@ -14,7 +14,7 @@ from acclimate.cli.main import app
 from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
 from acclimate.data.task_kinds import TASK_KINDS
-from acclimate.merging.options import METHODS as MERGES
+from acclimate.merging.base import MERGES
 from acclimate.parts.masking.base import REGISTRY as MASKINGS
 from acclimate.study.backend import Backend
 from acclimate.study.config import StudyConfig
@@ -40,7 +40,7 @@ def known() -> dict[str, set[str]]:
         "selection": set(SELECTIONS.names()),
         "transform": set(TRANSFORMS.names()),
         "mix": set(MIXES.names()),
-        "merging": set(MERGES),
+        "merging": set(MERGES.names()),
         "adapter": set(ADAPTERS),
         "task kind": set(TASK_KINDS.names()),
         "command": set(commands),

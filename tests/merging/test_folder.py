@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -24,7 +25,8 @@ from acclimate.base.options import build
 from acclimate.cli import main as cli
 from acclimate.data.documents import Corpus
 from acclimate.evaluation.lm_loss import language_model_loss
-from acclimate.merging.options import MergeOptions, check_options
+from acclimate.merging.base import MERGES
+from acclimate.merging.options import MergeOptions, read_method
 from acclimate.merging.rules import linear
 from acclimate.merging.weights import TYPES, Stored, write_weights
 from tests.cases import each
@@ -58,15 +60,20 @@ def call(monkeypatch, capsys, *words) -> tuple[int, str, str]:
 
 
 def test_a_chat_vector_brings_template_and_generation_settings(models, tmp_path):
-    result = merge(models["adapted"], "chat-vector", tmp_path / "chat", base=models["base"],
-                   instruct=models["instruct"], **QUIET)  # fmt: skip
+    result = merge(
+        models["adapted"],
+        {"chat-vector": {"instruct": models["instruct"]}},
+        tmp_path / "chat",
+        base=models["base"],
+        **QUIET,
+    )
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "chat")
     assert tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "<s>hi</s>"
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "chat")
     assert model.generation_config.eos_token_id == [2, 7]
     assert model.generate(torch.tensor([[1, 9]])).shape[1] <= 9
     assert any("chat template and the generation settings" in note for note in result.notes)
-    merge(models["adapted"], "interpolation", tmp_path / "plain", base=models["base"], alpha=1, **QUIET)
+    merge(models["adapted"], {"interpolation": {"alpha": 1}}, tmp_path / "plain", base=models["base"], **QUIET)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "plain").chat_template is None
 
 
@@ -79,7 +86,9 @@ def test_a_template_with_unknown_tokens_is_reported(models, tmp_path):
     model = transformers.AutoModelForCausalLM.from_pretrained(instruct)
     model.resize_token_embeddings(len(tokenizer))
     model.save_pretrained(instruct)
-    result = merge(models["adapted"], "chat-vector", tmp_path / "out", base=models["base"], instruct=instruct, **QUIET)
+    result = merge(
+        models["adapted"], {"chat-vector": {"instruct": instruct}}, tmp_path / "out", base=models["base"], **QUIET
+    )
     assert any("chat template uses '<|turn|>'" in note for note in result.notes)
     assert any("1 fewer rows" in note for note in result.notes)
 
@@ -91,21 +100,24 @@ def test_vocabularies_that_differ_are_refused(models, tmp_path):
     settings_file = base / "tokenizer_config.json"
     settings_file.write_text(settings_file.read_text().replace("</s>", "<end>"))
     with pytest.raises(UserError, match=r"The token with the id 2 is '</s>' .* but '<end>'"):
-        merge(models["adapted"], "interpolation", tmp_path / "out", base=base, alpha=0.5, **QUIET)
+        merge(models["adapted"], {"interpolation": {"alpha": 0.5}}, tmp_path / "out", base=base, **QUIET)
 
 
 def test_settings_that_differ_are_reported(models, tmp_path):
     base = shutil.copytree(models["base"], tmp_path / "base")
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 0.5, "attention_dropout": 0.3}))
-    result = merge(models["adapted"], "interpolation", tmp_path / "out", base=base, alpha=0.5, **QUIET)
+    result = merge(models["adapted"], {"interpolation": {"alpha": 0.5}}, tmp_path / "out", base=base, **QUIET)
     assert len(result.notes) == 1 and "rms_norm_eps" in result.notes[0]
 
 
 def test_card_and_manifest(models, tmp_path):
-    merge([models["adapted"], models["base"]], "soup", tmp_path / "soup", weights="3,1", **QUIET)
+    merge([models["adapted"], models["base"]], {"soup": {"weights": "3,1"}}, tmp_path / "soup", **QUIET)
     found = manifest(tmp_path / "soup")
-    assert found["weights"] == [0.75, 0.25] and [source["role"] for source in found["sources"]] == ["model"] * 2
+    assert (
+        found["settings"]["weights"] == [0.75, 0.25]
+        and [source["role"] for source in found["sources"]] == ["model"] * 2
+    )
     assert is_intact(tmp_path / "soup", "acclimate.json", "")
     card = ModelCard.load(tmp_path / "soup" / "README.md")
     assert card.data.pipeline_tag == "text-generation" and {"merge", "soup"} <= set(card.data.tags)
@@ -118,19 +130,19 @@ def test_an_adapted_model_names_its_base(tiny_bert, tmp_path):
     """The base model is that of the manifest, and a merged model can be adapted and merged again."""
     options = {"steps": 1, "batch_size": 4, "max_length": 24, "precision": "fp32", **QUIET}
     adapt(tiny_bert, Corpus.of(TEXTS), "mlm", tmp_path / "adapted", **options)
-    assert not merge(tmp_path / "adapted", "interpolation", tmp_path / "half", alpha=0.5, **QUIET).notes
+    assert not merge(tmp_path / "adapted", {"interpolation": {"alpha": 0.5}}, tmp_path / "half", **QUIET).notes
     assert manifest(tmp_path / "half")["sources"][1]["name"] == str(tiny_bert)
     adapt(tmp_path / "half", Corpus.of(TEXTS), "mlm", tmp_path / "more", **options)
-    result = merge(tmp_path / "more", "interpolation", tmp_path / "again", base=tiny_bert, alpha=0.5, **QUIET)
+    result = merge(tmp_path / "more", {"interpolation": {"alpha": 0.5}}, tmp_path / "again", base=tiny_bert, **QUIET)
     assert any("was not adapted from" in note for note in result.notes)
     with pytest.raises(UserError, match="needs the base model"):
-        merge(save_tiny("bert", tmp_path / "bert"), "interpolation", tmp_path / "out", alpha=0.5, **QUIET)
+        merge(save_tiny("bert", tmp_path / "bert"), {"interpolation": {"alpha": 0.5}}, tmp_path / "out", **QUIET)
 
 
 def test_repeated_calls(models, tmp_path, monkeypatch):
     def run(**changes):
-        given = {"base": models["base"], "alpha": 0.5, **changes, **QUIET}
-        return merge(models["adapted"], "interpolation", tmp_path / "out", **given)
+        method = {"interpolation": changes.pop("alpha", 0.5)}
+        return merge(models["adapted"], method, tmp_path / "out", base=models["base"], **changes, **QUIET)
 
     first = run()
     weights = tmp_path / "out" / "model.safetensors"
@@ -146,7 +158,7 @@ def test_repeated_calls(models, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="not a result of the same kind"):
-        merge(models["adapted"], "interpolation", tmp_path / "other", base=models["base"], alpha=0, **QUIET)
+        merge(models["adapted"], {"interpolation": {"alpha": 0}}, tmp_path / "other", base=models["base"], **QUIET)
 
 
 def test_a_result_that_is_not_finite_is_not_written(models, tmp_path):
@@ -155,7 +167,7 @@ def test_a_result_that_is_not_finite_is_not_written(models, tmp_path):
     weights["model.norm.weight"][3] = torch.inf
     save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"model\.norm\.weight is not finite in torch\.float32"):
-        merge(models["adapted"], "interpolation", tmp_path / "out", base=base, alpha=0.5, **QUIET)
+        merge(models["adapted"], {"interpolation": {"alpha": 0.5}}, tmp_path / "out", base=base, **QUIET)
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 
@@ -176,7 +188,7 @@ def test_losses_along_an_interpolation(models, texts, tmp_path):
     assert sorted(path.name for path in (tmp_path / "path").iterdir()) == ["path.json", "path.png", "path.svg"]
     assert [row["alpha"] for row in result.path] == [0, 0.5, 1]
     assert json.loads((tmp_path / "path" / "path.json").read_text())["path"] == result.path
-    half = merge(models["adapted"], "interpolation", tmp_path / "half", alpha=0.5, **given)
+    half = merge(models["adapted"], {"interpolation": {"alpha": 0.5}}, tmp_path / "half", **given)
     assert half.path == result.path and half.has_model
     for row, folder in zip(result.path, (models["base"], tmp_path / "half", models["adapted"]), strict=True):
         for name, some in (("domain", TEXTS[:5]), ("general", TEXTS[5:])):
@@ -208,9 +220,9 @@ def test_the_command(models, texts, tmp_path, monkeypatch, capsys):
     assert code == 0, err
     assert "Domain text" in out and "General text" in out and "0.5" in out
     last = out.splitlines()[-1]
-    assert last.startswith("Next, with an alpha of your choice: acclimate merge --method interpolation --model ")
-    assert last.endswith("--alpha ALPHA --out DIRECTORY")
-    code, out, err = call(monkeypatch, capsys, *words, "--alpha", "0.5", "--out", tmp_path / "half")
+    assert last.startswith("Next, with an alpha of your choice: acclimate merge --method 'interpolation alpha=ALPHA' ")
+    words = ("merge", "--method", "interpolation alpha=0.5", *words[3:])
+    code, out, err = call(monkeypatch, capsys, *words, "--out", tmp_path / "half")
     assert code == 0 and out.startswith(f"{tmp_path / 'half'}: interpolation\n"), err
 
 
@@ -219,29 +231,52 @@ def test_the_command(models, texts, tmp_path, monkeypatch, capsys):
     [
         ({"method": "soup"}, "soup needs several models, not 1"),
         ({"method": "soup", "models": ["a", "b"], "base": "c"}, "'base' does not apply to soup"),
-        ({"method": "soup", "models": ["a", "b"], "weights": [0, 0]}, "not all 0"),
-        ({"method": "soup", "models": ["a", "b"], "weights": [1]}, "1 weights for 2 models"),
-        ({"method": "interpolation", "models": ["a", "b"], "alpha": 1}, "needs one --model, not 2"),
-        ({"method": "interpolation"}, "needs --alpha, or --alphas"),
-        ({"method": "interpolation", "alpha": 2}, "'alpha' must be at most 1"),
+        ({"method": "soup weights=0,0", "models": ["a", "b"]}, "not all 0"),
+        ({"method": {"soup": {"weights": [1]}}, "models": ["a", "b"]}, "1 weights for 2 models"),
+        ({"method": {"interpolation": 1}, "models": ["a", "b"]}, "needs one --model, not 2"),
+        ({"method": "interpolation"}, "needs --alphas, the shares to measure, or alpha"),
+        ({"method": "interpolation alpha=2"}, "parameter 'alpha': .*less than or equal to 1"),
         ({"method": "interpolation", "alphas": "0,2"}, "'alphas' must be at most 1, not 2"),
         ({"method": "interpolation", "alphas": "0,x"}, "'alphas'"),
         ({"method": "interpolation", "alphas": []}, "'alphas' must not be empty"),
         ({"method": "interpolation", "alphas": [1], "domain": "d"}, "give --domain and --general"),
-        ({"method": "interpolation", "alpha": 1, "domain": "d"}, "only read with --alphas"),
-        ({"method": "chat-vector"}, "--instruct"),
-        (
-            {"method": "chat-vector", "instruct": "i", "density": 0.1},
-            "'density' does not apply to chat-vector, only to ties",
-        ),
-        ({"method": "ties", "models": ["a", "b"], "density": 0}, "'density' must be more than 0"),
+        ({"method": "interpolation alpha=1", "domain": "d"}, "only read with --alphas"),
+        ({"method": "chat-vector"}, "'chat-vector' needs the parameter 'instruct'"),
+        ({"method": "chat-vector instruct=i density=0.1"}, "Unknown parameter of .* 'chat-vector' 'density'"),
+        ({"method": "ties density=0", "models": ["a", "b"]}, "parameter 'density': .*greater than 0"),
         ({"method": "sup"}, "Did you mean 'soup'"),
         ({"method": "soup", "models": []}, "'models' must not be empty"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(given, message):
     with pytest.raises(UserError, match=message):
-        check_options(build(MergeOptions, **{"models": "a", "out": "out", **given}))
+        read_method(build(MergeOptions, **{"models": "a", "out": "out", **given}))
+
+
+def test_the_page_has_a_row_per_merge():
+    page = (Path(__file__).parents[2] / "docs" / "merging.md").read_text(encoding="utf-8")
+    for name in MERGES.names():
+        cls = MERGES.lookup(name)
+        shown = [
+            f"`{field.name}`" + ("" if field.default in (dataclasses.MISSING, None) else f" ({field.default})")
+            for field in dataclasses.fields(cls)
+        ]
+        row = f"| `{name}` | {cls.summary} | {cls.formula} | {', '.join(shown)} | {cls.paper} |"
+        assert f"\n{row}\n" in page, row
+
+
+@each(
+    ("flags", "message"),
+    [
+        (("--method", "ties", "--density", "0.3"), "Give it with the method: --method 'ties density=0.3'."),
+        (("--weight=1,2", "--method", "ties trim=model"), "--method 'ties trim=model weights=1,2'."),
+        (("--method", "soup", "--trim", "model"), "It is a parameter of ties: --method 'ties trim=VALUE'."),
+        (("--method", "soup", "--basis", "x"), "Did you mean --base?"),
+    ],
+)
+def test_a_flag_that_is_a_parameter_is_refused_with_the_new_spelling(flags, message, monkeypatch, capsys):
+    code, _, err = call(monkeypatch, capsys, "merge", *flags, "--model", "a", "--out", "o")
+    assert code == 2 and err.strip().endswith(message), err
 
 
 @settings(max_examples=40, deadline=None)

@@ -21,11 +21,10 @@ from acclimate.base.errors import UserError
 from acclimate.base.options import build
 from acclimate.cli import main as cli
 from acclimate.evaluation.lm_loss import language_model_loss
-from acclimate.merging.fisher import expected_terms, fisher_information, sampled_terms
 from acclimate.merging.measuring import MeasuredTask, open_data
-from acclimate.merging.options import MergeOptions, check_options
-from acclimate.merging.rules import fisher_weighted
-from acclimate.merging.soup import greedy_soup
+from acclimate.merging.methods.fisher import expected_terms, fisher_information, fisher_weighted, sampled_terms
+from acclimate.merging.methods.greedy_soup import greedy_soup
+from acclimate.merging.options import MergeOptions, read_method
 from acclimate.merging.weights import Checkpoint
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.interfaces import load_task
@@ -148,7 +147,7 @@ def slow_fisher(folder: Path, texts: list[str], wanted: str) -> np.ndarray:
 
 @pytest.mark.slow
 def test_classifiers_are_merged_with_their_fisher_information(classifiers, task, tmp_path):
-    merge(classifiers[:2], "fisher", tmp_path / "out", data=task, weights=[1, 3], documents=6, **QUIET)
+    merge(classifiers[:2], {"fisher": {"weights": [1, 3]}}, tmp_path / "out", data=task, documents=6, **QUIET)
     found, states = state(tmp_path / "out"), [state(folder) for folder in classifiers[:2]]
     train = [example.text for example in load_task(task).train]
     for name in ("classifier.weight", "bert.encoder.layer.0.attention.self.value.weight"):
@@ -163,7 +162,7 @@ def test_classifiers_are_merged_with_their_fisher_information(classifiers, task,
     assert "Matena and Raffel" in card and "text-classification" in card
     assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == []
     made = (tmp_path / "out" / "model.safetensors").stat().st_ino
-    merge(classifiers[:2], "fisher", tmp_path / "out", data=[task], weights=[1, 3], documents=6, **QUIET)
+    merge(classifiers[:2], {"fisher": {"weights": [1, 3]}}, tmp_path / "out", data=[task], documents=6, **QUIET)
     assert (tmp_path / "out" / "model.safetensors").stat().st_ino == made
     # the same model twice has the same information, so it stays as it is
     merge([classifiers[0], classifiers[0]], "fisher", tmp_path / "same", data=task, documents=2, **QUIET)
@@ -176,7 +175,7 @@ def test_language_models_are_merged_with_their_fisher_information(text, tmp_path
     for kind in ("bert", "llama"):
         models = [save_tiny(kind, tmp_path / f"{kind}{seed}", seed) for seed in (0, 1)]
         for name, seed in (("one", 0), ("again", 0), ("other", 1)):
-            merge(models, "fisher", tmp_path / kind / name, data=[text, text], documents=2, seed=seed, **QUIET)
+            merge(models, {"fisher": {"seed": seed}}, tmp_path / kind / name, data=[text, text], documents=2, **QUIET)
         one, again, other = (state(tmp_path / kind / name) for name in ("one", "again", "other"))
         first, second = map(state, models)
         for name in one:
@@ -192,7 +191,9 @@ def test_heads_of_other_tasks_are_not_merged(classifiers, task, tmp_path):
     with pytest.raises(UserError, match="different labels"):
         merge([classifiers[0], other], "soup", tmp_path / "soup", **QUIET)
     base = save_tiny("bert", tmp_path / "base", 9)
-    result = merge([classifiers[0], other], "task-arithmetic", tmp_path / "out", base=base, weights=[0.5, -1], **QUIET)
+    result = merge(
+        [classifiers[0], other], {"task-arithmetic": {"weights": [0.5, -1]}}, tmp_path / "out", base=base, **QUIET
+    )
     found, first, second, zero = map(state, (tmp_path / "out", classifiers[0], other, base))
     assert torch.equal(found["classifier.weight"], first["classifier.weight"])
     assert any("Kept as in" in note and "classifier" in note for note in result.notes)
@@ -223,10 +224,10 @@ def test_a_greedy_soup_is_never_worse_than_its_best_model(scores, seed):
 
 
 def test_a_greedy_soup_is_selected_on_dev(classifiers, task, tmp_path):
-    result = merge(classifiers, "greedy-soup", tmp_path / "out", data=task, metric="accuracy", **QUIET)
+    result = merge(classifiers, {"greedy-soup": {"metric": "accuracy"}}, tmp_path / "out", data=task, **QUIET)
     (note,) = (note for note in result.notes if "The soup has" in note)
-    options = build(MergeOptions, classifiers, "greedy-soup", tmp_path, data=task, metric="accuracy")
-    measured = MeasuredTask(load_task(task), options)
+    options = build(MergeOptions, classifiers, "greedy-soup", tmp_path, data=task)
+    measured = MeasuredTask(load_task(task), options, "accuracy")
     scores = [measured.score(folder) for folder in classifiers]
     soup = measured.score(tmp_path / "out")
     assert soup >= max(scores) and f"soup {soup:.4f}" in note and "by accuracy on the dev split of 'reviews'" in note
@@ -295,7 +296,7 @@ def test_first_layers_and_the_rest_divide_a_model(tmp_path, kind):
 
 def test_the_first_layers_of_another_domain_run_below_those_of_the_task(classifiers, tmp_path):
     domain = save_tiny("bert", tmp_path / "domain", 7)
-    result = merge(classifiers[0], "layers", tmp_path / "out", domain_model=domain, layers=1, **QUIET)
+    result = merge(classifiers[0], {"layers": {"domain_model": domain, "layers": 1}}, tmp_path / "out", **QUIET)
     assert any("Left out" in note for note in result.notes)
     model, lower = (
         transformers.AutoModelForSequenceClassification.from_pretrained(classifiers[0]).eval(),
@@ -315,12 +316,12 @@ def test_the_first_layers_of_another_domain_run_below_those_of_the_task(classifi
         ({"method": "fisher", "models": ["a", "b", "c"], "data": ["x", "y"]}, "one for each of the 3"),
         ({"method": "greedy-soup", "models": ["a", "b"], "data": ["x", "y"]}, "There are 2 --data; give one"),
         ({"method": "greedy-soup", "models": ["a"], "data": "x"}, "needs several models"),
-        ({"method": "greedy-soup", "models": ["a", "b"], "data": "x", "weights": [1, 1]}, "'weights' does not apply"),
-        ({"method": "layers"}, "give it with --domain-model"),
-        ({"method": "layers", "domain_model": "d", "layers": -1}, "'layers' must be at least 0"),
+        ({"method": "greedy-soup weights=1", "models": ["a", "b"], "data": "x"}, "Unknown parameter .* 'weights'"),
+        ({"method": "layers"}, "'layers' needs the parameter 'domain_model'"),
+        ({"method": "layers domain_model=d layers=-1"}, "parameter 'layers': .*greater than or equal to 0"),
         ({"method": "soup", "models": ["a", "b"], "top": 1}, "'top' is only read with 'target'"),
         ({"method": "soup", "models": ["a", "b"], "target": "t", "top": 3}, "there are 2 models to choose from"),
-        ({"method": "soup", "models": ["a", "b"], "target": "t", "weights": [1, 1]}, "which selects the models"),
+        ({"method": "soup weights=1,1", "models": ["a", "b"], "target": "t"}, "which selects the models"),
         (
             {"method": "soup", "models": ["a", "b"], "target": "t", "rank": "similarity"},
             "text of each of the 2 models",
@@ -330,7 +331,7 @@ def test_the_first_layers_of_another_domain_run_below_those_of_the_task(classifi
 )
 def test_options_that_do_not_fit_are_refused(given, message):
     with pytest.raises(UserError, match=message):
-        check_options(build(MergeOptions, **{"models": "a", "out": "out", **given}))
+        read_method(build(MergeOptions, **{"models": "a", "out": "out", **given}))
 
 
 def test_models_and_data_that_do_not_fit_are_refused(classifiers, task, text, tmp_path):
@@ -373,13 +374,9 @@ def test_the_upper_part_is_fine_tuned_and_merged_by_the_commands(task, tmp_path)
     call(
         "merge",
         "--method",
-        "layers",
+        f"layers domain_model={domain} layers=1",
         "--model",
         tuned,
-        "--domain-model",
-        domain,
-        "--layers",
-        1,
         "--out",
         tmp_path / "m",
     )
@@ -388,8 +385,8 @@ def test_the_upper_part_is_fine_tuned_and_merged_by_the_commands(task, tmp_path)
     out = call("merge", "--method", "greedy-soup", "--model", tuned, "--model", tmp_path / "m", "--data", task,
                "--out", tmp_path / "soup")  # fmt: skip
     assert "of 2 models, by macro_f1 on the dev split of 'reviews'" in out
-    out = call("merge", "--method", "fisher", "--model", tuned, "--model", tmp_path / "m", "--data", task,
-               "--data", task, "--documents", 2, "--weight", "1,2", "--out", tmp_path / "fisher")  # fmt: skip
+    out = call("merge", "--method", "fisher weights=1,2", "--model", tuned, "--model", tmp_path / "m", "--data", task,
+               "--data", task, "--documents", 2, "--out", tmp_path / "fisher")  # fmt: skip
     assert "fisher: fisher" in out and "acclimate finetune" in out
 
 

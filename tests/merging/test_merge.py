@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from acclimate import merge
 from acclimate.base.errors import UserError
-from acclimate.merging.rules import least_kept, sparse
+from acclimate.merging.methods.sparse import least_kept, sparse
 from acclimate.merging.weights import Checkpoint
 from tests.cases import each
 from tests.tiny import DECODERS, ENCODERS, add_token, decoder_tokenizer, save_tiny, tiny_model, with_old_names
@@ -76,10 +76,10 @@ def same_bytes(one: Path, other: Path) -> bool:
 def test_linear_methods_equal_their_formulas(llamas, tmp_path):
     a, b, base, instruct = (exact(llamas[name]) for name in ("a", "b", "base", "instruct"))
     parts = {"base": llamas["base"], "progress": False}
-    merge(llamas["a"], "chat-vector", tmp_path / "chat", instruct=llamas["instruct"], weights=0.7, **parts)
-    merge(llamas["a"], "interpolation", tmp_path / "wise", alpha=0.3, **parts)
+    merge(llamas["a"], {"chat-vector": {"instruct": llamas["instruct"], "weight": 0.7}}, tmp_path / "chat", **parts)
+    merge(llamas["a"], {"interpolation": {"alpha": 0.3}}, tmp_path / "wise", **parts)
     merge([llamas["a"], llamas["b"]], "soup", tmp_path / "soup", progress=False)
-    merge([llamas["a"], llamas["b"]], "soup", tmp_path / "weighted", weights=[3, 1], progress=False)
+    merge([llamas["a"], llamas["b"]], {"soup": {"weights": [3, 1]}}, tmp_path / "weighted", progress=False)
     for name in a:
         expected = {
             "chat": a[name] + 0.7 * (instruct[name] - base[name]),
@@ -117,8 +117,8 @@ def sparse_difference(models, base, method, density, kept=None):
 @each("method", ["ties", "dare-linear", "dare-ties"])
 def test_sparse_methods_equal_their_definition(llamas, tmp_path, method):
     pytest.importorskip("peft")
-    folders = [llamas["a"], llamas["b"]]
-    merge(folders, method, tmp_path / "out", base=llamas["base"], density=0.4, seed=3, progress=False)
+    folders, seed = [llamas["a"], llamas["b"]], "" if method == "ties" else " seed=3"
+    merge(folders, f"{method} density=0.4{seed}", tmp_path / "out", base=llamas["base"], progress=False)
     found, base, models = exact(tmp_path / "out"), exact(llamas["base"]), [exact(folder) for folder in folders]
     name = "model.layers.0.self_attn.k_proj.weight"
     kept = None
@@ -128,9 +128,11 @@ def test_sparse_methods_equal_their_definition(llamas, tmp_path, method):
         assert abs(np.mean(kept) - 0.4) < 0.05
     expected = sparse_difference([model[name] for model in models], base[name], method, 0.4, kept)
     np.testing.assert_allclose(found[name], expected, atol=1e-6)
-    merge(folders, method, tmp_path / "again", base=llamas["base"], density=0.4, seed=3, progress=False)
+    merge(folders, f"{method} density=0.4{seed}", tmp_path / "again", base=llamas["base"], progress=False)
     assert same_bytes(tmp_path / "out", tmp_path / "again")
-    merge(folders, method, tmp_path / "other", base=llamas["base"], density=0.4, seed=4, progress=False)
+    merge(
+        folders, f"{method} density=0.4{seed and ' seed=4'}", tmp_path / "other", base=llamas["base"], progress=False
+    )
     assert same_bytes(tmp_path / "out", tmp_path / "other") == (method == "ties")
 
 
@@ -149,8 +151,8 @@ def test_ties_can_trim_over_the_whole_model(llamas, tmp_path):
     pytest.importorskip("peft")
     folders = [llamas["a"], llamas["b"]]
     for trim in ("model", "tensor"):
-        merge(folders, "ties", tmp_path / trim, base=llamas["base"], density=0.3, trim=trim, progress=False)
-    merge(folders, "ties", tmp_path / "default", base=llamas["base"], density=0.3, progress=False)
+        merge(folders, {"ties": {"density": 0.3, "trim": trim}}, tmp_path / trim, base=llamas["base"], progress=False)
+    merge(folders, {"ties": {"density": 0.3}}, tmp_path / "default", base=llamas["base"], progress=False)
     assert same_bytes(tmp_path / "tensor", tmp_path / "default")
     found, base, models = exact(tmp_path / "model"), exact(llamas["base"]), [exact(folder) for folder in folders]
     trimmed = []
@@ -171,7 +173,7 @@ def test_a_density_that_keeps_nothing_is_refused(llamas, tmp_path, method):
     with pytest.raises(
         UserError, match="density=1e-06, no entry of a difference would be kept: the largest tensor has"
     ):
-        merge([llamas["a"]], method, tmp_path / "out", base=llamas["base"], density=1e-6, progress=False)
+        merge([llamas["a"]], {method: {"density": 1e-06}}, tmp_path / "out", base=llamas["base"], progress=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -192,13 +194,14 @@ def test_the_ends_are_copies(llamas, tmp_path):
     for kind, folders in (("fp32", llamas), ("bf16", bf16)):
         for alpha, end in ((0, "base"), (1, "a")):
             out = tmp_path / f"{kind}-{alpha}"
-            merge(folders["a"], "interpolation", out, base=folders["base"], alpha=alpha, progress=False)
+            merge(folders["a"], {"interpolation": {"alpha": alpha}}, out, base=folders["base"], progress=False)
             assert same_bytes(out, folders[end])
-        parts = {"base": folders["base"], "instruct": folders["instruct"], "progress": False}
-        merge(folders["a"], "chat-vector", tmp_path / f"{kind}-w", weights=0, **parts)
+        parts = {"base": folders["base"], "progress": False}
+        chat = {"chat-vector": {"instruct": folders["instruct"], "weight": 0}}
+        merge(folders["a"], chat, tmp_path / f"{kind}-w", **parts)
         assert same_bytes(tmp_path / f"{kind}-w", folders["a"])
     # the type is that of the adapted model
-    merge(bf16["a"], "interpolation", tmp_path / "mixed", base=llamas["base"], alpha=0.5, progress=False)
+    merge(bf16["a"], {"interpolation": {"alpha": 0.5}}, tmp_path / "mixed", base=llamas["base"], progress=False)
     base = state(llamas["base"])
     expected = {name: (0.5 * value.float() + 0.5 * base[name]).bfloat16() for name, value in state(bf16["a"]).items()}
     assert all(torch.equal(value, expected[name]) for name, value in state(tmp_path / "mixed").items())
@@ -208,7 +211,7 @@ def test_the_ends_are_copies(llamas, tmp_path):
 @each("kind", [*DECODERS, *ENCODERS])
 def test_every_architecture_computes_what_its_averaged_weights_compute(tmp_path, kind):
     a, base = (save_tiny(kind, tmp_path / f"{seed}", seed) for seed in (1, 2))
-    merge(a, "interpolation", tmp_path / "out", base=base, alpha=0.5, progress=False)
+    merge(a, {"interpolation": {"alpha": 0.5}}, tmp_path / "out", base=base, progress=False)
     auto = transformers.AutoModelForCausalLM if kind in DECODERS else transformers.AutoModelForMaskedLM
     merged, info = auto.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(info.values())
@@ -225,9 +228,9 @@ def test_shards_are_read_and_written(llamas, tmp_path):
     model.save_pretrained(tmp_path / "a", max_shard_size="20KB")
     decoder_tokenizer("llama").save_pretrained(tmp_path / "a")
     assert len([*(tmp_path / "a").glob("*.safetensors")]) > 2
-    options = {"base": llamas["base"], "alpha": 0.5, "progress": False}
-    merge(llamas["a"], "interpolation", tmp_path / "whole", **options)
-    merge(tmp_path / "a", "interpolation", tmp_path / "parts", max_shard_gb=2e-5, **options)
+    options = {"base": llamas["base"], "progress": False}
+    merge(llamas["a"], "interpolation alpha=0.5", tmp_path / "whole", **options)
+    merge(tmp_path / "a", "interpolation alpha=0.5", tmp_path / "parts", max_shard_gb=2e-5, **options)
     assert same_bytes(tmp_path / "whole", tmp_path / "parts")
     files = [*(tmp_path / "parts").glob("*.safetensors")]
     single = max(value.nbytes for value in state(llamas["a"]).values())
@@ -259,7 +262,9 @@ def test_memory_holds_two_tensors(llamas, tmp_path, monkeypatch):
     assert len(alive) == 4 * len(state(llamas["a"]))
     assert most == 1  # beside the sum of those before
     alive.clear()
-    merge(llamas["a"], "chat-vector", tmp_path / "chat", base=llamas["base"], instruct=llamas["b"], progress=False)
+    merge(
+        llamas["a"], {"chat-vector": {"instruct": llamas["b"]}}, tmp_path / "chat", base=llamas["base"], progress=False
+    )
     assert most == 1
 
 
@@ -267,20 +272,20 @@ def test_tied_heads(tmp_path):
     tied = {seed: save_tiny("llama", tmp_path / f"tied-{seed}", seed, tie_word_embeddings=True) for seed in (1, 2)}
     own = save_tiny("llama", tmp_path / "own", 3)
     assert "lm_head.weight" not in state(tied[1]) and "lm_head.weight" in state(own)
-    merge(tied[1], "interpolation", tmp_path / "both", base=tied[2], alpha=0.5, progress=False)
+    merge(tied[1], {"interpolation": {"alpha": 0.5}}, tmp_path / "both", base=tied[2], progress=False)
     assert "lm_head.weight" not in state(tmp_path / "both")
     # with a head of its own, the adapted model is merged with what the other one computes with
-    merge(own, "interpolation", tmp_path / "head", base=tied[1], alpha=0.25, progress=False)
+    merge(own, {"interpolation": {"alpha": 0.25}}, tmp_path / "head", base=tied[1], progress=False)
     found, one, two = (exact(folder) for folder in (tmp_path / "head", own, tied[1]))
     expected = 0.25 * one["lm_head.weight"] + 0.75 * two["model.embed_tokens.weight"]
     np.testing.assert_allclose(found["lm_head.weight"], expected, atol=1e-6)
     with pytest.raises(UserError, match=r"shares lm_head\.weight with model\.embed_tokens\.weight"):
-        merge(tied[1], "interpolation", tmp_path / "no", base=own, alpha=0.5, progress=False)
+        merge(tied[1], {"interpolation": {"alpha": 0.5}}, tmp_path / "no", base=own, progress=False)
     # a copy of a shared tensor in the file is not a head
     copied = change(tied[2], tmp_path / "copied", lm_head__weight=state(tied[2])["model.embed_tokens.weight"].clone())
     for adapted, base in ((tied[1], copied), (copied, tied[1])):
         shutil.rmtree(tmp_path / "copy", ignore_errors=True)
-        merge(adapted, "interpolation", tmp_path / "copy", base=base, alpha=0.5, progress=False)
+        merge(adapted, {"interpolation": {"alpha": 0.5}}, tmp_path / "copy", base=base, progress=False)
         assert same_bytes(tmp_path / "copy", tmp_path / "both")
 
 
@@ -288,7 +293,7 @@ def test_rows_of_new_tokens_stay_as_they_are(tmp_path):
     base = save_tiny("bert", tmp_path / "base", 1)
     grown = shutil.copytree(save_tiny("bert", tmp_path / "a", 2), tmp_path / "grown")
     add_token(grown, "espresso")
-    result = merge(grown, "interpolation", tmp_path / "more", base=base, alpha=0.5, progress=False)
+    result = merge(grown, {"interpolation": {"alpha": 0.5}}, tmp_path / "more", base=base, progress=False)
     name = "bert.embeddings.word_embeddings.weight"
     found, one, two = (exact(folder)[name] for folder in (tmp_path / "more", grown, base))
     assert len(found) == len(one) == len(two) + 1
@@ -296,7 +301,7 @@ def test_rows_of_new_tokens_stay_as_they_are(tmp_path):
     np.testing.assert_allclose(found[:-1], (one[:-1] + two) / 2, atol=1e-6)
     assert any("1 more rows" in note for note in result.notes)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "more").convert_tokens_to_ids("espresso") == len(two)
-    result = merge(base, "interpolation", tmp_path / "less", base=grown, alpha=0, progress=False)
+    result = merge(base, {"interpolation": {"alpha": 0}}, tmp_path / "less", base=grown, progress=False)
     assert len(exact(tmp_path / "less")[name]) == len(two)
     assert any("1 fewer rows" in note for note in result.notes) and any("'espresso'" in note for note in result.notes)
 
@@ -304,20 +309,20 @@ def test_rows_of_new_tokens_stay_as_they_are(tmp_path):
 def test_encoders_with_other_names_and_without_a_head(tmp_path):
     """Files of 2018, bare encoders, and parts that the output does not depend on."""
     a, base = (save_tiny("bert", tmp_path / name, seed) for seed, name in enumerate(("a", "base")))
-    options = {"alpha": 0.5, "progress": False}
-    merge(a, "interpolation", tmp_path / "plain", base=base, **options)
+    options, half = {"progress": False}, {"interpolation": 0.5}
+    merge(a, half, tmp_path / "plain", base=base, **options)
     old = with_old_names(shutil.copytree(base, tmp_path / "old"))
-    assert not merge(a, "interpolation", tmp_path / "renamed", base=old, **options).notes
+    assert not merge(a, half, tmp_path / "renamed", base=old, **options).notes
     assert same_bytes(tmp_path / "plain", tmp_path / "renamed")
     bare = shutil.copytree(base, tmp_path / "bare")
     transformers.AutoModel.from_pretrained(base).save_pretrained(bare)  # with a pooler, without the prefix
-    result = merge(a, "interpolation", tmp_path / "head", base=bare, **options)
+    result = merge(a, half, tmp_path / "head", base=bare, **options)
     found, plain, head = (exact(folder) for folder in (tmp_path / "head", tmp_path / "plain", a))
     for name in plain:
         np.testing.assert_array_equal(found[name], (head if name.startswith("cls.") else plain)[name], err_msg=name)
     assert any("Kept as in" in note and "cls." in note for note in result.notes)
     assert any("pooler" in note and "Left out" in note for note in result.notes)
-    result = merge(bare, "interpolation", tmp_path / "encoder", base=a, **options)
+    result = merge(bare, half, tmp_path / "encoder", base=a, **options)
     assert "cls.predictions.bias" not in state(tmp_path / "encoder")
     name = "pooler.dense.weight"
     np.testing.assert_array_equal(state(tmp_path / "encoder")[name], state(bare)[name])
@@ -327,7 +332,7 @@ def test_buffers_of_other_types_are_kept(tmp_path, llamas):
     ids = torch.arange(5)[None]
     a = change(llamas["a"], tmp_path / "a", position_ids=ids)
     base = change(llamas["base"], tmp_path / "base", position_ids=ids + 1)
-    result = merge(a, "interpolation", tmp_path / "out", base=base, alpha=0.5, progress=False)
+    result = merge(a, {"interpolation": {"alpha": 0.5}}, tmp_path / "out", base=base, progress=False)
     assert torch.equal(state(tmp_path / "out")["position_ids"], ids)
     assert any("position_ids" in note for note in result.notes)
 
@@ -352,7 +357,7 @@ def test_models_that_do_not_fit_are_refused(llamas, tmp_path, make, message):
     other = make(llamas["base"], tmp_path / "other")
     with pytest.raises(UserError, match=message):
         base = other or tmp_path / "other"
-        merge(llamas["a"], "interpolation", tmp_path / "out", base=base, alpha=0.5, progress=False)
+        merge(llamas["a"], {"interpolation": {"alpha": 0.5}}, tmp_path / "out", base=base, progress=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -379,10 +384,10 @@ def test_merges_equal_those_of_mergekit(llamas, tmp_path):
 
     a, both = llamas["a"], [llamas["a"], llamas["b"]]
     parts = {"base": llamas["base"], "progress": False}
-    merge(a, "chat-vector", tmp_path / "chat", instruct=llamas["instruct"], weights=0.7, **parts)
-    merge(a, "interpolation", tmp_path / "wise", alpha=0.3, **parts)
+    merge(a, {"chat-vector": {"instruct": llamas["instruct"], "weight": 0.7}}, tmp_path / "chat", **parts)
+    merge(a, {"interpolation": {"alpha": 0.3}}, tmp_path / "wise", **parts)
     merge(both, "soup", tmp_path / "soup", progress=False)
-    merge(both, "ties", tmp_path / "ties", density=0.3, **parts)
+    merge(both, {"ties": {"density": 0.3}}, tmp_path / "ties", **parts)
     expected = {
         "chat": theirs("task_arithmetic", {"a": 1.0, "instruct": 0.7}, "base"),
         "wise": theirs("task_arithmetic", {"a": 0.3}, "base"),

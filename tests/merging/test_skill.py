@@ -35,7 +35,7 @@ def test_an_adapted_model_with_the_skill_of_a_sentence_encoder_is_one(tmp_path):
         device="cpu",
     )
     skill = changed(encoder, tmp_path / "skill", 2)
-    result = merge(adapted, "skill", tmp_path / "out", skill=skill, base=base, weights=0.5, progress=False)
+    result = merge(adapted, {"skill": {"skill": skill, "weight": 0.5}}, tmp_path / "out", base=base, progress=False)
     assert any("modules of a sentence encoder" in note for note in result.notes)
     states = [transformers.AutoModel.from_pretrained(folder).state_dict() for folder in (adapted, skill, base)]
     made = {name: one + 0.5 * (states[1][name] - states[2][name]) for name, one in states[0].items()}
@@ -52,5 +52,5 @@ def test_an_adapted_model_with_the_skill_of_a_sentence_encoder_is_one(tmp_path):
         ]
         == set()
     )
-    with pytest.raises(UserError, match="give it with --skill"):
+    with pytest.raises(UserError, match="needs the parameter 'skill'"):
         merge(adapted, "skill", tmp_path / "other", base=base, progress=False)

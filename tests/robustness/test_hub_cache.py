@@ -36,7 +36,7 @@ def test_models_of_the_cache_are_merged_and_identified_like_folders(tiny_bert, t
     models = [cached(model, tmp_path / "hub") for model in (tiny_bert, other)]
     assert model_fingerprint(str(models[0])) == model_fingerprint(str(tiny_bert))
     for name, given in (("links", models), ("folders", [tiny_bert, other])):
-        merge(given[0], "interpolation", tmp_path / name, base=given[1], alpha=0.5, progress=False)
+        merge(given[0], {"interpolation": {"alpha": 0.5}}, tmp_path / name, base=given[1], progress=False)
     made = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("links", "folders")]
     assert made[0] == made[1]
 
@@ -62,7 +62,7 @@ def test_an_index_names_plain_files_of_its_folder(tiny_bert, tmp_path, name, mes
     with pytest.raises(UserError, match=message):
         check_folder(folder)
     with pytest.raises(UserError, match=message):
-        merge(folder, "interpolation", tmp_path / "out", base=tiny_bert, alpha=0.5, progress=False)
+        merge(folder, {"interpolation": {"alpha": 0.5}}, tmp_path / "out", base=tiny_bert, progress=False)
 
 
 SHORT = ["--max-length", 24, "--precision", "fp32"]
@@ -112,7 +112,7 @@ def test_every_command_reads_a_model_of_the_cache(tiny_bert, tiny_llama, tmp_pat
     given["STUDY"].write_text(
         f"models: [{given['BERT']}]\nmethods: [none, lm]\nseeds: 1\n"
         f"domains: [{{name: d, corpus: {given['TEXT']}, tasks: [{given['TASK']}]}}]\n"
-        "merges: [{of: lm, method: interpolation, alpha: 0.5}]\n"
+        "merges: [{of: lm, method: {interpolation: 0.5}}]\n"
         "adapt: {steps: 1, max_length: 16, precision: fp32}\nfinetune: {epochs: 1, max_length: 16, precision: fp32}\n"
         "evaluate: {max_length: 16}\n"
     )

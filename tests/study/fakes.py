@@ -101,7 +101,7 @@ class World:
 
     def merge(self, model, method, out, *, progress=True, **options):
         first = model[0] if isinstance(model, list) else model
-        self._called("merge", model=str(model), method=method, **options)
+        self._called("merge", model=str(model), method=method.name, **method.settings(), **options)
         Path(out).mkdir(parents=True)
         (Path(out) / "config.json").write_text((Path(first) / "config.json").read_text())
         return SimpleNamespace(notes=["one is not merged"])

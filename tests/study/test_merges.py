@@ -11,11 +11,12 @@ from tests.cases import each
 from tests.study.fakes import World, graph_of, study
 from tests.tiny import TEXTS, save_tiny
 
-HALF = {"of": "mlm", "method": "interpolation", "alpha": 0.5}
+HALF = {"of": "mlm", "method": {"interpolation": 0.5}}
 
 
 def test_merged_models_are_measured_beside_the_adapted_ones(folder, tmp_path, no_report):
-    chat = {"of": "mlm", "method": "chat-vector", "instruct": str(save_tiny("bert", folder / "chat"))}
+    instruct = str(save_tiny("bert", folder / "chat"))
+    chat = {"of": "mlm", "method": {"chat-vector": {"instruct": instruct}}}
     config = study(folder, methods=["none", "mlm"], merges=[chat, HALF], seeds=2, adapt_seeds=2)
     world = World()
     results = compare(config, tmp_path / "out", progress=False, backend=world.backend())
@@ -28,8 +29,8 @@ def test_merged_models_are_measured_beside_the_adapted_ones(folder, tmp_path, no
     merges = [call for call in world.arguments if call["kind"] == "merge"]
     adapted = {str(tmp_path / "out" / row.folder) for row in results.adaptations}
     assert len(merges) == 4 and {call["model"] for call in merges} == adapted and len(adapted) == 2
-    assert [call.get("weights") or call["alpha"] for call in merges] == [1.0, 1.0, 0.5, 0.5]
-    assert merges[0]["instruct"] == chat["instruct"] and merges[0]["base"] == config["models"][0]
+    assert [call.get("weight") or call["alpha"] for call in merges] == [1.0, 1.0, 0.5, 0.5]
+    assert merges[0]["instruct"] == instruct and merges[0]["base"] == config["models"][0]
     assert results.scores[1].comparison is not None and results.scores[2].comparison is not None
     assert world.calls["adapt"] == 2
     # the time of the adaptation counts for the merged model
@@ -41,7 +42,7 @@ def test_merged_models_are_measured_beside_the_adapted_ones(folder, tmp_path, no
 def test_models_of_several_methods_or_seeds_are_merged_with_each_other(folder, tmp_path, no_report):
     general = folder / "general.txt"
     general.write_text("\n".join(f"general text {number}" for number in range(30)))
-    ties = {"of": ["mlm", "dga"], "method": "ties", "density": 0.5, "weights": [1, 2]}
+    ties = {"of": ["mlm", "dga"], "method": "ties density=0.5 weights=1,2"}
     merges = [ties, {"of": "mlm", "method": "soup"}, {"of": "mlm", "method": "fisher", "label": "kept"}]
     config = study(
         folder, methods=["none", "mlm", "dga"], merges=merges, seeds=2, adapt_seeds=2, general=str(general),
@@ -57,7 +58,7 @@ def test_models_of_several_methods_or_seeds_are_merged_with_each_other(folder, t
     adapted = {(row.method, row.seed): str(tmp_path / "out" / row.folder) for row in results.adaptations}
     seeds = sorted({seed for _, seed in adapted})
     assert by_method["ties"][0]["model"] == str([adapted["mlm", seeds[0]], adapted["dga", seeds[0]]])
-    assert (by_method["ties"][0]["density"], by_method["ties"][0]["weights"]) == (0.5, [1, 2])
+    assert (by_method["ties"][0]["density"], by_method["ties"][0]["weights"]) == (0.5, (1, 2))
     assert by_method["soup"][0]["model"] == str([adapted["mlm", seed] for seed in seeds])
     assert by_method["soup"][0]["base"] is None and by_method["ties"][0]["base"] == config["models"][0]
     assert by_method["fisher"][1]["model"] == str([adapted["mlm", seeds[1]], config["models"][0]])
@@ -89,7 +90,7 @@ def test_identity_of_merges(folder):
         graph = graph_of(study(folder, methods=["none", "mlm"], merges=[{**HALF, **changes}], seeds=1))
         return {job.key for job in graph.jobs.values() if job.name == "merge"}
 
-    assert keys() == keys(label="another") != keys(alpha=0.25)
+    assert keys() == keys(label="another") != keys(method="interpolation alpha=0.25")
     plain = graph_of(study(folder, methods=["none", "mlm"], seeds=1))
     merged = graph_of(study(folder, methods=["none", "mlm"], merges=[HALF], seeds=1))
     assert plain.jobs.keys() < merged.jobs.keys()
@@ -100,20 +101,20 @@ def test_identity_of_merges(folder):
     [
         ({"of": "mln"}, "Did you mean 'mlm'"),
         ({"of": "none"}, "method under 'of'"),
-        ({"alpha": None}, "interpolation needs 'alpha'"),
-        ({"alpha": 2}, "merges.*alpha"),
-        ({"weight": 1}, "interpolation has no 'weight'"),
-        ({"method": "chat-vector", "alpha": None}, "chat-vector needs 'instruct'"),
-        ({"method": "chat-vector", "instruct": "x"}, "chat-vector has no 'alpha'"),
-        ({"method": "chat-vector", "alpha": None, "instruct": "./nowhere"}, "nowhere"),
-        ({"method": "greedy-soup"}, "merges.*method"),
-        ({"method": "soup"}, "soup has no 'alpha'"),
-        ({"method": "soup", "alpha": None}, "soup of the models of all seeds, and there is one"),
+        ({"method": "interpolation"}, "interpolation needs 'alpha'"),
+        ({"method": "interpolation alpha=2"}, "merges.*alpha"),
+        ({"alpha": 1}, "unknown key 'merges.*alpha'"),
+        ({"method": "interpolation weight=1"}, "nknown parameter of .* 'interpolation' 'weight'"),
+        ({"method": "chat-vector"}, "'chat-vector' needs the parameter 'instruct'"),
+        ({"method": "chat-vector instruct=./nowhere"}, "nowhere"),
+        ({"method": "greedy-soup"}, "merges.*greedy-soup is not for studies"),
+        ({"method": "sup"}, "Did you mean 'soup'"),
+        ({"method": "soup"}, "soup of the models of all seeds, and there is one"),
         ({"of": ["mlm", "dga"]}, "interpolation merges the models of one method, not of 2"),
-        ({"of": ["mlm"], "method": "ties", "alpha": None, "weights": [1, 2]}, "there are 2 weights for 1 models"),
-        ({"method": "soup", "alpha": None, "weights": [1]}, "a soup of all seeds has equal weights"),
-        ({"method": "fisher", "alpha": None}, "give 'general'"),
-        ({"of": ["mlm", "dgs"], "method": "ties", "alpha": None}, "Did you mean 'dga'"),
+        ({"of": ["mlm"], "method": "ties weights=1,2"}, "There are 2 weights for 1 models"),
+        ({"method": "soup weights=1"}, "a soup of all seeds has equal weights"),
+        ({"method": "fisher"}, "give 'general'"),
+        ({"of": ["mlm", "dgs"], "method": "ties"}, "Did you mean 'dga'"),
         ({"label": "mlm"}, "is duplicated"),
     ],
 )
@@ -142,10 +143,10 @@ def test_merges_beside_a_search_of_fine_tuning(folder, tmp_path, no_report):
 def test_relative_paths_start_at_the_study_file(folder):
     (folder / "s.yaml").write_text(
         "models: [model]\nmethods: [none, mlm]\ndomains: [{name: d, corpus: cs.txt}]\n"
-        "merges: [{of: mlm, method: chat-vector, instruct: ./chat, weight: 0.5}]\n"
+        "merges: [{of: mlm, method: chat-vector instruct=./chat weight=0.5}]\n"
     )
     (spec,) = StudyConfig.load(folder / "s.yaml").sections["merges"]
-    assert spec.instruct == str(folder / "chat") and spec.label == "mlm + 0.5 chat vector"
+    assert spec.merge.instruct == str(folder / "chat") and spec.label == "mlm + 0.5 chat vector"
 
 
 def test_a_real_study_with_an_interpolation(tiny_bert, folder, tmp_path, no_report):
@@ -156,7 +157,10 @@ def test_a_real_study_with_an_interpolation(tiny_bert, folder, tmp_path, no_repo
         "evaluate": {"max_length": 24},
         "domains": [{"name": "d", "corpus": str(folder / "cs.txt")}],
         "adapt": {"steps": 8, "batch_size": 4, "max_length": 24, "precision": "fp32"},
-        "merges": [{**HALF, "alpha": 0, "label": "base"}, {**HALF, "alpha": 1, "label": "adapted"}],
+        "merges": [
+            {"of": "mlm", "method": {"interpolation": share}, "label": label}
+            for share, label in enumerate(("base", "adapted"))
+        ],
     }  # fmt: skip
     results = compare(config, tmp_path / "out", progress=False)
     losses = {(row.method, row.text): row for row in results.losses}

@@ -95,7 +95,7 @@ def test_evaluation_texts_in_selected_text_are_removed_for_all_rows(folder):
         ({"select": "nearset"}, "Did you mean 'nearest'"),
         ({"select": {"nearest": {"k": 0}}}, "k must be at least 1"),
         ({"select": "random"}, "has no size here"),
-        ({"select": 5}, "A selection is a name"),
+        ({"select": 5}, "A selection is NAME"),
         ({"select": "nearest", "corpus": {"selct": 1}}, "unknown key 'selct'"),
         ({"select": "nearest", "domain": {"tasks": []}}, "the text of a task"),
         ({"select": "nearest", "methods": [{"name": "none", "select": "random"}]}, "is not adapted"),

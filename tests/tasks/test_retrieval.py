@@ -504,7 +504,7 @@ def test_an_adapter_is_trained_merged_and_is_a_skill(beir, tiny_bert, tmp_path):
     )
     assert torch.linalg.matrix_rank(difference, rtol=1e-3) <= 16
     adapted = save_tiny("bert", tmp_path / "adapted", seed=0, initializer_range=0.02)
-    merge(adapted, "skill", tmp_path / "out", skill=tmp_path / "skill", base=tiny_bert, progress=False)
+    merge(adapted, {"skill": {"skill": tmp_path / "skill"}}, tmp_path / "out", base=tiny_bert, progress=False)
     assert finetune(tmp_path / "out", beir, epochs=0, **QUICK).metrics["ndcg@10"] > 0
     with pytest.raises(UserError, match="'adapter' is for retrieval models, which 'task' does not train"):
         finetune(tiny_bert, [{"text": f"t {n}", "label": n % 2} for n in range(20)], adapter="lora", **QUICK)

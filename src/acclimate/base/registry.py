@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
@@ -38,6 +38,7 @@ PLACES = {
     "acclimate.masking": ("acclimate.parts.masking",),
     "acclimate.mixes": ("acclimate.data.mix", "acclimate.papers.*.mix"),
     "acclimate.selections": ("acclimate.data.select", "acclimate.papers.*.select"),
+    "acclimate.merges": ("acclimate.merging.methods", "acclimate.papers.*.merge"),
     "acclimate.transforms": ("acclimate.data.transform", "acclimate.papers.*.transform"),
     "acclimate.tasks": ("acclimate.tasks.kinds", "acclimate.tasks.kinds.*.*"),
     "acclimate.commands": ("acclimate.cli", "acclimate.labs.*.command", "acclimate.papers.*.command"),
@@ -72,6 +73,7 @@ class Registry(Generic[T]):
         self.group, self.kind, self.plural = group, kind, plural
         self.entries: dict[str, type[T]] = {}
         self._discovered = False
+        REGISTRIES.setdefault(group, self)
 
     def register(self, name: str, *, paper: str = "", summary: str = "") -> Callable[[C], C]:
         """Return a decorator that registers a class.
@@ -111,14 +113,68 @@ class Registry(Generic[T]):
             raise unknown_name_error(self.kind, name, self.entries)
         return self.entries[name]
 
+    def parse(self, given: Any) -> tuple[type[T], dict[str, Any]]:
+        """Return the class of the entry that a user gave, and its parameters.
+
+        Args:
+            given: ``"NAME"``, ``"NAME parameter=value ..."``, ``{name: parameters}``, ``{name: value}`` with the value
+                of the main parameter, or an instance.
+
+        Raises:
+            UserError: If it is something else, or the name is unknown.
+        """
+        if isinstance(given, Configured):
+            return cast(type[T], type(given)), given.settings()
+        if isinstance(given, str):
+            name, parsed = parse_entry(given, self.kind)
+            return self.lookup(name), {key: parse_number(value) for key, value in parsed.items()}
+        if not isinstance(given, Mapping) or len(given) != 1:
+            raise UserError(
+                f"A {self.kind} is NAME, 'NAME parameter=value ...' or {{NAME: {{parameter: value}}}}, not "
+                f"{shorten(given)}."
+            )
+        (name, settings) = next(iter(given.items()))
+        cls = self.lookup(str(name))
+        if settings is None or isinstance(settings, Mapping):
+            return cls, dict(settings or {})
+        if not (main := getattr(cls, "main", "")):
+            raise UserError(f"{self.kind.capitalize()} '{name}' expects named parameters, not {shorten(settings)}.")
+        return cls, {main: settings}
+
+    def read(self, given: Any) -> T:
+        """Return the entry that a user gave (:meth:`parse`).
+
+        Raises:
+            UserError: If a name or a parameter is unknown, or a value does not fit.
+        """
+        if isinstance(given, Configured):
+            return cast(T, given)
+        cls, settings = self.parse(given)
+        return build_dataclass(cls, self.kind, cls.name, settings)  # type: ignore[attr-defined]
+
     def _discover(self) -> None:
         if self._discovered:
             return
         self._discovered = True
-        for module in declared_modules(self.group):
-            importlib.import_module(module)
+        import_entries(self.group)
         for entry in entry_points(group=self.group):
             entry.load()
+
+
+REGISTRIES: dict[str, Registry[Any]] = {}
+"""The registries by group, once they are imported."""
+
+
+def find_registry(group: str) -> Registry[Any]:
+    """Return the registry of a group, with all its entries."""
+    import_entries(group)
+    return REGISTRIES[group]
+
+
+def import_entries(group: str) -> None:
+    """Import the modules that register the entries of a group, see :data:`PLACES`."""
+    for module in declared_modules(group):
+        importlib.import_module(module)
 
 
 def declared_modules(group: str) -> list[str]:
@@ -367,6 +423,8 @@ def build_dataclass(
     except ValidationError as error:
         first = error.errors()[0]
         same = [one for one in error.errors() if one["loc"][:1] == first["loc"][:1]]
+        if first["type"] == "missing":
+            raise UserError(f"{kind.capitalize()} '{name}' needs the parameter '{first['loc'][0]}'.") from error
         # Of a parameter with several types, the places are the names of the types.
         place = ".".join(str(part) for part in first["loc"][: None if len(same) == 1 else 1])
         wrong = ", or: ".join(dict.fromkeys(one["msg"].removeprefix("Value error, ") for one in same))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from difflib import get_close_matches
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
 from acclimate.base.errors import UserError
+from acclimate.base.registry import find_registry
 
 JOURNEY = {
     "Find out": ("demo", "advise", "plan", "auto", "compare", "init"),
@@ -131,6 +133,10 @@ HUGGING_FACE = {
 """Flags of the scripts of ``transformers`` and ``trl``: the flag here (empty if none is needed), and a note."""
 
 
+PARTS = {"merge": ("--method", "acclimate.merges")}
+"""The option whose value holds the parameters of an entry, by command, and the group of the registry."""
+
+
 def make_epilog(example: str, page: str = "") -> str:
     """Return the end of ``--help``: an example, and the page that says more; each a paragraph."""
     return f"Example: {example}" + (f"\n\nMore: {page}" if page else "")
@@ -145,6 +151,7 @@ class Command(TyperCommand):
         Raises:
             UserError: If a flag is unknown.
         """
+        given = [*args]
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -155,7 +162,34 @@ class Command(TyperCommand):
                 flag for parameter in self.get_params(ctx) for flag in (*parameter.opts, *parameter.secondary_opts)
             ]
             flags = [flag for flag in known if flag.startswith("--")]
-            raise UserError(f"'{ctx.command_path}' has no option {name}.{propose(name, flags)}") from error
+            hint = propose_parameter(str(ctx.command.name), given, name) or propose(name, flags)
+            raise UserError(f"'{ctx.command_path}' has no option {name}.{hint}") from error
+
+
+def propose_parameter(command: str, given: list[str], name: str) -> str:
+    """Return a sentence, after a space, on how to give an unknown flag that is a parameter; empty if it is none.
+
+    Args:
+        command: Name of the command.
+        given: The words after it.
+        name: The unknown flag.
+    """
+    option, group = PARTS.get(command, ("", ""))
+    if not option:
+        return ""
+    words = [part for word in given for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    values = dict(zip(words, [*words[1:], ""], strict=True))
+    plain, registry = name.lstrip("-").replace("-", "_").lower(), find_registry(group)
+    found = {}
+    for entry in registry.names():
+        known = {field.name for field in dataclasses.fields(registry.lookup(entry))}
+        if keys := known & {plain, f"{plain}s"}:
+            found[entry] = min(keys)
+    chosen = values.get(option, "")
+    if key := found.get(chosen.partition(" ")[0]):
+        return f" Give it with the method: {option} '{chosen} {key}={values[name]}'."
+    example = next((f"{entry} {key}=VALUE" for entry, key in found.items()), "")
+    return f" It is a parameter of {', '.join(found)}: {option} '{example}'." if found else ""
 
 
 def propose(name: str, flags: list[str]) -> str:

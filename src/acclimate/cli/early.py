@@ -26,10 +26,13 @@ NAMES = {
     "adapt": {"method": METHODS},
     "self-train": {"method": METHODS},
     **{command: {"methods": METHODS} for command in ("compare", "init", "sequence")},
+    "merge": {"method": ("acclimate.merges", "method of merging")},
     "select": {"by": ("acclimate.selections", "selection")},
     "transform": {"by": ("acclimate.transforms", "transform")},
 }
-"""Options that name entries of a registry, by command: the package of the registry, and what an entry is."""
+"""Options that name entries of a registry, by command: the group of the registry, and what an entry is."""
+PARAMETERS = ("merge", "select", "transform")
+"""Commands with one such option, which also holds the parameters of the entry."""
 MASKING = {"masking": ("acclimate.masking", "masking")}
 
 
@@ -52,7 +55,7 @@ def refuse_early(command: str, options: Any, fields: Mapping[str, OptionField], 
     for name, (package, kind) in ({} if plugins else {**NAMES.get(command, {}), **MASKING}).items():
         for value in given.get(name, ()):
             with problems.collect():
-                check_name(parse_entry(value, kind)[0] if name == "by" else value, package, kind)
+                check_name(parse_entry(value, kind)[0] if command in PARAMETERS else value, package, kind)
     if command in ("compare", "init") and not (given["model"] and given["corpus"]):
         usual = defaults(StudyOptions) | defaults(LabelOptions)
         if given.get("config") and all(getattr(options, name) == value for name, value in usual.items()):

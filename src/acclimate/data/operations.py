@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from acclimate.base.errors import UserError, shorten
+from acclimate.base.errors import UserError
 from acclimate.base.files import atomic_file, cache_folder, check_output_name, read_json_object, write_json
 from acclimate.base.records import fingerprint, texts_fingerprint
 from acclimate.base.registry import (
@@ -29,8 +29,6 @@ from acclimate.base.registry import (
     Registry,
     build_dataclass,
     identify_function,
-    parse_entry,
-    parse_number,
     plain_value,
 )
 from acclimate.data.documents import Corpus, format_count
@@ -143,18 +141,10 @@ def list_operations(given: Any, registry: Registry[Operation] = SELECTIONS) -> l
     """
     if given is None:
         return []
-    if isinstance(given, Operation):
-        return [(given.name, given.settings())]
-    if isinstance(given, str):
-        name, parameters = parse_entry(given, registry.kind)
-        return [(name, {key: parse_number(value) for key, value in parameters.items()})]
-    if isinstance(given, Mapping):
-        return [(str(name), _read_settings(str(name), settings, registry)) for name, settings in given.items()]
-    if isinstance(given, Iterable):
+    if isinstance(given, Iterable) and not isinstance(given, str | Mapping | Operation):
         return [operation for one in given for operation in list_operations(one, registry)]
-    raise UserError(
-        f"A {registry.kind} is a name, or a name with parameters as {{NAME: {{parameter: value}}}}, not {given!r}."
-    )
+    several = [{name: settings} for name, settings in given.items()] if isinstance(given, Mapping) else [given]
+    return [(cls.name, settings) for cls, settings in map(registry.parse, several)]
 
 
 def read_operations(given: Any, registry: Registry[Operation] = SELECTIONS) -> list[Operation]:
@@ -165,14 +155,6 @@ def read_operations(given: Any, registry: Registry[Operation] = SELECTIONS) -> l
     """
     found = list_operations(given, registry)
     return [build_dataclass(registry.lookup(name), registry.kind, name, settings) for name, settings in found]
-
-
-def _read_settings(name: str, settings: Any, registry: Registry[Operation]) -> dict[str, Any]:
-    if settings is None or isinstance(settings, Mapping):
-        return dict(settings or {})
-    if not (main := registry.lookup(name).main):
-        raise UserError(f"{registry.kind.capitalize()} '{name}' expects named parameters, not {shorten(settings)}.")
-    return {main: settings}
 
 
 def operate(

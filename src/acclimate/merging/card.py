@@ -9,14 +9,11 @@ from typing import Any
 from acclimate.base.files import MANIFEST_FILE, read_json
 from acclimate.cards.card import Card, display_name, escape_markdown, find_origin, markdown_table, settings_table
 from acclimate.cards.writers import LIMITS
-from acclimate.merging.options import METHODS
+from acclimate.merging.base import Merge
 from acclimate.models.kinds import find_kind
 
 PIPELINES = {"ForSequenceClassification": "text-classification", "ForQuestionAnswering": "question-answering"}
 """Pipeline tags of end tasks, by the end of the name of their class."""
-SETTINGS = ("alpha", "weights", "density", "trim", "layers", "seed")
-RANDOM = ("dare-linear", "dare-ties", "fisher")
-"""Methods that read the random seed."""
 NOT_MEASURED = (
     "Not evaluated. `acclimate compare` measures this model and the ones that it was merged from on held-out text and "
     "end tasks."
@@ -28,13 +25,14 @@ LOSS_INTRO = (
 
 
 def write_merged_card(
-    folder: Path, name: str, columns: Sequence[str], losses: Mapping[str, Sequence[Sequence[Any]]]
+    folder: Path, name: str, method: Merge, columns: Sequence[str], losses: Mapping[str, Sequence[Sequence[Any]]]
 ) -> Path:
     """Write ``README.md`` to the folder of a model written by ``merge``.
 
     Args:
         folder: Folder of the model, with its ``acclimate.json``.
         name: Name of the model.
+        method: The merge.
         columns: Columns of the tables of losses.
         losses: Rows of a table of losses for each text; empty if none were measured.
 
@@ -42,23 +40,26 @@ def write_merged_card(
         The path of the card.
     """
     manifest = read_json(folder / MANIFEST_FILE)
-    sources, method = manifest["sources"], manifest["method"]
+    sources = manifest["sources"]
     merged: list[str] = manifest["merged"]
-    formula, paper = METHODS[method].formula, METHODS[method].paper
     names = ", ".join(f"`{display_name(source['name'])}`" for source in sources if source["name"] in merged)
     tables = [f"{title}:\n\n{markdown_table(columns, rows)}" for title, rows in losses.items()]
-    settings = {key: manifest[key] for key in SETTINGS if key != "seed" or method in RANDOM}
     notes = [_strip_folders(note, sources) for note in manifest["notes"]]
     card = Card(
         name,
         _pipeline(read_json(folder / "config.json").get("architectures") or []),
-        f"Merged from {names} without training: {formula}.",
+        f"Merged from {names} without training: {method.formula}.",
         origin=find_origin(merged[0]),
-        tags=["merge", method],
+        tags=["merge", method.name],
     )
     card.sections = [
         ("Results", "\n\n".join([LOSS_INTRO, *tables]) if tables else NOT_MEASURED),
-        ("Method", settings_table({"method": f"{method} ({paper})", "computes": formula, **settings})),
+        (
+            "Method",
+            settings_table(
+                {"method": f"{method.name} ({method.paper})", "computes": method.formula, **manifest["settings"]}
+            ),
+        ),
         (
             "Models",
             markdown_table(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,47 +16,13 @@ from acclimate.base.options import build
 from acclimate.data.documents import Corpus, as_corpus, subsample_documents
 from acclimate.data.task_kinds import task_texts
 from acclimate.evaluation.lm_loss import TargetRow, language_model_loss, read_targets
+from acclimate.merging.base import Answering, Measured
 from acclimate.merging.options import MergeOptions
 from acclimate.models.checkpoints import load_config
 from acclimate.models.kinds import class_names, find_kind
 from acclimate.models.loading import LanguageModel, load_language_model
 from acclimate.tasks.interfaces import LabelledTask, Learner, find_task_kind, open_task, resolve_options
 from acclimate.tasks.options import FinetuneOptions
-
-
-class Answering(NamedTuple):
-    """A model and the rows that it answers.
-
-    Attributes:
-        model: The model.
-        rows: For each row, a function that runs the model and returns the logits of its answers (answers, classes),
-            with a graph.
-        several: Whether an answer can have several classes.
-    """
-
-    model: Any
-    rows: Sequence[Callable[[], Tensor]]
-    several: bool = False
-
-
-class Measured(Protocol):
-    """Text or a task that models are measured on."""
-
-    name: str
-    measure: str
-    """What :meth:`score` returns, in words."""
-
-    def fingerprint(self) -> str:
-        """Return a hash of everything that can change a result."""
-
-    def texts(self) -> list[str]:
-        """Return a sample of the documents, or of the texts of the train examples."""
-
-    def open(self, model: str | Path) -> Answering:
-        """Load a model, to the default device, and read the rows that it answers."""
-
-    def score(self, model: str | Path) -> float:
-        """Return how good a model is on text or examples that it was not trained on; higher is better."""
 
 
 class MeasuredText:
@@ -116,14 +81,14 @@ class MeasuredText:
 class MeasuredTask:
     """A labelled task on which its fine-tuned models are measured."""
 
-    def __init__(self, task: LabelledTask, options: MergeOptions) -> None:
-        """Set the task, of which ``options.documents`` train examples are read.
+    def __init__(self, task: LabelledTask, options: MergeOptions, metric: str | None) -> None:
+        """Set the task, of which ``options.documents`` train examples are read, and the metric; None for its first.
 
         Raises:
             UserError: If it has no such metric.
         """
         self.task, self.name, self._examples = task, f"the dev split of '{task.name}'", options.documents
-        given = build(FinetuneOptions, "model", task, metric=options.metric, progress=False)
+        given = build(FinetuneOptions, "model", task, metric=metric, progress=False)
         self._options, _ = resolve_options(given, task)
         self.measure = self._options.metric
 
@@ -179,13 +144,14 @@ class MeasuredTask:
         return float(self._load(model).measure("dev", "fp32").metrics[self.measure])
 
 
-def open_data(data: Any, model: str, options: MergeOptions) -> Measured:
+def open_data(data: Any, model: str, options: MergeOptions, metric: str | None = None) -> Measured:
     """Return text for a language model, or a labelled task for a model of an end task.
 
     Args:
         data: What a user gave: a task, a corpus, or a source of either.
         model: The model that is measured on it.
         options: The options of the merge.
+        metric: Metric of a task; None for its first one.
 
     Raises:
         UserError: If the data cannot be read.
@@ -194,4 +160,4 @@ def open_data(data: Any, model: str, options: MergeOptions) -> Measured:
         not hasattr(data, "task_kind") and any(map(find_kind, class_names(load_config(model).architectures)))
     ):
         return MeasuredText(as_corpus(data, options.text_column, options.encoding), options)
-    return MeasuredTask(open_task(data, options, text_column=None), options)
+    return MeasuredTask(open_task(data, options, text_column=None), options, metric)

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from acclimate.base.errors import Problems, UserError, unknown_name_error
-from acclimate.base.options import option_fields
+from acclimate.base.options import MISSING, option_fields
 from acclimate.base.records import texts_fingerprint
 from acclimate.data.documents import Corpus, hash_document, subsample_documents, with_usual_column
 from acclimate.data.reading import default_task_name, reading_names
@@ -354,7 +354,7 @@ def read_options() -> dict[str, dict[str, Any]]:
         kind: {
             name: field.default
             for name, field in option_fields(cls).items()
-            if field.option.study and field.option.recorded
+            if field.option.study and field.option.recorded and field.default is not MISSING
         }
         for kind, cls in kinds.items()
         if cls

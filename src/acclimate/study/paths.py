@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.base.files import is_written_as_path
-from acclimate.data.mix.base import Mix, parse_mix
+from acclimate.data.mix.base import MIXES, Mix
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
 from acclimate.data.sources import is_hub_name
 
@@ -105,7 +105,7 @@ def locate_mixture(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     if given.get("sources"):
         found["sources"] = {name: locate_texts(text, folder) for name, text in given["sources"].items()}
     if given.get("mix") is not None and not isinstance(given["mix"], Mix):
-        cls, settings = parse_mix(given["mix"])
+        cls, settings = MIXES.parse(given["mix"])
         locate_settings(settings, cls.files, folder)
         found["mix"] = {cls.name: settings}
     return found

@@ -181,7 +181,7 @@ def test_memory_does_not_grow_with_the_text():
         ({"random": {"share": 2}}, "above 0 and at most 1"),
         ({"random": "some"}, "or 'same'"),
         ({"nearest": {"tokens": -3}}, "at least 1"),
-        (3, "A selection is a name"),
+        (3, "A selection is NAME"),
         ("nearest", "needs the text of a task"),
         ([], "at least one operation"),
         (None, "at least one operation"),

@@ -88,7 +88,7 @@ def test_the_identity_differs_from_that_of_a_selection(user_transform):
         ("halve part=x", "Transform 'halve', parameter 'part'"),
         ("halve prt=1", "Did you mean 'part'"),
         ({"halve": 3}, "Transform 'halve' expects named parameters"),
-        (3, "A transform is a name"),
+        (3, "A transform is NAME"),
         ("nearest", "Unknown transform 'nearest'"),
         ("neighbors", "needs the text of a task; give the task"),
         ([], "'by' must name at least one operation"),

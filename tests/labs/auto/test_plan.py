@@ -69,8 +69,8 @@ def test_a_model_that_replays_by_default_also_races_without_replay():
 
 def test_a_chat_vector_is_added_afterwards():
     plain = choose_entrants(Facts(**FACTS))[0][1]
-    assert [one.merge["method"] for one in afterwards(plain, None)] == ["interpolation"]
-    assert [one.merge["method"] for one in afterwards(plain, "chatty")] == ["interpolation", "chat-vector"]
+    assert [[*one.merge["method"]] for one in afterwards(plain, None)] == [["interpolation"]]
+    assert [[*one.merge["method"]] for one in afterwards(plain, "chatty")] == [["interpolation"], ["chat-vector"]]
     assert {one.trained for one in afterwards(plain, "chatty")} == {CHEAPEST}
 
 

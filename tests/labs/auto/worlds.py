@@ -89,7 +89,7 @@ class World:
         self._called("merge")
         Path(out).mkdir(parents=True)
         config = self._config(model)
-        (Path(out) / "config.json").write_text(json.dumps({**config, "method": f"{config['method']}+{method}"}))
+        (Path(out) / "config.json").write_text(json.dumps({**config, "method": f"{config['method']}+{method.name}"}))
         return SimpleNamespace(notes=[])
 
     @staticmethod

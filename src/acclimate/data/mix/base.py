@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from acclimate.base.errors import UserError, shorten, unknown_name_error
-from acclimate.base.registry import Configured, Registry, build_dataclass, parse_entry, parse_number
+from acclimate.base.registry import Configured, Registry, build_dataclass
 
 DOMAIN = "domain"
 """Name of the domain text among the sources."""
@@ -238,44 +238,15 @@ MIXES: Registry[Mix] = Registry("acclimate.mixes", "mix", "mixes")
 register = MIXES.register
 
 
-def parse_mix(given: Any) -> tuple[type[Mix], dict[str, Any]]:
-    """Return the class of the mix that a user gave, and its parameters.
-
-    Args:
-        given: ``"NAME"``, ``"NAME parameter=value ..."``, ``{name: parameters}``, ``{name: value}`` with the value of
-            the main parameter, or a mix.
-
-    Raises:
-        UserError: If it is something else, or the name is unknown.
-    """
-    if isinstance(given, Mix):
-        return type(given), given.settings()
-    if isinstance(given, str):
-        name, parsed = parse_entry(given, MIXES.kind)
-        settings = {key: parse_number(value) for key, value in parsed.items()}
-    elif isinstance(given, Mapping) and len(given) == 1:
-        name, settings = next(iter(given.items()))
-    else:
-        raise UserError(
-            f"A mix is a name, or a name with parameters such as {{phases: [wiki, domain]}}, not {shorten(given)}."
-        )
-    cls = MIXES.lookup(str(name))
-    if not isinstance(settings, Mapping):
-        if settings is not None and not cls.main:
-            raise UserError(f"Mix '{name}' expects named parameters, not {shorten(settings)}.")
-        settings = {} if settings is None else {cls.main: settings}
-    return cls, dict(settings)
-
-
 def read_mix(given: Any) -> Mix:
-    """Return the mix that a user gave (:func:`parse_mix`).
+    """Return the mix that a user gave (:meth:`acclimate.base.registry.Registry.parse`).
 
     Raises:
         UserError: If a name or parameter is unknown, or a value does not fit.
     """
     if isinstance(given, Mix):
         return given
-    cls, settings = parse_mix(given)
+    cls, settings = MIXES.parse(given)
     return cls.from_settings(settings)
 
 

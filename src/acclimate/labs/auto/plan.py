@@ -169,7 +169,7 @@ def afterwards(entrant: Entrant, instruct: str | None) -> list[Entrant]:
             label=f"{label}, half-way",
             reason=f"{label} averaged with the base model.",
             method=entrant.method,
-            merge={"of": label, "method": "interpolation", "alpha": INTERPOLATION, "label": f"{label}, half-way"},
+            merge={"of": label, "method": {"interpolation": INTERPOLATION}, "label": f"{label}, half-way"},
         )
     ]
     if instruct is not None:
@@ -178,7 +178,7 @@ def afterwards(entrant: Entrant, instruct: str | None) -> list[Entrant]:
                 label=f"{label}, chat vector",
                 reason=f"{label} with the difference that instruction tuning made.",
                 method=entrant.method,
-                merge={"of": label, "method": "chat-vector", "instruct": instruct, "label": f"{label}, chat vector"},
+                merge={"of": label, "method": {"chat-vector": instruct}, "label": f"{label}, chat vector"},
             )
         )
     return made

@@ -20,7 +20,7 @@ from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
 from acclimate.evaluation.lm_loss import Memory as Mixture
 from acclimate.evaluation.lm_loss import language_model_loss, mix_logits
-from acclimate.merging.measure_memory import MemoryProcessor
+from acclimate.merging.methods.memory import MemoryProcessor
 from acclimate.models.loading import load_language_model
 from acclimate.papers.memory.method import Datastore, _divergence, find_places
 from tests.parts.objectives.layouts import cut, packed, padded
@@ -124,7 +124,7 @@ def test_a_mixture_is_measured_like_one_model(memory, tmp_path):
     for name, some in (("domain", TEXTS[:5]), ("general", TEXTS[5:])):
         (tmp_path / f"{name}.txt").write_text("\n".join(some))
     texts = {name: tmp_path / f"{name}.txt" for name in ("domain", "general")}
-    result = merge(expert, "memory", tmp_path / "path", memory=folder, alphas="0.25", progress=False, **texts)
+    result = merge(expert, {"memory": {"memory": folder}}, tmp_path / "path", alphas="0.25", progress=False, **texts)
     assert [row["alpha"] for row in result.path] == [0, 0.25, 1] and not result.has_model
     for place, model in ((0, expert), (2, folder)):
         nats = language_model_loss(model, TEXTS[:5])["nats"]
@@ -136,8 +136,8 @@ def test_a_mixture_is_measured_like_one_model(memory, tmp_path):
         model = transformers.AutoModelForCausalLM.from_pretrained(grown)
         model.resize_token_embeddings(len(tokenizer))
         model.save_pretrained(grown)
-        merge(expert, "memory", tmp_path / "no", memory=grown, alphas="0.25", progress=False, **texts)
-    with pytest.raises(UserError, match="needs the memory; give it with --memory"):
+        merge(expert, {"memory": {"memory": grown}}, tmp_path / "no", alphas="0.25", progress=False, **texts)
+    with pytest.raises(UserError, match="'memory' needs the parameter 'memory'"):
         merge(expert, "memory", tmp_path / "no", alphas="0.25", progress=False, **texts)
 
 

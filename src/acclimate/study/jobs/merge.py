@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from acclimate.adaptation.options import Number
-from acclimate.base.bounds import Fraction, SeedNumber
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.records import Record
-from acclimate.merging.options import METHODS
+from acclimate.merging.base import MERGES, Merge
+from acclimate.merging.options import MergeOptions
 from acclimate.results.study import MethodRow
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig
@@ -22,19 +21,6 @@ from acclimate.study.jobs.adapt import adapted_models
 from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import UNADAPTED, as_list
 
-Weight = Annotated[Number, Field(ge=-1000, le=1000)]
-OPTIONS = {
-    "chat-vector": ("instruct", "weight"),
-    "interpolation": ("alpha",),
-    "task-arithmetic": ("weights",),
-    "soup": ("weights",),
-    "fisher": ("weights", "seed"),
-    "ties": ("weights", "density", "trim"),
-    "dare-linear": ("weights", "density", "seed"),
-    "dare-ties": ("weights", "density", "seed"),
-}
-"""The methods of merging that a study has, and the options of each."""
-
 
 class MergeSpec(SectionEntry):
     """An entry of ``merges``.
@@ -42,84 +28,56 @@ class MergeSpec(SectionEntry):
     Attributes:
         of: Label of the method whose models are merged, or several, whose models of the same seed are merged with each
             other. A soup of one method merges the models of all seeds.
-        method: Method of merging.
-        instruct: The instruction-tuned model, for ``"chat-vector"``.
-        weight: Weight of the chat vector.
-        weights: Weight of each model; those of ``"fisher"`` end with that of the base model.
-        alpha: Share of the adapted model, for ``"interpolation"``.
-        density: Share of each difference that is kept.
-        trim: Whether ``"ties"`` keeps that share of each tensor or of the whole model.
-        seed: Random seed.
+        method: The merge: its name, or its name with parameters.
     """
 
     of: Annotated[list[str], BeforeValidator(as_list), Field(min_length=1)]
-    method: Literal[
-        "chat-vector", "interpolation", "task-arithmetic", "soup", "fisher", "ties", "dare-linear", "dare-ties"
-    ]
-    instruct: str | None = None
-    weight: Weight | None = None
-    weights: list[Weight] | None = None
-    alpha: Annotated[Number, Field(ge=0, le=1)] | None = None
-    density: Fraction | None = None
-    trim: Literal["tensor", "model"] | None = None
-    seed: SeedNumber | None = None
+    method: Any
 
     @model_validator(mode="after")
     def _consistent(self) -> MergeSpec:
-        used = OPTIONS[self.method]
-        for name in ("instruct", "alpha"):
-            if name in used and getattr(self, name) is None:
-                raise ValueError(f"{self.method} needs '{name}'")
-        for name in dict.fromkeys(name for names in OPTIONS.values() for name in names):
-            if name not in used and getattr(self, name) is not None:
-                raise ValueError(f"{self.method} has no '{name}'")
-        if METHODS[self.method].several is False and len(self.of) > 1:
-            raise ValueError(f"{self.method} merges the models of one method, not of {len(self.of)}")
-        count = len(self.of) + (self.method == "fisher")
-        if self.weights is not None and (self.merges_seeds or len(self.weights) != count):
-            raise ValueError(
-                "a soup of all seeds has equal weights"
-                if self.merges_seeds
-                else f"there are {len(self.weights)} weights for {count} models"
-            )
-        self.label = self.label or self._describe()
+        try:
+            if isinstance(self.method, Merge):
+                self.method = {self.method.name: self.method.settings()}
+            merge = self.merge
+            if not merge.in_studies:
+                raise ValueError(f"{merge.name} is not for studies, which lack the models or data that it needs")
+            if not merge.writes_model:
+                raise ValueError(f"{merge.name} needs 'alpha'")
+            if merge.several is False and len(self.of) > 1:
+                raise ValueError(f"{merge.name} merges the models of one method, not of {len(self.of)}")
+            if self.merges_seeds and getattr(merge, "weights", None) is not None:
+                raise ValueError("a soup of all seeds has equal weights")
+            merge.resolve(len(self.of) + (merge.data == "each"))
+        except UserError as error:
+            raise ValueError(str(error).removesuffix(".")) from error
+        self.label = self.label or merge.label(" + ".join(self.of))
         return self
 
-    def _describe(self) -> str:
-        of = " + ".join(self.of)
-        if self.method == "interpolation":
-            return f"{of} + base model, alpha {self.alpha:g}"
-        if self.method == "chat-vector":
-            return f"{of} + {'' if self.weight in (None, 1) else f'{self.weight:g} '}chat vector"
-        return f"{of}{' + base model' if self.method == 'fisher' else ''}, {self.method}"
-
     def resolve_paths(self, resolve: Callable[[str], str]) -> None:
-        """Make the path of the instruction-tuned model absolute."""
-        self.instruct = self.instruct and resolve(self.instruct)
+        """Make the paths of further models absolute."""
+        cls, settings = MERGES.parse(self.method)
+        if cls.models:
+            self.method = {cls.name: settings | {name: resolve(str(settings[name])) for name in cls.models}}
+
+    @property
+    def merge(self) -> Merge:
+        """The merge."""
+        return MERGES.read(self.method)
 
     @property
     def merges_seeds(self) -> bool:
         """Whether the models of all seeds become one."""
-        return self.method == "soup" and len(self.of) == 1
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Options of :func:`acclimate.merge`."""
-        if self.method == "interpolation":
-            return {"alpha": float(self.alpha or 0)}
-        if self.method == "chat-vector":
-            return {"weights": 1.0 if self.weight is None else float(self.weight)}
-        given = {name: getattr(self, name) for name in OPTIONS[self.method]}
-        return {name: value for name, value in given.items() if value is not None}
+        return self.merge.several is True and self.merge.data is None and len(self.of) == 1
 
 
 @dataclass(frozen=True)
 class PlannedMerge:
-    """An entry of ``merges``, the methods that it names, and the instruction-tuned model."""
+    """An entry of ``merges``, its merge, and the methods that it names."""
 
     spec: MergeSpec
+    merge: Merge
     methods: list[MethodSpec]
-    instruct: Checkpoint | None
 
 
 @dataclass(kw_only=True, eq=False)
@@ -136,40 +94,39 @@ class MergeJob(Job):
 
     Attributes:
         model: The job that makes the adapted model.
-        base: The base model; None for a method without one.
-        instruct: The instruction-tuned model; None for other methods than chat-vector.
-        method: Method of merging.
-        settings: Its options.
+        base: The base model; None for a merge without one.
+        method: What determines the merge, defaults included.
+        settings: Options of ``merge``, defaults included.
+        merge: The merge.
         others: The other models that are merged.
-        data: Text on which each model is measured; empty for methods that measure nothing.
+        data: Text on which each model is measured; empty for merges that measure nothing.
     """
 
     model: Job
     base: Checkpoint | None
-    instruct: Checkpoint | None
-    method: str
-    settings: dict[str, Any]
+    method: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    merge: Merge = field(compare=False)
     others: tuple[Model, ...] = ()
     data: tuple[Any, ...] = ()
 
     cost: ClassVar[float] = 0.2
     result_type: ClassVar[type[Record]] = Merged
     makes_model: ClassVar[bool] = True
+    options_type: ClassVar[type[Any] | None] = MergeOptions
     section: ClassVar[tuple[str, type[SectionEntry]] | None] = ("merges", MergeSpec)
 
     def run(self, context: RunContext) -> Merged:
         """Write the merged model to the folder of the job."""
         models = [context.path(model) for model in (self.model, *self.others)]
-        given = {"base": self.base and self.base.path, "instruct": self.instruct and self.instruct.path}
         result = context.backend.merge(
             models if self.others else models[0],
-            self.method,
+            self.merge,
             context.folder(self),
-            **given,
+            base=self.base and self.base.path,
+            data=list(self.data) or None,
             progress=context.progress,
             overwrite=True,
-            **({"data": list(self.data)} if self.data else {}),
-            **self.settings,
         )
         return Merged(notes=list(result.notes))
 
@@ -193,15 +150,17 @@ class MergeJob(Job):
                     f"study: merges: '{spec.label}' is a soup of the models of all seeds, and there is one; give more "
                     "'adapt_seeds', or several methods under 'of'."
                 )
-            if spec.method == "fisher" and not config.general:
+            merge = spec.merge
+            if merge.data and not config.general:
                 raise UserError(
                     f"study: merges: '{spec.label}' measures the base model on general text; give 'general'."
                 )
             try:
-                instruct = Checkpoint.read(spec.instruct) if spec.instruct else None
+                for name in merge.models:
+                    Checkpoint.read(getattr(merge, name))
             except UserError as error:
                 raise UserError(f"study: merges: '{spec.label}': {error}") from error
-            found.append(PlannedMerge(spec, [methods[label] for label in spec.of], instruct))
+            found.append(PlannedMerge(spec, merge, [methods[label] for label in spec.of]))
         return found
 
     @classmethod
@@ -211,20 +170,20 @@ class MergeJob(Job):
         if not planner.config.sections.get("merges"):  # in the part of a search that plans single methods
             return
         for entry in inputs.extras[cls.name]:
-            spec = entry.spec
+            spec, merge = entry.spec, entry.merge
             for subject, others in _group(inputs, entry, model, domain):
                 place = replace(subject.place, method=spec.label)
                 data: tuple[Any, ...] = ()
-                if spec.method == "fisher":
+                if merge.data:
                     others.append(subject.base)
                     data = _measured_on(inputs, entry, domain)
                 job = cls(
                     place=place,
                     model=subject.model,  # type: ignore[arg-type]
-                    base=inputs.checkpoints[model.name] if METHODS[spec.method].needs_base else None,
-                    instruct=entry.instruct,
-                    method=spec.method,
-                    settings=spec.settings,
+                    base=inputs.checkpoints[model.name] if merge.needs_base else None,
+                    method=merge.resolve(1 + len(others)).identity(),
+                    settings=inputs.options[cls.name],
+                    merge=merge,
                     others=tuple(others),
                     data=data,
                 )
@@ -236,8 +195,8 @@ class MergeJob(Job):
         return [
             MethodRow(
                 label=entry.spec.label,
-                name=entry.spec.method,
-                parameters={"of": ", ".join(entry.spec.of), **entry.spec.settings},
+                name=entry.merge.name,
+                parameters={"of": ", ".join(entry.spec.of), **entry.merge.settings()},
             )
             for entry in inputs.extras[cls.name]
         ]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,8 +16,42 @@ from transformers import LogitsProcessor, PreTrainedModel
 from acclimate.base.device import to_device
 from acclimate.base.errors import UserError
 from acclimate.evaluation.lm_loss import Memory, language_model_loss, mix_logits
+from acclimate.merging.base import Merge, ModelName, register
+from acclimate.merging.merger import Merger
 from acclimate.merging.path import Loss
 from acclimate.models.loading import load_language_model
+
+
+@register("memory", paper="Cao et al., 2025", summary="losses with the predictions of a small model mixed in")
+@dataclass(frozen=True)
+class MemoryMix(Merge):
+    """Merges no weights: it measures a model whose predictions are mixed with those of a memory.
+
+    :class:`MemoryProcessor` generates with one of the shares.
+
+    Attributes:
+        memory: Smaller model of the same tokens; the method ``memory`` of ``adapt`` trains one.
+    """
+
+    formula: ClassVar[str] = "(1 - alpha) p + alpha p of the memory, for every token"
+    several: ClassVar[bool | None] = False
+    models: ClassVar[tuple[str, ...]] = ("memory",)
+    path: ClassVar[tuple[str, str] | None] = ("model", "memory")
+    merges_weights: ClassVar[bool] = False
+    in_studies: ClassVar[bool] = False
+    main: ClassVar[str] = "memory"
+    memory: ModelName
+
+    @property
+    def writes_model(self) -> bool:
+        """Never."""
+        return False
+
+    def measure(
+        self, model: str, merger: Merger | None, point: Path, max_length: int
+    ) -> Callable[[float], AbstractContextManager[Loss]]:
+        """Return the function of the share of the memory that measures the mixture."""
+        return measure_memory(model, self.memory, max_length)
 
 
 def measure_memory(

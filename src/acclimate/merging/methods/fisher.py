@@ -1,4 +1,4 @@
-"""The diagonal of the Fisher information of a model: how much its predictions depend on each parameter.
+"""Means of models, each parameter weighted by its Fisher information: how much predictions depend on it.
 
 The expectation over labels is that of the model itself, so no labels are read. It is exact where a row has few answers
 and classes, as in text classification; otherwise labels are drawn from the model, one per answer. Answers are
@@ -8,25 +8,60 @@ has the sum of their Fisher informations as its expectation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from acclimate.base.bounds import SeedNumber
 from acclimate.base.errors import UserError, check_stop
 from acclimate.base.progress import Progress
-from acclimate.merging.measuring import Measured
+from acclimate.merging.base import Context, Measured, WeightedMerge, register
+from acclimate.merging.rules import Rule, precise
 from acclimate.models.families import step_context
 
 MAX_EXACT = 64
 """Maximum answers x classes of a row for which the expectation is exact: each takes a backward pass."""
+FISHER_FLOOR = 1e-6
+"""Least Fisher information of a parameter, as a share of the root mean square over the model."""
 Terms = list[tuple[float, Tensor]]
 """Weights and scalars with a graph: the Fisher information is the sum of weight * squared gradient of the scalar."""
+
+
+@register("fisher", paper="Matena and Raffel, NeurIPS 2022", summary="mean of models, weighted by Fisher information")
+@dataclass(frozen=True)
+class FisherMerge(WeightedMerge):
+    """Averages models, each parameter weighted by its Fisher information on a task or text without labels.
+
+    Attributes:
+        weights: Weight of each model (equal ones); they are divided by their sum.
+        seed: Random seed of the labels that are drawn.
+    """
+
+    formula: ClassVar[str] = "mean of the models, each parameter weighted by its Fisher information"
+    joins_tasks: ClassVar[bool] = True
+    data: ClassVar[Literal["one", "each"] | None] = "each"
+    usual: ClassVar[float | None] = None
+    normalized: ClassVar[bool] = True
+    seed: SeedNumber = 0
+
+    def rule(self, context: Context) -> tuple[Rule, list[str]]:
+        """Measure the models one after the other, and return the rule."""
+        merger, reads = context.merger, []
+        for number, model in enumerate(merger.models):
+            data = context.data[context.models.index(model) if len(context.data) > 1 else 0]
+            information = measure_fisher(data, model, self.seed, context.progress)
+            file = context.work / f"{number}.safetensors"
+            save_fisher(information, file)
+            reads.append(read_fisher(file, merger.find_names(number, information)))
+        return fisher_weighted(self.weights or (), reads), []
 
 
 def expected_terms(answers: Tensor, several: bool = False) -> Terms:
@@ -139,3 +174,30 @@ def read_fisher(file: Path, names: dict[str, str]) -> Callable[[str], Tensor | N
             return tensors.get_tensor(names[name])
 
     return find
+
+
+def fisher_weighted(weights: Sequence[float], information: Sequence[Callable[[str], Tensor | None]]) -> Rule:
+    """Return the rule sum of weight F model / sum of weight F (Matena and Raffel, NeurIPS 2022, Eq. 3).
+
+    F is the diagonal of a Fisher information matrix, relative to its root mean square over the model. That is the norm
+    by which the authors divide it, up to a factor that depends on the number of parameters: with their norm of one and
+    their floor of 1e-6, nearly all parameters of a large model are below the floor and get the plain mean.
+
+    Args:
+        weights: Weight of each model.
+        information: For each model, a function that returns F by name, relative to its root mean square; None for a
+            tensor that was not measured, whose values are averaged.
+    """
+
+    def rule(name: str, reads: Sequence[Callable[[], Tensor]]) -> Tensor:
+        total = norm = torch.zeros(())
+        for weight, find, read in zip(weights, information, reads, strict=True):
+            if not weight:
+                continue
+            value, found = precise(read()), find(name)
+            found = torch.ones_like(value) if found is None else found.to(value).clamp_min(FISHER_FLOOR)
+            share = found[: len(value)] if value.dim() else found  # rows of tokens that not all models have
+            total, norm = total + weight * share * value, norm + weight * share
+        return total / norm
+
+    return rule

@@ -1,0 +1,1 @@
+"""The merges, one class for each."""
