@@ -157,9 +157,9 @@ RUNS = {
     ),
 }
 """Architecture, method and options of runs, by name."""
-REFUSED = ("dann", "fastdoc", "muppet", "prompt", "relations", "similarity-kd", "tapter", "tsdae")
-"""Methods that need whole weights. All others are run."""
-_OTHERS = {*SINGLE_STAGE} - {method for _, method, _ in RUNS.values()} - {*REFUSED}
+REFUSED = {"prompt", *(name for name in SINGLE_STAGE if get(name).changes_result)}
+"""Methods that need whole weights. All others are run, but for one that has one process."""
+_OTHERS = {*SINGLE_STAGE} - {"memory"} - {method for _, method, _ in RUNS.values()} - {*REFUSED}
 RUNS |= {name: ("bert", name, {}) for name in sorted(_OTHERS)}
 CUT = {"fewer": "lm", "more": "lm", "same": "lm", "cut lora": "lora"}
 """Runs that are killed and continue: with one process, from one process, and twice with the same number."""
