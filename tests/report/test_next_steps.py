@@ -85,10 +85,10 @@ def test_the_steps_are_in_the_page_and_in_markdown(results, monkeypatch):
     monkeypatch.setattr("acclimate.report.page.FIGURES", ())  # they take seconds
     command = next_steps(results, FOLDER)[0].commands[0]
     assert f"    {command}\n" in markdown(results, FOLDER)
-    assert "What now" in render(results, FOLDER) and f"{results.folder}/models/" in render(results)
+    assert "Next steps" in render(results, FOLDER) and f"{results.folder}/models/" in render(results)
     assert "runs/small/models/" in render(replace(results, folder=None))
     empty = replace(results, scores=[], losses=[])
-    assert "What now" not in render(empty) + markdown(empty)
+    assert "Next steps" not in render(empty) + markdown(empty)
 
 
 def test_the_study_file_is_that_in_the_folder(results, tmp_path):

@@ -99,7 +99,7 @@ def test_a_failed_job_does_not_stop_the_others(folder, tmp_path, error):
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert {row["task"] for row in results["scores"]} == {"aspect"}
     assert len(results["failures"]) == 9
-    assert "Jobs without a result" in (tmp_path / "out" / "report.html").read_text()
+    assert "Failed and missing jobs" in (tmp_path / "out" / "report.html").read_text()
     fixed = World()
     compare(values, tmp_path / "out", progress=False, backend=fixed.backend())
     assert calls(fixed) == 9

@@ -22,7 +22,7 @@ from sentence_transformers import SentenceTransformer
 encoder = SentenceTransformer('{name}')
 print(encoder.similarity(encoder.encode(["A sentence."]), encoder.encode(["Another sentence."])))
 ```"""
-"""What to do with a sentence encoder, whatever the kind of its language model."""
+"""Next step with a sentence encoder, whatever the kind of its language model."""
 LABELS_FILE = "labels.json"
 """File of a classifier of sentence vectors: the classes, in the order of the logits."""
 CLASSIFIER_STEP = """Classify texts:
@@ -35,13 +35,13 @@ from sentence_transformers import SentenceTransformer
 logits = SentenceTransformer('{name}').encode(["A text to classify."])
 print(json.loads(Path('{name}', "labels.json").read_text())[logits[0].argmax()])
 ```"""
-"""What to do with such a classifier, whose last module returns the logits."""
+"""Next step with such a classifier, whose last module returns the logits."""
 MARKDOWN_ESCAPES = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]#"})
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a model takes over from its base model.
+    """Properties that a model takes over from its base model.
 
     Attributes:
         base_model: Hub name of the base model.
@@ -75,7 +75,7 @@ class Card:
         tags: Search tags.
         datasets: Names of public datasets that the model was trained on.
         next_step: What to do with the model, as Markdown; ``{name}`` stands for the name to load it by.
-        load_name: Name to load the model by, usually that of its folder; by default the name of the model.
+        load_name: Name to load the model by, usually the name of its folder; by default the name of the model.
         results: Results, as arguments of ``huggingface_hub.EvalResult``.
     """
 
@@ -144,7 +144,7 @@ class Card:
 
 
 def encodes_sentences(folder: Path) -> bool:
-    """Return whether a model folder is that of a sentence encoder."""
+    """Return whether a model folder contains a sentence encoder."""
     return (folder / "modules.json").is_file()
 
 
@@ -269,7 +269,7 @@ def adapter_section(adapter: Mapping[str, Any], staged: bool) -> list[tuple[str,
     text = (
         f"An adapter (`{adapter['kind']}`, {size}, {adapter['parameters']:,} parameters) was trained instead of the "
         f"weights, and merged into them in fp32.{place} On training texts, the logits of this model differ by "
-        f"{_logit_difference(adapter['difference'])} from those of the base model with its "
+        f"{_logit_difference(adapter['difference'])} from the logits of the base model with its "
         f"adapter, which itself changes them by {_logit_difference(adapter['change'])}."
     )
     if "quantization" in adapter:

@@ -55,8 +55,8 @@ def push_to_hub(
         folder: A model folder written by ``adapt``, ``pretrain``, ``finetune``, ``distill`` or a study.
         repo: ``USER/NAME``, or ``NAME`` under the account of the user.
         private: Create a new repository as private. The visibility of an existing repository does not change.
-        license: License of the model, such as ``"apache-2.0"``; by default that of the base model, if it is known.
-        language: Languages of the model, such as ``["en"]``; by default those of the base model.
+        license: License of the model, such as ``"apache-2.0"``; by default the base model's, if it is known.
+        language: Languages of the model, such as ``["en"]``; by default the base model's.
         base_model: Hub name of the base model, where the folder does not tell.
         api: A ``huggingface_hub.HfApi``; by default one with the token stored on this machine.
 

@@ -54,7 +54,7 @@ mark = pipeline("token-classification", model='{name}', aggregation_strategy="si
 print(mark("A text with names."))
 ```""",
 }
-"""What to do with a model of an end task, by its pipeline tag."""
+"""Next step with a model of an end task, by its pipeline tag."""
 NOT_MEASURED = (
     "Not evaluated. `acclimate compare` measures such a model and its base model on held-out text, general text and "
     "end tasks, with several seeds, and writes the differences with intervals here."
@@ -158,12 +158,12 @@ def _results_of(results: StudyResults, run: AdaptationRow) -> StudyResults:
     notes = []
     if (seeds := len(results.adapt_seeds)) > 1:
         notes.append(
-            f"The results are means over {seeds} adaptations with this method; this model is that of seed {run.seed}."
+            f"The results are means over {seeds} adaptations with this method; this model has seed {run.seed}."
         )
     elif results.shared_adaptation:
         notes.append(
-            "The intervals include the variance of fine-tuning and of test items, not that of the adaptation, so they "
-            "allow no verdict."
+            "The intervals include the variance of fine-tuning and of test items, not the variance of the adaptation, "
+            "so they allow no verdict."
         )
     return replace(
         results,
@@ -382,7 +382,7 @@ def write_task_model_card(
 
 
 def task_model_name(start: str, task: str, folder: str) -> str:
-    """Name a model of an end task by what it is, with the seed if its folder is that of one of several seeds."""
+    """Name a model of an end task by what it is, with the seed if its folder is named after one of several seeds."""
     seed = f"-{folder}" if re.fullmatch(r"seed-\d+", folder) else ""
     return re.sub(r"[^\w.]+", "-", f"{display_name(start).split('/')[-1]}-{task}").strip("-.") + seed
 

@@ -40,7 +40,7 @@ app.add_typer(inspection, name="inspect")
 
 planning = typer.Typer(
     no_args_is_help=True,
-    help="Plan a training from smaller ones.",
+    help="Extrapolate a training plan from small runs.",
     epilog=make_epilog("acclimate plan ratio --log runs.csv --target-tokens 100000000 --out plan/", PAGES["plan"]),
 )
 app.add_typer(planning, name="plan")

@@ -12,11 +12,11 @@ from acclimate.base.errors import UserError
 from acclimate.base.registry import find_registry
 
 JOURNEY = {
-    "Find out": ("demo", "advise", "plan", "auto", "compare", "init"),
+    "Evaluate": ("demo", "advise", "plan", "auto", "compare", "init"),
     "Train": tuple(
         "select transform adapt sequence generate-queries finetune merge distill annotate pretrain".split()
     ),
-    "Look and share": ("inspect", "periods", "methods", "push", "doctor", "bench"),
+    "Inspect and publish": ("inspect", "periods", "methods", "push", "doctor", "bench"),
 }
 """The commands by panel of ``acclimate --help``, in the order in which they are used."""
 
@@ -86,7 +86,7 @@ HUGGING_FACE = {
     "line_by_line": ("--layout", "padded is one text per row"),
     "load_best_model_at_end": ("--select", "dev keeps the best epoch on the dev split"),
     "load_in_4bit": ("--quantize", "4bit, with --adapter lora"),
-    "logging_steps": ("", "log.jsonl beside the model has a line for every fiftieth of the training"),
+    "logging_steps": ("", "log.jsonl next to the model has a line for every fiftieth of the training"),
     "lora_alpha": ("--adapter-set", "as --adapter-set alpha=32"),
     "lora_dropout": ("--adapter-set", "as --adapter-set dropout=0.05"),
     "lora_r": ("--adapter", "as --adapter lora, with --adapter-set for its settings"),
@@ -121,7 +121,7 @@ HUGGING_FACE = {
     "test_file": ("--task", "a labelled folder or file"),
     "text": ("--corpus",),
     "text_column_name": ("--text-column",),
-    "tokenizer_name": ("", "the tokenizer is that of the model"),
+    "tokenizer_name": ("", "the model's tokenizer is used"),
     "torch_dtype": ("--precision",),
     "train_file": ("--corpus",),
     "trust_remote_code": ("", "the environment variable ACCLIMATE_TRUST_REMOTE_CODE=1 lets code of models run"),

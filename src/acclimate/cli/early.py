@@ -46,7 +46,7 @@ def refuse_early(command: str, options: Any, fields: Mapping[str, OptionField], 
         plugins: Whether plugins were imported, which may add names.
 
     Raises:
-        UserError: If one does not exist; the message is that of all mistakes.
+        UserError: If one does not exist; the message lists all mistakes.
     """
     if "torch" in sys.modules:  # there is nothing to gain
         return

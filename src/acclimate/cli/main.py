@@ -26,7 +26,7 @@ ABSURD_INPUT = {
     RecursionError: "too deeply nested",
     MemoryError: "too large for the memory of this machine",
 }
-"""What is wrong with an input that no earlier check refused, by the error that it causes."""
+"""Fault of an input that no earlier check refused, by the error that it causes."""
 
 AFTER_STOP = {
     True: "Run the same command again to resume from the last checkpoint.",
@@ -34,11 +34,10 @@ AFTER_STOP = {
     None: "Run the same command again; it does not repeat what is finished.",
     "keeps nothing": "Run the same command again to measure anew: it keeps nothing.",
 }
-"""How to go on after a signal."""
+"""Advice after a signal."""
 
 
 def _silence_libraries() -> None:
-    """Silence log messages and progress bars of other libraries."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TQDM_DISABLE", "1")

@@ -63,7 +63,7 @@ def command(
         app: The application that gets the command.
         options: The class of options.
         example: A command line, shown at the end of ``--help``.
-        name: Name of the command; by default that of the function.
+        name: Name of the command; by default the function's.
         without: Options that the command sets itself.
         plugins: Whether the command takes ``--plugin``.
     """
@@ -170,7 +170,7 @@ def read_options(
 
 
 def read_config(path: Path, fields: Mapping[str, OptionField]) -> dict[str, Any]:
-    """Read a YAML or TOML file of options; names may have hyphens, and may be those of flags.
+    """Read a YAML or TOML file of options; names may have hyphens, and may be names of flags.
 
     Raises:
         UserError: If the file is missing or cannot be parsed, or has a name that is not an option.

@@ -29,7 +29,7 @@ from acclimate.tasks.options import DistillOptions, FinetuneOptions, ProbeOption
 class FinetuneCommand(FinetuneOptions, ProbeSettings):
     """Options of ``acclimate finetune``; the Python function takes a single seed and an already repartitioned task.
 
-    With ``probe`` they are those of :func:`acclimate.probe`.
+    With ``probe`` they are the options of :func:`acclimate.probe`.
     """
 
     _: KW_ONLY
@@ -48,7 +48,7 @@ class FinetuneCommand(FinetuneOptions, ProbeSettings):
 
     @model_validator(mode="after")
     def check_probe(self) -> Any:
-        """Check that options of a training are given only without a probe, and those of a probe only with it."""
+        """Check that options of a training are given only without a probe, and options of a probe only with it."""
         usual = defaults(FinetuneCommand)
         own, shared = option_fields(ProbeSettings).keys(), option_fields(ProbeOptions).keys()
         others = own if not self.probe else usual.keys() - shared - {"probe", "repartition"}
@@ -202,7 +202,7 @@ def _print_details(scores: Sequence[dict[str, Any]]) -> None:
 
 
 def _print_references(metrics: dict[str, Any], names: Collection[str]) -> None:
-    """Print the scores of what is measured beside the model that was fine-tuned, such as BM25."""
+    """Print the scores of baselines of the fine-tuned model, such as BM25."""
     for other, found in metrics.get("references", {}).items():
         echo(f"  {other}: " + "  ".join(f"{name} {found[name]:.4f}" for name in names if name in found))
     if "similarity" in metrics:
@@ -228,7 +228,7 @@ def _mean_and_spread(values: list[float]) -> str:
     example="acclimate generate-queries --corpus passages.jsonl --generator queries.py:write --out generated/",
 )
 def generate_queries(options: GenerateQueriesOptions) -> None:
-    """Make a retrieval task out of unlabelled passages with a function that writes queries (GPL)."""
+    """Build a retrieval dataset from unlabelled passages with a query generator (GPL)."""
     from acclimate.tasks.kinds.retrieval.generation import generate_queries as run
 
     result = run(**values(options))

@@ -123,7 +123,7 @@ class TransformCommand(TransformOptions):
     example="acclimate transform --corpus pool/ --by 'neighbors k=4' --task task/ --out transformed.jsonl",
 )
 def transform(options: TransformCommand) -> None:
-    """Make new documents of text, such as each text of a task beside its nearest neighbors."""
+    """Rewrite a corpus, such as each text of a task together with its nearest neighbors."""
     from acclimate.adaptation.corpus_verbs import transform as run
 
     run(**values(options))
@@ -185,7 +185,7 @@ def _describe_losses(result: Any) -> Iterator[str]:
     for dip in describe_dips(read_curves(result.out / "log.jsonl")):
         yield f"{dip[:1].upper()}{dip[1:]}."
     if getattr(result, "kept_step", None) is not None:
-        yield f"The model is that of step {result.kept_step:,}, with the lowest held-out loss."
+        yield f"The model is from step {result.kept_step:,}, with the lowest held-out loss."
 
 
 def _steps(first: int, last: int) -> str:
@@ -217,12 +217,12 @@ class PushCommand:
     public: Annotated[bool, Option("Make a new repository public.", OUTPUT)] = False
     license: Annotated[
         str | None,
-        Option("License in the card, such as apache-2.0.", OUTPUT, default="that of the base model, if known"),
+        Option("License in the card, such as apache-2.0.", OUTPUT, default="the base model's, if known"),
     ] = None
     language: Annotated[
         tuple[str, ...],
         BeforeValidator(read_listed),
-        Option("Language in the card, such as en.", OUTPUT, default="those of the base model, if known"),
+        Option("Language in the card, such as en.", OUTPUT, default="the base model's, if known"),
     ] = ()
     base_model_name: Annotated[
         str | None, Option("Base model in the card, as its name on the Hub.", OUTPUT, default="as trained, if known")

@@ -298,8 +298,8 @@ def tokenize_chats(
         cache: Folder to cache rows in; None keeps the rows in memory.
 
     Returns:
-        The rows. Their ``report`` is that of the conversations, with the number of those that were ``truncated``, and
-        of those that were ``repeated`` in one row per answer, see :func:`find_answers`.
+        The rows. Their ``report`` is the report of the conversations, with the number that were ``truncated`` and the
+        number that were ``repeated`` in one row per answer, see :func:`find_answers`.
 
     Raises:
         UserError: If the tokenizer has no chat template, the template hides where answers begin, or no conversation

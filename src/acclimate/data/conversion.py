@@ -226,7 +226,7 @@ def _explain(error: Exception, data: bytes, form: str) -> str:
     names = {type(one).__name__ for one in (error, error.__cause__, error.__context__)}
     if any("Password" in name or "Encrypt" in name for name in names):
         return "the document is encrypted; save it without a password"
-    if form != ".pdf" and data.startswith(b"\xd0\xcf\x11\xe0"):  # Office files with a password, and those of 1997
+    if form != ".pdf" and data.startswith(b"\xd0\xcf\x11\xe0"):  # Office files with a password, and older formats
         return f"the document is encrypted or of an older format; save it as {form} without a password"
     return f"the document is damaged or not {form[1:]} ({type(error).__name__}: {first_line(error)})"
 

@@ -33,7 +33,7 @@ def hash_document(data: bytes) -> bytes:
 
 @dataclass
 class CorpusReport:
-    """What one pass over a corpus found.
+    """Statistics of one pass over a corpus.
 
     Attributes:
         sources: Names of the files and datasets.
@@ -260,7 +260,7 @@ class Corpus:
 
     def _is_in_part(self, text: bytes) -> bool:
         for depth, (heldout, seed, held) in enumerate(self._parts):
-            # The depth makes the draws of a second split independent of those of the first with the same seed.
+            # The depth makes the draws of a second split independent of the first split's draws with the same seed.
             digest = blake2b(text, digest_size=8, salt=f"{depth}".encode(), key=f"{seed}".encode()).digest()
             if (int.from_bytes(digest, "big") < heldout * 2**64) != held:
                 return False
@@ -389,7 +389,7 @@ def as_corpus(text: Any, text_column: str = DEFAULT_COLUMN, encoding: str | None
 
 
 def with_usual_column(corpus_of: Callable[[str], Corpus], text_column: str) -> Corpus:
-    """Return a text beside that of the domain: with the column of the latter, or else with the usual one.
+    """Open an auxiliary text with the domain text's column if the text has it, else with the default column.
 
     Args:
         corpus_of: Returns the corpus whose text is in a column.

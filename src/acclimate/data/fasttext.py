@@ -22,7 +22,7 @@ from acclimate.base.files import find_file
 Boundary = Literal["paper", "aware"]
 WORD_PATTERN = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*|[^\p{L}\p{N}_\s]")
 FIRST_LEARNING_RATE, LAST_LEARNING_RATE = 0.05, 1e-4
-"""Initial and final learning rate; the defaults of the fastText library, twice those of gensim."""
+"""Initial and final learning rate; the defaults of the fastText library, twice gensim's."""
 NEGATIVE_SAMPLING_EXPONENT = 0.5
 """Negatives are sampled in proportion to this power of their counts, as in the fastText library (gensim: 0.75)."""
 BIN_HEADER, BIN_MAGIC = struct.Struct("<2i12id3i"), 793_712_314
@@ -51,7 +51,7 @@ def train_fasttext(
 
     Window 5, 5 negatives, n-grams of 3 to 6 characters and subsampling 1e-4, the defaults of the fastText library. A
     single thread makes training deterministic. Continued training is always skip-gram, even for CBOW vectors such as
-    those of fasttext.cc for 157 languages; it keeps their window and number of negatives.
+    fasttext.cc's for 157 languages; it keeps their window and number of negatives.
 
     Args:
         texts: Texts, which are split into words here. They are iterated once to count words and once per epoch, with

@@ -47,7 +47,7 @@ EXTRAS = {
     ".epub": ("acclimate[documents]", "markitdown"),
     ".pptx": ("markitdown[pptx]", "pptx"),
 }
-"""What to install for a format, and a module that comes with it."""
+"""Package to install for a format, and a module that comes with it."""
 FORMATS_DESCRIPTION = f"{', '.join(FORMATS)} (the text formats also compressed as {', '.join(COMPRESSIONS)})"
 
 MIN_DETECTION_BYTES = 16
@@ -219,7 +219,7 @@ def _explain_zstd(problem: str) -> str:
 def detect_wide_encoding(head: bytes) -> str:
     """Return the name of the encoding if the start of a file is UTF-16 or UTF-32; else an empty string.
 
-    Without a byte order mark, every second byte is below 0x20 in the UTF-16 of most scripts, and 0 in that of spaces
+    Without a byte order mark, every second byte is below 0x20 in the UTF-16 of most scripts, and 0 for spaces
     and line ends. As UTF-8 such a file would often be valid, with a control character after every letter.
     """
     if marked := next((name for mark, name in WIDE_ENCODING_BOMS.items() if head.startswith(mark)), ""):

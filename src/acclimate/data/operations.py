@@ -1,4 +1,4 @@
-"""Operations on a corpus: documents to documents, with an account of what went in and came out.
+"""Operations on a corpus: documents to documents, with a report of their input and output.
 
 A selection keeps some of the documents, a transform makes new ones of them. A new operation needs one file with
 ``@SELECTIONS.register`` or ``@TRANSFORMS.register``: every module of ``acclimate.data.select`` and
@@ -44,7 +44,7 @@ EXAMPLES, EXAMPLE_CHARACTERS = 3, 200
 
 @dataclass(frozen=True)
 class Context:
-    """What operations compare documents with, and functions that load models.
+    """Texts that operations compare documents with, and functions that load models.
 
     Attributes:
         target: Texts of the end task, never of its dev and test splits; None if there is no task.
@@ -91,7 +91,7 @@ class Operation(Configured, ABC):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What the operation needs beside the documents: ``"target"``, ``"general"``."""
+        """Texts that the operation needs in addition to the documents: ``"target"``, ``"general"``."""
         return ()
 
     @abstractmethod
@@ -169,7 +169,7 @@ def operate(
         out: JSON lines file for the result; None for one in the cache.
 
     Returns:
-        The result. The accounts of the operations are in a file beside it, see :func:`read_accounts`.
+        The result. The reports of the operations are in a file next to it, see :func:`read_accounts`.
 
     Raises:
         UserError: If a text that an operation needs is missing, or no document is left.
@@ -273,7 +273,7 @@ def _write_accounts(path: Path, accounts: Sequence[OperationAccount]) -> None:
 
 
 def read_accounts(path: Path) -> list[OperationAccount]:
-    """Return the accounts of the operations that made a file; none if there are none, or the file has changed."""
+    """Return the reports of the operations that made a file; none if there are none, or the file has changed."""
     if not path.is_file() or not (found := read_json_object(FileSource(path).account)):
         return []
     if found.get("text") != FileSource(path).fingerprint():
@@ -282,7 +282,7 @@ def read_accounts(path: Path) -> list[OperationAccount]:
 
 
 def find_accounts(corpus: Corpus) -> list[OperationAccount]:
-    """Return the accounts of the operations that made the files of a corpus."""
+    """Return the reports of the operations that made the files of a corpus."""
     return [
         account
         for source in corpus.sources
@@ -295,7 +295,7 @@ def check_output(path: str | Path) -> None:
     """Check that a file may be written: it does not exist, or operations wrote it.
 
     Raises:
-        UserError: If it may not, or its name is not that of JSON lines.
+        UserError: If it may not, or its name does not end like JSON lines.
     """
     path = Path(path)
     check_output_name(path)

@@ -69,7 +69,7 @@ class OperationOptions(LabelOptions):
     ] = None
     target: Annotated[
         TextInput | None,
-        Option("Text to compare with, in place of a task: file, folder, glob or hf:NAME.", DATA, many=True),
+        Option("Text to compare with, instead of a task: file, folder, glob or hf:NAME.", DATA, many=True),
     ] = None
     general: Annotated[
         TextInput | None,

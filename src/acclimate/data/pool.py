@@ -47,7 +47,7 @@ class Documents(Sequence[str]):
     ) -> None:
         """Make a view of documents in a file.
 
-        ``places`` has the first byte, the size of the text and that of the fields of each (documents, 3).
+        ``places`` has the first byte, the size of the text and the size of the fields of each (documents, 3).
         """
         self._file, self._places = file, places
         self.tokens, self.source, self.sources = tokens, source, tuple(sources)

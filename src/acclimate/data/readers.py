@@ -142,7 +142,7 @@ def records_from_rows(where: object, rows: Iterable[tuple[int, object]], text_co
 
     Args:
         where: Name of the source, for messages.
-        rows: Line numbers with the parsed rows; an exception in place of a row says why it could not be parsed.
+        rows: Line numbers with the parsed rows; an exception instead of a row says why it could not be parsed.
         text_column: The key that holds the text.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How the rows of a labelled task are read: names of columns, and the seed of splits that are drawn."""
+"""Options for reading the rows of a labelled task: names of columns, and the seed of splits that are drawn."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ GroupColumn = Annotated[
 
 @options
 class LabelOptions:
-    """How a task is read by verbs whose ``text_column`` is that of a corpus."""
+    """Options for reading a task, for verbs whose ``text_column`` belongs to a corpus."""
 
     _: KW_ONLY
     pair_column: PairColumn = None
@@ -71,7 +71,7 @@ class LabelOptions:
         Option(
             "Kind of the task, such as regression for whole numbers that are not classes.",
             DATA,
-            default="that of its files and columns",
+            default="from its files and columns",
             study=False,
             recorded=False,
         ),
@@ -103,7 +103,7 @@ Encoding = Annotated[
 
 @options
 class ReadingOptions(LabelOptions):
-    """How a task is read by verbs that read no corpus."""
+    """Options for reading a task, for verbs that read no corpus."""
 
     _: KW_ONLY
     text_column: Annotated[
@@ -122,7 +122,7 @@ def reading_names() -> list[str]:
 
 
 def default_task_name(source: str | Path) -> str:
-    """Return the name of a task: that of its folder, of its file without the ending, or of its dataset on the Hub."""
+    """Return the name of a task: its folder's, its file's without the ending, or its dataset's on the Hub."""
     from acclimate.data.opening import TABLES, suffixes_of  # here, so that --help does not load its libraries
     from acclimate.data.sources import is_hub_name, parse_hub_name
 

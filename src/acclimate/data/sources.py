@@ -33,9 +33,9 @@ _HASH_CHUNK_BYTES = 1 << 20
 MAX_PATH_BYTES = 4096  # what systems allow; a longer name is a text
 SPEC_KEYS = ("path", "text_column", "encoding")
 DATASET_FILES = ("dataset_dict.json", "dataset_info.json", "state.json")
-"""Files that ``datasets`` saves beside the rows."""
+"""Files that ``datasets`` saves with the rows."""
 ACCOUNT_ENDING = ".account.json"
-"""End of the name of the file beside a text that selections made."""
+"""Ending of the name of the report next to a text that selections made."""
 OTHER_FILES = "being of an unknown format, a README, or JSON without the text column"
 _FORMAT_VERSIONS = {".csv": 3, ".tsv": 3}
 """Per format; increment when the same file gives different documents."""
@@ -57,7 +57,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class FileSource:
-    """One file on disk, and its column of the text and its encoding if they are not those of the corpus and UTF-8."""
+    """One file on disk, with its text column if it differs from the corpus's, and its encoding if it is not UTF-8."""
 
     path: Path
     column: str | None = None
@@ -176,7 +176,7 @@ class HubSource:
         return f"hf:{self.dataset}:{self.config or ''}:{self.split}" + (f":{self.column}" if self.column else "")
 
     def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
-        """Stream the rows of the split, with row numbers in place of line numbers.
+        """Stream the rows of the split, with row numbers instead of line numbers.
 
         Raises:
             UserError: If the dataset cannot be read or has no such column.
@@ -215,7 +215,7 @@ class ListSource:
     name: str = "memory"
 
     def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
-        """Stream the texts, with positions from 1 in place of line numbers."""
+        """Stream the texts, with positions from 1 instead of line numbers."""
         return records_from_rows(
             self.name, enumerate(({text_column: text} for text in self.texts), start=1), text_column
         )

@@ -69,7 +69,7 @@ class TextNormalizer:
         self.rule = json.dumps(None if backend is None else json.loads(backend.to_str())["normalizer"], sort_keys=True)
 
     def __call__(self, text: str) -> str:
-        """Return a normalized text, with spaces in place of the markers of SentencePiece."""
+        """Return a normalized text, with spaces instead of the markers of SentencePiece."""
         return text if self._normalizer is None else self._normalizer.normalize_str(text).replace("▁", " ").strip()
 
 

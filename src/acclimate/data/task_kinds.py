@@ -41,11 +41,11 @@ class TaskKind(ABC):
     own_training: ClassVar[bool] = False
     """Whether its learner trains the model itself; such a model can also be evaluated as it is, with no epochs."""
     zero_shot: ClassVar[bool] = False
-    """Whether some models can be evaluated as they are, with no epochs."""
+    """Whether zero-shot evaluation is supported, with no epochs."""
     distillation: ClassVar[tuple[str, ...]] = ()
-    """What a student can learn from a teacher, the default first: ``"boundary"``, ``"kl"``, both or nothing.
+    """Distillation losses for a student, the default first: ``"boundary"``, ``"kl"``, both or nothing.
 
-    Boundaries are those of a representation of the whole text, which the head must read.
+    Boundaries belong to a representation of the whole text, which the head must read.
     """
 
     def matches(self, folder: Path) -> bool:
@@ -69,7 +69,7 @@ class TaskKind(ABC):
         raise UserError(f"The task '{name}' is of the kind '{self.name}', whose columns cannot be named.")
 
     def matches_table(self, rows: Sequence[tuple[str, dict[str, Any]]], options: ReadingOptions) -> bool:
-        """Return whether the train rows of a table are those of this kind; they are read by :meth:`read_tables`.
+        """Return whether the train rows of a table are of this kind; they are read by :meth:`read_tables`.
 
         Args:
             rows: The location of each row and its values by column, with the names of the file.
@@ -100,7 +100,7 @@ class TaskKind(ABC):
         return task
 
     def shared_items(self, task: Any) -> int:
-        """Return how many items each evaluation reads besides those of its split, such as documents to search."""
+        """Return how many items each evaluation reads in addition to its split, such as documents to search."""
         return 0
 
     def sentence_pairs(self, task: Any) -> Any:
@@ -294,7 +294,7 @@ def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:
     Args:
         task: What a user gave as a task.
         options: Options of a verb, of which the columns are read that it has, and the seed of drawn splits.
-        columns: Columns that replace those of the options.
+        columns: Columns that replace the columns of the options.
 
     Raises:
         UserError: If the task cannot be read, or an option says how to read a task that is not read.

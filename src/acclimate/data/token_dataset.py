@@ -192,7 +192,7 @@ class RowSubset(Rows):
     Attributes:
         lengths: Number of tokens of each row, int64 of shape (rows,).
         tokens: Number of tokens of all rows.
-        report: As that of the dataset.
+        report: The dataset's.
     """
 
     lengths: np.ndarray
@@ -305,7 +305,7 @@ class TokenDatasetWriter:
 
 @dataclass(frozen=True)
 class RowAccount:
-    """What became of the documents of a corpus.
+    """Statistics of the documents of a corpus and the rows made of them.
 
     Attributes:
         documents: Number of documents.

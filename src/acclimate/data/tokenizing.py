@@ -44,7 +44,7 @@ _VERSION = 1  # increment when the same corpus and settings give different rows
 
 @dataclass(frozen=True)
 class Framing:
-    """Where special tokens are added, and whether documents share rows.
+    """Placement of special tokens, and whether documents share rows.
 
     Attributes:
         documents: ``"framed"`` adds the special tokens of the tokenizer to every row. ``"apart"`` adds them once to
@@ -94,7 +94,7 @@ def tokenize(
         The rows. ``corpus.report`` is set even if they come from the cache.
 
     Raises:
-        UserError: If the corpus has no usable document, ``max_length`` leaves no room beside the special tokens, or
+        UserError: If the corpus has no usable document, ``max_length`` leaves no room besides the special tokens, or
             ``max_tokens`` is less than 1.
     """
     encoder = _Encoder(tokenizer, max_length, framing)
@@ -218,8 +218,8 @@ def _cut_into_rows(
 ) -> Iterator[tuple[list[int], tuple[int, int], list[list[int]]]]:
     """Yield rows, the document of the first token of each, and the bytes and characters that they cover together.
 
-    Tokens that do not fill a row are carried over to the next piece, so the rows are those of the whole document, or
-    of all documents if they are joined.
+    Tokens that do not fill a row are carried over to the next piece, so the rows are the same as if the whole document
+    was cut at once, or all documents if they are joined.
     """
     bytes, characters = 0, 0
     left: list[int] = []

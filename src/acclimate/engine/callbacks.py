@@ -199,7 +199,7 @@ def check_trackers(names: str | Sequence[str] | None) -> list[str]:
 
 @contextmanager
 def tensorboard_folder(names: Sequence[str], out: Path | None) -> Iterator[None]:
-    """Let TensorBoard write next to ``out`` (to ``runs`` if that is None), unless the user has chosen a folder.
+    """Let TensorBoard write next to ``out`` (to ``runs`` if ``out`` is None), unless the user has chosen a folder.
 
     By default it would write into the working folder, which is removed after training.
     """
@@ -280,7 +280,7 @@ class StepCallback(TrainerCallback):
     """Shows progress, and decides when to save and when to end."""
 
     def __init__(self, trainer: Any, progress: Progress | None, save_every: int | None) -> None:
-        """Set up the callback; the arguments are those of ``StepTrainer``."""
+        """Set up the callback; ``StepTrainer`` has the same arguments."""
         self.trainer, self.progress, self.save_every = trainer, progress, save_every
         self._saved = time.monotonic()
         self._save_after_epoch = False

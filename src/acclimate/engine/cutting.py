@@ -1,4 +1,4 @@
-"""How the texts of a step are cut into micro-batches, and shared between processes, from their lengths alone."""
+"""Cutting the texts of a step into micro-batches, and sharing them between processes, by their lengths alone."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def split_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolic
 
 
 def fewest_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolicy) -> int:
-    """Return the minimum number of micro-batches; the arguments are those of :func:`split_micro_batches`.
+    """Return the minimum number of micro-batches; the arguments are the same as in :func:`split_micro_batches`.
 
     Filling each micro-batch before starting the next is optimal, since any part of a micro-batch within the limit is
     within it, too.

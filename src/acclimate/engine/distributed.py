@@ -1,10 +1,10 @@
 """The processes of one run, started by ``torchrun`` or ``accelerate launch``; usually there is one.
 
 Every process holds the whole model, unless it is sharded (:mod:`acclimate.engine.sharding`), and reads its share of
-the micro-batches of each step. Gradients, and sums over the
-batch, are added up over the processes, so that loss, gradients and negatives of a step are those of a single process
-with the same batch. ``DistributedDataParallel`` is not suitable: it averages over processes, which is another loss
-where they read different numbers of tokens, and it requires every forward pass to go through its wrapper.
+the micro-batches of each step. Gradients, and sums over the batch, are added up over the processes, so that loss,
+gradients and negatives of a step are the same as with one process and the same batch. ``DistributedDataParallel`` is
+not suitable: it averages over processes, which is another loss where they read different numbers of tokens, and it
+requires every forward pass to go through its wrapper.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from acclimate.base.waiting import Wait
 from acclimate.models.families import gradient_may_change
 
 TIMEOUT = timedelta(hours=12)
-"""How long processes wait for one another, for example while the first one tokenizes a whole corpus.
+"""Maximum time that processes wait for one another, for example while the first one tokenizes a whole corpus.
 
 It does not apply to their start, for which :data:`acclimate.base.waiting.SILENT_SECONDS` is the limit."""
 CONNECT_SECONDS = 2.0
-"""How long an attempt to reach the first process may take, in which no signal acts."""
+"""Maximum seconds of an attempt to reach the first process, during which no signal acts."""
 SLOW_SECONDS = 10.0
 """Seconds after which a wait for a step of the others is reported."""
 BLOCKED = timedelta(seconds=1)
-"""How long a process may wait for the others before it looks for signals."""
+"""Maximum time that a process waits for the others before it looks for signals."""
 BUCKET_BYTES, MAX_RUNNING_BUCKETS = 25 * 2**20, 4
 """Bytes of gradients that are summed at a time, and sums that run at a time; their product is the extra memory."""
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -146,7 +146,7 @@ class ProcessGroup:
         return number
 
     def copy_from_first(self, values: Iterable[Tensor]) -> None:
-        """Overwrite tensors with those of the first process."""
+        """Overwrite tensors with the first process's."""
         for value in values if self.size > 1 else ():
             shared = value.detach().contiguous()
             _finish(dist.broadcast(shared, 0, async_op=True))

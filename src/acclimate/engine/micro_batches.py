@@ -77,7 +77,7 @@ def make_optimizer(name: OptimizerName, groups: list[dict[str, Any]], **options:
 
     Args:
         name: ``"adamw"`` keeps two moments in the type of the weights. ``"adamw-8bit"`` quantizes them in blocks of
-            256 values (Dettmers et al., 2022), except those of tensors of less than 4,096 values.
+            256 values (Dettmers et al., 2022), except for tensors of less than 4,096 values.
         groups: Parameter groups.
         options: Learning rate, betas and epsilon.
     """
@@ -130,7 +130,7 @@ def set_gradient_checkpointing(engine: Engine, wanted: bool | None, length: int,
     print_message(
         "Gradient checkpointing is on: the backward pass recomputes activations, to save memory.", enabled=progress
     )
-    # The second name is that of transformers before 5.23.
+    # transformers before 5.23 has the second name.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
     engine.chosen_only = set()  # a recomputed last layer would run at all positions

@@ -61,8 +61,8 @@ Fsdp = Annotated[
 MaxMemory = Annotated[
     Positive | None,
     Option(
-        "Memory to plan micro-batches for, in gigabytes.",
-        default="that of the device",
+        "Memory budget for micro-batches, in gigabytes.",
+        default="the device's memory",
         more="It replaces the environment variable ACCLIMATE_MEMORY_GB. Results depend on it only as they depend on "
         "the order of sums and on the dropout masks.",
         study=False,

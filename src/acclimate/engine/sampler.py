@@ -112,7 +112,7 @@ class MixtureSampler:
         """Set the shares from a step on.
 
         Args:
-            step: A step that is not before that of an earlier change; texts of later steps must not be read yet.
+            step: A step that is not before the step of an earlier change; texts of later steps must not be read yet.
             shares: The share of the tokens of each source; they sum to 1.
 
         Raises:
@@ -120,7 +120,7 @@ class MixtureSampler:
         """
         last = self._stretches[-1]
         if step < last.step:
-            raise ValueError(f"the shares of step {last.step} are set, so those of step {step} cannot change")
+            raise ValueError(f"the shares of step {last.step} are set, so the shares of step {step} cannot change")
         if step == last.step:
             self._stretches[-1] = last._replace(shares=tuple(shares))
         else:
@@ -199,8 +199,8 @@ class MixtureSampler:
         while due(high) <= position:
             high, width = high + width, 2 * width
         total = low + bisect_right(range(low, high), position, key=due) - 1
-        # What becomes due with the next token is at most a text of each source, besides what a source is behind at a
-        # change of the shares; the first sources come first.
+        # The next token makes at most one text per source due, plus the backlog from a change of the shares; ties go
+        # to earlier sources.
         before, after = self._due(stretch, total), self._due(stretch, total + 1)
         left = position - sum(before)
         counts = []

@@ -86,7 +86,7 @@ class ShardedGroup(ProcessGroup):
         return min(self.gather_numbers(number))
 
     def copy_from_first(self, values: Iterable[Tensor]) -> None:
-        """Overwrite tensors with those of the first process; weights were the same before they were sharded."""
+        """Overwrite tensors with the first process's; weights were the same before they were sharded."""
         super().copy_from_first(value for value in values if not isinstance(value, DTensor))
 
     def gather_weights(self) -> None:
@@ -127,7 +127,7 @@ class ShardedTrainer(StepTrainer):
             raise self._divergence_error(self._terms, taken=1)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the weights of a checkpoint: those of the adapter alone if there is one."""
+        """Write the weights of a checkpoint: the adapter's alone if there is one."""
         whole = {}
         for name, value in _gather(_state(self.engine.model)):
             if self.args.should_save:

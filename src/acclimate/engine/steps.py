@@ -99,7 +99,7 @@ class Engine:
 
     @property
     def student_views(self) -> int:
-        """How many times the student reads each text, not counting views of a few tokens."""
+        """Number of times that the student reads each text, not counting views of a few tokens."""
         views = sum(view.reader == "student" and view.full for view in self.views)
         return views + sum(term.readings for term in (*self.additive, *self.over_batch))
 
@@ -246,7 +246,7 @@ class Engine:
     def _read(self, batch: Batch, grad: bool) -> tuple[Outputs, dict[str, Tensor]]:
         """Read all views of a micro-batch; also return what the terms over all texts need of it, by name.
 
-        All views are read, not only those of these terms, so that a second pass draws the same dropout masks.
+        All views are read, not only the views of these terms, so that a second pass draws the same dropout masks.
         """
         with torch.set_grad_enabled(grad), autocast(self.precision, batch.masked.device):
             outputs = self.read(batch, self.views)
@@ -277,7 +277,7 @@ class Engine:
             losses = term.token_losses(outputs) if ledger else None
             if ledger and losses is not None:
                 ledger.add(outputs.batch, losses)
-                ledger = None  # a second language-model loss is that of another view
+                ledger = None  # a second language-model loss belongs to another view
             value = (term.total(outputs) if losses is None else losses.sum()) / counts[term.name]
             terms[term.name] = terms.get(term.name, 0) + value.detach()
             # A term of weight 0 is reported only. It still has a graph, since later terms share what it computed.
@@ -294,7 +294,7 @@ class Engine:
         return 0 * torch.stack(parts).sum()
 
     def _over_batch(self, term: BatchObjective, representations: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a term over the representations of all processes, and its gradient for those of this process."""
+        """Return a term over the representations of all processes, and its gradient for this process's part."""
         everything, mine = self.group.gather(representations.detach())
         device = everything.device
         # Similarities divided by a small temperature need full precision.

@@ -103,7 +103,7 @@ class StepTrainer(Trainer):
         self._terms: dict[str, Tensor] = {}
         self._recent: list[dict[str, float]] = []
         self.last_terms: dict[str, float] = {}
-        self.kept_step: int | None = None  # the step whose weights the model has, if not those of the last
+        self.kept_step: int | None = None  # the step whose weights the model has, if not the last
         self.lines: list[dict[str, Any]] = []
         super().__init__(model=engine.model, args=args, train_dataset=steps, data_collator=_unwrap_batch)
         # Without ``DistributedDataParallel``: the engine sums the gradients itself.
@@ -250,7 +250,7 @@ class StepTrainer(Trainer):
             raise
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """Write the weights of a checkpoint: those of the adapter alone if there is one, since no others change."""
+        """Write the weights of a checkpoint: the adapter's alone if there is one, since no others change."""
         weights = adapter_weights(self.engine.model)
         if weights is None:
             super()._save(output_dir, state_dict)

@@ -121,7 +121,7 @@ class Unpadded:
 
     @cached_property
     def _bounds(self) -> Tensor:
-        """Where texts begin among the kept tokens, and their number; padding is a text of its own. On the CPU."""
+        """Starts of the texts among the kept tokens, and their number; padding is a text of its own. On the CPU."""
         begins = torch.ones_like(self.text, dtype=torch.bool)
         begins[:, 1:] = self.text[:, 1:] != self.text[:, :-1]
         begins = begins.flatten()[(self.text >= 0).flatten()].nonzero()[:, 0]

@@ -36,7 +36,7 @@ def colour_index(results: StudyResults) -> dict[str, int]:
 
 
 def styled(draw: Callable[[StudyResults], str]) -> Callable[[StudyResults], str]:
-    """Decorate a drawing function to use the report's matplotlib settings and restore those of the caller."""
+    """Decorate a drawing function to use the report's matplotlib settings and restore the caller's."""
 
     @wraps(draw)
     def drawn(results: StudyResults) -> str:
@@ -174,7 +174,7 @@ def svg(figure: Figure, name: str, title: str) -> str:
 
 
 def _tag(text: str, name: str) -> str:
-    """Replace the colours and font of a tag with those of the page, and make its ids unique on the page."""
+    """Replace the colours and font of a tag with the page's, and make its ids unique on the page."""
     for number, colour in {**_PAGE, **{series(i): f"var(--c{i})" for i in range(SERIES)}}.items():
         text = text.replace(number, colour)
     text = re.sub(r"font: (?:(bold|\d{3}) )?([\d.]+)px [^;\"]*", _font, text)

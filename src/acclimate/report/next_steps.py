@@ -1,4 +1,4 @@
-"""What to do after a study, depending on its results, with the commands for it."""
+"""Next steps after a study, depending on its results, with their commands."""
 
 from __future__ import annotations
 

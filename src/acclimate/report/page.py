@@ -34,7 +34,7 @@ from acclimate.report.training_figures import (
 from acclimate.results.study import Figure, StudyResults
 
 GAINS = 3
-"""Number of :data:`FIGURES` that show gains; those of kinds of jobs follow them."""
+"""Number of :data:`FIGURES` that show gains; the figures of kinds of jobs follow them."""
 FIGURES = (
     Figure(
         "race",
@@ -67,7 +67,7 @@ FIGURES = (
     Figure(
         "stability",
         "Stability",
-        "Loss on held-out and on general text minus that of the base model, by step. A rise at the start that falls "
+        "Loss on held-out and on general text minus the base model's, by step. A rise at the start that falls "
         "again later is usual (Guo et al., 2024): a model of that time says little about the method. Rings mark the "
         "largest rise.",
         stability,
@@ -93,7 +93,7 @@ FIGURES = (
 
 
 def all_figures(results: StudyResults) -> list[Figure]:
-    """Return the figures of the report; those of kinds of jobs follow the gains."""
+    """Return the figures of the report; the figures of kinds of jobs follow the gains."""
     return [*FIGURES[:GAINS], *(figure for kind in results.kinds for figure in kind.figures()), *FIGURES[GAINS:]]
 
 

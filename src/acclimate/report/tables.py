@@ -65,7 +65,7 @@ def tables(results: StudyResults) -> list[Table]:
 
 
 def overview(results: StudyResults) -> Table:
-    """Return the main results in one table: by task and method, the gain and the change of the losses beside it."""
+    """Return the main results in one table: by task and method, the gain and the change of the losses."""
     results = StudyResults.from_dict(results)
     losses = {(row.model, row.domain, row.method, row.task, row.text): row for row in results.losses}
     scored = {(row.model, row.domain, row.method) for row in results.scores}

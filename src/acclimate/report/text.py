@@ -39,7 +39,7 @@ LATEX_MARKS = {
     **{"−": "$-$", "±": r"$\pm$", "→": r"$\to$", "<": "$<$", ">": "$>$", "–": "--", "|": r"\textbar{}"},
 }
 MAIN_TABLES = ("Means over tasks", "Scores on end tasks", "Held-out loss and forgetting", "Forgetting on other tasks")
-"""Titles of the tables in ``results.tex``, next to those of kinds of jobs."""
+"""Titles of the tables in ``results.tex``, in addition to the tables of kinds of jobs."""
 MAX_COLUMNS = 5
 """Maximum columns of a table of a kind of job for which a terminal has room."""
 CSV_COLUMNS = (
@@ -139,7 +139,7 @@ def markdown(results: StudyResults, folder: Path | None = None) -> str:
     summary = summarize(results)
     parts = [f"# {_escape(results.title or results.name)}", _escape(summary.headline)]
     parts += ["\n".join(f"- {_escape(caveat)}" for caveat in summary.caveats)] if summary.caveats else []
-    parts += ["## What now", *map(_markdown_step, steps)] if (steps := next_steps(results, folder)) else []
+    parts += ["## Next steps", *map(_markdown_step, steps)] if (steps := next_steps(results, folder)) else []
     parts += ["## About this study", *map(_escape, results.notes)] if results.notes else []
     ordered = sorted(tables(results), key=lambda table: not table.first)  # stable
     parts += [_markdown_table(table) for table in ordered]

@@ -71,8 +71,8 @@ def mixtures(results: StudyResults) -> Table:
     """Return what each adaptation read of each text, if it read several."""
     names = ["method", "domain", "model", "text", "share, %", "realized, %", "last, %", "tokens", "epochs", "loss"]
     note = (
-        "What each adaptation read of each text. The share is that of the tokens, as scheduled and realized; the last "
-        "one is in force at the end, where a mix changes the shares. The loss is that of the language model on the "
+        "Tokens that each adaptation read of each text. The share of the tokens is as scheduled and realized; the "
+        "last share applies at the end, where a mix changes the shares. The loss is the language model's loss on the "
         "text at the end of the training, in nats per predicted token."
     )
     table = Table("Mixture of texts", note, names, [False] * 4 + [True] * 6)

@@ -104,7 +104,6 @@ def _term_label(term: str, common: bool) -> str:
 
 
 def _terms(run: AdaptationRow) -> list[str]:
-    """Return the loss terms of an adaptation."""
     return list({term: None for point in run.curve for term in point.terms})
 
 
@@ -149,7 +148,7 @@ def _monitored(results: StudyResults) -> list[tuple[AdaptationRow, str, list[tup
 
 @styled
 def stability(results: StudyResults) -> str:
-    """Draw how the losses on held-out and general text move from those of the base model; empty if not monitored.
+    """Draw how the losses on held-out and general text move from the base model's; empty if not monitored.
 
     A panel per text, model and domain; a ring marks the largest rise of each run.
     """

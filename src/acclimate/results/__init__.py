@@ -1,1 +1,1 @@
-"""What studies and measurements return: rows, tables and their display."""
+"""Results of studies and measurements: rows, tables and their display."""

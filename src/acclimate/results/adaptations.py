@@ -81,7 +81,7 @@ class UnreadRecords(Record):
 
 @dataclass(kw_only=True, eq=False)
 class OperationAccount(Record):
-    """What an operation, such as a selection, did with the documents of a text.
+    """Report of an operation, such as a selection, on the documents of a text.
 
     Attributes:
         operation: The operation with the parameters that differ from the defaults.
@@ -136,8 +136,8 @@ class SelectionRow(Record):
 
     Attributes:
         domain: Name of the domain.
-        method: Label of a method with a selection of its own; None for that of the domain.
-        accounts: The operations in their order.
+        method: Label of a method with a selection of its own; None for the domain's selection.
+        accounts: Reports of the operations in their order.
     """
 
     domain: str
@@ -190,7 +190,7 @@ class AdaptationRow(Record):
     Attributes:
         domain: Name of the domain; None for the warm-up of a head.
         head: Whether it is the warm-up of a head that the checkpoint lacked.
-        folder: Folder of the model, relative to that of the study.
+        folder: Folder of the model, relative to the study's folder.
         seconds: Duration of training.
         broken: Records that could not be read; None if all could.
         preparation: What the method recorded before training, by file name.
@@ -220,7 +220,7 @@ class AdaptationRow(Record):
 
 
 Replacement = Literal["", "mask", "random", "unchanged"]
-"""How a token was replaced; empty if it was not chosen for prediction."""
+"""Replacement of a token; empty if it was not selected for prediction."""
 
 
 class MaskedToken(TypedDict):

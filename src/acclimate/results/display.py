@@ -1,4 +1,4 @@
-"""How results are shown: in Python and notebooks, as tables on a terminal, and as figures in files."""
+"""Display of results: in Python and notebooks, as tables on a terminal, and as figures in files."""
 
 from __future__ import annotations
 

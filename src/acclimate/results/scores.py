@@ -1,7 +1,7 @@
 # ruff: noqa: RUF009 (the calls only describe fields)
 """Rows of the results of a study.
 
-In all rows ``model`` is the name of the base model, ``method`` a row label, and ``seeds`` are those of fine-tuning.
+In all rows ``model`` is the name of the base model, ``method`` a row label, and ``seeds`` are fine-tuning seeds.
 ``task`` in a row about an adapted model is the task that it was adapted for alone, and None if it was adapted for the
 whole domain.
 """
@@ -33,7 +33,7 @@ class Interval(Record):
     """A paired difference with its 95 % interval.
 
     Attributes:
-        difference: Method minus what it is compared with, in the unit of what is compared.
+        difference: Method minus baseline, in the unit of the metric.
         p: Two-sided p-value of the bootstrap; None without a verdict.
         verdict: ``"win"``, ``"loss"`` or ``"tie"``: the interval lies above zero, below it, or includes it; or why
             there is no verdict, :data:`WITHHELD` or :data:`NOT_LEARNED`.
@@ -60,7 +60,7 @@ class Interval(Record):
 class Comparison(Interval):
     """The difference in one metric between a method and what it is compared with.
 
-    The verdict on an error, of which less is better, is ``"win"`` if the interval lies below zero. Once ``p_holm`` is
+    For errors (lower is better), the verdict is ``"win"`` if the interval lies below zero. Once ``p_holm`` is
     known, the verdict follows it: it is ``"tie"`` if the difference is not significant after the correction.
 
     Attributes:
@@ -96,7 +96,7 @@ class Comparison(Interval):
 
 
 def verdict_word(entry: Interval) -> str:
-    """Return the verdict on a method in words: those of every table, text and terminal."""
+    """Return the verdict on a method in the words that every table, text and terminal uses."""
     lost = isinstance(entry, Comparison) and entry.is_lost_by_correction
     return VERDICTS[entry.verdict] + " after correction" * lost
 
@@ -407,7 +407,7 @@ class SearchRow(Record):
 
 @dataclass(kw_only=True, eq=False)
 class ContaminatedTexts(Record):
-    """How many texts of a split of a task were found in other text.
+    """Number of texts of a split of a task that were found in other text.
 
     Attributes:
         short: Texts of fewer than eight words, which are found as whole documents only.
@@ -416,7 +416,7 @@ class ContaminatedTexts(Record):
         near: Texts that nearly equal a document.
         contained: Texts that a document contains.
         groups: Groups of the split, such as documents; None if they are not known, or other text was searched.
-        groups_in_train: Those of them that also have rows in the train split.
+        groups_in_train: The groups among them that also have rows in the train split.
         group_name: What a group is, in the singular.
     """
 

@@ -103,7 +103,7 @@ class JobCounts(Record):
 
 @dataclass(kw_only=True, eq=False)
 class StageName(Record):
-    """How the report names a stage of :attr:`acclimate.results.scores.ScoreRow.stage_seconds`.
+    """Name in the report of a stage of :attr:`acclimate.results.scores.ScoreRow.stage_seconds`.
 
     Attributes:
         stage: Key of the stage.
@@ -188,7 +188,7 @@ class ResultKind:
 
     @classmethod
     def tables(cls, results: StudyResults) -> list[Table]:
-        """Return the tables of the report; the first columns are those of a terminal, which has room for five."""
+        """Return the tables of the report; a terminal shows the first columns, since it has room for five."""
         return [record_table(cls.title or cls.name, cls.note, results.rows[cls.name])]
 
     @classmethod
@@ -311,7 +311,7 @@ class StudyResults(Reported, Record):
         return self
 
     def report(self, path: str | Path | None = None) -> Page:
-        """Return the report as a page, which a notebook shows; its path is that of the folder of the study.
+        """Return the report as a page, which a notebook shows; its path is the study's folder.
 
         Args:
             path: File to write it to; None writes nothing.
@@ -443,7 +443,7 @@ class ProbeScore(Record):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ProbeResult(Reported, Record):
-    """What simple models learned of a task from the states of a frozen model: see :func:`acclimate.probe`.
+    """Scores of simple models that learned a task from the states of a frozen model: see :func:`acclimate.probe`.
 
     Attributes:
         gold: The true answer to each test item.

@@ -28,12 +28,12 @@ ADAPTIVE_STEPS = 50
 """Default number of optimizer steps between two proposals of a mix that depends on the training."""
 
 Measure = Literal["train_loss", "heldout_loss", "reference_loss", "excess_loss", "gradients"]
-"""What a mix may read of the training; each is a field of :class:`Round`."""
+"""Measurements of the training that a mix may read; each is a field of :class:`Round`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """What is known of each source when a mix is asked for weights. Losses are in nats per predicted token.
+    """Measurements of each source when a mix is asked for weights. Losses are in nats per predicted token.
 
     Attributes:
         step: Optimizer steps taken before.
@@ -41,7 +41,7 @@ class Round:
         train_loss: Mean language-model loss since the round before; NaN for a source that was not read (sources,).
         heldout_loss: Loss on text of each source that is not trained on, without dropout (sources,).
         reference_loss: The same of the reference model that the mix names (sources,).
-        excess_loss: Mean over tokens of how far the loss exceeds that of the reference model, at least 0 (sources,).
+        excess_loss: Mean over tokens of how far the loss exceeds the reference model's, at least 0 (sources,).
         gradients: Inner products of the gradients of the losses of two sources (sources, sources).
         gradient_norms: Norm of the gradient of each source (sources,); measured with ``gradients``.
         weights: The weights that the mix proposed in this round (sources,); None while it is being asked.
@@ -168,7 +168,7 @@ class Mix(Configured, ABC):
 
     @property
     def reads(self) -> tuple[Measure, ...]:
-        """What is measured for the mix before each proposal."""
+        """Measurements that the mix needs before each proposal."""
         return ()
 
     @property

@@ -34,7 +34,7 @@ def check_weights(mix: str, weights: Weights) -> None:
 
 
 def check_names(mix: str, given: Sequence[str] | Weights, names: Sequence[str]) -> None:
-    """Check that names that a user gave are those of sources.
+    """Check that names that a user gave are names of sources.
 
     Raises:
         UserError: If one is not.
@@ -84,7 +84,7 @@ class Fixed(Mix):
         return build_dataclass(cls, "mix", cls.name, given)
 
     def check(self, names: Sequence[str]) -> None:
-        """Check that all weights are those of sources."""
+        """Check that all weights belong to sources."""
         check_names(self.name, self.weights, names)
 
     def describe(self) -> str:

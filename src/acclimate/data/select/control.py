@@ -15,7 +15,7 @@ from acclimate.data.pool import Documents
 from acclimate.results.adaptations import OperationAccount
 
 SAME = "same"
-"""The number of tokens of a control: that of the selection it is compared with."""
+"""The number of tokens of a control: as many as the selection it is compared with has."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Random(Budget):
 
     @property
     def is_control(self) -> bool:
-        """Whether the number of tokens is that of another selection."""
+        """Whether the number of tokens comes from another selection."""
         return self.tokens == SAME or (self.tokens is None and self.documents is None and self.share is None)
 
     def apply(self, documents: Documents, context: Context) -> Documents:

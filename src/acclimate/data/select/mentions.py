@@ -78,7 +78,7 @@ class Mentions(Operation):
         words: File with one word or phrase per line, such as the entities of the domain.
         task_words: A second list, such as entities and names of types in the task.
         level: ``entity`` for sentences with entries of ``words``; ``task`` for those with entries of ``task_words``;
-            ``integrated`` for both, those of the task ``times`` times; ``domain`` for all sentences, as a comparison.
+            ``integrated`` for both, task sentences ``times`` times; ``domain`` for all sentences, as a comparison.
         times: How often sentences of the task level occur in the integrated level.
         least: Minimum number of mentions in a sentence.
         ignore_case: Whether to ignore case.

@@ -1,1 +1,1 @@
-"""Transforms: new documents made of those of a corpus; every module here is imported and registers its operations."""
+"""Transforms of a corpus into new documents; every module here is imported and registers its operations."""

@@ -22,7 +22,7 @@ from acclimate.data.pool import Document, Documents
 Function = str | Callable[..., Any]
 """A function of the user, or its name, see :func:`acclimate.base.registry.load_function`."""
 Key = str | int | float
-"""What identifies the results of a function in place of its code, such as the version of a model."""
+"""Identifier of the results of a function instead of its code, such as the version of a model."""
 
 
 def hash_text(text: str) -> str:
@@ -81,7 +81,7 @@ class CachedFunction:
 
         Args:
             given: The function.
-            key: What identifies it in place of its code.
+            key: Identifier that is used instead of its code.
             read: Returns the values, as they can be written to JSON, of what the function returned.
             what: What the function is, for messages.
 

@@ -164,7 +164,7 @@ class PseudoLabels(Transform):
             Hub.
         confidence: Minimum probability of the label. In a multi-label task, every label must be at least this
             probable or improbable; with entities, every part of the text, entity or not.
-        most: Maximum documents per label (in a multi-label task, per set of labels), those of highest confidence;
+        most: Maximum documents per label (in a multi-label task, per set of labels), the most confident ones;
             None for no limit. It keeps a frequent label from crowding out the others.
         max_length: Maximum tokens that the model reads per document.
     """

@@ -114,7 +114,7 @@ class Sampler:
 @TRANSFORMS.register(
     "sample",
     paper="SGEAT, Wang et al., NeurIPS 2022",
-    summary="text that the model generates, without that of an unwanted attribute",
+    summary="text that the model generates, without samples that have an unwanted attribute",
 )
 @dataclass(frozen=True)
 class Sample(Transform):
@@ -132,7 +132,7 @@ class Sample(Transform):
         top_p: Probability of the most probable tokens that are sampled from.
         classifier: Classifier of texts that scores the samples, by the probability of ``label``.
         label: Its label that is the attribute.
-        rater: ``FILE.py:FUNCTION``, in place of a classifier: a function from a text to a number. Scores are cached
+        rater: ``FILE.py:FUNCTION``, instead of a classifier: a function from a text to a number. Scores are cached
             per text.
         key: What identifies the rater in the cache, such as the version of a service; by default its code.
         keep: Whether samples with the ``lowest`` or the ``highest`` scores are kept.
@@ -206,7 +206,6 @@ class Sample(Transform):
         }
 
     def _scorer(self) -> Callable[[Sequence[str]], Sequence[float]]:
-        """Return the function that scores texts."""
         if self.rater is not None:
             rate = CachedFunction(self.rater, self.key, read_score, "rater")
             return lambda texts: [rate(text)[0] for text in texts]
@@ -248,7 +247,6 @@ class Sample(Transform):
         return texts, {"samples": len(found), "empty": len(found) - len(filled), "repeated": len(filled) - len(texts)}
 
     def _generate(self, documents: Documents, context: Context) -> list[str]:
-        """Return the samples."""
         sampler = Sampler(self.model)
         if self.prompt_tokens:
             order = content_order(documents, self.seed).tolist()
