@@ -47,7 +47,7 @@ class Origin:
         base_model: Hub name of the base model.
         license: Identifier of the license.
         license_name: Name of the license, if the identifier is ``other``.
-        license_link: Where that license is.
+        license_link: URL of that license.
         language: Codes of the languages.
     """
 
@@ -74,7 +74,7 @@ class Card:
         origin: The base model, and the license and languages that it passes on.
         tags: Search tags.
         datasets: Names of public datasets that the model was trained on.
-        next_step: What to do with the model, as Markdown; ``{name}`` stands for the name to load it by.
+        next_step: Next step with the model, as Markdown; ``{name}`` stands for the name to load it by.
         load_name: Name to load the model by, usually the name of its folder; by default the name of the model.
         results: Results, as arguments of ``huggingface_hub.EvalResult``.
     """

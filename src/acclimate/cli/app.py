@@ -92,7 +92,7 @@ def print_next(command: Sequence[object], purpose: str = "") -> None:
 
     Args:
         command: The words of a command line, with the real paths; what the user has to fill in is in capitals.
-        purpose: What it is for, such as ``"to see whether it helps"``.
+        purpose: Purpose of the command, such as ``"to see whether it helps"``.
     """
     echo(f"Next{', ' * bool(purpose)}{purpose}: {shlex.join(map(str, command))}")
 
@@ -108,7 +108,7 @@ def describe_text(flag: str, sources: Any, placeholder: str = "TEXT", *, column:
 
     Args:
         flag: The flag, such as ``--corpus``.
-        sources: What was given; None for nothing.
+        sources: The values given; None for nothing.
         placeholder: The word for text that has no name.
         column: The column of sources that name none, for commands without ``--text-column``.
     """

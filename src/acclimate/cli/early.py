@@ -42,7 +42,7 @@ def refuse_early(command: str, options: Any, fields: Mapping[str, OptionField], 
     Args:
         command: Name of the command.
         options: The options of the command.
-        fields: How they are declared.
+        fields: Their declarations.
         plugins: Whether plugins were imported, which may add names.
 
     Raises:

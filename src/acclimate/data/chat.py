@@ -198,7 +198,7 @@ class Chats:
     """Conversations from JSON files, read lazily.
 
     Attributes:
-        report: What the latest iteration has found so far; a document is a conversation.
+        report: Statistics of the latest iteration so far; a document is a conversation.
     """
 
     def __init__(self, sources: str | Path | Sequence[str | Path]) -> None:

@@ -110,7 +110,7 @@ class Corpus:
 
     Attributes:
         sources: The files, datasets and texts in memory.
-        report: What the latest iteration has found so far.
+        report: Statistics of the latest iteration so far.
     """
 
     def __init__(

@@ -50,11 +50,11 @@ class Context:
         target: Texts of the end task, never of its dev and test splits; None if there is no task.
         general: General text; None if there is none.
         count: Returns the number of tokens of each of several texts.
-        counted_by: What ``count`` counts, part of the identity of results.
+        counted_by: Unit that ``count`` counts, part of the identity of results.
         load_encoder: Returns the function that embeds texts (texts, dimensions), from the name of a model.
         load_model: Returns the function that gives the loss of each of several texts, in nats per token.
         progress: Whether to show progress bars.
-        notes: What the operation adds to its account, by name.
+        notes: Values that the operation adds to its report, by name.
     """
 
     target: Sequence[str] | None = None
@@ -100,7 +100,7 @@ class Operation(Configured, ABC):
 
         Args:
             documents: The documents, which may be read several times.
-            context: What they are compared with; ``context.notes`` takes what the account should say, and of new
+            context: Texts to compare with; ``context.notes`` takes values for the report, and of new
                 documents examples of what was ``dropped``.
 
         Returns:
@@ -165,7 +165,7 @@ def operate(
     Args:
         corpus: The documents.
         operations: The operations.
-        context: What the documents are compared with.
+        context: Texts that the documents are compared with.
         out: JSON lines file for the result; None for one in the cache.
 
     Returns:

@@ -88,7 +88,7 @@ class TaskKind(ABC):
             tables: Tables by split (:class:`acclimate.tasks.sources.Table`).
             name: Name of the task.
             options: The columns that the user named, and the seed of drawn splits.
-            path: Where the task is, if it is a file or folder.
+            path: Path of the task, if it is a file or folder.
 
         Raises:
             UserError: If a row cannot be used, or the kind is not read from tables.
@@ -292,7 +292,7 @@ def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:
     """Return a loaded task or None as it is; read any other.
 
     Args:
-        task: What a user gave as a task.
+        task: The task as the user gave it.
         options: Options of a verb, of which the columns are read that it has, and the seed of drawn splits.
         columns: Columns that replace the columns of the options.
 

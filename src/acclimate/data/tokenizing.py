@@ -83,7 +83,7 @@ def tokenize(
         corpus: The documents.
         tokenizer: Any tokenizer of ``transformers``; it is not modified.
         max_length: Maximum tokens per row.
-        framing: Where special tokens are added, and whether documents share rows.
+        framing: Placement of special tokens, and whether documents share rows.
         cache: Folder to cache rows in. Memory then stays constant, and rows are found again if the content of the
             corpus, the tokenizer and the settings are the same. None keeps the rows in memory.
         max_tokens: Stop after the row that reaches this number of tokens. The bytes and characters of a document that

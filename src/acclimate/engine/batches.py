@@ -59,7 +59,7 @@ class Collator:
             several texts into a row, where they do not attend to each other.
         capacity: Maximum tokens per packed row, unless the longest text of a step has more.
         rewritings: Ways of rewriting the texts that views need.
-        policy: How widths of micro-batches are rounded up, and the cost of another micro-batch.
+        policy: Rounding of the widths of micro-batches, and the cost of another micro-batch.
         kind: The kind of the model, which determines the labels.
     """
 

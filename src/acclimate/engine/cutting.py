@@ -60,7 +60,7 @@ def split_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolic
     Args:
         lengths: Tokens of each row.
         limit: Maximum tokens per micro-batch, with padding counted at its cost; a longer row is one by itself.
-        policy: How widths are rounded up, and the costs of padding and of a micro-batch in tokens.
+        policy: Rounding of widths, and the costs of padding and of a micro-batch in tokens.
 
     Returns:
         The rows of each micro-batch.

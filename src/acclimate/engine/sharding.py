@@ -60,7 +60,7 @@ class ShardedGroup(ProcessGroup):
     Attributes:
         model: The sharded model.
         shell: A copy without weights, which :meth:`gather_weights` fills in the first process.
-        shell_device: Where these weights are put.
+        shell_device: Device of these weights.
     """
 
     model: Any = None
@@ -243,7 +243,7 @@ def shard(
     Args:
         engine: The engine, with the same model in all processes.
         loaded: The model in training.
-        rule: What happens around each optimizer step.
+        rule: Update rule, called around each optimizer step.
         progress: Whether to print what each process holds.
 
     Returns:

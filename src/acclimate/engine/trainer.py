@@ -83,7 +83,7 @@ class StepTrainer(Trainer):
             engine: Computes loss and gradients.
             args: Arguments of the parent class.
             steps: The micro-batches of each step.
-            rule: What happens around each optimizer step.
+            rule: Update rule, called around each optimizer step.
             clock: Measures the training time.
             log_file: JSON lines file that gets one line per logging interval.
             schedule: Factor of the learning rate, as a function of the number of steps taken.
@@ -411,7 +411,7 @@ def train(
         learning_rate: Peak learning rate.
         title: Title of the progress bar.
         progress: Whether to show it.
-        rule: What happens around each optimizer step.
+        rule: Update rule, called around each optimizer step.
         weight_decay: AdamW weight decay, on matrices only.
         max_gradient_norm: Norm to which larger gradients are scaled; 0 leaves them as they are.
         warmup: Share of training over which the learning rate rises.

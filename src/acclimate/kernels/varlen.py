@@ -57,7 +57,7 @@ def varlen_attention(
         query: (1, heads, kept, head width).
         key: (1, key heads, kept, head width).
         value: Same shape as ``key``.
-        unpadded: Where each text begins.
+        unpadded: Start of each text.
         scaling: Factor on the scores.
         dropout: Probability that an attention weight is dropped.
         causal: Whether a token attends to earlier ones only.

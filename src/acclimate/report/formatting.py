@@ -110,7 +110,7 @@ def describe_learning(learning: Learning, metric: str, where: str = "") -> str:
     """Return why the base model has not learned a task.
 
     Args:
-        learning: How its fine-tuning went.
+        learning: Record of its fine-tuning.
         metric: The metric of the task.
         where: The task, as " on intent".
     """

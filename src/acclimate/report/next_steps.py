@@ -27,7 +27,7 @@ class Step:
     """Something to do next.
 
     Attributes:
-        text: What to do and why.
+        text: The step and its reason.
         commands: Shell commands for it.
         page: Name of the page of the documentation that says more, or empty.
     """

@@ -88,11 +88,11 @@ class OperationAccount(Record):
         name: Name of the operation.
         kind: Kind of the operation: ``selection`` or ``transform``.
         settings: All parameters.
-        counted_by: What the tokens are: words and punctuation marks, or tokens of a tokenizer.
+        counted_by: Kind of the tokens: words and punctuation marks, or tokens of a tokenizer.
         kept: Beginnings of a few documents of the result.
         dropped: Beginnings of a few documents that are not in the result.
         sources: Names of the files and datasets that were read.
-        notes: What else the operation reports, by name.
+        notes: Further values that the operation reports, by name.
     """
 
     operation: str
@@ -150,7 +150,7 @@ class PartImportance(Record):
     """Importance of the units of one part of a model.
 
     Attributes:
-        name: What the units are, such as ``"attention heads"``.
+        name: Name of the units, such as ``"attention heads"``.
         layers: Number of layers.
         units: Number of units per layer.
         sorted: Whether the units are a sample in descending order of ``raw``, instead of all in their order.
@@ -171,7 +171,7 @@ class Importance(Record):
     """Importance of heads and units, as a method such as ``dga`` measured it.
 
     Attributes:
-        measured: How it was measured.
+        measured: Description of the measurement.
         tokens: Tokens read; None if none were.
         standard_error: Standard error of the importance; None if unknown.
         parts: Importance by the letter of the part.
@@ -193,9 +193,9 @@ class AdaptationRow(Record):
         folder: Folder of the model, relative to the study's folder.
         seconds: Duration of training.
         broken: Records that could not be read; None if all could.
-        preparation: What the method recorded before training, by file name.
+        preparation: Records of the method from before training, by file name.
         importance: Importance of heads and units that the method measured, for the heat map.
-        mix: What was read of each text, if there were several, see
+        mix: Statistics of each text, if there were several, see
             :meth:`acclimate.adaptation.mixture.Mixture.describe`.
     """
 
@@ -229,7 +229,7 @@ class MaskedToken(TypedDict):
     Keys:
         text: Characters of the original token.
         space: Whether to show a space before it.
-        replacement: How the token was replaced.
+        replacement: Replacement of the token.
         replaced_by: Characters of the replacement if ``replacement`` is ``"random"``.
         important: True if a token classifier found the token important to the end task; otherwise absent.
     """

@@ -31,8 +31,8 @@ class Renderer(ABC):
         """Return HTML for the output of a notebook: lines of text, the first figure and the first tables.
 
         Args:
-            lines: What :meth:`Displayed.describe` returns.
-            results: What :meth:`Displayed.as_results` returns.
+            lines: Result of :meth:`Displayed.describe`.
+            results: Result of :meth:`Displayed.as_results`.
         """
 
     @abstractmethod

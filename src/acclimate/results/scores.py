@@ -138,7 +138,7 @@ class TaskScores(Record):
         metrics: All metrics of the task.
         errors: Further measures, in the unit of the target; lower is better.
         test_units: Number of groups of test items that are resampled as one, such as documents; None for single items.
-        group_name: What such a group is; None for single items.
+        group_name: Name of such a group, such as document; None for single items.
         test_set: Identity of the test items; rows with the same one are not independent.
         collapsed: Number of seeds whose model gives nearly all test items the same answer.
         seconds: Mean duration of one fine-tuning, in seconds.
@@ -417,7 +417,7 @@ class ContaminatedTexts(Record):
         contained: Texts that a document contains.
         groups: Groups of the split, such as documents; None if they are not known, or other text was searched.
         groups_in_train: The groups among them that also have rows in the train split.
-        group_name: What a group is, in the singular.
+        group_name: Name of a group, in the singular.
     """
 
     task: str

@@ -108,7 +108,7 @@ class StageName(Record):
     Attributes:
         stage: Key of the stage.
         name: Title of its column.
-        note: What its time includes, a sentence; empty if that is clear.
+        note: Parts that its time includes, a sentence; empty if that is clear.
     """
 
     stage: str
@@ -235,7 +235,7 @@ class StudyResults(Reported, Record):
         win_counts: Wins, ties and losses over tasks.
         forgetting: Scores on tasks of other domains.
         contamination: Dev and test texts in corpora and train splits.
-        selections: What selections of text did, by domain and method.
+        selections: Reports of the selections of text, by domain and method.
         unchecked: Corpora and train splits that should have been searched for dev and test texts but were not.
         rows: Rows of each kind of job that has rows of its own, by its name: see :class:`ResultKind`.
         folder: Folder of the study; None if unknown. It is not part of ``results.json``.
@@ -449,11 +449,11 @@ class ProbeResult(Reported, Record):
         gold: The true answer to each test item.
         labels: The classes.
         kind: Name of the scoring.
-        scoring: What the scoring needs in addition to score the predictions again.
-        unit: What a draw counts, such as ``"labels per class"``.
+        scoring: Further values that the scoring needs to score the predictions again.
+        unit: Unit that a draw counts, such as ``"labels per class"``.
         scores: The fitted models.
         short: By number of labels, the classes that have fewer train examples, with their number.
-        notes: What was left out or changed, in sentences.
+        notes: Omissions and changes, in sentences.
         features: Number of features per example.
         seconds: Duration.
     """
@@ -515,7 +515,7 @@ class Measurements(dict[str, Any], Reported):
 
         Args:
             values: Its entries.
-            lines: What matters, in a few lines.
+            lines: Summary, in a few lines.
             title: Title of the table.
             rows: The rows of the table, all with the same keys.
         """

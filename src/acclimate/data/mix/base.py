@@ -188,7 +188,7 @@ class Mix(Configured, ABC):
             step: Optimizer steps taken.
             steps: Steps of the whole training.
             progress: Share of the training that is done.
-            asked: How many times it was asked before.
+            asked: Number of times that it was asked before.
         """
         return asked < len(self.moments) and progress >= self.moments[asked]
 

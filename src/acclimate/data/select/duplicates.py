@@ -65,7 +65,7 @@ class Duplicates(Operation):
 
     Attributes:
         similarity: Minimum Jaccard similarity of the sets of character 5-grams of near duplicates.
-        scope: Which pairs count: ``all``, those ``within`` a file or dataset, or those ``across`` two.
+        scope: Pairs that count: ``all``, those ``within`` a file or dataset, or those ``across`` two.
     """
 
     main: ClassVar[str] = "similarity"

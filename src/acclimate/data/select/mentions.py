@@ -79,10 +79,10 @@ class Mentions(Operation):
         task_words: A second list, such as entities and names of types in the task.
         level: ``entity`` for sentences with entries of ``words``; ``task`` for those with entries of ``task_words``;
             ``integrated`` for both, task sentences ``times`` times; ``domain`` for all sentences, as a comparison.
-        times: How often sentences of the task level occur in the integrated level.
+        times: Number of times that sentences of the task level occur in the integrated level.
         least: Minimum number of mentions in a sentence.
         ignore_case: Whether to ignore case.
-        unit: What is kept: the ``sentence``, or the whole ``document`` that contains it.
+        unit: Unit that is kept: the ``sentence``, or the whole ``document`` that contains it.
     """
 
     main: ClassVar[str] = "words"

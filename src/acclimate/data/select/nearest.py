@@ -243,7 +243,7 @@ class Task(Operation):
     """Adds the train texts of the task to the documents, as kNN-TAPT and curated TAPT do.
 
     Attributes:
-        times: How often each text is added: more than once where the documents would outnumber them.
+        times: Copies of each text that are added: more than one where the documents would outnumber them.
     """
 
     main: ClassVar[str] = "times"

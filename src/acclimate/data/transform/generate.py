@@ -83,7 +83,7 @@ class CachedFunction:
             given: The function.
             key: Identifier that is used instead of its code.
             read: Returns the values, as they can be written to JSON, of what the function returned.
-            what: What the function is, for messages.
+            what: Description of the function, for messages.
 
         Raises:
             UserError: If there is no such function.
@@ -157,7 +157,7 @@ class Generate(Transform):
     Attributes:
         by: The function: ``FILE.py:FUNCTION``, or the name of a function of a file given with ``--plugin``; in Python
             the function itself.
-        key: What identifies the function in the cache and in the field ``made_with``, such as the name and version of
+        key: Identifier of the function in the cache and in the field ``made_with``, such as the name and version of
             the model that it calls; by default its code, so that a change of the file generates again. Objects other
             than text and numbers that a function in Python captures do not count: give a key where they differ.
         keep: Whether each document itself stays, before what is made of it.

@@ -134,7 +134,7 @@ class Sample(Transform):
         label: Its label that is the attribute.
         rater: ``FILE.py:FUNCTION``, instead of a classifier: a function from a text to a number. Scores are cached
             per text.
-        key: What identifies the rater in the cache, such as the version of a service; by default its code.
+        key: Identifier of the rater in the cache, such as the version of a service; by default its code.
         keep: Whether samples with the ``lowest`` or the ``highest`` scores are kept.
         share: Share of the samples to keep.
         threshold: Score from which a text counts as having the attribute, for its rate.
