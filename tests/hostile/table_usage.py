@@ -263,7 +263,7 @@ VERBS = [
     Case("merge: onto itself", f"{MERGE} --out bert --overwrite", 2, r"'bert' is one of the models"),
     Case("merge: no base", MERGE.replace("base bert", "base ./no"), 2, r"\./no"),
     Case("merge: an alpha that is no number", MERGE.replace("0.5", "nan"), 2, r"'alpha': .*finite number"),
-    Case("merge: a weight that is no number", f"{MERGE} --method 'ties weights=1,x'", 2, r"parameter 'weights'"),
+    Case("merge: a weight that is no number", f"{MERGE} --method 'ties weights=1,x'", 2, r"parameter 'weights"),
     Case("merge: an incomplete file", MERGE, 2, r"cannot be read", cut("bert/model.safetensors")),
     Case("merge: a file elsewhere", MERGE, 2, r"outside the folder", several(remove("bert/model.safetensors"), INDEX)),
     Case("inspect importance: no name", f"{IMPORTANCE} --corpus text.txt", 2, r"expects (?i:name)="),
