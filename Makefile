@@ -35,8 +35,9 @@ format: setup  ## fix style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: setup  ## render the pages of results; build the documentation site in site/
+docs: setup  ## render the pages of results and papers; build the documentation site in site/
 	$(BIN)/python scripts/render_results.py
+	$(BIN)/python scripts/render_papers.py
 	NO_MKDOCS_2_WARNING=1 HF_HUB_OFFLINE=1 $(BIN)/mkdocs build --strict
 
 bench: setup  ## measure speed on an idle machine, at most 90 minutes; ARGS=--quick takes about 10

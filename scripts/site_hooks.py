@@ -37,6 +37,10 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 RESULTS = DOCS / "results"
 PAGES = {"CONTRIBUTING.md": "dev/contributing.md", "CHANGELOG.md": "dev/changelog.md", "README.md": "README.md"}
+PAGES |= {
+    file.relative_to(ROOT).as_posix(): f"papers/{file.parent.name}.md"
+    for file in sorted(ROOT.glob("src/acclimate/papers/*/README.md"))
+}
 """Pages outside `docs/`, and where the site has them."""
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s#]*)(#[^)\s]*)?\)")
 CLASSES = {
@@ -305,6 +309,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
                     fill(value, title, children)
 
     fill(config.nav, "By purpose", [{purpose: entries} for purpose, entries in methods_by_purpose().items()])
+    papers = [place for place in PAGES.values() if place.startswith("papers/")]
+    fill(config.nav, "Papers", [{posixpath.basename(place).removesuffix(".md"): place} for place in papers])
     fill(config.nav, "Finished studies", [{folder: f"results/{folder}/README.md"} for folder in studies()])
     fill(config.nav, "Functions", [{name: f"reference/{name}.md"} for name in functions()])
     return config

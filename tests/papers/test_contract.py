@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import math
-import re
 from pathlib import Path
 
 import pytest
@@ -232,16 +231,6 @@ def test_unknown_names_and_invalid_values_are_explained():
     with pytest.raises(UserError, match="has no parameters"):
         get("mlm", temperature=1)
     assert get("dga", contrast_weight="0.5").settings()["contrast_weight"] == 0.5
-
-
-def test_the_page_of_methods_lists_every_method():
-    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    section = page.partition("## All methods")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([^`]+)` \|(.+)\|$", section, flags=re.M)
-    assert sorted(name for name, _ in rows) == sorted(names())
-    for name, row in rows:
-        authors = lookup(name).paper.partition(" et al.")[0]
-        assert authors in row, f"the paper of {name}"
 
 
 def test_the_page_on_methods_lists_the_fields_of_view_and_the_class_attributes():

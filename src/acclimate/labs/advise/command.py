@@ -103,9 +103,27 @@ def _method_tables(methods: Sequence[type[Method]]) -> list[Any]:
         table.add_column()
         for method in sorted(members, key=lambda one: (one.cost, bool(one.preparation), one.name)):
             only = "" if set(KINDS) <= set(method.kinds) else f" ({' and '.join(method.kinds)} models only)"
-            table.add_row(method.name, _cost(method), method.summary + only)
+            found = "; measured" if _verdict(method) else ""
+            table.add_row(method.name, _cost(method), method.summary + only + found)
         tables += [table] if members else []
     return [*tables, COST_NOTE]
+
+
+def _verdict(method: type[Method]) -> list[str]:
+    """Return what published studies measured of a method, a line each; the folder of its paper holds them."""
+    import inspect
+    from pathlib import Path
+
+    from acclimate.base.files import read_json_object
+
+    file = Path(inspect.getfile(method)).with_name("verdict.json")
+    studies = (read_json_object(file) or {}).get("studies", [])
+    return [
+        f"Measured in docs/results/{one['study']} with {one['seeds']} seeds, against {one['baseline']}: "
+        f"{one['summary']}.\n"
+        for one in studies
+        if one["name"] == method.name
+    ]
 
 
 def _cost(method: type[Method]) -> str:
@@ -128,6 +146,8 @@ def _describe(method: type[Method]) -> str:
     text = f"{method.name}{about}: {method.summary}\n\n"
     text += "" if made or not written else f"{written}\n\n"
     text += f"Cost: {method.cost:g} times that of lm per token, roughly{prepares}.\n\n" if method.trains else ""
+    found = _verdict(method)
+    text += "".join(found or ["Not measured in a published study.\n"]) + "\n" if method.trains else ""
     defaults, unexplained, lines = _defaults(method), _types(method), list[str]()
     explained = [inspect.cleandoc("\n" + found.partition("Raises:")[0]) for _, _, found in texts]
     for line in "\n".join(filter(None, explained)).splitlines():

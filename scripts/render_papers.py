@@ -1,0 +1,211 @@
+"""Write the verdict of each folder of `src/acclimate/papers`, and the tables of its methods, mixes and operations.
+
+    python scripts/render_papers.py            # write what has changed
+    python scripts/render_papers.py --check    # only list it, and fail if there is any
+
+`verdict.json` is what the studies under `docs/results` measured; of several rows of a study with an entry, the first.
+A table follows a comment `<!-- Table of GROUP from src/acclimate/papers. -->`. Rows of entries of the core are written
+by hand; those of papers come from the registry, the README of the folder, and its verdict.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from acclimate.adaptation.method import REGISTRY
+from acclimate.base.registry import Registry
+from acclimate.data.mix.base import MIXES
+from acclimate.data.operations import SELECTIONS, TRANSFORMS
+from acclimate.results.study import StudyResults
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from scripts.render_results import read_results  # noqa: E402
+
+PAPERS, DOCS = ROOT / "src" / "acclimate" / "papers", ROOT / "docs"
+GROUPS: dict[str, tuple[str, Registry[Any]]] = {
+    "methods": ("methods.md", REGISTRY),
+    "mixes": ("mix.md", MIXES),
+    "selections": ("select.md", SELECTIONS),
+    "transforms": ("transform.md", TRANSFORMS),
+}
+"""Page and registry of each table."""
+TABLE = r"(<!-- Table of {group} from src/acclimate/papers\. -->\n\n\|.*\n\|[-|]+\|\n)((?:\|.*\n)+)"
+FACT = r"^- \*\*{title}\*\*: (.+(?:\n  .+)*)$"
+SETTINGS = {"mixes": "mix", "selections": "select", "transforms": "transform"}
+"""Where a row of a study names entries of a group."""
+
+
+def entries(folder: Path) -> Iterator[tuple[str, str, type[Any]]]:
+    """Yield group, name and class of what a folder registers."""
+    for group, (_, registry) in GROUPS.items():
+        for name in registry.names():
+            cls = registry.lookup(name)
+            if cls.__module__.startswith(f"acclimate.papers.{folder.name}."):
+                yield group, name, cls
+
+
+def folders() -> list[Path]:
+    """Return the folders of papers."""
+    return sorted(file.parent for file in PAPERS.glob("*/__init__.py"))
+
+
+@cache
+def studies() -> dict[str, StudyResults]:
+    """Return the results of the studies under `docs/results`, by folder."""
+    return {path.parent.name: read_results(path) for path in sorted(DOCS.glob("results/*/results.json"))}
+
+
+def names_of(value: Any) -> set[str]:
+    """Return the names of the mix or operations that a study file gives: a name, a mapping, or a list of these."""
+    if isinstance(value, str):
+        return {value.split()[0]} if value else set()
+    return {name for one in value or () for name in (names_of(one) if isinstance(value, list) else {str(one)})}
+
+
+def find_row(results: StudyResults, group: str, name: str) -> str | None:
+    """Return the label of the first row of a study that has an entry; None if there is none."""
+    if group == "methods":
+        # The names in the study of the DGA paper have a prefix.
+        found = [row.label for row in results.methods if row.name.removeprefix("mlm-") == name]
+    else:
+        rows = [row for row in results.config.get("methods", []) if isinstance(row, Mapping)]
+        key = SETTINGS[group]
+        given = [(row, row.get(key) if key in row else (row.get("adapt") or {}).get(key)) for row in rows]
+        found = [row.get("label") or row["name"] for row, value in given if name in names_of(value)]
+    return next((label for label in found if label != results.baseline), None)
+
+
+def measure(results: StudyResults, label: str) -> list[dict[str, Any]]:
+    """Return the differences from the baseline on tasks and over a sequence, and from the base model on text."""
+    found = []
+    for row in results.scores:
+        if row.method == label and row.difference is not None:
+            difference = row.difference[row.metric]
+            found.append(
+                {"model": row.model, "domain": row.domain, "task": row.task, "metric": row.metric} | vars(difference)
+            )
+    for row in results.losses:
+        if row.method == label and row.difference is not None:
+            found.append(
+                {"model": row.model, "domain": row.domain, "text": row.text, "unit": "nats"} | vars(row.difference)
+            )
+    for row in results.rows.get("sequence", []):
+        if row.method == label and (spread := row.differences.get("average")) is not None and spread.seeds:
+            low, high = spread.seeds
+            average = {"difference": spread.mean, "low": low, "high": high}
+            found.append({"model": row.model, "sequence": f"mean {row.measure} of all domains"} | average)
+    keep = ("model", "domain", "task", "metric", "text", "unit", "sequence", "difference", "low", "high")
+    return [
+        {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items() if key in keep}
+        for row in found
+    ]
+
+
+def summarize(found: list[dict[str, Any]]) -> str:
+    """Return on how many tasks, or else sequences or texts, a row is better or worse: its interval excludes 0."""
+    for key, sign in (("task", 1), ("sequence", -1), ("text", -1)):  # a loss is better if it is lower
+        rows = [row for row in found if key in row]
+        if rows:
+            better = sum(row["low"] > 0 if sign > 0 else row["high"] < 0 for row in rows)
+            worse = sum(row["high"] < 0 if sign > 0 else row["low"] > 0 for row in rows)
+            return f"better on {better}, worse on {worse} of {len(rows)} {key}{'s' * (len(rows) != 1)}"
+    return ""
+
+
+def make_verdict(folder: Path) -> dict[str, Any]:
+    """Return what was measured of the entries of a folder."""
+    found = []
+    for group, name, _ in entries(folder):
+        for study, results in studies().items():
+            label = find_row(results, group, name)
+            if label is not None and (rows := measure(results, label)):
+                found.append(
+                    {
+                        "name": name, "study": study, "row": label, "baseline": results.baseline,
+                        "seeds": len(results.seeds), "summary": summarize(rows), "differences": rows,
+                    }
+                )  # fmt: skip
+    return {"measured": bool(found), **({"studies": found} if found else {})}
+
+
+def write_verdict(verdict: dict[str, Any]) -> str:
+    """Return a verdict as JSON, with a line per difference."""
+    text = json.dumps(verdict, indent=1, ensure_ascii=False)
+    return (
+        re.sub(r"(?<=\{)\n {5}(?! )(.*?)\n {4}(?=\})", lambda match: " ".join(match[1].split()), text, flags=re.S)
+        + "\n"
+    )
+
+
+def fact(folder: Path, title: str) -> str:
+    """Return a line of the README of a folder, such as ``When``."""
+    match = re.search(FACT.format(title=title), (folder / "README.md").read_text(encoding="utf-8"), flags=re.M)
+    return " ".join(match[1].split()) if match else ""
+
+
+def measured(verdict: Mapping[str, Any], name: str) -> str:
+    """Return the cell with what was measured of an entry."""
+    rows = [row for row in verdict.get("studies", []) if row["name"] == name]
+    return "; ".join(f"[{row['study']}](results/{row['study']}/README.md): {row['summary']}" for row in rows) or "no"
+
+
+def make_rows(group: str, registry: Registry[Any], verdicts: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return the rows of the papers in the table of a group."""
+    rows = []
+    for folder in folders():
+        for own, name, cls in entries(folder):
+            if own == group:
+                link = f"[`{name}`](../src/acclimate/papers/{folder.name}/README.md)"
+                cost = f"{cls.cost:g}" if group == "methods" else fact(folder, "Cost").rstrip(".")
+                cells = [link, cls.summary, fact(folder, "When").rstrip("."), cost, cls.paper]
+                rows.append((getattr(cls, "cost", 0), name, [*cells, measured(verdicts[folder.name], name)]))
+    return [f"| {' | '.join(cells)} |\n" for _, _, cells in sorted(rows)]
+
+
+def read_verdicts() -> dict[str, dict[str, Any]]:
+    """Return the verdicts as they are in the folders."""
+    return {folder.name: json.loads((folder / "verdict.json").read_text(encoding="utf-8")) for folder in folders()}
+
+
+def render(verdicts: Mapping[str, dict[str, Any]] | None = None) -> dict[Path, str]:
+    """Return the content of all generated files and pages.
+
+    Args:
+        verdicts: The verdicts by folder; computed from the studies by default.
+    """
+    verdicts = {folder.name: make_verdict(folder) for folder in folders()} if verdicts is None else verdicts
+    found = {folder / "verdict.json": write_verdict(verdicts[folder.name]) for folder in folders()}
+    for group, (page, registry) in GROUPS.items():
+        text = (DOCS / page).read_text(encoding="utf-8")
+
+        def table(match: re.Match[str], group: str = group, registry: Registry[Any] = registry) -> str:
+            others = [row for row in match[2].splitlines(keepends=True) if "/papers/" not in row]
+            return match[1] + "".join([*others, *make_rows(group, registry, verdicts)])
+
+        found[DOCS / page], count = re.subn(TABLE.format(group=group), table, text)
+        assert count == 1, page
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Write or list the files that have changed."""
+    stale = {
+        file: text for file, text in render().items() if not file.is_file() or file.read_text(encoding="utf-8") != text
+    }
+    for file, text in stale.items():
+        sys.stdout.write(f"{file.relative_to(ROOT)}\n")
+        if "--check" not in arguments:
+            file.write_text(text, encoding="utf-8")
+    return int(bool(stale) and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
