@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from scripts import render_papers
+
+from acclimate import api
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [folder.name for folder in render_papers.folders()]
@@ -33,6 +36,12 @@ def test_every_folder_has_its_parts():
         assert {"README.md", "verdict.json"} <= {file.name for file in folder.iterdir()}, folder.name
         for title in ("When", "Instead", "Cost"):
             assert render_papers.fact(folder, title), f"{folder.name}: {title}"
+
+
+def test_papers_or_pages_use_each_name_of_the_public_surface():
+    files = [*(ROOT / "src" / "acclimate" / "papers").rglob("*.py"), *(ROOT / "docs").glob("*.md")]
+    words = {word for file in files for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))}
+    assert not set(api.__all__) - words
 
 
 @pytest.mark.parametrize("compute", [False, pytest.param(True, marks=pytest.mark.slow)])
