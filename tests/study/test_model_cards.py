@@ -50,8 +50,8 @@ def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds, no
         span = f"{100 * entry['low']:+.1f} to {100 * entry['high']:+.1f}"
         assert span in made.text and f"| {VERDICTS[entry['verdict']]} |" in made.text
         assert "1 file, 9.0 kB" in made.text
-        assert (f"that of seed {run['seed']}" in made.text) == several
-        assert ("not that of the adaptation, so they allow no verdict" in made.text) == (not several)
+        assert (f"this model has seed {run['seed']}" in made.text) == several
+        assert ("not the variance of the adaptation, so they allow no verdict" in made.text) == (not several)
         assert (entry["p"] is None) == (entry["verdict"] == WITHHELD) == (not several)
         assert made.data.model_name == "model-mlm-cs" + (f"-seed-{run['seed']}" if several else "")
     other = next(run for run in results["adaptations"] if run["method"] != "mlm")
