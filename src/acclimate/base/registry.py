@@ -34,18 +34,18 @@ MAX_INTEGER = 10**18
 PLUGIN = "acclimate_plugin_"
 """Beginning of the names of modules that are imported from a file."""
 PLACES = {
-    "acclimate.methods": ("acclimate.adaptation.methods", "acclimate.papers.*.method"),
-    "acclimate.masking": ("acclimate.parts.masking",),
-    "acclimate.mixes": ("acclimate.data.mix", "acclimate.papers.*.mix"),
-    "acclimate.selections": ("acclimate.data.select", "acclimate.papers.*.select"),
-    "acclimate.merges": ("acclimate.merging.methods", "acclimate.papers.*.merge"),
-    "acclimate.transforms": ("acclimate.data.transform", "acclimate.papers.*.transform"),
-    "acclimate.tasks": ("acclimate.tasks.kinds", "acclimate.tasks.kinds.*.*"),
-    "acclimate.commands": ("acclimate.cli", "acclimate.labs.*.command", "acclimate.papers.*.command"),
-    "acclimate.jobs": ("acclimate.study.jobs", "acclimate.labs.*.jobs"),
-    "acclimate.renderers": ("acclimate.report",),
+    "acclimate.methods": ("adaptation/methods/*", "papers/*/method"),
+    "acclimate.masking": ("parts/masking/*",),
+    "acclimate.mixes": ("data/mix/*", "papers/*/mix"),
+    "acclimate.selections": ("data/select/*", "papers/*/select"),
+    "acclimate.merges": ("merging/methods/*", "papers/*/merge"),
+    "acclimate.transforms": ("data/transform/*", "papers/*/transform"),
+    "acclimate.tasks": ("tasks/kinds/*", "tasks/kinds/*/*"),
+    "acclimate.commands": ("cli/*", "labs/*/command", "papers/*/command"),
+    "acclimate.jobs": ("study/jobs/*", "labs/*/jobs"),
+    "acclimate.renderers": ("report/*",),
 }
-"""Where the entries of each registry are: packages of which all modules are imported, and modules of each folder.
+"""Modules that register the entries of each registry, as patterns of files of the package without their suffix.
 
 The key is also the group of entry points under which other packages declare entries.
 """
@@ -186,14 +186,7 @@ def declared_modules(group: str) -> list[str]:
 
 
 def _files(group: str) -> list[Path]:
-    found: list[Path] = []
-    for place in PLACES[group]:
-        path = place.removeprefix("acclimate.").replace(".", "/")
-        if "*" in path:
-            found += ROOT.glob(f"{path}.py")
-        else:
-            found += ROOT.joinpath(path).glob("*.py")
-    return sorted(found)
+    return sorted(file for place in PLACES[group] for file in ROOT.glob(f"{place}.py"))
 
 
 REGISTERED = re.compile(r'@(?:\w+\.)?register(?:_\w+)?\(\s*"([^"]+)"')
