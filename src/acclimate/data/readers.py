@@ -348,18 +348,18 @@ def read_excel_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     from openpyxl import load_workbook
 
     try:
-        with open_bytes(path) as file:
-            size = sum(part.file_size for part in ZipFile(file).infolist())
-        if size <= MAX_WORKBOOK:
-            book = load_workbook(open_bytes(path), read_only=True, data_only=True)
-            first, *others = book.worksheets
-            first.reset_dimensions()  # what some programs write is wrong, and rows outside of it would be lost
-            rows = [["" if cell is None else str(cell) for cell in row] for row in first.iter_rows(values_only=True)]
+        file = open_bytes(path)
+        if (size := sum(part.file_size for part in ZipFile(file).infolist())) > MAX_WORKBOOK:
+            limit = MAX_WORKBOOK // 2**20
+            raise UserError(f"'{path}' unpacks into {size / 2**20:,.0f} MB; the limit is {limit}: use CSV.")
+        book = load_workbook(file, read_only=True, data_only=True)
+        first, *others = book.worksheets
+        first.reset_dimensions()  # what some programs write is wrong, and rows outside of it would be lost
+        rows = [["" if cell is None else str(cell) for cell in row] for row in first.iter_rows(values_only=True)]
+    except UserError:
+        raise
     except Exception as error:  # a damaged file raises errors of zipfile, zlib and XML, among others
         raise UserError(f"'{path}' is not an Excel file ({first_line(error)}).") from error
-    if size > MAX_WORKBOOK:
-        limit = MAX_WORKBOOK // 2**20
-        raise UserError(f"'{path}' unpacks into {size / 2**20:,.0f} MB; the limit is {limit}: use CSV.")
     if others:
         warn_once(f"'{path}': only the first sheet, '{first.title}', is read.")
     numbered = ((number, row) for number, row in enumerate(rows, 1) if any(cell.strip() for cell in row))
