@@ -1,10 +1,12 @@
-"""A mix that is asked at all its moments."""
+"""A mix that is asked at all its moments, and what tests of mixes check."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from acclimate.data.mix.base import History, Round, ask
+from acclimate.base.errors import UserError
+from acclimate.data.mix.base import History, Round, ask, read_mix
 
 NAMES, SIZES = ("domain", "law", "news"), np.array([100.0, 300.0, 600.0])
 
@@ -20,3 +22,17 @@ def proposals(mix, names=NAMES, sizes=SIZES, parents=None):
         found.append(ask(mix, history))
         rounds.append(Round(history.step, sizes, weights=found[-1]))
     return np.array(found)
+
+
+def check_weights(given, moments, weights) -> None:
+    """Check at which moments a mix that a user gave has which weights."""
+    mix = read_mix(given)
+    mix.check(NAMES)
+    assert mix.moments == pytest.approx(moments)
+    np.testing.assert_allclose(proposals(mix), weights)
+
+
+def check_refusal(given, message: str) -> None:
+    """Check that a mix that a user gave is refused for the sources."""
+    with pytest.raises(UserError, match=message):
+        read_mix(given).check(NAMES)

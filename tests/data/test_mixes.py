@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from acclimate.base.errors import UserError
 from acclimate.data.mix.base import MIXES, Round, read_mix
 from tests.cases import each
-from tests.data.moments import NAMES, proposals
+from tests.data.moments import check_refusal, check_weights, proposals
 
 
 @each(
@@ -22,10 +22,7 @@ from tests.data.moments import NAMES, proposals
     ],
 )
 def test_weights_are_those_of_the_definition(mix, moments, weights):
-    mix = read_mix(mix)
-    mix.check(NAMES)
-    assert mix.moments == pytest.approx(moments)
-    np.testing.assert_allclose(proposals(mix), weights)
+    check_weights(mix, moments, weights)
 
 
 @each(
@@ -44,8 +41,7 @@ def test_weights_are_those_of_the_definition(mix, moments, weights):
     ],
 )
 def test_invalid_mixes_are_explained(mix, message):
-    with pytest.raises(UserError, match=message):
-        read_mix(mix).check(NAMES)
+    check_refusal(mix, message)
 
 
 def test_proposals_are_checked():

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.base.errors import UserError
 from acclimate.data.mix.base import read_mix
 from tests.cases import each
-from tests.data.moments import NAMES, proposals
+from tests.data.moments import check_refusal, proposals
 
 
 @settings(deadline=None, max_examples=30)
@@ -45,5 +43,4 @@ def test_long_documents_get_their_share_within_each_source(documents, threshold,
 
 @each(("mix", "message"), [("lengths threshold=0", "threshold"), ("lengths weights=long", "equal, size")])
 def test_invalid_mixes_are_explained(mix, message):
-    with pytest.raises(UserError, match=message):
-        read_mix(mix).check(NAMES)
+    check_refusal(mix, message)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-
-from acclimate.base.errors import UserError
 from acclimate.data.mix.base import read_mix
 from tests.cases import each
-from tests.data.moments import NAMES, proposals
+from tests.data.moments import check_refusal, check_weights
 
 
 @each(
@@ -25,10 +21,7 @@ from tests.data.moments import NAMES, proposals
     ],
 )
 def test_weights_are_those_of_the_definition(mix, moments, weights):
-    mix = read_mix(mix)
-    mix.check(NAMES)
-    assert mix.moments == pytest.approx(moments)
-    np.testing.assert_allclose(proposals(mix), weights)
+    check_weights(mix, moments, weights)
 
 
 @each(
@@ -40,8 +33,7 @@ def test_weights_are_those_of_the_definition(mix, moments, weights):
     ],
 )
 def test_invalid_mixes_are_explained(mix, message):
-    with pytest.raises(UserError, match=message):
-        read_mix(mix).check(NAMES)
+    check_refusal(mix, message)
 
 
 def test_the_identity_and_the_description_name_the_parameters():
