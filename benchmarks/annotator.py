@@ -27,12 +27,12 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from acclimate.base.device import default_device, enable_fast_fp32_matmul, to_device
 from acclimate.base.errors import UserError
 from acclimate.base.files import write_json
+from acclimate.data.task_kinds import load_task
 from acclimate.papers.selective.annotation import make_units
 from acclimate.papers.selective.annotator import ClassifierConfidence
 from acclimate.papers.selective.importance_rule import Unit, annotate_units
 from acclimate.papers.selective.options import AnnotationOptions
 from acclimate.study.summary import environment
-from acclimate.tasks.interfaces import load_task
 from acclimate.tasks.kinds.classification.classifier import Classifier, load_classifier
 from acclimate.tasks.loading import is_classifier_of
 from benchmarks.speed import ROOT, say

@@ -19,11 +19,11 @@ import numpy as np
 
 from acclimate.base.errors import UserError
 from acclimate.base.files import write_json
+from acclimate.data.task_kinds import find_task_kind, load_task
 from acclimate.evaluation.significance import paired_bootstrap
 from acclimate.study.config import StudyConfig
 from acclimate.study.settings import UNADAPTED
 from acclimate.tasks import probing
-from acclimate.tasks.interfaces import find_task_kind, load_task
 from acclimate.tasks.splits import limit_splits
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "results"

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from acclimate import finetune
+from acclimate.data.task_kinds import load_task
 from acclimate.engine.trainer import LOG_FILE
-from acclimate.tasks.interfaces import load_task
 from acclimate.tasks.probing import LINEAR, measure_probe
 from acclimate.tasks.splits import limit_splits, replace_test_with_dev
 

@@ -48,14 +48,14 @@ CLASSES = {
         "Data",
         (
             "acclimate.data.documents.Corpus",
-            "acclimate.tasks.interfaces.load_task",
+            "acclimate.data.task_kinds.load_task",
             "acclimate.tasks.kinds.classification.data.Task",
         ),
     ),
     "results": (
         "Results",
         (
-            "acclimate.adaptation.adapt.AdaptResult",
+            "acclimate.adaptation.result.AdaptResult",
             "acclimate.tasks.result.FinetuneResult",
             "acclimate.results.study.StudyResults",
         ),

@@ -11,10 +11,10 @@ from acclimate.base.registry import PLUGIN, identify_function
 from acclimate.data.documents import Corpus
 from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
+from acclimate.data.task_kinds import load_task
 from acclimate.merging.base import MERGES
 from acclimate.parts.masking.base import REGISTRY as MASKINGS
 from acclimate.parts.masking.base import Strategy
-from acclimate.tasks.interfaces import load_task
 from tests.cases import each
 
 REGISTRIES = (METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES, MERGES)

@@ -19,7 +19,10 @@ from tests.tiny import TEXTS
 
 USER_MODULE = """
 from dataclasses import dataclass
-from acclimate.adaptation.method import Method, register
+from acclimate.adaptation.method import (
+    Method,
+    register,
+)
 
 @register("mine", summary="for this test")
 @dataclass
@@ -133,7 +136,10 @@ def test_a_file_that_is_no_plugin_is_one_line(plugin, tmp_path, monkeypatch, cap
 EXITS = """
 import sys
 from dataclasses import dataclass
-from acclimate.adaptation.method import Method, register
+from acclimate.adaptation.method import (
+    Method,
+    register,
+)
 
 @register("exiting", summary="for this test")
 @dataclass

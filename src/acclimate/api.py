@@ -97,10 +97,10 @@ from acclimate.evaluation.embeddings import is_sentence_encoder, load_encoder, l
 from acclimate.base.device import Precision, autocast, choose_precision, copy_to, default_device, to_device
 
 # End tasks: labelled examples, classifiers and their training
-from acclimate.data.task_kinds import load_task
+from acclimate.data.task_kinds import load_task, open_task
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.head_model import HeadModel, check_finite, token_budget_batches
-from acclimate.tasks.interfaces import ResolvedOptions, open_task
+from acclimate.tasks.interfaces import ResolvedOptions
 from acclimate.tasks.kinds.classification.classifier import Classifier, load_classifier
 from acclimate.tasks.kinds.classification.data import Example, Task
 from acclimate.tasks.loading import MIN_LENGTH, is_classifier_of, load_with_head
@@ -114,7 +114,7 @@ from acclimate.base.errors import first_line, shorten, unknown_name_error
 from acclimate.base.files import MANIFEST_FILE, atomic_file, atomic_folder, cache_folder, hash_file, read_json
 from acclimate.base.files import check_replaceable, check_report_file, check_writable, record_files
 from acclimate.base.files import write_json, write_text
-from acclimate.adaptation.method import cache_folder as method_cache_folder, cache_key, fingerprint_tensors
+from acclimate.adaptation.method import cache_key, fingerprint_tensors
 from acclimate.tasks.training_cache import cache_lock, computation_key
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import build, values, verb

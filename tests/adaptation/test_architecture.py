@@ -8,14 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from acclimate.adaptation.pretrain import (
-    DECODERS,
-    ENCODERS,
-    SIZES,
-    fit_config_to_tokenizer,
-    init_model,
-    make_config,
-)
+from acclimate.adaptation.pretrain import DECODERS, ENCODERS, SIZES, fit_config_to_tokenizer, init_model, make_config
 from acclimate.base.errors import UserError
 from acclimate.models.families import longest_text
 from tests.cases import each

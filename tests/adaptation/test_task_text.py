@@ -13,7 +13,7 @@ from acclimate.adaptation.inputs import TASK_EPOCHS
 from acclimate.adaptation.method import Method, register
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
-from acclimate.tasks.interfaces import load_task
+from acclimate.data.task_kinds import load_task
 from acclimate.tasks.kinds.classification.data import Task
 from tests.cases import each
 from tests.test_cli import call

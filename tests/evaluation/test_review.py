@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support
 
 from acclimate.base.errors import UserError
-from acclimate.evaluation.review import (
-    RankedItems,
-    ReviewScoring,
-    measure_review,
-    resample_classes,
-    review_measures,
-)
+from acclimate.evaluation.review import RankedItems, ReviewScoring, measure_review, resample_classes, review_measures
 from acclimate.evaluation.significance import paired_bootstrap
 from acclimate.labs.inspection.review import inspect_review, read_predictions
 from tests.cases import each

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from tests.hostile.checks import (
-    BENCHMARKS,
-    CAUSAL,
-    DECODE,
-    DONE,
-    DRY,
-    INSTRUCTIONS,
-    MERGE,
-    TEXT,
-    made,
-)
+from tests.hostile.checks import BENCHMARKS, CAUSAL, DECODE, DONE, DRY, INSTRUCTIONS, MERGE, TEXT, made
 from tests.hostile.makers import (
     broken_decoder,
     cut,

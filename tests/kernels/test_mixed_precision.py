@@ -8,14 +8,7 @@ from torch import nn
 
 from acclimate.kernels import Kernels
 from acclimate.kernels import gradients as module
-from acclimate.kernels.gradients import (
-    CAST_CHUNK,
-    BF16Weights,
-    _add_in_fp32,
-    grad_buffer,
-    master_weight,
-    shadow_copy,
-)
+from acclimate.kernels.gradients import CAST_CHUNK, BF16Weights, _add_in_fp32, grad_buffer, master_weight, shadow_copy
 
 WORDS, WIDTH = 50, 8
 

@@ -20,6 +20,7 @@ from acclimate import merge
 from acclimate.base.errors import UserError
 from acclimate.base.options import build
 from acclimate.cli import main as cli
+from acclimate.data.task_kinds import load_task
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.merging.measuring import MeasuredTask, open_data
 from acclimate.merging.methods.fisher import expected_terms, fisher_information, fisher_weighted, sampled_terms
@@ -27,7 +28,6 @@ from acclimate.merging.methods.greedy_soup import greedy_soup
 from acclimate.merging.options import MergeOptions, read_method
 from acclimate.merging.weights import Checkpoint
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import load_task
 from tests.cases import each
 from tests.tasks.test_contract import SAMPLES, options_of, splits_of
 from tests.tiny import TEXTS, save_tiny, tiny_tokenizer

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from acclimate.base.errors import UserError
-from acclimate.models.checkpoints import local_folder, model_fingerprint
+from acclimate.base.files import local_folder
+from acclimate.models.checkpoints import model_fingerprint
 from tests.cases import each
 from tests.tiny import save_tiny
 

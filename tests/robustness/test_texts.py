@@ -19,8 +19,8 @@ from acclimate.adaptation.adapt import adapt
 from acclimate.base.errors import UserError
 from acclimate.data import opening, tokenizing
 from acclimate.data.documents import Corpus
+from acclimate.data.task_kinds import load_task
 from acclimate.data.tokenizing import tokenize
-from acclimate.tasks.interfaces import load_task
 from tests.cases import each
 from tests.tasks.test_data import TEST, TRAIN, folder, lines
 from tests.tiny import tiny_tokenizer

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from acclimate.adaptation.method import cache_folder
 from acclimate.base.errors import UserError
+from acclimate.base.files import cache_folder
 from acclimate.report import markdown, render, summarize
 from acclimate.study.compare import compare
 from acclimate.study.config import StudyConfig

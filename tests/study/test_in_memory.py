@@ -11,8 +11,8 @@ import yaml
 
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
+from acclimate.data.task_kinds import load_task
 from acclimate.study.compare import compare
-from acclimate.tasks.interfaces import load_task
 from tests.cases import each
 from tests.study.fakes import World, files
 

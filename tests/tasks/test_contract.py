@@ -19,10 +19,11 @@ from safetensors.torch import load_file
 from transformers.trainer_callback import CallbackHandler
 
 from acclimate.base.errors import UserError
+from acclimate.data.task_kinds import TASK_KINDS, find_task_kind, load_task, task_texts
 from acclimate.engine import callbacks
 from acclimate.evaluation.scoring import find_scoring, make_scoring
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import EVALUATION_SPLITS, TASK_KINDS, find_task_kind, item_texts, load_task, task_texts
+from acclimate.tasks.interfaces import EVALUATION_SPLITS, item_texts
 from acclimate.tasks.splits import limit_splits
 from tests.tiny import save_tiny
 

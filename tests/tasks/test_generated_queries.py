@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import acclimate
 from acclimate.base.errors import UserError
 from acclimate.cli.main import app
+from acclimate.data.task_kinds import load_task
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import load_task
 from acclimate.tasks.kinds.retrieval.generation import generate_queries
 from acclimate.tasks.kinds.retrieval.model import _scaled_cosine
 from tests.cases import each

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError, warn_once
+from acclimate.data.task_kinds import TASK_KINDS, find_task_kind, load_task
 from acclimate.evaluation.scoring import make_scoring
 from acclimate.labs.inspection.leakage import inspect_leakage
 from acclimate.tasks.drawing import link_rows
 from acclimate.tasks.groups import describe_groups, group_text, number_known_groups
-from acclimate.tasks.interfaces import TASK_KINDS, find_task_kind, load_task
 from acclimate.tasks.kinds.classification.data import Example, Task
 from acclimate.tasks.kinds.qa.data import QATask
 from acclimate.tasks.splits import cut_dev, limit_splits, repartition, replace_test_with_dev

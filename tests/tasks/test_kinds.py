@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from acclimate.base.errors import UserError
+from acclimate.data.task_kinds import TASK_KINDS, find_task_kind, load_task, task_texts
 from acclimate.evaluation.scoring import find_scoring
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import TASK_KINDS, find_task_kind, item_texts, load_task, task_texts
+from acclimate.tasks.interfaces import item_texts
 from acclimate.tasks.kinds.classification.classifier import Classification
 from acclimate.tasks.kinds.classification.data import Task
 

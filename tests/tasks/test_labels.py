@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
-from acclimate.tasks.interfaces import load_task
+from acclimate.data.task_kinds import load_task
 from acclimate.tasks.kinds.classification.data import Task
 from tests.cases import each
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification
 
 from acclimate.base.errors import UserError
+from acclimate.data.task_kinds import load_task
 from acclimate.evaluation.scoring import MultiLabel
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import load_task
 from acclimate.tasks.kinds.classification.classifier import load_classifier
 from acclimate.tasks.kinds.classification.data import Task
 from acclimate.tasks.splits import repartition

@@ -11,14 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.tasks.interfaces import (
-    EVALUATION_SPLITS,
-    find_task_kind,
-    item_texts,
-    load_task,
-    resolve_options,
-    task_texts,
-)
+from acclimate.data.task_kinds import find_task_kind, load_task, task_texts
+from acclimate.tasks.interfaces import EVALUATION_SPLITS, item_texts, resolve_options
 from acclimate.tasks.options import FinetuneOptions
 from tests.tasks.test_contract import SAMPLES, splits_of
 from tests.tiny import save_tiny

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import acclimate
 from acclimate.base.errors import UserError
 from acclimate.cli.main import app
+from acclimate.data.task_kinds import load_task
 from acclimate.evaluation.scoring import SingleLabel
-from acclimate.tasks.interfaces import load_task
 from acclimate.tasks.kinds.classification.data import Task
 from acclimate.tasks.probing import PENALTY, ClassProbe, join_states, mean_states, measure_probe, plan_draws
 from tests.cases import each

@@ -14,8 +14,9 @@ from acclimate import finetune
 from acclimate.base.bounds import MAX_SEED
 from acclimate.base.errors import UserError
 from acclimate.base.options import build
+from acclimate.data.task_kinds import load_task
 from acclimate.tasks import recipe
-from acclimate.tasks.interfaces import load_task, resolve_options
+from acclimate.tasks.interfaces import resolve_options
 from acclimate.tasks.options import FinetuneOptions
 from tests.test_cli import call
 from tests.tiny import save_tiny

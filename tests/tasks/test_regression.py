@@ -18,9 +18,10 @@ from acclimate.adaptation.adapt import adapt
 from acclimate.base.errors import UserError
 from acclimate.cli.main import app
 from acclimate.data.documents import Corpus
+from acclimate.data.task_kinds import find_task_kind, load_task, task_texts
 from acclimate.study.compare import compare
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import find_task_kind, item_texts, load_task, task_texts
+from acclimate.tasks.interfaces import item_texts
 from acclimate.tasks.kinds.classification.data import Task
 from acclimate.tasks.kinds.regression import RegressionTask, read_number
 from acclimate.tasks.splits import limit_splits

@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
+from acclimate.data.task_kinds import load_task
 from acclimate.study.config import StudyConfig
-from acclimate.tasks.interfaces import load_task
 from acclimate.tasks.kinds.classification.data import Task
 from acclimate.tasks.splits import repartition
 from tests.cases import each

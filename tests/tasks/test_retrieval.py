@@ -21,11 +21,12 @@ from typer.testing import CliRunner
 from acclimate.base.errors import UserError
 from acclimate.base.files import read_json
 from acclimate.cli.main import app
+from acclimate.data.task_kinds import find_task_kind, load_task, task_texts
 from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, ranking_scores, retrieval_metrics
 from acclimate.merging.merge import merge
 from acclimate.study.compare import compare
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import ResolvedOptions, find_task_kind, item_texts, load_task, task_texts
+from acclimate.tasks.interfaces import ResolvedOptions, item_texts
 from acclimate.tasks.kinds.retrieval.data import RetrievalTask
 from acclimate.tasks.kinds.retrieval.encoder import load_bi_encoder
 from acclimate.tasks.kinds.retrieval.model import mine_negatives

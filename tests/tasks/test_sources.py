@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from acclimate.adaptation.adapt import adapt
 from acclimate.base.errors import UserError, warn_once
 from acclimate.data.reading import ReadingOptions, default_task_name
+from acclimate.data.task_kinds import load_task
 from acclimate.tasks.drawing import draw_rows
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import load_task
 from acclimate.tasks.kinds.classification.data import Task
 from acclimate.tasks.sources import LABEL_NAMES, PAIR_NAMES, TEXT_NAMES, choose_columns, match_splits
 from tests.cases import each

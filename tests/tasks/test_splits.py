@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.tasks.interfaces import load_task
+from acclimate.data.task_kinds import load_task
 from acclimate.tasks.kinds.classification.data import Example, Task
 from acclimate.tasks.kinds.qa.data import QATask
 from acclimate.tasks.splits import cut_dev, limit_splits, replace_test_with_dev

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acclimate.tasks.interfaces import task_texts
+from acclimate.data.task_kinds import task_texts
 from acclimate.tasks.kinds.classification.data import Task
 
 

@@ -16,10 +16,9 @@ from transformers import PreTrainedModel
 
 from acclimate.adaptation.options import AdaptOptions
 from acclimate.base.errors import UserError, first_line, shorten
-from acclimate.base.files import check_regular_file, read_json_object, write_json
+from acclimate.base.files import check_regular_file, local_folder, read_json_object, write_json
 from acclimate.base.records import Count, Record, build_value, read_record
 from acclimate.data.documents import Corpus, subsample_documents
-from acclimate.models.checkpoints import local_folder
 
 CARRIED_FILE, CARRIED_TENSORS = "carried.json", "carried.safetensors"
 FORMAT = 1

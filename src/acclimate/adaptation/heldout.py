@@ -16,16 +16,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from acclimate.adaptation.inputs import as_corpus
-from acclimate.adaptation.method import cache_folder
 from acclimate.adaptation.options import AdaptOptions
 from acclimate.adaptation.run import Feature, Run
 from acclimate.adaptation.step_options import HELDOUT_EVERY, MEASURING_OPTIONS
 from acclimate.base.device import preserve_rng_state
 from acclimate.base.errors import UserError, check_positive
-from acclimate.base.files import read_json, translate_disk_errors, write_json
+from acclimate.base.files import cache_folder, read_json, translate_disk_errors, write_json
 from acclimate.base.progress import print_message
-from acclimate.data.documents import Corpus
+from acclimate.data.documents import Corpus, as_corpus
 from acclimate.data.tokenizing import Framing, tokenize
 from acclimate.engine.batches import Collator
 from acclimate.engine.callbacks import ResumableCallback, copy_folder

@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.adaptation.inputs import as_corpus
-from acclimate.adaptation.method import cache_folder
 from acclimate.adaptation.mixture import MIX_FILE, MixedText, Mixture, mean_length
 from acclimate.adaptation.replay_options import REPLAY_SHARE
 from acclimate.adaptation.run import Feature, Run, warn_of_cuts
 from acclimate.adaptation.source_measures import watch_sources
 from acclimate.base.errors import UserError
+from acclimate.base.files import cache_folder
 from acclimate.base.options import values
 from acclimate.base.progress import report_text
 from acclimate.data.chat import Chats, check_chat_tokenizer, tokenize_chats
-from acclimate.data.documents import Corpus
+from acclimate.data.documents import Corpus, as_corpus
 from acclimate.data.mix.base import DOMAIN, Mix, read_mix
 from acclimate.data.token_dataset import RowSubset, TokenDataset
 from acclimate.data.tokenizing import tokenize

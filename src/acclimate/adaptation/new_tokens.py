@@ -18,13 +18,7 @@ from torch import Tensor, nn
 from acclimate.adaptation.method import cache_key
 from acclimate.adaptation.mlm_head import train_parts
 from acclimate.adaptation.run import Feature, Run
-from acclimate.adaptation.tokenizer import (
-    Piece,
-    extend_tokenizer,
-    learn_pieces,
-    sample_documents,
-    split_into_tokens,
-)
+from acclimate.adaptation.tokenizer import Piece, extend_tokenizer, learn_pieces, sample_documents, split_into_tokens
 from acclimate.adaptation.tokenizer import tokenizer_model as read_model
 from acclimate.base.errors import UserError, check_positive, first_line
 from acclimate.base.files import cache_folder, find_file, hash_file, read_json, write_json

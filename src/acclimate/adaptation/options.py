@@ -292,7 +292,7 @@ class AdaptOptions(TrainingOptions, LabelOptions, ReplayOptions):
         Option(
             "Labelled task, for methods that use one: a folder, a file, or hf:NAME; only its train split is read.",
             DATA,
-            more="Or rows in memory, or a loaded task: see :func:`acclimate.tasks.interfaces.load_task`.",
+            more="Or rows in memory, or a loaded task: see :func:`acclimate.data.task_kinds.load_task`.",
             study=False,
         ),
     ] = None

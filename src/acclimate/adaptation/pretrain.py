@@ -15,7 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.adaptation.adapt import adapt
-from acclimate.adaptation.inputs import as_corpus, default_rows
+from acclimate.adaptation.inputs import default_rows
 from acclimate.adaptation.kept_steps import check_keep_steps
 from acclimate.adaptation.method import Method
 from acclimate.adaptation.options import PRETRAIN_LENGTH, PretrainOptions, TrainingOptions
@@ -23,14 +23,14 @@ from acclimate.adaptation.result import AdaptResult, read_manifest, roundtrip_js
 from acclimate.adaptation.tokenizer import TOKENIZER_KINDS, sample_documents, train_tokenizer
 from acclimate.base.device import preserve_rng_state
 from acclimate.base.errors import UserError, did_you_mean, first_line, unknown_name_error
-from acclimate.base.files import MANIFEST_FILE, atomic_folder, follow_link, write_json
+from acclimate.base.files import MANIFEST_FILE, atomic_folder, follow_link, local_folder, write_json
 from acclimate.base.locks import output_lock
 from acclimate.base.options import recorded, values, verb
 from acclimate.base.progress import print_message
-from acclimate.data.documents import Corpus
+from acclimate.data.documents import Corpus, as_corpus
 from acclimate.data.tokenizing import fingerprint_tokenizer
 from acclimate.engine.distributed import join_process_group
-from acclimate.models.checkpoints import check_limits, local_folder
+from acclimate.models.checkpoints import check_limits
 from acclimate.models.families import FAMILIES, UNKNOWN, family_of, longest_text
 from acclimate.models.kinds import CAUSAL, MASKED, ModelKind
 from acclimate.models.loading import load_tokenizer

@@ -35,14 +35,7 @@ from acclimate.evaluation.dips import describe_dips
 from acclimate.evaluation.embeddings import SimilarityChange, similarity_warning
 from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.parts.masking.preview import find_importance_store, preview_tokens
-from acclimate.results.adaptations import (
-    AdaptationRow,
-    MaskedSample,
-    MaskedTexts,
-    MaskedToken,
-    read_curves,
-    read_log,
-)
+from acclimate.results.adaptations import AdaptationRow, MaskedSample, MaskedTexts, MaskedToken, read_curves, read_log
 from acclimate.results.display import Reported, data_frame
 from acclimate.results.study import MethodRow, StudyResults
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acclimate.adaptation.method import AdaptContext, cache_folder
+from acclimate.adaptation.method import AdaptContext
 from acclimate.adaptation.run import Feature, Run
 from acclimate.base.errors import UserError
+from acclimate.base.files import cache_folder
 from acclimate.base.progress import Progress, print_message
 from acclimate.data.documents import as_corpus
 from acclimate.data.tokenizing import tokenize

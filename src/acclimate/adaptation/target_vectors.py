@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acclimate.adaptation.method import AdaptContext, cache_folder, cache_key
+from acclimate.adaptation.method import AdaptContext, cache_key
 from acclimate.base.errors import UserError, first_line
-from acclimate.base.files import atomic_folder, find_file, hash_file
+from acclimate.base.files import atomic_folder, cache_folder, find_file, hash_file
 from acclimate.base.progress import Progress
 from acclimate.data.documents import Corpus
 from acclimate.data.fasttext import (

@@ -70,10 +70,10 @@ def finetune(options: FinetuneCommand) -> None:
     Each seed gets a folder seed-0, seed-1, ... in the output directory. With --probe the model is not trained: simple
     models learn the task from its states, with several numbers of labels, in little more time than to read the texts.
     """
+    from acclimate.data.task_kinds import open_task
     from acclimate.engine.distributed import leave_process_group
     from acclimate.evaluation.scoring import make_scoring
     from acclimate.tasks.finetune import finetune as run
-    from acclimate.tasks.interfaces import open_task
     from acclimate.tasks.splits import repartition as enlarge_test
 
     task = open_task(options.task, options)
@@ -158,9 +158,9 @@ def distill(options: DistillCommand) -> None:
 
     The output directory gets the teacher, if it is fine-tuned, and one student per seed. All students share a teacher.
     """
+    from acclimate.data.task_kinds import open_task
     from acclimate.evaluation.scoring import make_scoring
     from acclimate.tasks.distillation.distill import distill as run
-    from acclimate.tasks.interfaces import open_task
 
     task, teacher, out = open_task(options.task, options), options.teacher, options.out
     results = []

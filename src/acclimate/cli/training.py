@@ -148,7 +148,7 @@ def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
     """Print the result of a training, and where the models of intermediate steps are.
 
     Args:
-        result: An :class:`acclimate.adaptation.adapt.AdaptResult`.
+        result: An :class:`acclimate.adaptation.result.AdaptResult`.
         kept: The steps after which the model was to be kept.
         method: Name of the method; empty where there is only one.
     """

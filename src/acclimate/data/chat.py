@@ -19,7 +19,8 @@ import numpy as np
 from acclimate.base.errors import DamagedFileError, UserError, first_line
 from acclimate.base.limits import LimitedTemplate
 from acclimate.data.documents import CorpusReport
-from acclimate.data.readers import BLANK, LostRest, detect_format, read_json_rows
+from acclimate.data.opening import detect_format
+from acclimate.data.readers import BLANK, LostRest, read_json_rows
 from acclimate.data.sources import FileSource, resolve_sources
 from acclimate.data.token_dataset import TokenDataset, TokenDatasetWriter
 from acclimate.data.tokenizing import cached_rows, fingerprint_tokenizer

@@ -18,13 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from acclimate.base.errors import UserError
 from acclimate.data.chat import plain_ids
 from acclimate.data.token_dataset import Rows
-from acclimate.engine.cutting import (
-    fewest_micro_batches,
-    join_team,
-    mask_blocks,
-    pack_best_fit,
-    split_micro_batches,
-)
+from acclimate.engine.cutting import fewest_micro_batches, join_team, mask_blocks, pack_best_fit, split_micro_batches
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.row_options import Layout
 from acclimate.engine.sampler import EpochSampler, StepOrder

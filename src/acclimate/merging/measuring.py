@@ -14,14 +14,14 @@ from acclimate.base.device import default_device, to_device
 from acclimate.base.errors import UserError
 from acclimate.base.options import build
 from acclimate.data.documents import Corpus, as_corpus, subsample_documents
-from acclimate.data.task_kinds import task_texts
+from acclimate.data.task_kinds import find_task_kind, open_task, task_texts
 from acclimate.evaluation.lm_loss import TargetRow, language_model_loss, read_targets
 from acclimate.merging.base import Answering, Measured
 from acclimate.merging.options import MergeOptions
 from acclimate.models.checkpoints import load_config
 from acclimate.models.kinds import class_names, find_kind
 from acclimate.models.loading import LanguageModel, load_language_model
-from acclimate.tasks.interfaces import LabelledTask, Learner, find_task_kind, open_task, resolve_options
+from acclimate.tasks.interfaces import LabelledTask, Learner, resolve_options
 from acclimate.tasks.options import FinetuneOptions
 
 

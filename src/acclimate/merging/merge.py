@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from acclimate.adaptation.inputs import as_corpus
 from acclimate.adaptation.result import find_result
 from acclimate.base.errors import UserError
 from acclimate.base.files import (
@@ -21,20 +20,14 @@ from acclimate.base.files import (
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import recorded, verb
 from acclimate.base.version import __version__
+from acclimate.data.documents import as_corpus
 from acclimate.merging.base import Context, Merge
 from acclimate.merging.card import write_merged_card
 from acclimate.merging.experts import Experts
 from acclimate.merging.measuring import open_data
 from acclimate.merging.merger import Merger, Source
 from acclimate.merging.options import PATH, MergeOptions, read_method
-from acclimate.merging.path import (
-    COLUMNS,
-    PATH_FILE,
-    MergeResult,
-    draw_path,
-    measure_path,
-    path_rows,
-)
+from acclimate.merging.path import COLUMNS, PATH_FILE, MergeResult, draw_path, measure_path, path_rows
 from acclimate.models.checkpoints import check_folder, model_fingerprint
 
 

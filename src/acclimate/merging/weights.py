@@ -15,16 +15,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from acclimate.base.errors import UserError, check_stop, first_line
-from acclimate.base.files import read_json_object, safe_join, write_json
+from acclimate.base.files import local_folder, read_json_object, safe_join, write_json
 from acclimate.base.progress import silence_transformers
-from acclimate.models.checkpoints import (
-    IGNORED_WEIGHTS,
-    UNREADABLE,
-    describe_extensions,
-    load_config,
-    load_error,
-    local_folder,
-)
+from acclimate.models.checkpoints import IGNORED_WEIGHTS, UNREADABLE, describe_extensions, load_config, load_error
 from acclimate.models.compiling import layers_of
 from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.models.loading import check_architecture

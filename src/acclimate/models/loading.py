@@ -25,6 +25,7 @@ from transformers import (
 
 from acclimate.base.device import default_device, enable_fast_fp32_matmul
 from acclimate.base.errors import UserError, warn_once
+from acclimate.base.files import local_folder
 from acclimate.base.progress import silence_transformers
 from acclimate.models.checkpoints import (
     UNREADABLE,
@@ -32,7 +33,6 @@ from acclimate.models.checkpoints import (
     from_pretrained,
     load_config,
     load_error,
-    local_folder,
     trusts_remote_code,
 )
 from acclimate.models.families import Family, family_of, first_position, language_head, reads_segments

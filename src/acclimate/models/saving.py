@@ -21,8 +21,8 @@ from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
 from acclimate.base.errors import UserError
-from acclimate.base.files import read_json, write_text
-from acclimate.models.checkpoints import WEIGHTS, describe_extensions, local_folder
+from acclimate.base.files import local_folder, read_json, write_text
+from acclimate.models.checkpoints import WEIGHTS, describe_extensions
 from acclimate.models.kinds import find_kind
 
 log = logging.getLogger(__name__)

@@ -21,13 +21,7 @@ from acclimate.report.figures import (
     svg,
 )
 from acclimate.report.formatting import loss_name, metric_name, row_place
-from acclimate.results.cells import (
-    Entry,
-    Table,
-    bracket_text,
-    count_entry,
-    number_entry,
-)
+from acclimate.results.cells import Entry, Table, bracket_text, count_entry, number_entry
 from acclimate.results.scores import Interval, LossRow, ScoreRow
 from acclimate.results.study import StudyResults
 

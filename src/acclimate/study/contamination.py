@@ -14,12 +14,7 @@ from typing import Any
 
 from acclimate.base.files import cache_folder, read_json, write_json
 from acclimate.base.records import fingerprint, texts_fingerprint
-from acclimate.data.contamination import (
-    ContaminationReport,
-    MatchRules,
-    find_contamination,
-    summarize_contamination,
-)
+from acclimate.data.contamination import ContaminationReport, MatchRules, find_contamination, summarize_contamination
 from acclimate.data.documents import Corpus, format_count
 from acclimate.results.scores import ContaminationRow
 from acclimate.study.inputs import OTHER, StudyInputs

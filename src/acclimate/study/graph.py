@@ -10,11 +10,11 @@ from typing import Any
 
 from acclimate.base.errors import Problems, UserError
 from acclimate.study.backend import Backend
-from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
+from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig
 from acclimate.study.inputs import StudyInputs, read_inputs
 from acclimate.study.job import Job, JobGraph, Planner, kinds
 from acclimate.study.method_inputs import read_method
-from acclimate.study.settings import UNADAPTED
+from acclimate.study.settings import UNADAPTED, TaskSpec
 
 SearchPlace = tuple[str, str, str, str]
 """Model, domain, task and row label; the model is empty for the teacher of a row of distillation."""

@@ -8,10 +8,10 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any
 
-from acclimate.adaptation.inputs import as_corpus
 from acclimate.base.errors import UserError, warn_once
 from acclimate.base.files import write_text
 from acclimate.base.options import DATA, OUTPUT, Option, build, defaults, options
+from acclimate.data.documents import as_corpus
 from acclimate.data.reading import LabelOptions
 from acclimate.data.rows import NoLabel
 from acclimate.study.draft import draft_study, write_study

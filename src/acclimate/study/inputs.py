@@ -19,10 +19,10 @@ from acclimate.models.checkpoints import load_config, model_fingerprint
 from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.results.study import JOB_KINDS
 from acclimate.study.backend import Backend
-from acclimate.study.config import DomainSpec, ModelSpec, StudyConfig, TaskSpec
+from acclimate.study.config import DomainSpec, ModelSpec, StudyConfig
 from acclimate.study.method_inputs import MethodInput, check_scopes, read_methods
 from acclimate.study.selection import select_texts
-from acclimate.study.settings import UNADAPTED, unused_seeds
+from acclimate.study.settings import UNADAPTED, TaskSpec, unused_seeds
 
 if TYPE_CHECKING:
     from acclimate.tasks.interfaces import LabelledTask
@@ -151,7 +151,7 @@ class StudyInputs:
 
     def has_default_rate(self, domain: str, task: TaskSpec) -> bool:
         """Return whether fine-tuning on a task trains with the learning rate that follows from the width."""
-        from acclimate.tasks.interfaces import find_task_kind
+        from acclimate.data.task_kinds import find_task_kind
 
         given, found = self.config.finetune_settings(task), self.tasks[domain, task.name]
         is_set = given.get("learning_rate") is not None or given.get("epochs") == 0
@@ -396,8 +396,8 @@ def _read_domain(domain: DomainSpec, config: StudyConfig, column: str) -> tuple[
 
 
 def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
+    from acclimate.data.task_kinds import load_task
     from acclimate.tasks.finetune import check_first_task
-    from acclimate.tasks.interfaces import load_task
     from acclimate.tasks.splits import cut_dev, limit_splits, repartition
 
     columns = {name: value for name in reading_names() if (value := getattr(spec, name)) is not None}

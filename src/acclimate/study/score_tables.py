@@ -11,9 +11,9 @@ from acclimate.evaluation.review import ReviewScoring
 from acclimate.evaluation.significance import paired_bootstrap
 from acclimate.results.scores import VERDICTS, WITHHELD, Interval, ScoreRow, verdict_word
 from acclimate.results.study import ReportTable
-from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.job import StudyView
+from acclimate.study.settings import TaskSpec
 from acclimate.study.summary import TaskRuns, is_replicated, pair_by_seed, replicate_groups, scoring_of
 
 Runs = Mapping[tuple[str | None, ...], TaskRuns]

@@ -15,13 +15,13 @@ import numpy as np
 
 from acclimate.base.errors import UserError, warn_once
 from acclimate.results.scores import SearchRow, TrialRow
-from acclimate.study.config import DomainSpec, MethodSpec, TaskSpec
+from acclimate.study.config import DomainSpec, MethodSpec
 from acclimate.study.graph import Choice, Choices, SearchPlace, narrow, plan, plan_models
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.job import Job, JobGraph, Outcome, Place, kinds
 from acclimate.study.method_inputs import check_not_shared, read_method
 from acclimate.study.sections import SearchSettings, combinations, count_combinations
-from acclimate.study.settings import UNADAPTED
+from acclimate.study.settings import UNADAPTED, TaskSpec
 from acclimate.tasks.recipe import rates_to_try
 
 log = logging.getLogger(__name__)

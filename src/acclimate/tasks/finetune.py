@@ -18,6 +18,7 @@ from acclimate.base.locks import with_output_lock
 from acclimate.base.options import recorded, values, verb
 from acclimate.base.progress import print_message
 from acclimate.data.reading import DEFAULT_READING
+from acclimate.data.task_kinds import find_task_kind, open_task
 from acclimate.evaluation.embeddings import SentencePairs, SimilarityChange, similarity_warning
 from acclimate.evaluation.learning import still_falls
 from acclimate.parts.updates import freeze
@@ -25,10 +26,8 @@ from acclimate.tasks.interfaces import (
     LabelledTask,
     Learner,
     ResolvedOptions,
-    find_task_kind,
     find_width,
     learns_pairs,
-    open_task,
     resolve_options,
 )
 from acclimate.tasks.options import FinetuneOptions

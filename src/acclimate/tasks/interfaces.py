@@ -1,6 +1,6 @@
 """The interfaces of labelled tasks and of the models that learn them, and the options of one training on a task.
 
-The options have every default filled in. Also here: the texts of a task without its labels.
+The options have every default filled in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from acclimate.base.bounds import Count
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.options import Option, options, values
-from acclimate.data.task_kinds import TASK_KINDS, TaskKind, find_task_kind, load_task, open_task, task_texts
+from acclimate.data.task_kinds import find_task_kind, task_texts
 from acclimate.engine.options import LowRankName
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.scoring import Scoring
@@ -24,18 +24,6 @@ from acclimate.tasks import recipe
 from acclimate.tasks.examples import Examples
 from acclimate.tasks.options import SupervisedOptions
 from acclimate.tasks.readers import SPLITS
-
-__all__ = [
-    "TASK_KINDS",
-    "EvaluationResult",
-    "LabelledTask",
-    "Learner",
-    "TaskKind",
-    "find_task_kind",
-    "load_task",
-    "open_task",
-]
-
 
 LabelledTask = Examples[Any]
 """A task of any kind."""

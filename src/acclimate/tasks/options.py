@@ -167,7 +167,7 @@ class FinetuneOptions(SupervisedOptions, EmbeddingOptions, ReadingOptions):
         Option(
             "Labelled task: a folder with train, test and perhaps dev files, one file, or hf:NAME.",
             DATA,
-            more="Or rows in memory, or a loaded task: see :func:`acclimate.tasks.interfaces.load_task`.",
+            more="Or rows in memory, or a loaded task: see :func:`acclimate.data.task_kinds.load_task`.",
             study=False,
         ),
     ]

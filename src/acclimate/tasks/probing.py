@@ -29,11 +29,12 @@ from acclimate.base.errors import UserError
 from acclimate.base.files import atomic_folder
 from acclimate.base.options import verb
 from acclimate.base.progress import Progress
+from acclimate.data.task_kinds import find_task_kind, open_task
 from acclimate.evaluation.embeddings import is_sentence_encoder, load_encoder
 from acclimate.evaluation.scoring import label_indicators
 from acclimate.results.study import ProbeResult, ProbeScore
 from acclimate.tasks.head_model import HeadModel
-from acclimate.tasks.interfaces import LabelledTask, find_task_kind, open_task
+from acclimate.tasks.interfaces import LabelledTask
 from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.options import ProbeOptions
 

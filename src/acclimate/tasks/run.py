@@ -15,12 +15,13 @@ import transformers
 from acclimate.base.device import choose_precision, default_device
 from acclimate.base.files import RECORD_FILE, check_replaceable, check_writable, follow_link
 from acclimate.base.version import __version__
+from acclimate.data.task_kinds import open_task
 from acclimate.engine.callbacks import check_trackers, tensorboard_folder
 from acclimate.engine.distributed import join_process_group
 from acclimate.evaluation.learning import bin_losses
 from acclimate.evaluation.scoring import Scoring
 from acclimate.models.checkpoints import model_fingerprint
-from acclimate.tasks.interfaces import LabelledTask, Learner, ResolvedOptions, open_task
+from acclimate.tasks.interfaces import LabelledTask, Learner, ResolvedOptions
 from acclimate.tasks.options import DistillOptions, FinetuneOptions
 from acclimate.tasks.result import FinetuneResult, RunFolder, warn_of_collapse
 from acclimate.tasks.trainer import TrainingResult

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from acclimate.base.errors import UserError
+from acclimate.data.task_kinds import find_task_kind, load_task
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.tasks.drawing import draw_rows, link_rows
-from acclimate.tasks.interfaces import find_task_kind, load_task
 from acclimate.tasks.kinds.classification.data import Example, Task
 from acclimate.tasks.readers import SPLITS
 
@@ -43,7 +43,7 @@ def cut_dev(task: Any, part: Literal["dev", "tune", "confirm"]) -> Any:
     """Return a task whose test split is its dev split, or one of two halves of it: one to choose on, one to confirm.
 
     The cut is drawn with a fixed seed and is the same for every run, whatever the order of the rows. Classes, types or
-    low and high numbers keep their shares in both halves (:meth:`acclimate.tasks.interfaces.TaskKind.strata`). Rows
+    low and high numbers keep their shares in both halves (:meth:`acclimate.data.task_kinds.TaskKind.strata`). Rows
     of the same group or text stay together. The other rows, those of the test split among them, become the dev
     split: nothing may select weights by it, but a search for contamination finds them.
 

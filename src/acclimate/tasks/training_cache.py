@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.adaptation.method import cache_folder, cache_key, fingerprint_model
+from acclimate.adaptation.method import cache_key, fingerprint_model
 from acclimate.base.device import Precision, default_device
-from acclimate.base.files import atomic_folder, remove_leftovers, warn_on_write_error
+from acclimate.base.files import atomic_folder, cache_folder, remove_leftovers, warn_on_write_error
 from acclimate.base.locks import Claim
 from acclimate.base.options import recorded
 from acclimate.base.version import __version__

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from acclimate.base.errors import UserError
+from acclimate.data.task_kinds import load_task
 from acclimate.labs.demo import data as demo_data
 from acclimate.labs.demo.data import prepare_data
 from acclimate.labs.demo.docstrings import Document
 from acclimate.labs.demo.task import TOPICS
-from acclimate.tasks.interfaces import load_task
 from tests.labs.demo.packages import library
 
 

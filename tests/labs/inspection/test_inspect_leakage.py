@@ -10,8 +10,9 @@ import pytest
 from acclimate.base.errors import UserError
 from acclimate.cli import main as cli
 from acclimate.data.documents import Corpus
+from acclimate.data.task_kinds import load_task, task_texts
 from acclimate.labs.inspection.leakage import inspect_leakage
-from acclimate.tasks.interfaces import evaluation_texts, item_texts, load_task, task_texts
+from acclimate.tasks.interfaces import evaluation_texts, item_texts
 from acclimate.tasks.kinds.classification.data import Task
 from acclimate.tasks.kinds.qa.data import QATask
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.tasks.interfaces import find_task_kind, item_texts, load_task, task_texts
+from acclimate.data.task_kinds import find_task_kind, load_task, task_texts
+from acclimate.tasks.interfaces import item_texts
 from acclimate.tasks.kinds.choice.data import ChoiceTask, Item
 from acclimate.tasks.splits import limit_splits
 from tests.cases import each

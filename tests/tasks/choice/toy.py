@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from acclimate.tasks.interfaces import load_task
+from acclimate.data.task_kinds import load_task
 
 GOOD, BAD = ["good", "fresh", "kind", "quick"], ["bad", "cold", "rude", "slow"]
 THINGS = ["food", "soup", "waiter", "pasta", "pizza", "menu"]

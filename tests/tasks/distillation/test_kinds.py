@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from acclimate.base.errors import UserError
+from acclimate.data.task_kinds import TASK_KINDS, find_task_kind, load_task
 from acclimate.tasks.distillation.distill import choose_objective, distill
 from acclimate.tasks.distillation.student_training import DistillationLoss
 from acclimate.tasks.distillation.teacher_targets import run_teacher
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import TASK_KINDS, find_task_kind, load_task, resolve_options
+from acclimate.tasks.interfaces import resolve_options
 from acclimate.tasks.options import DistillOptions
 from acclimate.tasks.trainer import supervised_loss
 from tests.tasks.distillation.conftest import CPU

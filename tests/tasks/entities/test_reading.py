@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.tasks.interfaces import find_task_kind, item_texts, load_task, task_texts
+from acclimate.data.task_kinds import find_task_kind, load_task, task_texts
+from acclimate.tasks.interfaces import item_texts
 from acclimate.tasks.kinds.entities.schemes import find_scheme, read_entities, split_tag
 from tests.cases import each
 from tests.fixtures import SHARED

@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 
 from acclimate.base.errors import UserError
 from acclimate.cli.main import app
+from acclimate.data.task_kinds import find_task_kind, load_task
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.parts.masking import IGNORE_INDEX
 from acclimate.study.compare import compare
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import find_task_kind, load_task, resolve_options
+from acclimate.tasks.interfaces import resolve_options
 from acclimate.tasks.kinds.entities.data import WORD, Entity, Sentence
 from acclimate.tasks.kinds.entities.tagger import Windows, align_words, choose_window, mark_units, read_units
 from acclimate.tasks.kinds.qa.windows import split_into_windows, tokenize_texts

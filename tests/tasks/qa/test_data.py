@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.tasks.interfaces import load_task
+from acclimate.data.task_kinds import load_task
 from acclimate.tasks.kinds.qa.data import Answer, QATask, load_qa
 from tests.cases import each
 

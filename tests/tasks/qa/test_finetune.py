@@ -12,9 +12,9 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from acclimate.base.device import default_device
 from acclimate.base.errors import UserError
+from acclimate.data.task_kinds import load_task, task_texts
 from acclimate.tasks import training_cache
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import load_task, task_texts
 from acclimate.tasks.kinds.classification.data import Task
 from acclimate.tasks.kinds.qa.data import QATask
 from acclimate.tasks.kinds.qa.model import load_qa_model

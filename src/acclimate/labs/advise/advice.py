@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from acclimate.adaptation.adapt import adapt
-from acclimate.adaptation.inputs import as_corpus
 from acclimate.adaptation.method import lookup
 from acclimate.base.errors import UserError
 from acclimate.base.files import check_report_file, write_json
 from acclimate.base.options import verb
 from acclimate.base.progress import Progress
 from acclimate.base.version import __version__
-from acclimate.data.documents import Corpus, subsample_documents, with_usual_column
+from acclimate.data.documents import Corpus, as_corpus, subsample_documents, with_usual_column
 from acclimate.data.stop_words import read_stop_words
+from acclimate.data.task_kinds import open_task, task_texts
 from acclimate.data.tokenizing import tokenize
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.evaluation.significance import paired_difference
@@ -35,7 +35,7 @@ from acclimate.labs.plan.plans import read_plan
 from acclimate.models.kinds import get_kind, loss_terms
 from acclimate.models.loading import load_language_model
 from acclimate.results.study import Measurements
-from acclimate.tasks.interfaces import LabelledTask, open_task, task_texts
+from acclimate.tasks.interfaces import LabelledTask
 
 HELD_OUT = 0.1
 """Fraction of the domain documents held out from the pilot."""

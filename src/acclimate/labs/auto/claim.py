@@ -11,12 +11,7 @@ from scipy import stats
 
 from acclimate.base.records import Record
 from acclimate.data.documents import count_units
-from acclimate.evaluation.significance import (
-    Interval,
-    PairedPredictions,
-    mean_paired_bootstrap,
-    paired_difference,
-)
+from acclimate.evaluation.significance import Interval, PairedPredictions, mean_paired_bootstrap, paired_difference
 
 LEVEL = 0.05
 """Probability that any claim on the same items is of a gain that does not exist, and that any overlooks a broken limit

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from acclimate.base.files import cache_folder, write_json
 from acclimate.base.locks import Claim
 from acclimate.base.records import Record, read_record
-from acclimate.tasks.interfaces import find_task_kind
+from acclimate.data.task_kinds import find_task_kind
 
 SKETCH = 200
 """Number of hashes that a read is remembered by: the smallest of the hashes of its items."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,13 +11,11 @@ from pydantic import BeforeValidator
 
 from acclimate.base.bounds import Count, Duration, NonNegative, TokenCount, number_or_auto
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
-from acclimate.data.fields import Progress, Seed, read_names
+from acclimate.data.fields import Progress, Seed, Strings, read_names, text_option
 from acclimate.data.reading import Encoding, LabelOptions
-from acclimate.study.options import MAX_WORKERS, Strings
+from acclimate.study.options import MAX_WORKERS
 
-
-def _text(what: str, **more: Any) -> Option:
-    return Option(f"{what}: file, folder, glob or hf:NAME.", DATA, many=True, more="Or texts in memory.", **more)
+_text = partial(text_option, more="Or texts in memory.")
 
 
 @options

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from acclimate.adaptation.inputs import as_corpus
-from acclimate.adaptation.method import cache_folder
 from acclimate.base.errors import UserError
-from acclimate.base.files import atomic_folder, check_replaceable, check_writable, record_files, write_json
+from acclimate.base.files import (
+    atomic_folder,
+    cache_folder,
+    check_replaceable,
+    check_writable,
+    record_files,
+    write_json,
+)
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import verb
 from acclimate.base.version import __version__
-from acclimate.data.documents import Corpus
+from acclimate.data.documents import Corpus, as_corpus
 from acclimate.data.stop_words import read_stop_words
 from acclimate.data.surface_forms import read_surface_forms
 from acclimate.data.tokenizing import tokenize

@@ -13,14 +13,22 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from acclimate.adaptation.importance_measures import MeasuredImportance, measure_importance
-from acclimate.adaptation.inputs import as_corpus, check_length
-from acclimate.adaptation.method import AdaptContext, cache_folder
+from acclimate.adaptation.inputs import check_length
+from acclimate.adaptation.method import AdaptContext
 from acclimate.base.device import choose_precision, default_device, to_device
 from acclimate.base.errors import UserError, unknown_name_error
-from acclimate.base.files import atomic_folder, check_replaceable, check_writable, record_files, write_json
+from acclimate.base.files import (
+    atomic_folder,
+    cache_folder,
+    check_replaceable,
+    check_writable,
+    record_files,
+    write_json,
+)
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import verb
 from acclimate.base.version import __version__
+from acclimate.data.documents import as_corpus
 from acclimate.data.tokenizing import tokenize
 from acclimate.labs.inspection.importance_plots import draw_importance
 from acclimate.labs.inspection.options import InspectImportanceOptions

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from acclimate.adaptation.inputs import as_corpus
 from acclimate.base.errors import UserError
 from acclimate.base.files import check_report_file, write_json
 from acclimate.base.options import verb
 from acclimate.base.version import __version__
 from acclimate.data.contamination import MatchRules, find_contamination, summarize_contamination
+from acclimate.data.documents import as_corpus
 from acclimate.data.task_kinds import open_task
 from acclimate.labs.inspection.options import InspectLeakageOptions
 from acclimate.results.study import Measurements

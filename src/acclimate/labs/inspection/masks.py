@@ -10,23 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from acclimate.adaptation.inputs import as_corpus
 from acclimate.adaptation.method import AdaptContext, Method
 from acclimate.adaptation.method import get as get_method
 from acclimate.base.device import choose_precision, default_device, preserve_rng_state, to_device
 from acclimate.base.errors import UserError
-from acclimate.base.files import (
-    atomic_folder,
-    check_replaceable,
-    check_writable,
-    record_files,
-    write_json,
-    write_text,
-)
+from acclimate.base.files import atomic_folder, check_replaceable, check_writable, record_files, write_json, write_text
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import verb
 from acclimate.base.registry import parse_entry
 from acclimate.base.version import __version__
+from acclimate.data.documents import as_corpus
 from acclimate.data.stop_words import read_stop_words
 from acclimate.data.task_kinds import open_task
 from acclimate.data.token_dataset import TokenDataset

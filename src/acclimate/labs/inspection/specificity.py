@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from acclimate.adaptation.adapt import AdaptResult, adapt
+from acclimate.adaptation.adapt import adapt
 from acclimate.adaptation.method import get, lookup
+from acclimate.adaptation.result import AdaptResult
 from acclimate.base.errors import UserError
 from acclimate.base.files import check_report_file, write_json
 from acclimate.base.options import verb
 from acclimate.base.version import __version__
 from acclimate.data.documents import Corpus, as_corpus, subsample_documents
+from acclimate.data.task_kinds import open_task, task_texts
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.evaluation.significance import Interval
-from acclimate.labs.advise.options import AdviseOptions
 from acclimate.labs.inspection.effect_options import InspectSpecificityOptions
 from acclimate.models.kinds import get_kind
 from acclimate.results.study import Measurements
-from acclimate.tasks.interfaces import LabelledTask, open_task, task_texts
+from acclimate.tasks.interfaces import LabelledTask
 
 Loss = Mapping[str, Any]
 VERDICTS = {
@@ -105,7 +106,7 @@ def can_pilot(method: str) -> bool:
 def run_pilot(
     model: str | Path,
     text: Corpus,
-    options: AdviseOptions | InspectSpecificityOptions,
+    options: Any,
     out: Path,
     task: LabelledTask | None,
     **measuring: Any,
@@ -115,7 +116,7 @@ def run_pilot(
     Args:
         model: The model.
         text: Domain text.
-        options: The method, steps and settings of the pilot.
+        options: Options of a verb with a pilot: its method, steps and settings.
         out: Folder of the adapted model.
         task: The task, for methods that need one.
         **measuring: Options of :func:`acclimate.adapt` for measurements during the pilot.

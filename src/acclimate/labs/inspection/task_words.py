@@ -16,6 +16,7 @@ from acclimate.base.progress import Progress
 from acclimate.base.ranking import best_first
 from acclimate.base.version import __version__
 from acclimate.data.stop_words import read_stop_words
+from acclimate.data.task_kinds import find_task_kind, open_task
 from acclimate.data.tokenizing import read_as_text
 from acclimate.evaluation.lm_loss import TargetRow, open_language_model, summed_losses
 from acclimate.evaluation.scoring import label_indicators
@@ -25,7 +26,7 @@ from acclimate.models.families import longest_text
 from acclimate.models.probe import attach
 from acclimate.parts.masking import IGNORE_INDEX
 from acclimate.results.study import Measurements
-from acclimate.tasks.interfaces import evaluation_texts, find_task_kind, open_task
+from acclimate.tasks.interfaces import evaluation_texts
 
 WORD = regex.compile(r"[\p{L}\p{N}_]\p{M}*[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*")
 """Two or more letters, digits or underscores; a combining mark belongs to the letter before it."""

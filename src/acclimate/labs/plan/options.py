@@ -11,8 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from acclimate.base.bounds import Count, Integer, NonNegative, Number, Positive, Price, SeedCount, TokenCount
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
 from acclimate.base.registry import parse_number
-from acclimate.data.fields import Folder, Places, Progress, Seed, read_listed
-from acclimate.study.options import Strings
+from acclimate.data.fields import Folder, Places, Progress, Seed, Strings, read_listed
 
 if TYPE_CHECKING:
     Points = Any

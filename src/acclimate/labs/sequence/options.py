@@ -12,15 +12,14 @@ from pydantic import BeforeValidator
 from acclimate.adaptation.replay_options import Texts
 from acclimate.base.bounds import Count, SeedCount, SeedNumber, TokenCount, number_or_auto
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
-from acclimate.data.fields import Places, Progress, read_listed, read_names
+from acclimate.data.fields import Places, Progress, Strings, read_listed, read_names
 from acclimate.study.options import MAX_WORKERS
 
 if TYPE_CHECKING:
-    Strings = Sequence[str]
     Tasks = Mapping[str, Any]
     Orders = str | int | Sequence[str | Sequence[str]]
 else:  # the command line imports neither torch nor transformers to show its help
-    Strings, Orders = tuple[str, ...], tuple[Any, ...]
+    Orders = tuple[Any, ...]
     Tasks = dict[str, Any]
 
 

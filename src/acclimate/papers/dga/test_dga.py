@@ -13,8 +13,8 @@ import transformers
 from safetensors.torch import load_file
 
 from acclimate.adaptation.adapt import adapt
-from acclimate.adaptation.method import cache_folder
 from acclimate.base.errors import UserError
+from acclimate.base.files import cache_folder
 from acclimate.data.documents import Corpus
 from acclimate.engine.batches import Collator
 from acclimate.engine.steps import Engine

@@ -21,12 +21,12 @@ from acclimate.api import (
     TokenImportanceStore,
     UserError,
     atomic_folder,
+    cache_folder,
     cache_key,
     cache_lock,
     computation_key,
     fingerprint_tensors,
     fingerprint_tokenizer,
-    method_cache_folder,
     read_json,
     read_stop_words,
     save_model,
@@ -157,7 +157,7 @@ class _StageRunner:
         warnings: Sequence[Callable[[dict[str, Any]], None]],
     ) -> tuple[Path, dict[str, Any]]:
         """Return the folder and the summary of a stage; compute them if they are not cached."""
-        folder = method_cache_folder() / "selective" / f"{name}-{cache_key(key)}"
+        folder = cache_folder() / "selective" / f"{name}-{cache_key(key)}"
         is_cached = (folder / SUMMARY_FILE).is_file()
         if not is_cached and self._run.group.size > 1:
             raise UserError(

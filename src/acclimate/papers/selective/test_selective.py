@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from acclimate.adaptation.adapt import adapt
-from acclimate.adaptation.method import AdaptContext, cache_folder, get
+from acclimate.adaptation.method import AdaptContext, get
 from acclimate.base.errors import UserError
+from acclimate.base.files import cache_folder
 from acclimate.data.documents import Corpus
 from acclimate.data.token_dataset import TokenDataset
 from acclimate.engine.distributed import ProcessGroup

@@ -11,13 +11,7 @@ from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
 from acclimate.data.operations import Context
 from acclimate.data.select.nearest import Nearest, normalize_rows
-from acclimate.papers.transport.select import (
-    Transport,
-    calibrate,
-    extend_potential,
-    solve_transport,
-    transport_costs,
-)
+from acclimate.papers.transport.select import Transport, calibrate, extend_potential, solve_transport, transport_costs
 from tests.cases import each
 from tests.data.select.test_operations import POOL, pool
 

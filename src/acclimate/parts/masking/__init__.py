@@ -1,7 +1,7 @@
 """Masking strategies: which tokens the model has to predict, and what replaces them."""
 
+from acclimate.models.kinds import IGNORE_INDEX
 from acclimate.parts.masking.base import (
-    IGNORE_INDEX,
     MASK_RATE,
     Masking,
     RandomMasking,

@@ -20,11 +20,9 @@ from transformers import PreTrainedTokenizerBase
 
 from acclimate.base.errors import UserError
 from acclimate.base.registry import Registry, build_dataclass, hash_user_code
+from acclimate.data.fields import MASK_RATE
 from acclimate.models.kinds import IGNORE_INDEX
 from acclimate.parts.masking.words import SubwordTable
-
-MASK_RATE = 0.15
-"""Default share of the tokens to predict (Devlin et al., 2019)."""
 
 
 @dataclass(frozen=True)

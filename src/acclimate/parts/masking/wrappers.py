@@ -11,16 +11,8 @@ import numpy as np
 
 from acclimate.base.errors import UserError
 from acclimate.base.registry import parse_number
-from acclimate.parts.masking.base import (
-    IGNORE_INDEX,
-    Masking,
-    RandomMasking,
-    Strategy,
-    Vocabulary,
-    get,
-    lookup,
-    register,
-)
+from acclimate.models.kinds import IGNORE_INDEX
+from acclimate.parts.masking.base import Masking, RandomMasking, Strategy, Vocabulary, get, lookup, register
 from acclimate.parts.masking.rewriting import positions_by_text
 from acclimate.parts.masking.token_importance_store import hash_text
 from acclimate.parts.masking.whole_word import WholeWordMasking

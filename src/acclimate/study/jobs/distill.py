@@ -14,40 +14,22 @@ from acclimate.base.records import Record
 from acclimate.base.registry import fill_from_preset
 from acclimate.models.checkpoints import load_config
 from acclimate.models.kinds import kind_of_checkpoint
-from acclimate.report.figures import (
-    CARD,
-    GRID,
-    colour_index,
-    marker,
-    method_legend,
-    panel_grid,
-    series,
-    styled,
-    svg,
-)
+from acclimate.report.figures import CARD, GRID, colour_index, marker, method_legend, panel_grid, series, styled, svg
 from acclimate.report.formatting import metric_name, row_place
 from acclimate.results.cells import DASH, Entry, Table, count_entry, number_entry
 from acclimate.results.scores import DistillationRow
 from acclimate.results.study import Figure, MethodRow, StageName, StudyResults
 from acclimate.study.backend import Backend
-from acclimate.study.config import DomainSpec, StudyConfig, TaskSpec
+from acclimate.study.config import DomainSpec, StudyConfig
 from acclimate.study.graph import Choices, extend, plan_chosen
 from acclimate.study.inputs import Checkpoint, StudyInputs, TaskInput
 from acclimate.study.job import Job, JobGraph, Model, Place, Planner, RunContext, StudyView, register
 from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.teacher import TeacherJob
-from acclimate.study.search import (
-    Fill,
-    Lists,
-    Search,
-    SearchStage,
-    choices_to_try,
-    search_settings,
-    tasks_with_metric,
-)
+from acclimate.study.search import Fill, Lists, Search, SearchStage, choices_to_try, search_settings, tasks_with_metric
 from acclimate.study.sections import DistillSpec, SectionEntry, count_combinations
-from acclimate.study.settings import UNADAPTED
+from acclimate.study.settings import UNADAPTED, TaskSpec
 from acclimate.study.summary import TaskResult
 from acclimate.tasks.options import DistillOptions
 
@@ -393,7 +375,7 @@ def _teachers(
 
 def _add_row(planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskSpec, seed: int) -> None:
     """Add the jobs of one row for one task and seed: the students, and the teacher unless it is already trained."""
-    from acclimate.tasks.interfaces import find_task_kind
+    from acclimate.data.task_kinds import find_task_kind
 
     loaded = planner.inputs.tasks[domain.name, task.name].task
     students = row.student_names([model.name for model in planner.config.models])

@@ -14,7 +14,6 @@ from acclimate.base.records import Record
 from acclimate.evaluation.significance import PairedPredictions, item_deviation, mean_paired_bootstrap
 from acclimate.results.scores import WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
 from acclimate.results.study import StageName
-from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs, TaskInput
 from acclimate.study.job import (
     FORGETTING,
@@ -33,6 +32,7 @@ from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.capabilities import score_measurement
 from acclimate.study.learned import judge_base, withhold_verdicts
 from acclimate.study.score_tables import check_reviews, score_tables
+from acclimate.study.settings import TaskSpec
 from acclimate.study.summary import (
     TaskResult,
     TaskRuns,
@@ -118,7 +118,7 @@ class FinetuneJob(Job):
 
     def pilots(self, model: Checkpoint, seconds: float) -> list[FinetuneJob]:
         """Return two fine-tunings on a few rows, for one epoch; libraries compile for new shapes during the first."""
-        from acclimate.tasks.interfaces import find_task_kind
+        from acclimate.data.task_kinds import find_task_kind
         from acclimate.tasks.splits import limit_splits
 
         kind, epochs = find_task_kind(self.task), min(1, self.epochs)
@@ -144,7 +144,8 @@ class FinetuneJob(Job):
     @property
     def work(self) -> float:
         """How many rows are trained on, an evaluated row counting as :data:`EVALUATION` of one."""
-        from acclimate.tasks.interfaces import count_train_rows, find_task_kind
+        from acclimate.data.task_kinds import find_task_kind
+        from acclimate.tasks.interfaces import count_train_rows
 
         epochs, train = self.epochs, count_train_rows(self.task, self.settings.get("few_shot"))
         first = 0 if self.first is None else len(self.first.train) * int(self.settings.get("first_epochs") or epochs)
@@ -205,7 +206,8 @@ def finetune_settings(
         task: The task and its settings.
         model: Name of the base model.
     """
-    from acclimate.tasks.interfaces import count_train_rows, find_task_kind, find_width
+    from acclimate.data.task_kinds import find_task_kind
+    from acclimate.tasks.interfaces import count_train_rows, find_width
 
     found: TaskInput = inputs.tasks[home, task.name]
     given = inputs.config.finetune_settings(task)

@@ -46,13 +46,13 @@ from acclimate.results.cells import (
 )
 from acclimate.results.scores import Interval, TaskScores
 from acclimate.results.study import Figure, ProbeResult, StudyResults
-from acclimate.study.config import DomainSpec, TaskSpec
+from acclimate.study.config import DomainSpec
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.job import Job, JobResult, Model, Place, Planner, RunContext, StudyView, register
 from acclimate.study.jobs.finetune import FinetuneJob, finetune_settings
 from acclimate.study.learned import FLOOR, base_labels, is_base_run, probe_run
 from acclimate.study.sections import SectionEntry
-from acclimate.study.settings import ProbeSection, as_list
+from acclimate.study.settings import ProbeSection, TaskSpec, as_list
 from acclimate.study.summary import (
     TaskRuns,
     compare_runs,
@@ -100,7 +100,7 @@ def _probed(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpec]]:
     Raises:
         UserError: If the section names such a task.
     """
-    from acclimate.tasks.interfaces import find_task_kind
+    from acclimate.data.task_kinds import find_task_kind
 
     if (spec := _section(inputs)) is None:
         return
@@ -341,7 +341,7 @@ class FloorJob(ProbeJob):
     @classmethod
     def finish(cls, planner: Planner) -> None:
         """Add a job for each task that the base model is fine-tuned on."""
-        from acclimate.tasks.interfaces import find_task_kind
+        from acclimate.data.task_kinds import find_task_kind
 
         config = planner.config
         if config.sections.get("probe", [None]) == []:  # probe: false

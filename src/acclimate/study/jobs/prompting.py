@@ -19,11 +19,11 @@ from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.results.cells import interval_text, signed
 from acclimate.results.scores import VERDICTS, WITHHELD, Interval, TaskScores
 from acclimate.results.study import ReportTable
-from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs
 from acclimate.study.job import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
 from acclimate.study.jobs.capabilities import measurement, score_measurement
 from acclimate.study.jobs.head_to_head import compare_prompts
+from acclimate.study.settings import TaskSpec
 from acclimate.study.summary import (
     TaskResult,
     TaskRuns,

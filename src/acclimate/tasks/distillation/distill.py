@@ -16,6 +16,7 @@ from acclimate.base.device import to_device
 from acclimate.base.errors import UserError
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import recorded, verb
+from acclimate.data.task_kinds import TASK_KINDS, find_task_kind
 from acclimate.evaluation.scoring import make_scoring
 from acclimate.models.checkpoints import load_config
 from acclimate.parts.modules.connectors import Connectors
@@ -23,12 +24,8 @@ from acclimate.results.scores import DistillationRow
 from acclimate.results.study import MethodRow, StudyResults
 from acclimate.tasks.distillation.initial_models import finetune_into, load_or_evaluate, load_or_finetune
 from acclimate.tasks.distillation.student_training import DistillationLoss, build_phase_hooks
-from acclimate.tasks.distillation.teacher_targets import (
-    TeacherTargets,
-    compute_teacher_targets,
-    representation_width,
-)
-from acclimate.tasks.interfaces import TASK_KINDS, LabelledTask, find_task_kind, resolve_options
+from acclimate.tasks.distillation.teacher_targets import TeacherTargets, compute_teacher_targets, representation_width
+from acclimate.tasks.interfaces import LabelledTask, resolve_options
 from acclimate.tasks.options import DistillOptions
 from acclimate.tasks.result import FinetuneResult, numbers
 from acclimate.tasks.run import TaskRun

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from transformers import set_seed
 
-from acclimate.adaptation.method import cache_folder, cache_key
+from acclimate.adaptation.method import cache_key
 from acclimate.base.device import Precision, to_device
-from acclimate.base.files import read_json, warn_on_write_error, write_json
+from acclimate.base.files import cache_folder, read_json, warn_on_write_error, write_json
+from acclimate.data.task_kinds import find_task_kind
 from acclimate.evaluation.scoring import Collapse
 from acclimate.tasks.finetune import finetune
-from acclimate.tasks.interfaces import LabelledTask, Learner, ResolvedOptions, find_task_kind
+from acclimate.tasks.interfaces import LabelledTask, Learner, ResolvedOptions
 from acclimate.tasks.result import warn_of_collapse
 from acclimate.tasks.training_cache import computation_key, load_or_train
 

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from acclimate.adaptation.method import cache_folder, cache_key, fingerprint_weights
+from acclimate.adaptation.method import cache_key, fingerprint_weights
 from acclimate.base.device import Precision, autocast
 from acclimate.base.errors import warn_once
-from acclimate.base.files import atomic_folder, warn_on_write_error
+from acclimate.base.files import atomic_folder, cache_folder, warn_on_write_error
 from acclimate.models.checkpoints import load_config
 from acclimate.models.loading import load_tokenizer
 from acclimate.parts.modules.connectors import Connectors

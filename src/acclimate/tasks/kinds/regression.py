@@ -16,6 +16,7 @@ from acclimate.base.device import Precision
 from acclimate.base.errors import UserError
 from acclimate.data.reading import ReadingOptions
 from acclimate.data.rows import Row
+from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.regression import RegressionScoring, regression_metrics
 from acclimate.evaluation.scoring import Scoring
@@ -23,7 +24,7 @@ from acclimate.models.checkpoints import load_config
 from acclimate.tasks.examples import Examples, TextExample
 from acclimate.tasks.groups import number_known_groups
 from acclimate.tasks.head_model import check_finite
-from acclimate.tasks.interfaces import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
+from acclimate.tasks.interfaces import EvaluationResult, Learner, ResolvedOptions
 from acclimate.tasks.kinds.classification.classifier import Classifier
 from acclimate.tasks.kinds.classification.data import parse_row
 from acclimate.tasks.kinds.classification.labels import NUMBER

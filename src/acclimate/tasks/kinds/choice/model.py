@@ -23,6 +23,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from acclimate.base.device import Precision, copy_to, host_copy, with_host_copy
 from acclimate.base.errors import UserError, warn_once
 from acclimate.base.files import RECORD_FILE, read_json_object
+from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.data.tokenizing import read_as_text
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.choice import compare_choices
@@ -38,7 +39,7 @@ from acclimate.models.probe import attach
 from acclimate.parts.masking import IGNORE_INDEX
 from acclimate.parts.objectives.vocabulary import cross_entropy, map_logits
 from acclimate.tasks.head_model import HeadModel, check_finite
-from acclimate.tasks.interfaces import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
+from acclimate.tasks.interfaces import EvaluationResult, Learner, ResolvedOptions
 from acclimate.tasks.kinds.choice.data import ChoiceTask, Item, holds_choices, read_choices
 from acclimate.tasks.loading import load_with_head
 

@@ -13,11 +13,12 @@ from transformers import AutoModelForSequenceClassification
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError
 from acclimate.data.reading import ReadingOptions
+from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.embeddings import import_sentence_transformers
 from acclimate.evaluation.scoring import classification_metrics, multi_label_metrics
 from acclimate.tasks.head_model import HeadModel, check_finite
-from acclimate.tasks.interfaces import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
+from acclimate.tasks.interfaces import EvaluationResult, Learner, ResolvedOptions
 from acclimate.tasks.kinds.classification.contrastive import SentenceClassifier, draw_pairs
 from acclimate.tasks.kinds.classification.data import Example, Task, build_task
 from acclimate.tasks.kinds.retrieval.encoder import EncoderTraining, load_bi_encoder

@@ -17,12 +17,7 @@ from acclimate.evaluation.significance import number_groups
 from acclimate.tasks.drawing import Link, draw_places, link_rows
 from acclimate.tasks.examples import Examples, TextExample
 from acclimate.tasks.groups import ID_PATTERNS, find_grouping, group_text
-from acclimate.tasks.kinds.classification.labels import (
-    label_name,
-    leave_out_unlabelled,
-    read_labels,
-    similar_labels,
-)
+from acclimate.tasks.kinds.classification.labels import label_name, leave_out_unlabelled, read_labels, similar_labels
 from acclimate.tasks.readers import SPLITS
 from acclimate.tasks.sources import COLUMNS, Selected
 
@@ -245,7 +240,7 @@ class Task(Examples[Example]):
         """Create a task from rows ``{"text", "text_pair"?, "label", "document"?}`` in memory.
 
         Raises:
-            UserError: As :func:`acclimate.tasks.interfaces.load_task`.
+            UserError: As :func:`acclimate.data.task_kinds.load_task`.
         """
         splits = {"train": train, "dev": dev, "test": test}
         rows = {

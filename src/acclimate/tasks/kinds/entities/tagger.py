@@ -16,12 +16,13 @@ from acclimate.base.device import Precision
 from acclimate.base.errors import UserError, warn_once
 from acclimate.data.reading import ReadingOptions
 from acclimate.data.rows import Row
+from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.entities import entity_metrics
 from acclimate.models.loading import is_encoder
 from acclimate.parts.masking import IGNORE_INDEX
 from acclimate.tasks.head_model import HeadModel, check_finite
-from acclimate.tasks.interfaces import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
+from acclimate.tasks.interfaces import EvaluationResult, Learner, ResolvedOptions
 from acclimate.tasks.kinds.entities.data import Entity, EntityTask, Sentence, build_task
 from acclimate.tasks.kinds.entities.formats import (
     find_column_files,

@@ -15,11 +15,12 @@ from transformers import AutoModelForQuestionAnswering
 from acclimate.base.device import Precision
 from acclimate.base.errors import warn_once
 from acclimate.data.reading import ReadingOptions
+from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.qa import MAX_RANK, normalize_bioasq, qa_metrics
 from acclimate.models.checkpoints import load_config
 from acclimate.models.kinds import class_names
 from acclimate.tasks.head_model import HeadModel, check_finite
-from acclimate.tasks.interfaces import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
+from acclimate.tasks.interfaces import EvaluationResult, Learner, ResolvedOptions
 from acclimate.tasks.kinds.qa.data import QATask, Question, gold_answers, group_by_item, holds_questions, load_qa
 from acclimate.tasks.kinds.qa.windows import WindowConfig, Windows
 from acclimate.tasks.loading import load_with_head

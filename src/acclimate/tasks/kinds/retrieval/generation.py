@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from acclimate.adaptation.inputs import as_corpus
 from acclimate.base.errors import USER_CODE_ERRORS, UserError, check_stop, first_line
 from acclimate.base.files import (
     atomic_folder,
@@ -28,7 +27,7 @@ from acclimate.base.options import recorded, verb
 from acclimate.base.progress import Progress
 from acclimate.base.registry import load_function
 from acclimate.base.version import __version__
-from acclimate.data.documents import subsample_documents
+from acclimate.data.documents import as_corpus, subsample_documents
 from acclimate.evaluation.retrieval import rank_with_bm25
 from acclimate.tasks.embedding_options import GenerateQueriesOptions
 from acclimate.tasks.kinds.retrieval.data import MARGIN, Passage, Query, RetrievalTask

@@ -16,10 +16,11 @@ from torch import Tensor
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError
 from acclimate.data.reading import DEFAULT_READING, ReadingOptions
+from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.embeddings import SentencePairs, describe_change, import_sentence_transformers
 from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, retrieval_metrics
 from acclimate.tasks.groups import number_known_groups
-from acclimate.tasks.interfaces import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
+from acclimate.tasks.interfaces import EvaluationResult, Learner, ResolvedOptions
 from acclimate.tasks.kinds.retrieval.data import (
     Query,
     RetrievalTask,
