@@ -299,7 +299,7 @@ def test_values_of_a_configuration_file_are_converted_to_the_types_of_the_option
     assert (card["budget"]["steps"], card["learning_rate"], card["warmup"]) == (2, 1e-3, 0.2)
     assert card["settings"]["importance_tokens"] == 50
     for slip, message in (
-        ("steps: many", "'steps' must be a whole number"),
+        ("steps: many", "'steps' must be an integer"),
         ("warmup: lots", "'warmup' must be a number"),
         ("keep_steps: [1.5]", "'keep_steps' expects step numbers"),
         ("settings: [a]", "'settings' must be a mapping of names"),

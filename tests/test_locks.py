@@ -139,7 +139,7 @@ def test_a_lock_file_that_is_just_being_written_is_respected(tmp_path):
 def test_variables_of_launchers_that_are_no_numbers_are_one_line(out, monkeypatch, name):
     monkeypatch.setenv(name, "abc")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    message = f"{name} is 'abc'; set it to a whole number"
+    message = f"{name} is 'abc'; set it to an integer"
     with pytest.raises(UserError, match=message):
         join_process_group()
     with pytest.raises(UserError, match=message), output_lock(out):
@@ -194,7 +194,7 @@ def test_a_lock_file_with_other_settings_is_an_error(tmp_path, monkeypatch):
 def test_read_only_folders_are_not_locked(out, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     with (
-        pytest.raises(UserError, match=r"Cannot write beside.*Choose another folder"),
+        pytest.raises(UserError, match=r"Cannot write next to.*Choose another folder"),
         output_lock(tmp_path / "file/x"),
     ):
         pass

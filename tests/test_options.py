@@ -242,7 +242,7 @@ class SmallOptions:
         ({}, "^'place' is required: Place.$"),
         ({"place": "p", "cont": 1}, "^Unknown option 'cont'. Did you mean 'count'"),
         ({"place": "p", "count": 0}, "^'count' must be at least 1, not 0.$"),
-        ({"place": "p", "count": 1.5}, "^'count' must be a whole number, not 1.5.$"),
+        ({"place": "p", "count": 1.5}, "^'count' must be an integer, not 1.5.$"),
         ({"place": "p", "share": "much"}, "^'share' must be a number, not 'much'.$"),
         ({"place": "p", "share": 1}, "^'share' must be less than 1, not 1.$"),
         ({"place": "p", "choice": "three"}, "^'choice' must be 'one' or 'two', not 'three'.$"),
@@ -280,7 +280,7 @@ def test_named_values_of_a_file_and_of_flags_are_joined(tmp_path):
         (["--set", "b"], "--set expects name=value, not 'b'."),
         (["--set", "b=1", "--set", "b=2"], "--set sets 'b' twice; give it once."),
         (["--place", "p", "--count", "0"], "--count must be at least 1, not 0."),
-        (["--place", "p", "--count", "two"], "--count must be a whole number, not 'two'."),
+        (["--place", "p", "--count", "two"], "--count must be an integer, not 'two'."),
         (["--place", "p", "--count", "1e15"], "--count must be at most 1,000,000,000, not 1000000000000000."),
         ([], "--place is required: Place."),
     ):

@@ -124,11 +124,11 @@ def test_what_is_chosen_is_printed(capsys, caplog):
 
 def test_a_study_file_may_ask_for_it():
     assert section(AdaptOptions).check({"batch_size": "auto"}) == {"batch_size": "auto"}
-    with pytest.raises(ValueError, match="must be auto or a whole number from 1 to 1,000,000, not 'automatic'"):
+    with pytest.raises(ValueError, match="must be auto or an integer from 1 to 1,000,000, not 'automatic'"):
         section(AdaptOptions).check({"batch_size": "automatic"})
 
 
 @each("wrong", ["Auto", "many", 0, -1, 2.5, True, 10**9])
 def test_other_values_are_refused(wrong, tmp_path):
-    with pytest.raises(UserError, match=r"'batch_size' must be (auto or )?a (whole )?number"):
+    with pytest.raises(UserError, match=r"'batch_size' must be (auto or )?an? (integer|number)"):
         adapt("model", TEXTS, out=tmp_path, batch_size=wrong)

@@ -34,9 +34,9 @@ def test_depth_step_and_recovery_of_a_dip():
     partly = find_dip(GRID[:5], [1, 3, 2.5, 2, 1.5])
     assert partly == Dip(2, 1, 3, None, 0.5)
     assert "0.500 remained" in partly.describe() and "step 3" in partly.describe()
-    assert "back at that of the base model after step 32" in find_dip(GRID, SHAPE).describe()
+    assert "back at the base model's after step 32" in find_dip(GRID, SHAPE).describe()
     assert "did not fall by half" in find_dip(GRID[:6], SHAPE[:6]).describe()
-    assert find_dip([0, 1], [1, 0.5]).describe() == "never rose above that of the base model"
+    assert find_dip([0, 1], [1, 0.5]).describe() == "never rose above the base model's"
 
 
 def test_a_dip_is_over_when_half_of_it_is_gone():

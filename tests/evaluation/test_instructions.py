@@ -92,7 +92,7 @@ def test_the_included_instructions():
             '{"prompt": "a", "checks": [{"check": "starts", "text": 3}]}',
             "the arguments of the check 'starts' are wrong: 'text' must be a text",
         ),
-        ('{"prompt": "a", "checks": [{"check": "sentences", "count": "2"}]}', "'count' must be a whole number"),
+        ('{"prompt": "a", "checks": [{"check": "sentences", "count": "2"}]}', "'count' must be an integer"),
         ('{"prompt": "a", "checks": [{"check": "json", "keys": "b"}]}', "'keys' must be a list of texts"),
         ('{"prompt": "a", "checks": [{"check": "bullets", "count": 2, "only": 1}]}', "'only' must be true or false"),
         ('{"prompt": "\\ud83d", "checks": [{"check": "uppercase"}]}', "half of a surrogate pair"),

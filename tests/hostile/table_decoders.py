@@ -172,7 +172,7 @@ MEASURED = [
         asked({"check": "words", "lest": 3}),
     ),
     Case(
-        "instructions: a text as number", INSTRUCTIONS, 2, r"'count' must be a whole number",
+        "instructions: a text as number", INSTRUCTIONS, 2, r"'count' must be an integer",
         asked({"check": "sentences", "count": "2"}),
     ),
     Case("benchmarks: no task", BENCHMARKS, 2, r"--task is required"),

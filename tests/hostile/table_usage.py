@@ -168,7 +168,7 @@ OUTPUTS = [
     *(
         Case(
             f"a closed folder of {' '.join(verb.split()[:2])}", verb.replace("--out out", "--out closed/out"), 2,
-            r"Cannot write beside 'closed/out'", folder_of("closed", 0o555), inside=give_up_rights,
+            r"Cannot write next to 'closed/out'", folder_of("closed", 0o555), inside=give_up_rights,
         )
         for verb in (ANNOTATE, IMPORTANCE, MASKS, EMBEDDINGS)
     ),

@@ -95,7 +95,7 @@ def test_a_finished_folder_can_be_read_where_nothing_can_be_written(commands, un
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"Cannot write beside '.*out'.*Choose another folder"):
+    with pytest.raises(UserError, match=r"Cannot write next to '.*out'.*Choose another folder"):
         check_writable(tmp_path / "file" / "out")
     check_writable(tmp_path / "new" / "out")
     check_writable(None)

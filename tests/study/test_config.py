@@ -157,7 +157,7 @@ def test_files_among_parameters_and_searched_values_are_relative_to_the_study_fi
         ({"adapt": {"seed": 10**12}}, "'adapt.seed' must be at most 4,294,967,295"),
         ({"seeds": "010"}, "not '010'"),
         ({"seeds": "1:30"}, "not '1:30'"),
-        ({"adapt": {"steps": "1:30"}}, "'adapt.steps' must be a whole number, not '1:30'"),
+        ({"adapt": {"steps": "1:30"}}, "'adapt.steps' must be an integer, not '1:30'"),
         ({"adapt": {"steps": True}}, "'adapt.steps': must be a number, not True"),
         ({"domains": [{"name": "d\0", "corpus": "c"}]}, "contains a NUL character"),
         ({"domains": [{"name": "d\n", "corpus": "c"}]}, "contains a control character"),

@@ -103,7 +103,7 @@ def test_a_changed_section_computes_only_the_probes(probed, tmp_path, no_report)
 
 
 @pytest.mark.parametrize(("section", "match"), [
-    ({"labels_per_class": "8,some"}, r"probe\[0\].*must be whole numbers"),
+    ({"labels_per_class": "8,some"}, r"probe\[0\].*must be integers"),
     ({"tasks": ["other"]}, "task under 'probe' 'other'"),
     ([{}, {}], "'probe' is a single section"),
     ({"label_per_class": 3}, "Did you mean 'labels_per_class'"),

@@ -274,8 +274,8 @@ def test_processes_that_share_a_device_see_a_part_of_its_memory(monkeypatch):
         ({"workers": 2, "report_only": True}, "--report-only runs no jobs; remove --workers"),
         ({"workers": 2, "executor_settings": {"a": 1}}, "--executor-set is for --executor slurm and ray"),
         ({"workers": "auto", "executor": "slurm"}, "with --executor slurm give a number"),
-        ({"workers": 0}, "auto or a whole number from 1"),
-        ({"workers": "many"}, "auto or a whole number from 1"),
+        ({"workers": 0}, "auto or an integer from 1"),
+        ({"workers": "many"}, "auto or an integer from 1"),
     ],
 )
 def test_options_that_do_not_fit_together(machine, folder, tmp_path, options, said):

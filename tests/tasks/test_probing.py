@@ -150,7 +150,7 @@ def test_a_kind_without_a_probe_is_refused_by_name(tiny_bert):
 
 
 @each(("levels", "match"), [
-    ([0], "at least 1"), ("8,some", "whole numbers of at least 1, or all, not 'some'"), ([], "not be empty"),
+    ([0], "at least 1"), ("8,some", "integers of at least 1, or all, not 'some'"), ([], "not be empty"),
     ([True], "not True"), ([2.5], "not 2.5"),
 ])  # fmt: skip
 def test_numbers_of_labels_that_are_refused(levels, match, task):

@@ -1,1 +1,1 @@
-"""What all other packages use: errors, files, locks, progress, devices, options and the registry of parts."""
+"""Code that all other packages use: errors, files, locks, progress, devices, options and the registry of parts."""

@@ -32,14 +32,14 @@ def read_number(value: Any) -> Any:
 
 
 def number_or_auto(most: int) -> BeforeValidator:
-    """Return the check of an option that takes a whole number from 1 to ``most``, :data:`AUTO` or None."""
+    """Return the check of an option that takes an integer from 1 to ``most``, :data:`AUTO` or None."""
 
     def read(value: Any) -> Any:
         if value is None or value == AUTO:
             return value
         number = read_number(value)
         if type(number) is not int or not 1 <= number <= most:
-            raise ValueError(f"must be auto or a whole number from 1 to {most:,}, not {shorten(value)}")
+            raise ValueError(f"must be auto or an integer from 1 to {most:,}, not {shorten(value)}")
         return number
 
     return BeforeValidator(read)
@@ -63,21 +63,21 @@ Price = Annotated[Number, Field(ge=1e-6, le=1e12)]
 """An amount of money; labels and hours can be computed from it without overflow."""
 Share = Annotated[Number, Field(ge=0, lt=1)]
 ALL = "all"
-"""In place of a number of labels: all train examples."""
+"""Instead of a number of labels: all train examples."""
 
 
 def read_levels(value: Any) -> Any:
     """Return numbers of labels as a tuple; they are given as a list, as one text such as ``"8,64,all"``, or both.
 
     Raises:
-        ValueError: If one is neither a whole number of at least 1 nor ``"all"``, or there is none.
+        ValueError: If one is neither an integer of at least 1 nor ``"all"``, or there is none.
     """
     given = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     items = [part for item in given for part in (map(str.strip, item.split(",")) if isinstance(item, str) else [item])]
     levels = [item if item == ALL or isinstance(item, bool) else parse_number(item) for item in items if item != ""]
     for level in levels:
         if level != ALL and (type(level) is not int or not 1 <= level <= MAX_COUNT):
-            raise ValueError(f"must be whole numbers of at least 1, or {ALL}, not {shorten(level)}")
+            raise ValueError(f"must be integers of at least 1, or {ALL}, not {shorten(level)}")
     if not levels:
         raise ValueError("must not be empty")
     return tuple(dict.fromkeys(levels))

@@ -141,7 +141,7 @@ def tf32_products(enabled: bool) -> AbstractContextManager[None]:
 
 @contextmanager
 def fp32_products(precision: Literal["highest", "high"]) -> Iterator[None]:
-    """Return a context with another internal precision of float32 products; "highest" is that of their type."""
+    """Return a context with another internal precision of float32 products; "highest" is float32's own."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:

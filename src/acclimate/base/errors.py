@@ -127,11 +127,11 @@ def environment_integer(name: str, default: int = 0) -> int:
     """Return the value of an environment variable that launchers such as ``torchrun`` set.
 
     Raises:
-        UserError: If it is not a whole number of at least zero.
+        UserError: If it is not an integer of at least zero.
     """
     text = os.environ.get(name, "").strip()
     if text and not (text.isascii() and text.isdigit()):
-        raise UserError(f"The environment variable {name} is '{text}'; set it to a whole number, or unset it.")
+        raise UserError(f"The environment variable {name} is '{text}'; set it to an integer, or unset it.")
     return int(text or default)
 
 
@@ -226,13 +226,13 @@ def _may_read(path: Path) -> bool:
 
 
 USER_CODE_ERRORS = (Exception, SystemExit, GeneratorExit)
-"""What code of the user may raise and is then reported. ``sys.exit`` in it must not end a run as if it were done."""
+"""Exceptions of user code that are reported. ``sys.exit`` in it must not end a run as if it were done."""
 GRACE_SECONDS = 60.0
 """Seconds in which other processes can save a checkpoint after a signal."""
 
 
 class Stopped(BaseException):
-    """A signal, such as that of Ctrl-C, ends the process. No job or library may handle it as a failure.
+    """A signal, such as from Ctrl-C, ends the process. No job or library may handle it as a failure.
 
     Attributes:
         number: The signal.

@@ -356,7 +356,7 @@ def check_writable(out: str | Path | None) -> None:
     except UnicodeEncodeError as error:
         raise UserError(f"The name {str(out)!r} is not valid UTF-8; choose another folder.") from error
     check_output_name(out)
-    # A result is written beside its folder and then moved there, which fails for a folder that is in use.
+    # A result is written next to its folder and then moved there, which fails for a folder that is in use.
     if Path(out).name in ("", "..") or Path.cwd().is_relative_to(os.path.realpath(out)):
         raise UserError(f"'{out}' cannot be the output: give the name of a new folder.")
     parent = follow_link(follow_link(out).parent)
@@ -364,7 +364,7 @@ def check_writable(out: str | Path | None) -> None:
         parent.mkdir(parents=True, exist_ok=True)
         _write_probe(parent)
     except OSError as error:
-        raise UserError(f"Cannot write beside '{out}': {error.strerror}. Choose another folder.") from error
+        raise UserError(f"Cannot write next to '{out}': {error.strerror}. Choose another folder.") from error
 
 
 def safe_join(folder: str | Path, name: str) -> Path:

@@ -179,7 +179,7 @@ class Claim:
 
 @contextmanager
 def output_lock(out: str | Path) -> Iterator[None]:
-    """Lock the output directory ``out``, or the target of it if it is a link, with the file ``.NAME.lock`` beside it.
+    """Lock the output directory ``out``, or the target of it if it is a link, with the file ``.NAME.lock`` next to it.
 
     Unfinished folders of killed processes are removed first. In a distributed run the process with rank 0 holds the
     lock for all. If the parent folder is read-only there is no lock: nothing can be written there, and a finished
@@ -236,7 +236,7 @@ def _acquire_claim(claim: Claim, out: Path) -> bool:
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return False
-        raise UserError(f"Cannot write beside '{out}': {error.strerror}. Choose another folder.") from error
+        raise UserError(f"Cannot write next to '{out}': {error.strerror}. Choose another folder.") from error
     raise UserError(f"Another run is writing '{out}' ({claim.holder()}); wait for it or choose another folder.")
 
 

@@ -34,7 +34,7 @@ PANELS = (DATA, MODEL, TRAINING, METHOD, OUTPUT)
 """Panels of ``--help``, in their order."""
 CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, coerce_numbers_to_str=True)
 TYPE_WORDS = {
-    "int": "a whole number",
+    "int": "an integer",
     "float": "a number",
     "finite": "a finite number",
     "bool": "true or false",
@@ -65,8 +65,8 @@ class Option:
         panel: Panel of ``--help``.
         more: Further sentences for the Python documentation only.
         unit: Unit of the value, shown with the default.
-        default: Description of the default, shown in place of its value.
-        flag: Name on the command line, if it differs from that of the field; without hyphens, such as ``STUDY``, the
+        default: Description of the default, shown instead of its value.
+        flag: Name on the command line, if it differs from the field's; without hyphens, such as ``STUDY``, the
             command takes the value by position.
         negated: Flag that switches a boolean option off.
         many: Whether the flag may be repeated.
@@ -228,11 +228,11 @@ def verb(options: Callable[P, OptionsT], run: Callable[[OptionsT], R]) -> Callab
     Args:
         options: The class of options.
         run: The implementation, which takes an instance of the class. Its docstring, with a section on the arguments
-            added, becomes that of the public function. While it runs with an option ``progress`` that is False,
+            added, becomes the public function's. While it runs with an option ``progress`` that is False,
             libraries show neither progress bars nor warnings.
 
     Returns:
-        A function whose signature, documentation and checks are those of the class.
+        A function whose signature, documentation and checks come from the class.
     """
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -289,7 +289,7 @@ def recorded(given: Any, without: Collection[str] = (), **resolved: Any) -> dict
     Args:
         given: An instance of a class of options.
         without: Options to leave out, because entries of ``resolved`` cover them.
-        resolved: Entries that replace options or are added, such as the hash of a file in place of its name.
+        resolved: Entries that replace options or are added, such as the hash of a file instead of its name.
     """
     names = recorded_names(type(given))
     return {name: getattr(given, name) for name in names if name not in without} | resolved

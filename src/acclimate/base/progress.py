@@ -133,7 +133,7 @@ class Progress:
 
         Args:
             count: How much is done.
-            note: Text to show beside it, such as the loss.
+            note: Text to show next to it, such as the loss.
         """
         check_stop()
         self._count, self._note = count, note
@@ -159,7 +159,7 @@ class Progress:
         self._redraw()
 
     def set_note(self, note: str) -> None:
-        """Change the text beside the bar until the next update, for work whose steps take long."""
+        """Change the text next to the bar until the next update, for work whose steps take long."""
         self._note = note
         self._redraw()
 
@@ -197,7 +197,7 @@ class Progress:
         sys.stderr.flush()
 
     def _update_output(self, text: str) -> None:
-        """Show a text in the output of the cell, in place of the one before."""
+        """Show a text in the output of the cell, instead of the one before."""
         from IPython.display import display
 
         if self._output is None:

@@ -30,7 +30,7 @@ from acclimate.base.files import read_json
 
 LARGEST_INTEGER = 2**64
 Count = Annotated[int, 0]
-"""A whole number that is not negative."""
+"""An integer that is not negative."""
 
 
 def optional() -> Any:
@@ -165,7 +165,7 @@ def _wrong(place: str, expected: str, value: Any) -> str:
 
 SCALARS: dict[Any, tuple[Any, str]] = {
     bool: (bool, "true or false"),
-    int: (Integral, "a whole number"),
+    int: (Integral, "an integer"),
     float: (Real, "a number"),
     str: (str, "a text"),
 }

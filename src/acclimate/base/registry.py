@@ -303,7 +303,7 @@ def identify_function(given: Any, what: str, key: object = None) -> str:
     Args:
         given: The function, see :func:`load_function`.
         what: What it is for, for messages.
-        key: What identifies the function in place of its code, such as the version of the model that it calls.
+        key: What identifies the function instead of its code, such as the version of the model that it calls.
 
     Raises:
         UserError: If there is no such function, or its code cannot be read.
@@ -471,7 +471,7 @@ def preset_values(cls: Any, preset: str | None) -> dict[str, Any]:
 
 
 def fill_from_preset(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given values of the fields of a dataclass, and those of its ``preset`` for the others.
+    """Return the given values of the fields of a dataclass, and its ``preset``'s values for the others.
 
     Raises:
         UserError: If there is no such preset.

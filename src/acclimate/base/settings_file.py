@@ -13,7 +13,7 @@ from acclimate.base.files import check_regular_file
 MAX_BYTES, MAX_VALUES, MAX_DEPTH = 10**6, 10**5, 50
 """Limits of a settings file: its size, its values with all aliases expanded, and how deeply they are nested."""
 MAX_INTEGER = 2**63 - 1
-"""Largest whole number in a settings file."""
+"""Largest integer in a settings file."""
 
 
 def read_settings(path: str | Path, what: str) -> Any:
@@ -83,7 +83,7 @@ def read_value(text: str) -> Any:
 
 
 def _check_integers(value: Any, name: str = "") -> None:
-    """Refuse whole numbers that no setting can have, before something computes with them."""
+    """Refuse integers that no setting can have, before something computes with them."""
     if isinstance(value, dict | list):
         entries = value.items() if isinstance(value, dict) else enumerate(value)
         for key, entry in entries:

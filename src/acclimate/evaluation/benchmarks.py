@@ -118,7 +118,7 @@ def _read_metrics(samples: Sequence[dict[str, Any]]) -> dict[str, ItemValues]:
 
     The value of a perplexity is a pair of a log-likelihood and its number of words or bytes. Of these only bits per
     byte are means over items. For tokenizers that put a begin token before a text, ``lm-eval`` predicts that token as
-    well, so they are higher than those of :func:`acclimate.evaluation.lm_loss.language_model_loss`.
+    well, so they are higher than from :func:`acclimate.evaluation.lm_loss.language_model_loss`.
     """
     found = {}
     groups = _find_groups(samples)

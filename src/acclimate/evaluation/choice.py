@@ -1,4 +1,4 @@
-"""Metrics of multiple choice: accuracy, and what it is measured beside, such as chance."""
+"""Metrics of multiple choice: accuracy, and what it is compared with, such as chance."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ChoiceScoring(MeanScoring):
 
         The number of correct answers by chance is a sum of independent draws with the probability ``1 / choices``; it
         is compared by the normal approximation with continuity correction. Answers within a group are not independent:
-        the variance is at least that of the sums over groups.
+        the variance is at least the variance of the sums over groups.
         """
         if (same := find_collapse(gold, predicted)) is not None or len(gold) < MIN_ITEMS or not self.choices:
             return same

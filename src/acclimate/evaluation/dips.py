@@ -14,7 +14,7 @@ RECOVERED = 0.5
 
 @dataclass(frozen=True)
 class Dip:
-    """A rise of a loss above that of the base model, as at the start of many adaptations.
+    """A rise of a loss above the base model's, as at the start of many adaptations.
 
     Such a dip of quality often recovers in the same training (the stability gap: Guo et al., 2024), so a model of its
     middle says little about the method.
@@ -36,17 +36,17 @@ class Dip:
     def describe(self) -> str:
         """Return the dip as the predicate of a sentence about the loss."""
         if self.step is None:
-            return "never rose above that of the base model"
+            return "never rose above the base model's"
         text = f"rose by up to {self.depth:.3f} nats (step {self.step:,})"
         if self.half is None:
             return f"{text} and did not fall by half of that afterwards"
         if self.recovery is None:
             return f"{text}; half of that was gone after step {self.half:,}, and {self.remaining:.3f} remained"
-        return f"{text} and was back at that of the base model after step {self.recovery:,}"
+        return f"{text} and was back at the base model's after step {self.recovery:,}"
 
 
 def find_dip(steps: Sequence[int], losses: Sequence[float]) -> Dip:
-    """Find the dip of a measured curve, whose first value is that of the base model.
+    """Find the dip of a measured curve, whose first value is the base model's.
 
     Args:
         steps: The measured steps, in their order; not empty.
@@ -81,7 +81,7 @@ def describe_dips(curves: Mapping[str, Sequence[CurvePoint]]) -> list[str]:
 def monitored_points(curve: Sequence[CurvePoint]) -> list[tuple[int, float]]:
     """Return steps and losses of a curve, if it was measured from the first step on; else none.
 
-    The loss is that of the language model, which all methods share, or the whole one where there is none.
+    The loss is the language model's, which all methods share, or the whole one where there is none.
     """
     points = []
     for point in curve:
@@ -108,12 +108,12 @@ def is_in_dip(losses: Sequence[float]) -> list[bool]:
 
 
 def dip_is_over(losses: Sequence[float]) -> bool:
-    """Return whether a curve, measured from the base model on, is in no dip after its last measurement."""
+    """Return whether a curve, measured from the base model on, has recovered from its last dip."""
     return not (losses and is_in_dip(losses)[-1])
 
 
 def find_best(losses: Sequence[float], *others: Sequence[float]) -> tuple[int, int]:
-    """Return the measurement with the lowest loss that lies in no dip, and how many later ones are in no dip, either.
+    """Return the measurement with the lowest loss outside dips, and the number of later ones outside dips.
 
     A dip is known as one only when it ends. So as long as no dip of any curve has ended, all measurements after the
     first count; from then on, those since the last end of one.

@@ -1,6 +1,6 @@
-"""How well sentence embeddings show similarity: a measure for sentence encoders, before and after adaptation.
+"""Quality of the similarity that sentence encoders show, before and after adaptation.
 
-The embeddings are those of ``sentence-transformers``, with the pooling, prompts and similarity function of the model.
+``sentence-transformers`` computes the embeddings, with the pooling, prompts and similarity function of the model.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def neighbor_pairs(name: str, texts: Iterable[str], limit: int = MAX_PAIRS, seed
 
 @dataclass(kw_only=True, eq=False)
 class SimilarityChange(Record):
-    """How far adaptation changed the similarity that an encoder shows.
+    """Change by adaptation in the similarity that an encoder shows.
 
     Attributes:
         pairs: Number of pairs.
@@ -255,7 +255,7 @@ def compare_encoders(before: str | Path, after: str | Path, sets: Sequence[Sente
 
 
 def describe_change(pairs: SentencePairs, before: Sequence[float], *after: Sequence[float]) -> SimilarityChange:
-    """Return the change from measured values, those of one or several adapted models."""
+    """Return the change from values of the base model and of one or several adapted models."""
     scores = [pairs.score(values) for values in after]
     means = {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
     old = pairs.score(before)
@@ -277,7 +277,7 @@ def similarity_warning(changes: Iterable[SimilarityChange]) -> str:
     if not words:
         return ""
     warning = (
-        f"The embeddings show similarity worse than those of the base model ({'; '.join(words)}). Train fewer steps, "
+        f"The embeddings show similarity worse than the base model's ({'; '.join(words)}). Train fewer steps, "
         "with a lower learning rate or an adapter; or fine-tune the embeddings on pairs afterwards."
     )
     log.warning("%s", warning)

@@ -1,6 +1,6 @@
 """Metrics of entities: strict F1 of spans with their types, lenient variants, and what kind of errors there are.
 
-An entity is correct if its start, end and type are those of a gold entity, as in conlleval (Tjong Kim Sang and De
+An entity is correct if its start, end and type match a gold entity, as in conlleval (Tjong Kim Sang and De
 Meulder, CoNLL 2003). ``overlap_f1`` asks only for a common part with an entity of the same type, and ``boundary_f1``
 only for the same start and end, like "type" and "exact" of SemEval 2013, task 9. The first shows what wrong boundaries
 cost, the second what wrong types cost.

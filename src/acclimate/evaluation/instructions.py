@@ -36,7 +36,7 @@ from acclimate.models.loading import load_language_model, load_tokenizer, read_k
 from acclimate.results.study import Measurements
 
 PROMPTS = "instructions.jsonl"
-"""File of the included instructions, beside this module."""
+"""File of the included instructions, next to this module."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _check_argument(name: str, value: Any) -> None:
         if not isinstance(value, bool):
             raise ValueError("'only' must be true or false")
     elif isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"'{name}' must be a whole number")
+        raise ValueError(f"'{name}' must be an integer")
 
 
 def measure_instructions(

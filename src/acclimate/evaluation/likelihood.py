@@ -33,7 +33,7 @@ PROMPT_TOKENS = 1024
 
 @dataclass(frozen=True)
 class LabelLikelihoods:
-    """How likely a causal model finds the word of each label after each prompt.
+    """Likelihood of the word of each label after each prompt for a causal model.
 
     Attributes:
         predicted: Class number with the best score for each text.

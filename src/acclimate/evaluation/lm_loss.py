@@ -90,7 +90,7 @@ def language_model_loss(
         max_length: Maximum tokens per text, or per window of it, including special tokens but not virtual ones.
         rate: Share of tokens that are masked.
         seed: Random seed of the masks.
-        memory: A second model of the same kind and tokenizer, whose predictions are mixed with those of the first.
+        memory: A second model of the same kind and tokenizer, whose predictions are mixed with the first one's.
 
     Returns:
         ``kind``: name of the kind of the model; ``nats``: mean loss over all predicted tokens;
@@ -101,7 +101,7 @@ def language_model_loss(
         ``bits_per_byte``: nats * tokens / (bytes * ln 2), which does not depend on how long the tokens of a vocabulary
         are. For a causal model this is a code length, comparable across tokenizers. For a masked model it is a
         pseudo-measure: each token is predicted from both sides with, by default, 85 % of the others visible, and it is
-        lower than that of a causal model. Tokens that are not predicted, such as the unknown ones of a masked model,
+        lower than a causal model's. Tokens that are not predicted, such as the unknown ones of a masked model,
         count with the mean loss.
 
     Raises:
@@ -254,7 +254,7 @@ def summed_losses(
         model: A language model that :func:`acclimate.models.probe.attach` has prepared.
         tokenizer: Its tokenizer.
         rows: The rows; batches of them depend on their lengths alone.
-        memory: A second model, prepared as well, whose predictions are mixed with those of the first.
+        memory: A second model, prepared as well, whose predictions are mixed with the first one's.
     """
     order = sorted(range(len(rows)), key=lambda index: -len(rows[index].ids))
     found = [(0.0, 0)] * len(rows)

@@ -53,7 +53,7 @@ class InspectBenchmarksOptions:
     )
     few_shot: Annotated[
         Annotated[Integer, Field(ge=0, le=1000)] | None,
-        Option("Solved examples before each item.", METHOD, default="that of the task"),
+        Option("Solved examples before each item.", METHOD, default="the task's number"),
     ] = None
     limit: Annotated[Count | None, Option("Maximum items per task.", DATA, default="all")] = None
     chat_template: Annotated[bool, Option("Ask through the chat template.", METHOD)] = False

@@ -71,7 +71,7 @@ def qa_scores(gold: Sequence[Sequence[str]], ranked: Sequence[Sequence[str]]) ->
 
     Returns:
         The scores of all questions, in [0, 1], for each of :data:`NAMES`. ``exact_match`` and ``f1`` score the best
-        answer as in SQuAD v1.1. The others are those of BioASQ: ``strict_accuracy`` is 1 if the best answer is
+        answer as in SQuAD v1.1. The others come from BioASQ: ``strict_accuracy`` is 1 if the best answer is
         correct, ``lenient_accuracy`` if one of the best five is, and ``mrr`` is the reciprocal rank of the first such
         answer.
 

@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 from acclimate.evaluation.scoring import MIN_ITEMS, SCORINGS, Collapse, Scoring
 
 MIN_SPREAD = 0.02
-"""Predictions are constant if their standard deviation is below this share of that of the true values."""
+"""Predictions are constant if their standard deviation is below this share of the true values'."""
 
 
 @dataclass(frozen=True)

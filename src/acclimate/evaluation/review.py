@@ -46,8 +46,8 @@ def review_measures(budgets: Sequence[float]) -> list[str]:
 def measure_review(items: RankedItems, prevalence: float, measure: str, weights: np.ndarray | None = None) -> Any:
     """Return what a classifier achieves where its label has another prevalence than in the test split.
 
-    The rates of true and false positives do not depend on the prevalence p, if the texts of each class are like those
-    of the test split. So the precision there is ``p TPR / (p TPR + (1 - p) FPR)``, and reviewing all texts above a
+    The rates of true and false positives do not depend on the prevalence p, if the texts of each class are like
+    the test split's. So the precision there is ``p TPR / (p TPR + (1 - p) FPR)``, and reviewing all texts above a
     threshold takes a share of ``p TPR + (1 - p) FPR`` of all texts to find a share of TPR of the positive ones
     (Tonneau et al., 2024, measure the same on a representative sample). Between thresholds, and among texts with equal
     scores, texts are drawn at random.

@@ -74,11 +74,11 @@ class Scoring(ABC):
     errors: ClassVar[tuple[str, ...]] = ()
     """Further measures, in the unit of the target; lower is better, and no weights are selected by them."""
     failure: ClassVar[str] = "predict the same answer for almost all test items"
-    """What models do of which :meth:`find_collapse` finds that they have not learned the task."""
+    """Predicate in messages about models that have not learned the task, see :meth:`find_collapse`."""
     groups: tuple[int, ...] | None = None
     """Number of the group of each item (items,), from zero without gaps; None: each item is a group of its own."""
     group_name: str = "document"
-    """What a group is, in the singular."""
+    """Name of a group, in the singular."""
 
     def __post_init__(self) -> None:
         """Convert lists, which is what JSON gives, to tuples."""
@@ -241,7 +241,7 @@ class MultiLabel(Scoring):
     ``subset_accuracy`` is the share of items whose labels are all correct.
 
     ``document_f1``, available if ``documents`` is given, is the metric of BLUE for Hallmarks of Cancer (Peng et al.,
-    2019). The labels of a document are the union of those of its rows, precision and recall are means over documents,
+    2019). The labels of a document are the union of its rows' labels, precision and recall are means over documents,
     and F1 is computed from the two means. A document without true labels has no recall and is left out; the scorer of
     BLUE would divide by zero. A document with true labels but no predicted ones has a precision of zero. All rows of a
     document must be in one group.
@@ -425,7 +425,7 @@ def multi_label_metrics(
     scoring = MultiLabel(len(labels))
     scores = {name: scoring.score(gold, predicted, name) for name in scoring.metrics}
     true, shown = label_indicators(gold, len(labels)), label_indicators(predicted, len(labels))
-    # scikit-learn would read the indicators of a single label as those of two classes.
+    # scikit-learn would read the indicators of a single label as two classes.
     return {**scores, "per_class": scores_per_class(labels, *(table.sum(0) for table in (true * shown, true, shown)))}
 
 
@@ -465,7 +465,7 @@ def is_above_chance(gold: Sequence[Any], runs: Sequence[Sequence[Any]], metric: 
     """Return whether any of several models has learned a task.
 
     A model that gives the most frequent answer to all items has not, nor one whose answers do not depend on the item.
-    So a score must be above that of the most frequent answer, and the mean score above that of the same answers in
+    So a score must be above the most frequent answer's, and the mean score above the score of the same answers in
     random order, which is a permutation test at the 5 % level. Answers to the items of a group are as little
     independent as the items, so they stay together: groups are put in a random order, which starts at a random item.
 

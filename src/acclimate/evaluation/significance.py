@@ -164,7 +164,7 @@ def paired_bootstrap(
     0.36 for groups of 2, 2 and 1. This assumes that all group means have the same variance, which holds if the
     adaptation causes it. If the fine-tuning causes it, large groups vary less and the interval is conservative.
     Measured coverage of zero with five seeds in three groups, where the standard deviation of adaptations on the logit
-    (0.2) is twice that of fine-tunings: 95.0 % with 200 items, 95.2 % with 1,000; with one adaptation for all seeds 76
+    (0.2) is twice the fine-tunings': 95.0 % with 200 items, 95.2 % with 1,000; with one adaptation for all seeds 76
     and 62 %.
 
     Args:
@@ -204,7 +204,7 @@ def mean_paired_bootstrap(
     numbers of labels, see the same resample of these; others are resampled independently. Entry ``i`` of the
     predictions of all tasks is of the same seed, so the interval accounts for an adaptation that is good or bad on all
     tasks. Otherwise as :func:`paired_bootstrap`, which is the case of one task. The degrees of freedom of the items
-    are those of the smallest task. With ``scales``, the difference on each task is divided by its scale.
+    come from the smallest task. With ``scales``, the difference on each task is divided by its scale.
 
     Raises:
         ValueError: As :func:`paired_bootstrap`, or if the tasks have different numbers of seeds.
@@ -346,7 +346,7 @@ def item_deviation(
 
     It is the standard error over bootstrap resamples of the units times the square root of their number. For accuracy
     on independent items this is the standard deviation of right and wrong answers, ``sqrt(p * (1 - p))``. It depends
-    neither on the number of units nor on that of seeds.
+    neither on the number of units nor on the number of seeds.
 
     Args:
         gold: As in :func:`paired_bootstrap`.
@@ -545,7 +545,7 @@ def student_interval(
         interaction = max(0.0, draw_variance - mean_variance) / (effective_draws - 1)
         item_variance = max(mean_variance - interaction, mean_variance - seed_variance, 0.0)
     variance = item_variance + seed_variance
-    if variance < 1e-30:  # all items agree: p is that of the permutation test, not significant for up to five items
+    if variance < 1e-30:  # all items agree: p is from the permutation test, not significant for up to five items
         p = 1.0 if abs(estimate) < 1e-15 else 2.0 ** (1 - items)
         margin = np.inf if 0.05 <= p < 1 else 0.0
         return Interval(estimate, estimate - margin, estimate + margin, p, error=margin)

@@ -1,4 +1,4 @@
-"""What trains in place of the weights of a model, and becomes part of the weights when the model is saved."""
+"""Adapters, which train instead of the weights of a model and are merged into them when the model is saved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from acclimate.models.saving import save_model
 
 log = logging.getLogger(__name__)
 ADAPTER_FOLDER = "adapter"
-"""Folder of the adapter beside the merged model, as ``peft`` writes and reads it."""
+"""Folder of the adapter next to the merged model, as ``peft`` writes and reads it."""
 TRAINED_NAMES = "acclimate_trained"
 """Attribute of a model with an adapter: parts of the names of what a checkpoint of its training holds."""
 PROBE_TEXTS, PROBE_TOKENS = 4, 64
@@ -57,7 +57,7 @@ class Adapter:
     why_not: ClassVar[str] = ""
     """Why it may change what some models compute, for messages."""
     rate: ClassVar[float]
-    """Default learning rate in multiples of that of all weights."""
+    """Default learning rate as a multiple of the rate of all weights."""
     shards: ClassVar[bool] = False
     """Whether the weights of a model with it can be sharded among processes."""
 
@@ -119,7 +119,7 @@ class Adapter:
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
+        """Location in the model, for messages."""
         raise NotImplementedError
 
     def describe(self) -> str:
@@ -200,8 +200,8 @@ class Adapter:
             base: Name of the base model, for the configuration of the adapter.
 
         Returns:
-            ``kind``, ``settings``, ``parameters``, ``place``, and ``difference``, how far the logits of the saved
-            model are from those of the model with its adapter, as :func:`compare_logits` returns it; ``change`` is the
+            ``kind``, ``settings``, ``parameters``, ``place``, and ``difference``, between the logits of the saved
+            model and of the model with its adapter, as :func:`compare_logits` returns it; ``change`` is the
             same for the model without its adapter. For a quantized base both models are those before quantization, and
             ``quantization`` compares the saved model with the one that was trained.
         """
@@ -221,7 +221,7 @@ class Adapter:
 
 
 def share_weights(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of a model whose parameters and buffers are those of the model itself."""
+    """Return a copy of a model that shares its parameters and buffers."""
     return copy.deepcopy(model, {id(shared): shared for shared in (*model.parameters(), *model.buffers())})
 
 
@@ -230,7 +230,7 @@ def adapter_weights(model: nn.Module, state: Mapping[str, Tensor] | None = None)
 
     Args:
         model: The model.
-        state: Its weights by name, if they are not those of ``state_dict()``.
+        state: Its weights by name; by default ``state_dict()``.
     """
     if (parts := getattr(model, TRAINED_NAMES, None)) is None:
         return None
@@ -301,7 +301,7 @@ def warn_of_export(report: Mapping[str, Any]) -> str:
 
 @torch.no_grad()
 def compare_logits(model: PreTrainedModel, other: PreTrainedModel, texts: Sequence[Tensor]) -> dict[str, float]:
-    """Return how far the logits of a model are from those of another on the same texts, both without dropout.
+    """Return how far the logits of two models differ on the same texts, both without dropout.
 
     Args:
         model: The model; both are prepared by :func:`acclimate.models.probe.attach`.
@@ -310,7 +310,7 @@ def compare_logits(model: PreTrainedModel, other: PreTrainedModel, texts: Sequen
 
     Returns:
         ``absolute``, the largest difference of two logits, and ``relative``, the norm of all differences divided by
-        that of the logits of ``other``.
+        the norm of the logits of ``other``.
     """
     logits = []
     for reader in (model, other):

@@ -50,8 +50,8 @@ def _gated_attention(
 ) -> tuple[Tensor, None]:
     """Multi-head attention whose context vectors are multiplied by gates (DGA, Eq. 5).
 
-    With ``unpadded``, query, key, value and result have a single row with all kept tokens. The shapes below are those
-    of padded rows.
+    With ``unpadded``, query, key, value and result have a single row with all kept tokens. The shapes below are for
+    padded rows.
 
     Args:
         context_vectors: The function that computes attention from query, key, value, mask, scaling, dropout and
@@ -75,7 +75,7 @@ def _gated_attention(
         s_aux: Attention sinks (heads,): the score of an additional key that has no value (gpt-oss).
 
     Returns:
-        The context vectors (rows, tokens, heads, head width), and None in place of the attention weights.
+        The context vectors (rows, tokens, heads, head width), and None instead of the attention weights.
     """
     if attention_calls is not None:
         attention_calls.append((module, query.shape[1], value.shape[3]))
@@ -264,7 +264,7 @@ class Projection:
         linear: The layer. GPT-2's ``Conv1D`` is a linear layer with a transposed weight.
         first_row: The first row.
         heads: Number of heads; fewer than in the layer for the keys and values of grouped queries.
-        width: Rows per head. Qwen3.5 computes a gate beside each query, GPT-NeoX keys and values.
+        width: Rows per head. Qwen3.5 computes a gate with each query, GPT-NeoX keys and values.
     """
 
     linear: Any

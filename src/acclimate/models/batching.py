@@ -1,4 +1,4 @@
-"""How many tokens a forward pass should read, and how batches are padded.
+"""Number of tokens per forward pass, and padding of batches.
 
 The numbers depend on the device and its total memory, never on what is free at the moment, so that a resumed run on
 the same machine cuts the same micro-batches.
@@ -26,7 +26,7 @@ FEWEST_BATCHES = 2**40
 
 
 class PaddingPolicy(NamedTuple):
-    """How rows are padded, and what padding and batches cost.
+    """Padding of rows, and the cost of padding and batches.
 
     On a CPU, oneDNN compiles a kernel for each new shape of a matrix product. Batches that are padded to their longest
     text have hundreds of shapes, which costs more than padding to a few common widths.
@@ -89,7 +89,7 @@ def chosen_positions(chosen: torch.Tensor, device: str | None = None) -> torch.T
 
     Args:
         chosen: Boolean, of any shape. Indices refer to its flattened form.
-        device: Type of the device that uses them; by default that of ``chosen``.
+        device: Type of the device that uses them; by default the device type of ``chosen``.
 
     Returns:
         Indices, at least as many as there are true entries; none if there are none.
@@ -118,7 +118,7 @@ INFERENCE_BYTES, LOGIT_BYTES = 44, 16
 """Bytes of one token: per unit of width in a forward pass without a graph (measured: 40 to 43 in fp32), and per entry
 of the vocabulary when two distributions over it are compared with a graph (measured: 13 to 14)."""
 LOGITS_AT_ONCE = {"cpu": 2**25, "cuda": 2**29}
-"""Most logits that a loss over the vocabulary holds at a time; 2^27 are those of 1,024 positions and 128,000 words.
+"""Most logits that a loss over the vocabulary holds at a time; 2^27 are 1,024 positions times 128,000 words.
 With the copies that its gradient needs, a logit takes :data:`LOGIT_BYTES`, and all take at most :data:`SHARE` of the
 memory. What is not held is computed again in the backward pass."""
 SHARE, GRAPH_SHARE = 0.2, 0.3
@@ -146,7 +146,7 @@ def micro_batch_tokens(model: PreTrainedModel, extra_bytes: float = 0.0, times: 
 
     Args:
         model: The model; only its width and device matter.
-        extra_bytes: Bytes per token needed besides those of the encoder.
+        extra_bytes: Bytes per token needed in addition to the encoder's.
         times: Factor on the usual number, as far as memory allows.
     """
     wanted = times * INFERENCE_TOKENS.get(model.device.type, INFERENCE_TOKENS["cuda"])

@@ -140,7 +140,7 @@ def load_config(path: str | Path, **changes: Any) -> Any:
         changes: Entries to replace.
 
     Raises:
-        UserError: If there is no model, or its configuration cannot be that of a model.
+        UserError: If there is no model, or its configuration cannot belong to a model.
     """
     check_folder(path)
     folder = local_folder(path)
@@ -222,7 +222,7 @@ def trusts_remote_code() -> bool:
 
 
 NO_CLASS = re.compile(r"Unrecognized configuration class .*?(\w+)'> for this kind of AutoModel: (\w+)")
-"""What transformers says if an architecture has no such head."""
+"""Message of transformers if an architecture has no such head."""
 
 
 def load_error(error: Exception, path: str | Path) -> str:

@@ -42,7 +42,7 @@ def compiled_layers(
     Layers that cannot be compiled run as they are, and a warning names them.
 
     Args:
-        models: The models; those of one architecture share their graphs.
+        models: The models; models of one architecture share their graphs.
         backend: A backend of ``torch.compile``.
         progress: Whether to print which layers will be compiled.
     """

@@ -285,7 +285,7 @@ def check_packable(model: PreTrainedModel, length: int = 0) -> None:
 
 
 def _position_ids(model: PreTrainedModel, ids: Tensor, text: Tensor) -> Tensor:
-    """Number the tokens of each text in a row as the model numbers those of a text by itself: (rows, tokens).
+    """Number the tokens of each text in a row as the model numbers the tokens of a single text: (rows, tokens).
 
     RoBERTa and similar models give all tokens with the padding id that id as position, and do not count them. Such
     tokens can occur in a text if the tokenizer pads with another id.
@@ -358,7 +358,7 @@ class _SkipUnreadTokens:
         given = {name for name, value in options.items() if value is not None} - LOSS_ARGUMENTS
         if len(inputs) > 1 or not REQUIRED_INPUTS <= given <= SUPPORTED_INPUTS:
             return None
-        # Real tokens of a row are one text; its number is that of the row.
+        # Real tokens of a row are one text; its number is the row's.
         mask = options["attention_mask"]
         host = host_copy(mask) - 1
         if bool((host[:, 1:] > host[:, :-1]).any()):  # padding on the left

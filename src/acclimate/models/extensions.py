@@ -1,7 +1,7 @@
 """Modules that an architecture of ``transformers`` does not have: adapters, and the original encoder.
 
-Bottleneck adapters are those of Houlsby et al. (ICML 2019), domain adapters with a gate those of Diao et al. (ACL
-2023). A model with its original encoder is the ensemble of Ke et al. (2022).
+Bottleneck adapters follow Houlsby et al. (ICML 2019), domain adapters with a gate follow Diao et al. (ACL 2023). A
+model with its original encoder is the ensemble of Ke et al. (2022).
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def has_adapters(model: PreTrainedModel) -> bool:
 
 
 class DomainMixture(nn.Module):
-    """Domain adapters beside the last layer of a feed-forward block: y + sum_k g_k(x) A_k(x).
+    """Domain adapters in parallel to the last layer of a feed-forward block: y + sum_k g_k(x) A_k(x).
 
     x are the intermediate activations of the block and y is its output. A_k(x) = W_up gelu(W_down x + b_down) + b_up
     starts at zero. g is the softmax of a perceptron over y and all A_k. With ``weighs="all"``, y too is multiplied by
@@ -214,7 +214,7 @@ def _first_tokens(hidden: Tensor, mask: Any, block_mask: Tensor | None, unpadded
 
 
 def add_domain_adapters(model: PreTrainedModel, what: DomainAdapters, dropout: float = 0.0, seed: int = 0) -> None:
-    """Put domain adapters and gates beside feed-forward blocks of a model.
+    """Add domain adapters and gates in parallel to feed-forward blocks of a model.
 
     Args:
         model: The model. The adapters that it has are the first of ``what``, and keep their weights.
@@ -281,7 +281,7 @@ def keep_original(model: PreTrainedModel) -> nn.Module:
 
 
 def average_with_original(model: PreTrainedModel, state: dict[str, torch.Tensor]) -> None:
-    """Make an encoder return the mean of its last hidden states and those of its original; both encoders are trained.
+    """Make an encoder return the mean of its last hidden states and its original's; both encoders are trained.
 
     Args:
         model: A model whose head reads the last hidden states of ``base_model``, or its pooler.

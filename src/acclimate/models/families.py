@@ -1,4 +1,4 @@
-"""What acclimate knows about each architecture beyond its configuration, in one table.
+"""Table of properties of architectures that are not in their configurations.
 
 An architecture without a row uses generic code and runs with padding.
 """
@@ -88,7 +88,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Probe:
-    """How a model reads rows, as :func:`acclimate.models.probe.attach` has measured it on the model itself.
+    """Properties of a model that reads rows, measured on the model itself by :func:`acclimate.models.probe.attach`.
 
     Attributes:
         attention: The attention implementation that it runs.
@@ -320,7 +320,7 @@ def training_callbacks(model: PreTrainedModel) -> list[TrainerCallback]:
 
 
 def describe_computation(model: PreTrainedModel) -> dict[str, Any]:
-    """Return what distinguishes results of this model on this device from those of plain torch, for cache keys."""
+    """Return what distinguishes results of this model on this device from results of plain torch, for cache keys."""
     return asdict(kernels_of(model))
 
 

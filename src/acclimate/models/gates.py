@@ -23,7 +23,7 @@ PARTS: dict[Part, str] = {
     "O": "output units of the feed-forward",
     "E": "features of the embedding",
 }
-"""The letters are those of the paper's Table 3."""
+"""The letters follow the paper's Table 3."""
 
 FEED_FORWARD = (
     ("intermediate.dense", "output.dense", None),

@@ -136,7 +136,7 @@ $ acclimate finetune --model {name} --task labelled.csv --out tuned/
 ```""",
 )
 WITHOUT_LM_HEAD = re.compile(r"(Model(?<!LMHeadModel)|Encoder|For\w+(?<!LM)(?<!Generation))$")
-"""How the class names of bare encoders and of models of end tasks end."""
+"""Endings of the class names of bare encoders and of models of end tasks."""
 KINDS: dict[str, ModelKind] = {}
 """The registered kinds, by name."""
 

@@ -63,7 +63,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     if not isinstance(tokenizer.model_max_length, int | float):
         length = f"{tokenizer.model_max_length!r:.40}"
         raise UserError(f"In the tokenizer of '{path}', model_max_length is {length}, which is no number.")
-    tokenizer.split_special_tokens = False  # that of an end task splits them, see read_as_text
+    tokenizer.split_special_tokens = False  # the tokenizer of an end task splits them, see read_as_text
     return tokenizer
 
 
@@ -182,7 +182,7 @@ class LanguageModel:
         tokenizer: Its tokenizer.
         absent_head: Whether the checkpoint lacked the language-model head, or a part of it. The head then needs
             training before its losses mean anything.
-        adapter: The adapter that trains in place of the weights, a :class:`acclimate.models.lora.LowRankAdapter`.
+        adapter: The adapter that trains instead of the weights, a :class:`acclimate.models.lora.LowRankAdapter`.
         pooling: How ``sentence-transformers`` pools its hidden states, if it is to become a sentence encoder.
     """
 
@@ -194,7 +194,7 @@ class LanguageModel:
 
     @property
     def kind(self) -> ModelKind:
-        """What kind of language model it is."""
+        """Kind of the language model."""
         return kind_of(self.model)
 
     @property
@@ -208,7 +208,7 @@ def load_language_model(path: str | Path, dropout: float | None = None, quantize
 
     Args:
         path: A model folder, or a name on the Hub.
-        dropout: Probability of every dropout in the encoder, in place of those of the configuration. The configuration
+        dropout: Probability of every dropout in the encoder, instead of the configured ones. The configuration
             keeps its values, so that a saved model has the original ones. In most decoders it applies to the attention
             weights alone, which is the noise that contrasts of two dropout masks use there (LLM2Vec, BehnamGhader et
             al., COLM 2024). An architecture without dropout gets it on its embeddings.

@@ -65,7 +65,7 @@ LOW_RANK = {
     "mica": AdapterKind("https://arxiv.org/abs/2604.01694", {"init_lora_weights": "mica"}, decomposes=True),
     "orthogonal": AdapterKind("https://datta0.github.io/posts/rethink-lora-init", {"init_lora_weights": "orthogonal"}),
 }
-"""The variants by name. Those of ``peft`` that need a pass over data first (EVA, CorDA, LoRA-GA) are not offered."""
+"""The variants by name. Variants that need a pass over data first (EVA, CorDA, LoRA-GA in ``peft``) are missing."""
 
 
 def _split_names(value: Any) -> Any:
@@ -111,7 +111,7 @@ def import_peft() -> Any:
 
 
 class LowRankAdapter(Adapter):
-    """A low-rank adapter: added to a model, trained with it, merged, and saved beside the merged model."""
+    """A low-rank adapter: added to a model, trained with it, merged, and saved next to the merged model."""
 
     settings_class = AdapterSettings
     merged_names: ClassVar[tuple[str, ...]] = ()
@@ -168,7 +168,7 @@ class LowRankAdapter(Adapter):
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
+        """Location in the model, for messages."""
         return f"on {len(self.layers):,} layers"
 
     def base(self) -> PreTrainedModel:
@@ -190,7 +190,7 @@ class LowRankAdapter(Adapter):
         return found
 
     def mask(self, factors: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Scale the change of base weights: the layers compute (W + dW o f) x in place of (W + dW) x.
+        """Scale the change of base weights: the layers compute (W + dW o f) x instead of (W + dW) x.
 
         Freezing rows or columns of the factors A and B would not do: all columns of dW = B A move with B.
 
@@ -367,7 +367,7 @@ def _find_targets(model: PreTrainedModel, names: Sequence[str]) -> list[str]:
 
 
 def _swap_hooks(bare: nn.Module, layer: nn.Module) -> None:
-    """Let the hooks of a linear layer, such as gates, see its output together with that of the adapter."""
+    """Let the hooks of a linear layer, such as gates, see its output including the adapter's."""
     for name in HOOKS:
         bare.__dict__[name], layer.__dict__[name] = layer.__dict__[name], bare.__dict__[name]
 

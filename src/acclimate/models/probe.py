@@ -193,7 +193,7 @@ class _Reader:
         failed = self.checks[-1]
         self.obstacles["attention"] = f"its outputs would change by {failed.difference:.2%} ({failed.name})"
         warn_once(
-            f"{type(self.model).__name__} keeps its own attention, since with that of acclimate "
+            f"{type(self.model).__name__} keeps its own attention, since with acclimate's "
             f"{self.obstacles['attention']}: one text per row, and no gates on heads."
         )
         return False

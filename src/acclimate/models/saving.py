@@ -31,7 +31,7 @@ MODULE_FOLDER = re.compile(r"\w+")
 
 README = """# A model that needs acclimate
 
-The weights in `{weights}` are those of a {kind} with {parts}, which that architecture does not have, so
+The weights in `{weights}` belong to a {kind} with {parts}, which that architecture does not have, so
 `from_pretrained` of transformers does not load them. Load this folder with
 
 {how}
@@ -45,7 +45,7 @@ LOAD_TASK_MODEL = """    import torch
     from acclimate.tasks.loading import load_with_head
     auto = transformers.AutoModel{head}
     model, tokenizer, length = load_with_head(auto, "{folder}", {{}}, 128, torch.device("cpu"), "model")"""
-"""How to load such a model, with the head of a language model or of an end task."""
+"""Code that loads such a model, with the head of a language model or of an end task."""
 
 
 def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | None = None) -> None:
@@ -86,7 +86,7 @@ SENTENCE_ENCODER_FILES = (
     *("modules.json", "config_sentence_transformers.json"),
     *(f"sentence_{name}_config.json" for name in "bert roberta distilbert camembert albert xlm-roberta xlnet".split()),
 )
-"""Files of ``sentence-transformers`` beside the weights; the names of older versions depend on the architecture."""
+"""Files of ``sentence-transformers`` next to the weights; the names of older versions depend on the architecture."""
 MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
 
 

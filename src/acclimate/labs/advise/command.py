@@ -145,7 +145,7 @@ def _describe(method: type[Method]) -> str:
     prepares = f"; before the first step, {method.preparation}" if method.preparation else ""
     text = f"{method.name}{about}: {method.summary}\n\n"
     text += "" if made or not written else f"{written}\n\n"
-    text += f"Cost: {method.cost:g} times that of lm per token, roughly{prepares}.\n\n" if method.trains else ""
+    text += f"Cost per token: roughly {method.cost:g} times the cost of lm{prepares}.\n\n" if method.trains else ""
     found = _verdict(method)
     text += "".join(found or ["Not measured in a published study.\n"]) + "\n" if method.trains else ""
     defaults, unexplained, lines = _defaults(method), _types(method), list[str]()

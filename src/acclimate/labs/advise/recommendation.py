@@ -19,7 +19,7 @@ LABEL, LOWER, MEASURE, TASK_TEXT, ADAPT = "label more", "lower the learning rate
 
 @dataclass
 class Recommendation:
-    """What to do, and why.
+    """Recommended action, with reasons.
 
     Attributes:
         action: One of the constants of this module.
@@ -115,7 +115,7 @@ def _plan_reasons(plans: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _add_replay(made: Recommendation, pilot: Mapping[str, Any] | None, ratio: Mapping[str, Any] | None) -> None:
-    """Add the share of general text to replay: that of a plan, or a small one if the pilot forgets."""
+    """Add the share of general text to replay: from a plan, or a small one if the pilot forgets."""
     if ratio is not None and not ratio["refused"] and ratio["share"]["value"] is not None:
         made.options["tokens"] = ratio["target_tokens"]
         if (share := round(1 - ratio["share"]["value"], 3)) > 0:

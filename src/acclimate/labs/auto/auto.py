@@ -58,7 +58,7 @@ class _Saved(Record):
 
 @dataclass
 class _State:
-    """What a tournament has decided, in a file, so that the same command resumes it.
+    """Decisions of a tournament so far, in a file, so that the same command resumes it.
 
     Attributes:
         path: The file.
@@ -166,8 +166,8 @@ def _auto(options: AutoOptions) -> AutoResult:
 
     Entrants with default settings are adapted, fine-tuned and scored on half of the dev split, in rungs with more and
     more tokens; those that are worse leave. The winner and the base model are then trained again with fresh seeds and
-    compared once, on items that chose nothing. Only if the gain is above zero, and what is lost on general text within
-    the limit, is the adapted model returned. That nothing helps is a result, too.
+    compared once, on items not used for selection. Only if the gain is above zero, and what is lost on general text
+    within the limit, is the adapted model returned. That nothing helps is a result, too.
 
     Every training is a job whose result is stored, so that the same call resumes after an interruption.
 

@@ -1,4 +1,4 @@
-"""The claim: one interval and one verdict about the winner of a race, on items and seeds that chose nothing."""
+"""The claim: one interval and one verdict about the winner of a race, on items and seeds not used for selection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Bound(Record):
 
 @dataclass(kw_only=True, eq=False)
 class ClaimResult(Record):
-    """What is claimed about the winner.
+    """The claim about the winner.
 
     Attributes:
         winner: Name of the entrant.
@@ -62,7 +62,7 @@ class ClaimResult(Record):
 
     @property
     def evidence(self) -> str:
-        """What the claim rests on, such as "191 documents (5,716 items)"."""
+        """Size of the evidence for the claim, such as "191 documents (5,716 items)"."""
         return count_units(self.item_count, self.unit_count, self.unit_name)
 
     @property
@@ -145,12 +145,12 @@ def make_claim(
     The same items may be read again, and nobody knows how often. So the first claim spends 4 % and the k-th one, from
     the second on, 1 % / (k (k - 1)): however many there are, they spend at most 5 % together (:func:`spend_level`).
 
-    Trainings that collapse are rare, so that three fresh seeds often show none. Those of the race therefore count as
+    Trainings that collapse are rare, so that three fresh seeds often show none. Collapses in the race count as
     well: the gain is the mean over all trainings, of which the race had so many collapsed ones (:class:`Collapses`).
     Nothing is known about collapses that neither the race nor the claim has seen.
 
-    The items and seeds chose nothing. New items alone would not do: the runs that won the race also have the more
-    favorable seeds, which other items show again.
+    The items and seeds were not used for selection. New items alone would not do: the runs that won the race also
+    have the more favorable seeds, which other items show again.
 
     Args:
         winner: Name of the entrant.

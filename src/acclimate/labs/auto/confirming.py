@@ -1,4 +1,4 @@
-"""How often the items that confirm a gain have been read."""
+"""Record of how often the items that confirm a gain have been read."""
 
 from __future__ import annotations
 

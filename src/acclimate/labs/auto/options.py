@@ -66,7 +66,7 @@ class AutoOptions(LabelOptions):
         Strings,
         BeforeValidator(read_names),
         Option(
-            "Methods that may take part beside plain lm, such as tapt,dga; lm itself stands for its variants.",
+            "Methods that may take part besides plain lm, such as tapt,dga; lm itself stands for its variants.",
             METHOD,
             default="all that fit",
             many=True,
@@ -101,5 +101,5 @@ class AutoOptions(LabelOptions):
     dry_run: Annotated[bool, Option("Time this machine, print the plan, and train nothing else.", OUTPUT)] = False
     progress: Progress = True
     backend: Annotated[
-        Any, Option("The expensive functions.", TRAINING, default="those of this package", cli=False)
+        Any, Option("The expensive functions.", TRAINING, default="the functions of this package", cli=False)
     ] = None

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF009 (the calls only describe fields)
-"""What ``acclimate auto`` tries with a budget: entrants that fit the model and the text, and rungs of the race."""
+"""Plan of ``acclimate auto`` for a budget: entrants that fit the model and the text, and rungs of the race."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FEWEST_DEV_ITEMS, FEWEST_DEV_GROUPS = 400, 2 * FEW_GROUPS
 """Dev items, or groups of items that are not independent, below which there is no race: half of them could not tell a
 good entrant from a bad one."""
 BROAD = 10
-"""Documents per train row from which a selection has something to choose."""
+"""Minimum documents per train row for corpus selection to be worthwhile."""
 LOW_RATE = 3e-5
 INTERPOLATION = 0.5
 """Share of the adapted model in the interpolation with the base model."""
@@ -48,7 +48,7 @@ HEAVY_MINUTES = 180
 
 @dataclass(kw_only=True, eq=False)
 class Entrant(Record):
-    """A model that takes part.
+    """A candidate.
 
     Attributes:
         label: Row label.
@@ -70,7 +70,7 @@ class Entrant(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the choice of entrants depends on.
+    """Facts that the choice of entrants depends on.
 
     Attributes:
         kind: Name of the kind of the model.
@@ -186,7 +186,7 @@ def afterwards(entrant: Entrant, instruct: str | None) -> list[Entrant]:
 
 @dataclass(kw_only=True, eq=False)
 class Price(Record):
-    """Seconds of one adaptation: what it takes in any case, and per token."""
+    """Cost of one adaptation in seconds: fixed and per token."""
 
     overhead: float
     per_token: float
@@ -198,7 +198,7 @@ class Price(Record):
 
 @dataclass(kw_only=True, eq=False)
 class Prices(Record):
-    """What was timed on this machine.
+    """Durations measured on this machine.
 
     Attributes:
         scoring: Seconds of one fine-tuning on every task, with its evaluation.

@@ -49,7 +49,7 @@ AT_THE_END = {"leader": "leads", "worse": "worse than the leader", "forgetful": 
 
 @dataclass
 class Race:
-    """What a race has found.
+    """Results of a race.
 
     Attributes:
         rows: One row per rung and entrant.

@@ -27,7 +27,7 @@ Reason = Literal["leader", "kept", "always", "dip", "worse", "budget", "forgetfu
 
 @dataclass(frozen=True, eq=False)
 class RungResult:
-    """What an entrant reached in a rung.
+    """Result of an entrant in a rung.
 
     Attributes:
         name: Name of the entrant.
@@ -48,7 +48,7 @@ class RungResult:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a rung decided about an entrant.
+    """Decision of a rung about an entrant.
 
     Attributes:
         name: Name of the entrant.
@@ -142,9 +142,9 @@ def decide(
     it is ahead of the leader, of which the items could show little, while keeping a bad one costs its share of the
     budget for certain.
 
-    The variance of a difference has a component of items and one of seeds. That of the seeds comes from all entrants
-    together: they are scored on the same seeds, and two or three seeds alone would say nothing. With one seed the test
-    is about the trained models, and the chance of an adaptation counts as its merit.
+    The variance of a difference has a component of items and one of seeds. The component of seeds comes from all
+    entrants together: they are scored on the same seeds, and two or three seeds alone would say nothing. With one seed
+    the test is about the trained models, and the chance of an adaptation counts as its merit.
 
     Entrants in a dip, see :func:`acclimate.evaluation.dips.dip_is_over`, are not dropped as worse, because their
     score

@@ -90,7 +90,7 @@ class Stage(Record):
 
 @dataclass
 class Scored:
-    """What a stage found out about an entrant.
+    """Results of a stage for one entrant.
 
     Attributes:
         predictions: Predictions of all seeds on each task; ``b`` is None.
@@ -112,7 +112,7 @@ class Scored:
 
 @dataclass
 class StageResult:
-    """What a stage found out.
+    """Results of a stage for all entrants.
 
     Attributes:
         entrants: The entrants with scores for all seeds, by label.
@@ -232,8 +232,8 @@ class Stages:
             measurement says of it.
 
         Raises:
-            UserError: If the base model cannot be fine-tuned, plain training cannot run, or the time is less than that
-                of timing it.
+            UserError: If the base model cannot be fine-tuned, plain training cannot run, or the time is too short
+                to time it.
         """
         if 60 * minutes < PILOT_SECONDS[0]:
             raise UserError(f"{minutes:g} minutes are too short to time one adaptation; give more --minutes.")

@@ -76,7 +76,7 @@ def _bench(options: BenchOptions) -> dict[str, Any]:
         Plain values: ``device``, ``precision``, ``processes``, and for each of ``shapes`` its ``name``, ``texts`` and
         ``tokens`` per step, ``kernels``, the ``costs`` of each contender (:class:`Cost`), ``speedup``,
         ``share_of_peak``, ``expected_bytes``, ``verdict`` and, with several processes, ``scaling``: the cost of a step
-        of all processes, and its ``efficiency``, the tokens per second as a share of those of as many processes alone.
+        of all processes, and its ``efficiency``, the tokens per second as a share of what as many single ones reach.
         Empty in all processes but the first.
 
     Raises:
@@ -273,7 +273,7 @@ def describe(found: Mapping[str, Any]) -> Iterator[str]:
         used = [name.replace("_", " ") for name, value in shape["kernels"].items() if value is True]
         yield ""
         yield f"{shape['name']}: {shape['texts']} texts, about {shape['tokens']:,} tokens per step"
-        yield f"  kernels: {', '.join(used) or 'those of torch'}"
+        yield f"  kernels: {', '.join(used) or 'only from torch'}"
         for contender, cost in shape["costs"].items():
             parts = [f"{cost['tokens_per_second']:,.0f} tokens per second"]
             parts += [f"{cost['operators']:,} operators per step"]

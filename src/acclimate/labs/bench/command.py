@@ -55,7 +55,7 @@ def doctor(
 
 
 def examine() -> dict[str, Any]:
-    """Return what this machine has, as plain values; nothing is downloaded, and no path but those of caches named.
+    """Return what this machine has, as plain values; nothing is downloaded, and only paths of caches are named.
 
     Returns:
         ``versions`` by library; ``extras`` by name, each with the missing packages; ``machine``; ``devices``;
@@ -202,7 +202,7 @@ def _caches() -> dict[str, dict[str, Any]]:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of the files in a folder; those of links are not counted."""
+    """Return the bytes of the files in a folder; links are not counted."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:

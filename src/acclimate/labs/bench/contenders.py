@@ -1,4 +1,4 @@
-"""What an optimizer step costs in acclimate and in the ``Trainer`` of transformers, measured while both train."""
+"""Cost of an optimizer step in acclimate and in the ``Trainer`` of transformers, measured while both train."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MICRO = 8
 
 @dataclass
 class Cost:
-    """What an optimizer step costs.
+    """Cost of an optimizer step.
 
     Attributes:
         tokens_per_second: Real tokens read per second; padding does not count.

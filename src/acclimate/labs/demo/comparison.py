@@ -68,7 +68,7 @@ def _demo(options: DemoOptions) -> StudyResults:
     """Compare a real model with its adaptation to real text, on that text and on a real task.
 
     Everything comes from installed packages: the model from a wheel, the domain text from the documentation of
-    scientific packages, the general text from that of the standard library. The task is to classify documentation
+    scientific packages, the general text from the standard library's. The task is to classify documentation
     strings by topic, with the names of libraries masked. Repeating an interrupted call resumes it. To compare on your
     own model, text and task, see :func:`acclimate.compare`.
 

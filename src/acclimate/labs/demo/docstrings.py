@@ -129,7 +129,7 @@ def library_documents(folder: Path | None = None, *, min_words: int = MIN_WORDS)
     """Read the documentation of Python's standard library, which is text about computing in general.
 
     Args:
-        folder: Folder of the library; by default that of the running interpreter.
+        folder: Folder of the library; by default the library of the running interpreter.
         min_words: Minimum words of a document.
 
     Yields:

@@ -84,7 +84,7 @@ class DerivedTask:
         dev: Dev examples.
         test: Test examples.
         corpus: Documents without overlap with dev and test.
-        removed: Number of documents kept out of the corpus, including those of dev and test.
+        removed: Number of documents kept out of the corpus, including documents of dev and test.
     """
 
     train: list[LabelledDocument]
@@ -130,8 +130,8 @@ def derive_task(
     """Split documents into a labelled task and a corpus that does not contain its dev and test texts.
 
     Test is filled first, then dev, then train, in the order of a hash of seed and text, which does not depend on the
-    order of the documents. Every topic has the same number of examples in each split. A document is skipped if its
-    summary is that of an earlier example, or if it overlaps with another split. The corpus excludes the documents of
+    order of the documents. Every topic has the same number of examples in each split. A document is skipped if an
+    earlier example has the same summary, or if it overlaps with another split. The corpus excludes the documents of
     dev and test, and all documents with the same name in the same package (such as an override), the same summary, or
     overlapping text.
 

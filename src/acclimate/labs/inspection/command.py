@@ -68,7 +68,7 @@ def inspect_importance(options: InspectImportanceOptions) -> None:
     example="acclimate inspect masks --model roberta-base --corpus reviews/ --masking whole-word --out masks/",
 )
 def inspect_masks(options: InspectMasksOptions) -> None:
-    """Show and count what masking strategies hide in a text."""
+    """Compare masking strategies: which tokens they mask, with counts."""
     from acclimate.labs.inspection.mask_summary import mask_tables
     from acclimate.labs.inspection.masks import PAGE
     from acclimate.labs.inspection.masks import inspect_masks as run

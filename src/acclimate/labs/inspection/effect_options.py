@@ -160,11 +160,11 @@ class InspectReviewOptions:
             many=True,
         ),
     ]
-    positive: Annotated[str, Option("The label that is looked for.", DATA)]
+    positive: Annotated[str, Option("Positive label.", DATA)]
     prevalence: Annotated[
         Number,
         Field(gt=0, lt=1),
-        Option("Share of that label where the model is to be used.", DATA),
+        Option("Prevalence of the positive label in deployment.", DATA),
     ]
     out: JsonFile = None
     _: KW_ONLY
@@ -173,7 +173,7 @@ class InspectReviewOptions:
         BeforeValidator(read_listed),
         Field(min_length=1),
         Option(
-            "Share of all texts that people review, those with the highest scores first.",
+            "Review budgets as fractions of all texts, highest scores first.",
             METHOD,
             default="0.001, 0.005, 0.01, 0.05, 0.1 and 0.2",
             flag="--budget",

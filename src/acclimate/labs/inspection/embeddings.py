@@ -88,7 +88,7 @@ class EmbeddingsResult(Displayed):
 
 @with_output_lock
 def _inspect_embeddings(options: InspectEmbeddingsOptions) -> EmbeddingsResult:
-    """Measure how far the static embeddings of adapted models are from those of their base model.
+    """Measure how far the static embeddings of adapted models are from their base model's.
 
     The static embeddings are the rows of the input embedding matrix, before positions and layer normalization. The
     TAPTER paper reports a mean distance "among all words" of 0.0576 for TAPT and 0.172 for TAPTER without naming the
@@ -180,7 +180,6 @@ def _token_counts(text: Corpus | None, loaded: LanguageModel, progress: bool) ->
 
 
 def _token_ids(words: Sequence[str], loaded: LanguageModel) -> list[int]:
-    """Return the token id of each word."""
     found = []
     for word in words:
         ids = loaded.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]

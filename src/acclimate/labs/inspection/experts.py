@@ -20,7 +20,7 @@ from acclimate.results.study import Measurements
 def _inspect_experts(options: InspectExpertsOptions) -> Measurements:
     """Rank models that were adapted to other domains by how well they fit a new one, to merge the best of them.
 
-    By similarity: the cosine of the mean embedding of the text that a model was adapted to and that of the new domain.
+    By similarity: the cosine of the mean embeddings of the text that a model was adapted to and of the new domain.
     By sampled performance: the loss of the model on text of the new domain, which needs no labels; models with
     different tokenizers are compared by bits per byte. SaM merges the best experts by each of the two.
 

@@ -94,7 +94,7 @@ def _inspect_importance(options: InspectImportanceOptions) -> ImportanceResult:
     """Measure importance for general knowledge on several domains and compare the domains (DGA, Section 4.3).
 
     The cache is shared with ``adapt --method dga``: scores for the same model, text, seed and settings are measured
-    once. Similarities are reported next to those of random scores after the same normalization
+    once. Similarities are reported next to similarities of random scores after the same normalization
     (:func:`acclimate.labs.inspection.similarity.random_similarity`) and, with several seeds, next to those between
     seeds of one domain.
     The output directory gets ``importance.json``, ``importance.safetensors`` (``DOMAIN/SEED/PART/raw`` and

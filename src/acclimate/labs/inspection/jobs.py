@@ -52,7 +52,7 @@ MIN_CKA_RANGE = 0.05
 
 @dataclass(kw_only=True, eq=False)
 class DriftRow(Record):
-    """How far adaptation moved embeddings and hidden states on general text; means over seeds of adaptation.
+    """Drift of embeddings and hidden states on general text; means over seeds of adaptation.
 
     Attributes:
         embeddings: ``distance`` (mean Euclidean distance), ``share`` (mean distance over the mean norm before) and
@@ -184,7 +184,6 @@ class DriftJob(Job):
 
 
 def _mean(tables: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Average the values of dictionaries with the same keys."""
     return {name: float(np.mean([table[name] for table in tables])) for name in tables[0]}
 
 

@@ -97,7 +97,7 @@ class InspectImportanceOptions:
     ] = "unusual"
     max_length: MaxLength = 128
     dropout: Annotated[
-        Share | None, Option("Dropout probability.", MODEL, default="that of the model's configuration")
+        Share | None, Option("Dropout probability.", MODEL, default="the value in the model's configuration")
     ] = None
     text_column: TextColumn = "text"
     encoding: Encoding = None

@@ -40,9 +40,9 @@ ONLY_LOST = "general text loses more than the text of the task, on which no gain
 def _inspect_specificity(options: InspectSpecificityOptions) -> Measurements:
     """Measure how much an adaptation improves the loss on the text of a task, and how much more than on general text.
 
-    The domain specificity of Zheng et al. (2021) is the first number: the mean loss of a general model minus that of a
-    domain model on texts of the task. In their comparison, tasks where it is larger gain more from pre-training on the
-    domain. The second number takes away what the same adaptation does to general text, since a model that simply
+    The domain specificity of Zheng et al. (2021) is the first number: the mean loss of a general model minus the loss
+    of a domain model on texts of the task. In their comparison, tasks where it is larger gain more from pre-training
+    on the domain. The second number subtracts what the same adaptation does to general text, as a model that simply
     trained longer improves on both. Without a finished domain model, a pilot adaptation of a few hundred steps takes
     its place.
 
@@ -169,9 +169,9 @@ def gains_of_texts(before: Loss, after: Loss) -> tuple[np.ndarray, np.ndarray]:
 def specificity(task: tuple[np.ndarray, np.ndarray], general: tuple[np.ndarray, np.ndarray] | None = None) -> Interval:
     """Return the mean gain on texts of a task minus that on general text, with a 95 % interval over the texts.
 
-    The means are weighted, and their variances those of ratio estimates,
+    The means are weighted, with the variances of ratio estimates,
     ``n / (n - 1) * sum(w² (x - mean)²) / sum(w)²``
-    for n texts. The texts of the two kinds are independent, so the variances add up, and the interval is that of
+    for n texts. The texts of the two kinds are independent, so the variances add up, and the interval uses
     Student's t with the degrees of freedom of Welch and Satterthwaite. With equal weights this is Welch's test.
 
     Args:

@@ -61,7 +61,7 @@ class WordPair:
 
 
 def _inspect_task_words(options: InspectTaskWordsOptions) -> Measurements:
-    """Measure the loss on words that matter to a task, before and after adaptation, beside words of equal frequency.
+    """Measure the loss on words that matter to a task and on words of equal frequency, before and after adaptation.
 
     Uppaal et al. (2024) explain why continued pre-training helps a task: predicting masked words that are informative
     for the task trains the task implicitly. Here the words are those with the largest weights in linear classifiers

@@ -76,7 +76,7 @@ class DatedTask:
 
     @property
     def report(self) -> DateReport:
-        """How many rows each period has."""
+        """Number of rows per period."""
         return self.placed.report
 
     @property
@@ -253,7 +253,7 @@ class Trainings:
     """Fine-tunings whose predictions are kept, so that a command that was interrupted does not repeat them.
 
     Attributes:
-        options: Those of the command.
+        options: The command's options.
         folder: The output directory; None keeps nothing.
     """
 

@@ -126,7 +126,7 @@ class Period:
 
     Attributes:
         index: Its place in time; the difference of two is their distance, in years for years.
-        name: Its name, which can be that of a file.
+        name: Its name, which is also a valid name of a file.
     """
 
     index: int
@@ -227,7 +227,7 @@ def choose_date_column(where: object, given: str | None, names: Collection[str])
 
 @dataclass
 class DateReport:
-    """What became of dated documents: how many there are per period, and how many have no usable date.
+    """Counts of dated documents per period, and of documents without a usable date.
 
     Attributes:
         periods: The division of time.

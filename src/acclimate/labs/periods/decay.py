@@ -21,7 +21,7 @@ Resampler = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Column:
-    """What all models score on the items of one period.
+    """Scores of all models on the items of one period.
 
     Attributes:
         items: Number of items, or of groups of items that are not independent.
@@ -154,7 +154,7 @@ class ScoreMatrix:
 
 
 class TemporalReport(Measurements):
-    """What was measured over time, as a dictionary; in a notebook and in its report, as tables."""
+    """Measurements over time, as a dictionary; in a notebook and in its report, as tables."""
 
     def __init__(self, values: Mapping[str, Any], lines: Sequence[str], title: str, tables: Mapping[str, Any]):
         """Make the dictionary.
@@ -163,7 +163,7 @@ class TemporalReport(Measurements):
             values: Its entries.
             lines: What matters, in a few lines.
             title: Title of the page.
-            tables: The rows of each table by its title; the first is that of :meth:`to_pandas`.
+            tables: The rows of each table by its title; :meth:`to_pandas` returns the first.
         """
         super().__init__(values, lines, title, next(iter(tables.values())))
         self._tables = dict(tables)

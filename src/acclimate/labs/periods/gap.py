@@ -23,7 +23,7 @@ def _temporal_gap(options: PeriodsGapOptions) -> TemporalReport:
     All models learn from the same number of rows, drawn anew for each seed, and are tested on the same rows.
     A text that occurs in several periods counts for the first. With ``out``, a command that was interrupted resumes.
 
-    The matrix and its decay with distance are those of Luu et al. (2022), which Longpre et al. (2023) measure for
+    The matrix and its decay with distance follow Luu et al. (2022). Longpre et al. (2023) measure them for
     pre-training text of different ages.
 
     Returns:

@@ -38,7 +38,7 @@ TestShare = Annotated[Fraction, Field(lt=1)]
 
 @options
 class PeriodOptions:
-    """How dates are read, and how time is divided."""
+    """Options for reading dates and dividing time into periods."""
 
     _: KW_ONLY
     by: Annotated[
@@ -76,7 +76,7 @@ class PeriodsSplitOptions(PeriodOptions):
 
 @options
 class TemporalTaskOptions(SupervisedOptions, PeriodOptions, ReadingOptions):
-    """Options of experiments that fine-tune on the rows of one period and evaluate on those of others."""
+    """Options of experiments that fine-tune on the rows of one period and evaluate on other periods."""
 
     _: KW_ONLY
     seeds: Annotated[SeedCount, Option("Number of seeds, counted from 0.")] = 3

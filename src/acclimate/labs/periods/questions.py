@@ -19,7 +19,7 @@ from acclimate.tasks.finetune import finetune
 def _temporal_questions(options: PeriodsQuestionsOptions) -> TemporalReport:
     """Answer multiple-choice questions with decoders as they are, and compare their accuracy period by period.
 
-    The date of a question is that of its answer; the same question may occur with several dates and answers. A choice
+    A question has the date of its answer; the same question may occur with several dates and answers. A choice
     is scored by its likelihood after the question, as by ``finetune --epochs 0``. Takahashi et al. (2024) measure in
     this way whether pre-training on recent documents updates what a model knows.
 

@@ -1,4 +1,4 @@
-"""`acclimate periods self-train`: labels of one period, carried to later ones by predicted labels."""
+"""`acclimate periods self-train`: labels of one period, transferred to later ones by predicted labels."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _temporal_self_training(options: PeriodsSelfTrainOptions) -> TemporalReport:
     mean = mean_paired_bootstrap(pairs).as_dict() if pairs else None
     content = {"metric": metric, "is_error": metric in scoring.errors, "rows": rows, "labelled": labelled}
     content |= {"mean": mean, "seeds": options.seeds, "dates": dated.report.to_dict()}
-    lines = [*dated.notes, *notes, f"The labels are those of {dated.periods[0].name}.", *_describe(content, options)]
+    lines = [*dated.notes, *notes, f"The labels come from {dated.periods[0].name}.", *_describe(content, options)]
     tables = {"Scores by period": rows, "Predicted labels": labelled}
     if not rows:
         tables = {"Predicted labels": labelled}
@@ -175,7 +175,7 @@ class _Chain:
     """The trainings of one seed, one after the other.
 
     Attributes:
-        options: Those of the command.
+        options: The command's options.
         dated: The task.
         unlabelled: The texts of each later period.
         trainings: Runs the trainings.
@@ -205,7 +205,7 @@ class _Chain:
             labelled.append(counts)
             learned = [*learned, *new] if self.options.learn == "all" else new
             print_message(f"Learning {len(new):,} labels of {period.name}, seed {self.seed}", self.options.progress)
-            if new:  # else the model of the previous period is also that of this one
+            if new:  # else this period has the model of the previous one
                 start = place if self.options.start == "previous" else self.options.model
                 place = self.folder / period.name
                 task = self.dated.placed.part(learned, self.dated.tested)

@@ -41,7 +41,7 @@ def _temporal_surprisal(options: PeriodsSurprisalOptions) -> TemporalReport:
     """Adapt a model to the text of each period, and measure held-out text of all periods under each of them.
 
     All models read the same number of documents. Text that is more surprising to the model of one
-    period than to that of another shows a change of language (Fittschen et al., 2025, who pre-train a model per
+    period than to the model of another shows a change of language (Fittschen et al., 2025, who pre-train a model per
     period), and the period whose model finds a text least surprising is a guess of its date. With ``out``, a command
     that was interrupted resumes.
 
@@ -85,7 +85,7 @@ temporal_surprisal = verb(PeriodsSurprisalOptions, _temporal_surprisal)
 
 @dataclass(frozen=True)
 class _Split:
-    """Which documents are measured and not adapted to.
+    """Split of the documents: some are measured, the others are adapted to.
 
     Attributes:
         periods: The periods, in order.
@@ -131,7 +131,7 @@ class _Split:
 
     @property
     def note(self) -> str:
-        """What is held out."""
+        """A sentence on the held-out documents."""
         what = "single documents" if self.days is None else "whole days, so that texts of one day stay together"
         return f"Held out: {100 * self.share:g} % of each period, {what}."
 
@@ -153,7 +153,7 @@ def _adapt(
     size = counts[smallest] if options.documents is None else options.documents
     if not 0 < size <= counts[smallest]:
         raise UserError(
-            f"The period {smallest.name} has {format_count(counts[smallest], 'document')} to adapt to beside those "
+            f"The period {smallest.name} has {format_count(counts[smallest], 'document')} to adapt to besides those "
             f"held out, fewer than {max(size, 1):,}; lower --documents or --heldout, or choose longer periods."
         )
     texts = sample_texts(read(), dict.fromkeys(split.periods, size))
@@ -177,7 +177,7 @@ def _match(models: Mapping[str, Any], dated: DatedCorpus) -> dict[Period, Path]:
     """Return the models by the periods that their names say.
 
     Raises:
-        UserError: If a name is not that of a period, or two models are of the same one.
+        UserError: If a name is not the name of a period, or two models are of the same period.
     """
     places: dict[Period, Path] = {}
     for name, folder in models.items():
@@ -308,9 +308,10 @@ def date_texts(losses: np.ndarray, own: np.ndarray, indices: Sequence[int]) -> d
         indices: The place in time of each period.
 
     Returns:
-        ``accuracy`` with the ends of its 95 % interval (Wilson), ``low`` and ``high``; ``chance``, that of always
-        guessing the most frequent period; ``error``, the mean absolute error in periods, ``error_of_median``, that of
-        always guessing the median, and ``difference``, the former minus the latter with its interval over texts;
+        ``accuracy`` with the ends of its 95 % interval (Wilson), ``low`` and ``high``; ``chance``, the accuracy of
+        always guessing the most frequent period; ``error``, the mean absolute error in periods, ``error_of_median``,
+        the error of always guessing the median, and ``difference``, ``error`` minus ``error_of_median`` with its
+        interval over texts;
         ``confusion``, the number of texts by true and guessed period.
     """
     places, guess = np.asarray(indices), losses.argmin(0)

@@ -34,7 +34,7 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Spending:
-    """What money buys.
+    """Labels and scores that a budget buys.
 
     Attributes:
         price: Price of one labelled example.
@@ -142,7 +142,7 @@ def _find_constant(scores: Mapping[bool, np.ndarray]) -> str:
     flat = {arm: float(own[0]) for arm, own in scores.items() if not np.ptp(own)}
     if len(set(flat.values())) < len(scores):
         return ""
-    return "the scores of each way are all equal, which says nothing about their scatter: give those of real runs."
+    return "the scores of each way are all equal, which says nothing about their scatter: give scores of real runs."
 
 
 def _find_falling(fits: Mapping[bool, Fit], ends: np.ndarray, rounding: float) -> str:

@@ -88,7 +88,7 @@ def _print_plan(plan: Any, options: Any) -> bool:
 
 
 def _tables(plan: Any) -> Sequence[Any]:
-    """Return the table of a plan, with the interval of a number beside it."""
+    """Return the table of a plan, with the interval of a number next to it."""
     from acclimate.results.display import titled_table
 
     rows = plan.to_pandas().to_dict("records")

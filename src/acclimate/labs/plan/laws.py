@@ -17,7 +17,7 @@ REFIT_TOLERANCE = 1e-5
 ROUNDS = 3
 """Rounds of reweighting for Huber's loss."""
 Inputs = Mapping[str, np.ndarray]
-"""What a law reads, by name: arrays of (points,)."""
+"""Inputs of a law by name: arrays of (points,)."""
 
 
 class Law(ABC):
@@ -132,11 +132,11 @@ def redraw(
     """Return bootstrap samples of measured values, shape (resamples, points).
 
     They are the fitted values with residuals drawn at random, enlarged by the degrees of freedom and, as these are
-    few, by the quantile of Student's t to that of the normal distribution. The points are kept, because few designs
-    can spare one.
+    few, by the ratio of the quantiles of Student's t and the normal distribution. The points are kept, because few
+    designs can spare one.
 
     The points of one training are not independent, so with ``runs`` each also gets a normal deviation of its own.
-    Its variance is that of the means of the trainings around the law, next to which the law is fitted again with its
+    Its variance comes from the means of the trainings around the law, next to which the law is fitted again with its
     exponents kept: the law could absorb a part of it otherwise.
     """
     residuals, freedom, shifts = fit.residuals, len(values) - fit.law.parameters, np.zeros((resamples, len(values)))
@@ -154,7 +154,7 @@ def redraw(
 
 
 def _widening(freedom: int) -> float:
-    """Return the quantile of Student's t divided by that of the normal distribution."""
+    """Return the ratio of the quantiles of Student's t and the normal distribution."""
     from scipy import stats
 
     return float(stats.t.ppf(0.975, freedom) / stats.norm.ppf(0.975))

@@ -95,8 +95,7 @@ def select_rows(rows: list[Row], name: str, wanted: str | None, flag: str) -> li
 
 
 def _is_empty(value: Any) -> bool:
-    """Return whether a column has no value in a row."""
-    return str(value) in ("", "None", "<NA>")  # the last is that of pandas
+    return str(value) in ("", "None", "<NA>")  # the last is from pandas
 
 
 def _read_file(path: Path, kind: str, number: int) -> list[Row]:

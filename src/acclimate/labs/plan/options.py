@@ -107,7 +107,7 @@ class RatioOptions(PilotOptions):
     ] = None
     tolerance: Annotated[
         NonNegative,
-        Option("How much the loss on general text may rise above that of the base model.", METHOD, unit="nats"),
+        Option("Maximum rise of the loss on general text above the base model's.", METHOD, unit="nats"),
     ] = 0.05
     law: Annotated[
         Literal["auto", "cmr", "dcpt", "cross-domain"],
@@ -118,7 +118,7 @@ class RatioOptions(PilotOptions):
     ] = "auto"
     base_loss: Annotated[
         Positive | None,
-        Option("Loss of the base model on general text.", DATA, unit="nats", default="that of rows with tokens 0"),
+        Option("Loss of the base model on general text.", DATA, unit="nats", default="the loss of rows with tokens 0"),
     ] = None
     parameters: Annotated[
         Positive | None, Option("Size of the model to plan for, if the runs are of models of several sizes.", DATA)
@@ -126,7 +126,7 @@ class RatioOptions(PilotOptions):
     domain_tokens: Annotated[
         TokenCount | None,
         Option(
-            "Tokens of domain text available: the training ends when they have been read once, in place of "
+            "Tokens of domain text available: the training ends when they have been read once, instead of "
             "--target-tokens.",
             DATA,
         ),

@@ -29,7 +29,7 @@ MIN_TOKENS = 1_000
 def _plan_ratio(options: RatioOptions) -> Plan:
     """Find the share of domain text in a mixture with general text, from smaller runs.
 
-    The plan is the largest share whose loss on general text stays within a tolerance of that of the base model, with
+    The plan is the largest share whose loss on general text stays within a tolerance of the base model's, with
     the predicted losses and bootstrap intervals. Two laws are fitted: CMR (Gu et al., 2024) and D-CPT (Que et al.,
     2024). The intervals cover the scatter of the points, not a wrong form of the law.
 

@@ -1,4 +1,4 @@
-"""What every plan is: numbers with intervals, the reason for a refusal, a table, a figure, and a file."""
+"""Base of all plans: numbers with intervals, the reason for a refusal, a table, a figure, and a file."""
 
 from __future__ import annotations
 

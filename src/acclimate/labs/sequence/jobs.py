@@ -213,14 +213,14 @@ def _measurements(
 
 @dataclass
 class _Measured:
-    """What was measured of the sequences of one base model.
+    """Measurements of the sequences of one base model.
 
     Attributes:
         inputs: Inputs of the study.
         spec: The section.
         orders: The orders of the domains.
         values: By measure (``"loss"`` or ``"score"``), method, role, domain (None for general text) and seed of
-            adaptation. Those of the base model have no method and no seed.
+            adaptation. Values of the base model have no method and no seed.
         seconds: Durations of the adaptations, by key.
     """
 
@@ -328,7 +328,7 @@ class _Measured:
     def _matrix(
         self, measure: str, method: str, roles: Sequence[str | None], domains: Sequence[str | None]
     ) -> np.ndarray:
-        """Return values (seeds, roles + 1, domains), the first of which are those of the base model."""
+        """Return values (seeds, roles + 1, domains), with the base model as the first role."""
         base = [self.values.get((measure, None, None, domain, None), np.nan) for domain in domains]
         return np.array(
             [

@@ -117,5 +117,5 @@ class SequenceOptions:
     per_gpu: Annotated[Count | None, Option("Workers on each GPU.", TRAINING, default="as few as possible")] = None
     progress: Progress = True
     backend: Annotated[
-        Any, Option("The expensive functions.", TRAINING, default="those of this package", cli=False)
+        Any, Option("The expensive functions.", TRAINING, default="the functions of this package", cli=False)
     ] = None

@@ -25,7 +25,7 @@ class SequenceSpec(SectionEntry):
     Attributes:
         methods: Labels of the methods; None for all but ``none``. The others are compared with the first.
         orders: ``"given"`` is the order of the study file. ``"similarity"`` begins with the first domain, and goes on
-            with the one whose held-out text is the most similar to that of the last. A number draws as many different
+            with the one whose held-out text is the most similar to the last one's. A number draws as many different
             orders at random. Or lists of names of domains.
         seed: Random seed of the orders.
         separate: Labels of methods with one model per domain as well; None for all.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_MATRICES = 12
-"""Maximum number of matrices that are drawn: those of the first order of each method come first."""
+"""Maximum number of plotted matrices; the first order of each method comes first."""
 TITLES = {"loss": "Sequences: loss", "score": "Sequences: scores"}
 SCALES = {"loss": (1.0, 3), "score": (100.0, 1)}
 """Factor and digits of each measure."""

@@ -34,13 +34,13 @@ class SequenceSpread(Record):
 
 @dataclass(kw_only=True, eq=False)
 class SequenceOrder(Record):
-    """What was measured of one order of the domains, as means over seeds.
+    """Measurements of one order of the domains, as means over seeds.
 
     Attributes:
         domains: The domains, in the order of training.
         matrix: R (domains + 1, domains), see the module; None where nothing was measured.
         general: The loss on general text (domains + 1); empty if there is none, or for scores.
-        folders: The folder of the last model for each seed, relative to that of the study.
+        folders: The folder of the last model for each seed, relative to the study's folder.
         seconds: Duration of all adaptations of one seed.
     """
 
@@ -63,7 +63,7 @@ class SequenceRow(Record):
         seeds: Seeds of adaptation.
         orders: The orders; empty for what has none.
         measures: :data:`MEASURES` by name, as far as they are known.
-        differences: The same minus those of ``reference``, paired by order and seed.
+        differences: The same minus the measures of ``reference``, paired by order and seed.
         reference: Label of the method that it is compared with; empty for none.
     """
 

@@ -24,7 +24,7 @@ def _sequence(options: SequenceOptions) -> StudyResults:
 
     The base of each stage is the model of the stage before. What a method carries, such as the importance of units
     for earlier domains or texts to replay, is in the model folders. After each domain the loss is measured on the
-    held-out text of every domain, and, where tasks are given, the model is fine-tuned on those of the domains so far.
+    held-out text of every domain, and, with tasks, the model is fine-tuned on the tasks of the domains so far.
 
     The study is written to ``out/study.yaml`` and run by :func:`acclimate.compare`, so an interrupted call resumes,
     and a further domain at the end of ``domains`` trains nothing again.

@@ -1,4 +1,4 @@
-"""What a model that learns one domain after the other gains, keeps and forgets.
+"""Gains, transfer and forgetting of a model that learns one domain after the other.
 
 All measures come from the matrix R (stages + 1, domains): R[i, j] is the loss or score on domain j after the first i
 domains, in the order of training; row 0 is the base model. See Lopez-Paz and Ranzato (NeurIPS 2017) for the transfers,

@@ -27,11 +27,11 @@ from acclimate.parts.masking.words import SubwordTable
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What masking needs to know about a tokenizer.
+    """Properties of a tokenizer that masking needs.
 
     Attributes:
         mask_id: Id of the mask token.
-        ordinary: All ids but those of special tokens, from which random replacements are drawn. A random padding token
+        ordinary: All ids except special tokens, from which random replacements are drawn. A random padding token
             would shift the position ids of RoBERTa.
         tokenizer: The tokenizer, for strategies that use words.
         cache: What strategies have computed from the vocabulary, by a key of their choice.
@@ -138,14 +138,14 @@ class Strategy(ABC):
 
         Returns:
             The leader of each chosen token: the flat position of the token whose random draw decides how it is
-            replaced. It is its own position, or that of the first token of its word or span. -1 for tokens that are
-            not chosen; (rows, tokens).
+            replaced. It is its own position, or the position of the first token of its word or span. -1 for tokens
+            that are not chosen; (rows, tokens).
         """
 
     def rearrange(
         self, ids: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return the row that a causal model reads in place of a text.
+        """Return the row that a causal model reads instead of a text.
 
         Args:
             ids: Token ids of the text with its special tokens (tokens,).

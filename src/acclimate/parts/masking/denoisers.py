@@ -28,7 +28,7 @@ class Denoisers(Strategy):
     Regular denoising (R) chooses spans of 3 or 8 words, ``rate`` of the tokens. Sequential denoising (S) chooses the
     ``suffix`` at the end of the text. Extreme denoising (X) chooses spans of 3, 8 or 64 words, ``most`` of the tokens,
     or spans of 64 words, ``rate`` of them. As in :class:`SpanMasking`, spans are of whole words with lengths from a
-    geometric distribution; those of UL2 are of tokens. An encoder sees from the mask tokens which denoiser was drawn,
+    geometric distribution; UL2's are of tokens. An encoder sees from the mask tokens which denoiser was drawn,
     so there are no mode tokens.
 
     A causal model reads a mode token first: ``[NLU]`` for R, ``[S2S]`` for S, ``[NLG]`` for X. With S it then predicts
@@ -41,7 +41,7 @@ class Denoisers(Strategy):
     Attributes:
         suffix: Share of the tokens that S chooses.
         most: Share of the tokens that three of the four denoisers of X choose.
-        regular: Relative frequency of R; the three are those of a uniform draw from the seven denoisers.
+        regular: Relative frequency of R; the three together amount to a uniform draw from the seven denoisers.
         sequential: Relative frequency of S.
         extreme: Relative frequency of X.
         plain: Share of the texts that a causal model reads as usual.
@@ -148,7 +148,7 @@ class Denoisers(Strategy):
 MODES = ("[S2S]", "[NLU]", "[NLG]")
 """The mode tokens of S, R and X."""
 SENTINELS = ("<extra_id_{}>", "<{}>")
-"""What replaces a span, by its number: a token of T5 and UL2, or for other vocabularies a short text."""
+"""Replacement of a span, by its number: a token of T5 and UL2, or for other vocabularies a short text."""
 
 
 def _replace_spans(body: np.ndarray, chosen: np.ndarray, vocabulary: Vocabulary) -> list[np.ndarray]:

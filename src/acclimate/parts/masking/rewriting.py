@@ -1,6 +1,6 @@
 """Rewritten texts for views of a batch: without an n-gram, the n-gram alone, or without certain tokens or words.
 
-The n-grams are those of InfoWord (Kong et al., ICLR 2020), the deletion of words is that of TSDAE (Wang et al., 2021).
+The n-grams follow InfoWord (Kong et al., ICLR 2020), the deletion of words follows TSDAE (Wang et al., 2021).
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class DropTokens(Rewriting):
 class Drawing(Rewriting):
     """Another text for each text of the batch, which is drawn with its seed, and what is known of the drawn text.
 
-    So a step reads labelled examples, or pairs of texts, beside the domain text. Like masks, they depend on the seed
+    So a step reads labelled examples, or pairs of texts, next to the domain text. Like masks, they depend on the seed
     of the run and the number of the step alone.
 
     Attributes:
@@ -218,7 +218,7 @@ class Drawing(Rewriting):
     def __call__(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
     ) -> tuple[np.ndarray, ...]:
-        """Return a drawn text in place of each text, what is known of it, and its segments if it has two."""
+        """Return a drawn text instead of each text, what is known of it, and its segments if it has two."""
         drawn = [self.draw(np.random.default_rng(seed)) for seed in seeds]
         marked, number = _make_rows([row for row, _ in drawn], ids, text)
         segments, rows = np.divmod(marked, SECOND_SEGMENT)
@@ -250,7 +250,7 @@ class DrawRelations(Drawing):
     """A pair of entries of a taxonomy, and its class among :data:`RELATIONS` (Zhang et al., ACL 2023).
 
     The first entry is uniform, the class is uniform among those that are possible for it, and the second entry is
-    uniform among those of that class. An entry is never paired with itself, and no pair is of two classes.
+    uniform within that class. An entry is never paired with itself, and no pair is of two classes.
     """
 
     def __init__(

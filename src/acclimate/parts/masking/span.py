@@ -112,9 +112,9 @@ class SpanMerge(Strategy):
                 first = second
                 continue
             neighbours = (second - 1, second + 1)
-            beside = next((other for other in neighbours if self._can_choose(other, second, free, number)), None)
-            if beside is not None:
-                chosen[first], chosen[beside] = False, True
+            adjacent = next((other for other in neighbours if self._can_choose(other, second, free, number)), None)
+            if adjacent is not None:
+                chosen[first], chosen[adjacent] = False, True
             first = -1
         return np.where(chosen, np.arange(ids.size), -1).reshape(ids.shape)
 

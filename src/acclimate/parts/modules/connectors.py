@@ -26,7 +26,7 @@ class Connectors(nn.Module):
     Attributes:
         kind: ``"none"``, ``"teacher"`` or ``"student"``; ``"auto"`` is resolved to one of these.
         teacher: Applied to the representations of the teacher (examples, teacher width).
-        student: Applied to those of the student (examples, student width).
+        student: Applied to the student's (examples, student width).
         units: Width of the compared representations.
     """
 
@@ -38,7 +38,7 @@ class Connectors(nn.Module):
                 as in the released code of DoKTra: signs of random combinations of its units are distilled, into every
                 unit of the student. ``"student"`` is a trained projection of the student to the teacher's width, as
                 in Heo et al. (2019), but without batch normalization, since the last layer of an encoder is
-                normalized: the signs are those of the teacher's units, but the projection may learn what the student
+                normalized: the signs come from the teacher's units, but the projection may learn what the student
                 should learn. ``"none"`` needs equal widths. ``"auto"`` is ``"none"`` for equal widths and
                 ``"teacher"`` otherwise, as for the results of the paper.
             teacher_width: Units of the teacher.

@@ -43,7 +43,7 @@ class GeneralText(Protocol):
 
 @dataclass
 class DeeperSettings:
-    """Which layers are copied, and how fast their tensors learn.
+    """Settings of the copied layers and of the learning rates of their tensors.
 
     Attributes:
         layers: Number of layers that are copied.
@@ -109,7 +109,7 @@ class DeeperAdapter(Adapter):
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
+        """Location in the model, for messages."""
         chosen = ", ".join(str(place + 1) for place in self.chosen)
         how = "which matter least to the general text" if self.general else "spread evenly"
         return f"as copies of {len(self.chosen)} layers ({chosen}), {how}"
@@ -143,7 +143,7 @@ class DeeperAdapter(Adapter):
 
 
 def _skip(module: nn.Module, inputs: Any, options: dict[str, Any], output: Any) -> Any:
-    """Return the input of a layer in place of its output."""
+    """Return the input of a layer instead of its output."""
     hidden = inputs[0] if inputs else options["hidden_states"]
     return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
 

@@ -21,9 +21,9 @@ def add_rows(
         model: A language model.
         first: Id of the first new token.
         parts: Ids of the tokens that each new one replaces. Its bias in the head is the mean of theirs.
-        inputs: Embeddings of the new tokens (tokens, width); by default the mean of those of their parts. A head that
+        inputs: Embeddings of the new tokens (tokens, width); by default the mean embedding of their parts. A head that
             is tied to the embeddings has the same rows.
-        outputs: Whether the rows of an untied head are the means of those of the parts; otherwise they are zero, as in
+        outputs: Whether the rows of an untied head are the means of the parts' rows; otherwise they are zero, as in
             ChipNeMo.
 
     Returns:
@@ -76,7 +76,7 @@ class TrainNewRows(UpdateRule):
 
 
 def map_vectors(vectors: Tensor, known: Tensor, embeddings: Tensor, ridge: float = 1e-2) -> Tensor:
-    """Map vectors of another space to that of embeddings by a ridge regression with an intercept.
+    """Map vectors of another space to the space of embeddings by a ridge regression with an intercept.
 
     Args:
         vectors: What is mapped (new, dimension).

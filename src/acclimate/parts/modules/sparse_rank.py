@@ -21,7 +21,7 @@ from acclimate.parts.updates import UpdateRule
 COMPONENTS = "component_weights"
 """Parameter of A with the weights of the components (r,)."""
 RATE = 20.0
-"""Learning rate of these weights in multiples of that of the factors. They start at one, and the entries of A near one
+"""Learning rate of these weights as a multiple of the factors' rate. They start at one, and the entries of A near one
 over the root of its width, so that both change by about the same share."""
 
 
@@ -31,7 +31,7 @@ class SparseRankSettings(AdapterSettings):
 
     Attributes:
         sparsity: Factor of the sum of the absolute weights of the components, which start at 1: after each step they
-            move towards zero by this times their learning rate, which is 20 times that of the factors. Adam moves a
+            move towards zero by this times their learning rate, which is 20 times the factors'. Adam moves a
             weight by at most about its learning rate, so 1 leaves nothing after enough steps.
         dense: Share of the training before they are shrunk.
     """
@@ -63,12 +63,12 @@ class SparseRankAdapter(LowRankAdapter):
 
     @classmethod
     def check(cls, name: str, settings: AdapterSettings, quantize: str | None) -> None:
-        """Check the settings as those of ``lora``."""
+        """Check the settings as for ``lora``."""
         super().check("lora", settings, quantize)
 
     @property
     def place(self) -> str:
-        """Where it is, and how many components are left, for messages."""
+        """Location in the model and number of components left, for messages."""
         weights = [layer.lora_A[TRAINED].get_parameter(COMPONENTS) for layer in self.layers.values()]
         left = sum(int((values != 0).sum()) for values in weights)
         return f"{super().place}, {left:,} of {sum(map(len, weights)):,} components"
@@ -118,7 +118,7 @@ class SoftThreshold(UpdateRule):
 
     @torch.no_grad()
     def step(self, optimizer: torch.optim.Optimizer, take: Callable[[], Any]) -> None:
-        """Let the optimizer update all weights; after the dense part of the training, shrink those of components."""
+        """Let the optimizer update all weights; after the dense part of the training, shrink component weights."""
         super().step(optimizer, take)
         if self.progress < self.dense:
             return

@@ -50,7 +50,7 @@ class TiedDecoder(nn.ModuleList):
     """The cross-attention of an encoder that also decodes: in TSDAE both are one network but for these layers.
 
     They follow the self-attention: in BERT and similar models, after its residual connection and normalization, as in
-    the decoder of ``transformers``. Elsewhere their result is added to that of the self-attention.
+    the decoder of ``transformers``. Elsewhere their result is added to the result of the self-attention.
     """
 
     @staticmethod

@@ -36,7 +36,7 @@ def add_virtual_tokens(
         model: A masked language model; its embedding table grows.
         tokenizer: Its tokenizer, which is not changed.
         count: Number of tokens.
-        start: Their initial vectors: those of ordinary tokens sampled without replacement (which Lester et al., 2021,
+        start: Initial vectors: vectors of ordinary tokens sampled without replacement (which Lester et al., 2021,
             found to be better), or uniform in -0.5 to 0.5.
         seed: Random seed.
 

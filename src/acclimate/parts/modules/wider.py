@@ -26,12 +26,12 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 @dataclass
 class WiderSettings:
-    """How much is added to each layer.
+    """Numbers of units and heads to add to each layer.
 
     Attributes:
         units: Units of the feed-forward block (paper: 1,024).
         heads: Attention heads (paper: 1); with grouped keys, groups of them. Llama and similar decoders can have more.
-            In BERT the width of a head is that of the model divided by their number, which leaves no room for more.
+            In BERT the width of a head is the model's divided by their number, which leaves no room for more.
     """
 
     units: int = 1024
@@ -73,7 +73,7 @@ class WiderAdapter(Adapter):
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
+        """Location in the model, for messages."""
         heads = [f"{self.settings.heads} more heads per layer"] if self.settings.heads else []
         units = [f"{self.settings.units:,} more units in {self.blocks} feed-forward blocks"] if self.blocks else []
         return f"with {' and '.join(units + heads)}"
@@ -135,7 +135,7 @@ def _projections(module: nn.Module) -> list[Any]:
 
 
 class _Added(nn.Module):
-    """A weight with more rows or columns: those of each block of the weight are at its end."""
+    """A weight with more rows or columns, added at the end of each of its blocks."""
 
     def __init__(self, added: Tensor, dim: int, blocks: int) -> None:
         super().__init__()

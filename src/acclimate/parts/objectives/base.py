@@ -32,7 +32,7 @@ class Gates:
 
 @dataclass(frozen=True)
 class View:
-    """How a model reads a batch.
+    """Settings with which a model reads a batch.
 
     Attributes:
         tokens: The masked tokens, the original ones, or the texts rewritten in another way.
@@ -117,8 +117,7 @@ class Batch:
     def host(self) -> Batch:
         """The same batch on the CPU.
 
-        What depends on values, such as the number of labels, is read there: the host would have to wait for an
-        accelerator.
+        Value-dependent quantities, such as the number of labels, are read from it to avoid a device synchronization.
         """
         return self if self.text.device.type == "cpu" else self._host
 
@@ -235,7 +234,7 @@ def mark_text_starts(text: Tensor) -> Tensor:
 
 
 class Outputs:
-    """What the forward pass computed for each view. Derived values are computed once and shared."""
+    """Results of the forward pass for each view. Derived values are computed once and shared."""
 
     def __init__(
         self,
@@ -283,7 +282,7 @@ class Outputs:
         return self.hidden(view).flatten(0, 1).index_select(0, self.batch.positions(view.tokens))
 
     def pooled(self, view: View, head: PoolingHead | None = None) -> Tensor:
-        """Return the vector of each text, float32: the mean over its real tokens (texts, width), or that of a head."""
+        """Return the vector of each text, float32: the mean over real tokens (texts, width), or a head's output."""
         key = view, head, torch.is_grad_enabled()
         if key not in self._pooled:
             text, states = self.batch.host.view_input(view.tokens).text, self._hidden[view]
@@ -309,7 +308,7 @@ class Outputs:
 
         Args:
             function: See :func:`acclimate.parts.objectives.vocabulary.map_logits`.
-            views: The views whose logits it gets; those of the reference have no gradient.
+            views: The views whose logits it gets; the reference's have no gradient.
             values: Further tensors with one row per labelled position, in row order.
 
         Returns:
@@ -342,7 +341,7 @@ class Outputs:
         """Apply a function of the logits of a view and of a frozen model, some at a time; as :meth:`map_logits`.
 
         Args:
-            function: As for :meth:`map_logits`, with the logits of the view and those of the frozen model.
+            function: As for :meth:`map_logits`, with the logits of the view and of the frozen model.
             view: The view.
             places: Which of the labelled positions, in row order (positions,).
             head: The head of the frozen model.
@@ -362,7 +361,7 @@ class Outputs:
 
 
 class LossTerm(ABC):
-    """What the engine needs to know about any loss term.
+    """Interface of any loss term for the engine.
 
     Attributes:
         name: Name of the term in logs.
@@ -442,14 +441,14 @@ class BatchObjective(LossTerm):
     The engine collects the representations of all micro-batches, takes the gradient of the loss with respect to them,
     and propagates it through the graph of each micro-batch. If memory does not hold all graphs at once, the
     micro-batches that do not fit run without a graph first, and again, with the same dropout masks, when their
-    gradients are computed. Values and gradients are those of one large batch.
+    gradients are computed. Values and gradients are the same as for one large batch.
     """
 
     @abstractmethod
     def represent(self, outputs: Outputs) -> Tensor:
         """Return what the loss needs of each text (or token) of a micro-batch, in order: (texts, ...).
 
-        The engine concatenates those of all micro-batches along the first dimension.
+        The engine concatenates the results of all micro-batches along the first dimension.
         """
 
     @abstractmethod

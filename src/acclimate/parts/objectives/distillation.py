@@ -14,9 +14,9 @@ from acclimate.parts.objectives.base import Batch, Objective, Outputs, PoolingHe
 class Distillation(Objective):
     """Mean over real tokens, including special ones, of T^2 KL(softmax(r_t / T) || softmax(h_t / T)).
 
-    h_t is the last hidden state of the model in training, r_t that of the frozen original for the same input (MLM+KD
-    of the DGA paper). The softmax is over the features of a token. The factor T^2 keeps the magnitude of the gradient
-    (Hinton et al., 2015); the DGA paper uses T = 1.
+    h_t and r_t are the last hidden states of the model in training and of the frozen original for the same input
+    (MLM+KD of the DGA paper). The softmax is over the features of a token. The factor T^2 keeps the magnitude
+    of the gradient (Hinton et al., 2015); the DGA paper uses T = 1.
 
     The released code of DGA takes the softmax over the tokens of a padded batch and keeps the dropout of the teacher.
     The loss of a text would then depend on its padding and would not be zero for equal models, so neither is offered.
@@ -66,7 +66,7 @@ class LogitSwapDistillation(Objective):
 
     q' is the prediction q of the frozen original in which y and the most probable token a have changed places: y
     becomes the most probable token, and the set of probabilities stays the same. (Jiang et al.,
-    ICLR 2025, call it logit swap self-distillation.) Student and original read the same tokens, those of the LM loss.
+    ICLR 2025, call it logit swap self-distillation.) Student and original read the tokens of the LM loss.
     """
 
     name = "lssd"

@@ -55,7 +55,7 @@ class DomainLanguageModelling(Objective):
 class StateRetention(Objective):
     """Mean over real tokens of general text of ||h - h_0||^2 / width, with h_0 the last state of the base model.
 
-    General text is that of all sources but the domain text. Both models read the tokens of the LM loss, and the base
+    General text is all sources but the domain text. Both models read the tokens of the LM loss, and the base
     model reads no domain text. (MixDA compares the outputs of the layers that have adapters. The last states depend on
     all of these, and reading them needs no access to the inside of a model.)
     """

@@ -1,4 +1,4 @@
-"""Losses of labelled texts that are drawn beside the texts of a step, and an adversary that compares the two."""
+"""Losses of labelled texts that are drawn in addition to a step's texts, and an adversary that compares the two."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class SimilarityDistillation(BatchObjective):
     """Similarity-preserving distillation of drawn texts (Tung and Mori, ICCV 2019).
 
     The loss is || S / |S| - T / |T| ||^2 / n^2, where S holds the inner products of the student's vectors of all n
-    texts that a step draws, T those of the teacher's, and each row is divided by its norm. Vectors are means of the
+    texts that a step draws, T of the teacher's, and each row is divided by its norm. Vectors are means of the
     last hidden states. Texts that are similar for the teacher become similar for the student.
     """
 
@@ -181,7 +181,7 @@ class SimilarityDistillation(BatchObjective):
         self._width = 0
 
     def represent(self, outputs: Outputs) -> Tensor:
-        """Return the vectors of student and teacher beside each other: (texts, width of both)."""
+        """Return the concatenated vectors of student and teacher: (texts, width of both)."""
         student, teacher = (outputs.pooled(view) for view in self.views)
         self._width = student.shape[1]
         return torch.cat((student, teacher), dim=1)

@@ -2,7 +2,7 @@
 
 Logits are as large as positions times vocabulary: 2 GB for a row of 4,096 tokens and 128,000 words, and several times
 that with their gradients. Here the head runs at some positions at a time. Only the loss of each position is kept, and
-the backward pass computes the logits again. Values and gradients are those of the whole computation.
+the backward pass computes the logits again. Values and gradients are the same as when computed at once.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def map_logits(
 ) -> Tensor:
     """Apply a function of logits at all positions, some positions at a time.
 
-    With several heads the function gets the logits of each at the same positions, for example those of a student and
-    its teacher.
+    With several heads the function gets the logits of each at the same positions, such as a student and its teacher.
 
     Args:
         function: Called with float32 logits (rows, vocabulary) of each head, then with the same rows of ``values``. It

@@ -37,7 +37,7 @@ class PullToStart(UpdateRule):
             model: The model, before its training; its weights may be sharded later.
             strength: Factor of the term.
             importance: f, in the shape of each weight, by its name; None for ones, 0 for weights that are missing.
-            anchors: w0 in place of the weights at the start, by name.
+            anchors: w0 instead of the weights at the start, by name.
         """
         self.strength, self._model = strength, model
         self._start = {

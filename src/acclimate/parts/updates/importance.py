@@ -104,7 +104,7 @@ def summed_importance(
         batches: Micro-batches with one text per row.
         representation: See :func:`dropout_divergence`. The paper says "the resulting representations". The hidden
             state is the default: it is the literal meaning and avoids a vocabulary projection at every token.
-            ``"loss"`` measures importance for the loss of the texts in place of general knowledge:
+            ``"loss"`` measures importance for the loss of the texts instead of general knowledge:
             :func:`text_losses`.
         precision: Precision of the forward pass.
 

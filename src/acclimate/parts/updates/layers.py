@@ -1,4 +1,4 @@
-"""Which weights train, and how fast: freezing by name, and layer-wise decay of the learning rate."""
+"""Learning rates of parts of a model: freezing by name, and layer-wise learning-rate decay."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LayerwiseDecay(UpdateRule):
             )
         place = {id(weight): number for number, layer in enumerate(layers, 1) for weight in layer.parameters()}
         embeddings = True
-        for weight in model.base_model.parameters():  # in reading order, which is not that of the whole model
+        for weight in model.base_model.parameters():  # in reading order, unlike the whole model
             embeddings = embeddings and id(weight) not in place
             if embeddings:
                 place[id(weight)] = 0

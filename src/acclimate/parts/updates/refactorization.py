@@ -15,7 +15,7 @@ SMALLEST = 1e-6
 
 
 class Refactorization(UpdateRule):
-    """Replace the factors of products B A by those of their singular value decomposition, every so many steps.
+    """Replace the factors of products B A by their singular value decomposition, every so many steps.
 
     With B A = U S V, the new factors are U S^0.5 and S^0.5 V: the product stays the same, and both factors of each
     component have the same norm. Their moments in the optimizer start anew, since they belong to other directions now
@@ -47,7 +47,7 @@ class Refactorization(UpdateRule):
 def balance_factors(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Return factors of the same product whose components are its singular vectors, with equal norms.
 
-    The singular values are those of a small matrix (r, r), between the orthogonal parts of both factors. A component
+    The singular values come from a small matrix (r, r), between the orthogonal parts of both factors. A component
     without a value keeps a row of A, of the usual size, and gets a column of zeros in B; with zeros in both, it could
     never learn again.
 

@@ -86,7 +86,7 @@ class CombinedRules(UpdateRule):
         return found
 
     def after_backward(self) -> None:
-        """Run that of every rule, first of those that add to gradients and then of those that remove some.
+        """Run ``after_backward`` of every rule: first of rules that add to gradients, then of rules that remove some.
 
         So clipping leaves out what does not move.
         """
@@ -142,7 +142,7 @@ class SoftMask(UpdateRule):
         """The weights of the units, and the factors of their learning, which broadcast over the weights.
 
         They are computed when they are first needed, since sharding a model replaces its weights. The factors of a
-        sharded weight are those of its local shard.
+        sharded weight belong to its local shard.
         """
         return [
             (weight, _local_factors(weight, (1 - share).to(weight.device)))

@@ -18,7 +18,7 @@ from acclimate.parts.updates.rules import UpdateRule
 class StaticSparsity(UpdateRule):
     """Keep a fixed share of the weights of each linear layer at zero.
 
-    The layers are those of the repeated blocks: attention and feed-forward. Gradients of these weights are zero, so
+    The layers are in the repeated blocks: attention and feed-forward. Gradients of these weights are zero, so
     that clipping and the moments of the optimizer leave them out.
     """
 
