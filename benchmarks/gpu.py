@@ -322,8 +322,7 @@ def measure_methods(setting: Setting) -> dict[str, Any]:
         setting,
         {
             name: partial(
-                adapt, folder, setting, name, batch_size=texts, max_length=164,
-                **({"settings": cheap[name]} if name in cheap else {}),
+                adapt, folder, setting, {name: cheap.get(name)}, batch_size=texts, max_length=164,
             )
             for name in ("lm", "dga", "kd", "lssd", "simcse")
         },

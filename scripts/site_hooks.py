@@ -177,8 +177,8 @@ def method_page(name: str) -> str:
         lines += ["```console", f"$ {command}", "```", "", "| | |", "|---|---|"]
         lines += [f"| {title} | {cell(value)} |" for title, value in facts(name).items() if value]
     if fields(method):
-        lines += ["", "## Parameters", "", "`--set NAME=VALUE` sets one."]
-        lines += ["`--set preset=paper` sets those of the column *paper*." if published(method) else "", ""]
+        lines += ["", "## Parameters", "", f"`--method '{name} PARAMETER=VALUE'` sets one."]
+        lines += ["`preset=paper` sets those of the column *paper*." if published(method) else "", ""]
         lines += ["| name | default | paper | what it is |", "|---|---|---|---|"]
         texts, marks = parameters(method), published(method)
         for field in fields(method):

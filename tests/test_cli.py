@@ -63,8 +63,8 @@ def test_the_next_commands_read_the_same_text_and_task(tmp_path, monkeypatch, ca
 def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_path, monkeypatch, capsys):
     common = ["--steps", 2, "--batch-size", 4, "--max-length", 24, "--precision", "fp32", "--quiet"]
     code, out, _ = call(
-        monkeypatch, capsys, "adapt", "--model", tiny_bert, "--corpus", corpus, "--method", "dga",
-        "--set", "contrast_weight=0.5", "--set", "importance_tokens=100", "--out", tmp_path / "a", *common,
+        monkeypatch, capsys, "adapt", "--model", tiny_bert, "--corpus", corpus, "--method",
+        "dga contrast_weight=0.5 importance_tokens=100", "--out", tmp_path / "a", *common,
     )  # fmt: skip
     assert code == 0
     assert "dga, 2 steps" in out and re.search(
@@ -76,8 +76,8 @@ def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_p
     assert card["settings"]["contrast_weight"] == 0.5
     config = tmp_path / "run.yaml"
     config.write_text(
-        f"model: {tiny_bert}\ncorpus: ['{corpus}']\nmethod: dga\nsteps: 9\nbatch-size: 4\nmax_length: 24\n"
-        f"precision: fp32\nout: {tmp_path / 'b'}\nsettings: {{contrast_weight: 0.5, importance_tokens: 100}}\n"
+        f"model: {tiny_bert}\ncorpus: ['{corpus}']\nsteps: 9\nbatch-size: 4\nmax_length: 24\n"
+        f"precision: fp32\nout: {tmp_path / 'b'}\nmethod: {{dga: {{contrast_weight: 0.5, importance_tokens: 100}}}}\n"
     )
     code, _, _ = call(monkeypatch, capsys, "adapt", "--config", config, "--steps", 2, "--quiet")
     assert code == 0
@@ -89,10 +89,12 @@ def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_p
     ("arguments", "message"),
     [
         (["--method", "dgaa"], "Did you mean 'dga'"),
-        (["--method", "dga", "--set", "temprature=1"], "Did you mean 'temperature'"),
-        (["--set", "nonsense"], "name=value"),
-        (["--set", "name=x"], "'name' cannot be set"),
-        (["--method", "dga", "--set", "name=x"], "Unknown parameter of method 'dga' 'name'"),
+        (["--method", "dga temprature=1"], "Did you mean 'temperature'"),
+        (["--method", "lm nonsense"], "parameter=value"),
+        (["--method", "lm name=x"], "'name' cannot be set"),
+        (["--set", "weight=1"], "has no option --set. Give it as --method 'dga contrast_weight=0.5'"),
+        (["--masking-set", "mask=1"], "has no option --masking-set. Give it as --masking 'whole-word"),
+        (["--method", "dga name=x"], "Unknown parameter of method 'dga' 'name'"),
         (["--steps", "1e15"], "--steps must be at most 1,000,000,000"),
         (["--corpus", "no-such-file.txt"], "no-such-file.txt"),
         (["--model", "./no-such-model"], "no-such-model"),
@@ -289,7 +291,7 @@ def test_values_of_a_configuration_file_are_converted_to_the_types_of_the_option
     settings = (
         f"model: {tiny_bert}\ncorpus: {tmp_path / 'text.txt'}\nsteps: 2e0\nlearning-rate: 1e-3\nmax-length: 24\n"
     )
-    file.write_text(settings + "warmup: 5e-1\nmethod: dga\nset: {importance_tokens: 50}\n")
+    file.write_text(settings + "warmup: 5e-1\nmethod: dga importance_tokens=50\n")
     code, _, err = call(
         monkeypatch, capsys, "adapt", "--config", file, "--out", tmp_path / "out", "--warmup", 0.2, "--batch-size", 4
     )
@@ -302,7 +304,7 @@ def test_values_of_a_configuration_file_are_converted_to_the_types_of_the_option
         ("steps: many", "'steps' must be an integer"),
         ("warmup: lots", "'warmup' must be a number"),
         ("keep_steps: [1.5]", "'keep_steps' expects step numbers"),
-        ("settings: [a]", "'settings' must be a mapping of names"),
+        ("settings: {weight: 1}", "'settings' is no option. Give it as method: dga contrast_weight=0.5"),
     ):
         file.write_text(settings.replace("steps: 2e0\n", "") + slip)
         code, _, err = call(monkeypatch, capsys, "adapt", "--config", file, "--out", tmp_path / "other")
@@ -341,7 +343,7 @@ def test_a_broken_line_is_reported_on_the_terminal(monkeypatch, capsys, tiny_ber
         (["finetune", "--train_file", "x"], "Did you mean --task (a labelled folder or file)?"),
         (["adapt", "--gradient_accumulation_steps", "4"], "Leave it out: --batch-size is what a step reads in total"),
         (["adapt", "--batch_size", "4"], "Did you mean --batch-size?"),
-        (["adapt", "--lora_alpha", "4"], "Did you mean --adapter-set (as --adapter-set alpha=32)?"),
+        (["adapt", "--lora_alpha", "4"], "Did you mean --adapter (as --adapter 'lora alpha=32')?"),
         (["adapt", "--lr", "1e-4"], "Did you mean --learning-rate?"),
         (["adapt", "--learning-rat", "4"], "Did you mean --learning-rate?"),
         (["inspect", "masks", "--max_seq_length", "4"], "'acclimate inspect masks' has no option --max_seq_length."),

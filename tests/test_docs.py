@@ -106,7 +106,7 @@ def test_the_pages_name_the_methods_without_adapters_and_those_with_settings_of_
     without = {name for name, method in methods.items() if method.without_adapter}
     assert set(re.findall(r"`([^`]+)`", listed)) & set(methods) == without - {"none"}
     page = (DOCS / "methods.md").read_text(encoding="utf-8")
-    (listed,) = re.findall(r"`--set preset=paper` selects its values \(([^;]*);", page)
+    (listed,) = re.findall(r"`preset=paper` selects its values \(([^;]*);", page)
     presets = {name for name, method in methods.items() if "preset" in method.__dataclass_fields__}
     assert set(re.findall(r"`([^`]+)`", listed)) & set(methods) == presets
 
@@ -119,8 +119,8 @@ def test_the_method_on_the_page_trains(tiny_bert, tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(tmp_path)
         importlib.import_module("consistency_page")
         result = adapt(
-            tiny_bert, Corpus.of(TEXTS), "consistency", tmp_path / "out", steps=2, batch_size=4, max_length=24,
-            settings={"weight": "0.2"}, precision="fp32", progress=False,
+            tiny_bert, Corpus.of(TEXTS), "consistency weight=0.2", tmp_path / "out", steps=2, batch_size=4,
+            max_length=24, precision="fp32", progress=False,
         )  # fmt: skip
         assert result.losses["agreement"] > 0
         assert abs(result.losses["loss"] - result.losses["mlm"] - 0.2 * result.losses["agreement"]) < 1e-4

@@ -51,12 +51,12 @@ def weights(folder):
 )
 def test_every_method_trains_an_adapter_or_says_why_not(models, method, tmp_path):
     kind = lookup(method)
-    options = {"settings": CHEAP.get(method), "task": task_of(method)}
+    given, options = {method: CHEAP.get(method)}, {"task": task_of(method)}
     if kind.without_adapter:
         with pytest.raises(UserError, match=f"Method '{method}' does not work with an adapter, since it trains"):
-            run(models["bert"], method, tmp_path / "out", **options)
+            run(models["bert"], given, tmp_path / "out", **options)
         return
-    result = run(models["bert"], method, tmp_path / "out", **options)
+    result = run(models["bert"], given, tmp_path / "out", **options)
     # The adapter of the last of several stages fits the model of the stage before, which is gone.
     assert (tmp_path / "out" / ADAPTER_FOLDER).exists() == (not get(method).stages())
     assert result.adapter["difference"]["relative"] < 1e-5
@@ -108,15 +108,15 @@ def test_components_that_are_shrunk_to_zero_leave_the_base_model(models, tmp_pat
 def test_dga_measures_the_base_model_and_protects_it(models, tmp_path, monkeypatch):
     """On a decoder with grouped keys; heads of importance one keep their weights to the bit."""
     pytest.importorskip("acclimate.papers.dga.method")
-    options = {"settings": {"importance_tokens": 200}, "dropout": 0.1}
-    run(models["llama"], "dga", tmp_path / "full", None, adapter_settings=None, **options)
-    run(models["llama"], "dga", tmp_path / "lora", **options)
+    method, options = "dga importance_tokens=200", {"dropout": 0.1}
+    run(models["llama"], method, tmp_path / "full", None, adapter_settings=None, **options)
+    run(models["llama"], method, tmp_path / "lora", **options)
     full, lora = (read_json(tmp_path / name / "importance.json") for name in ("full", "lora"))
     assert full == lora and any(value > 0 for layer in full["parts"]["H"]["protection"] for value in layer)
     monkeypatch.setattr(
         "acclimate.papers.dga.method.normalize_importance", lambda values, protect: torch.ones_like(values)
     )
-    run(models["llama"], "dga", tmp_path / "all", **options)
+    run(models["llama"], method, tmp_path / "all", **options)
     before, after = weights(models["llama"]), weights(tmp_path / "all")
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {name for name in before if "mlp" in name}
@@ -144,11 +144,11 @@ def test_manifest_card_and_folder_say_what_trained(models, tmp_path, capsys):
 
 def test_four_bits_train_resume_and_merge_into_the_original_weights(models, tmp_path):
     pytest.importorskip("bitsandbytes")
-    options = {"quantize": "4bit", "settings": {"importance_tokens": 200}, "steps": 4, "save_every": 2}
-    whole = run(models["bert"], "dga", tmp_path / "whole", **options)
+    method, options = "dga importance_tokens=200", {"quantize": "4bit", "steps": 4, "save_every": 2}
+    whole = run(models["bert"], method, tmp_path / "whole", **options)
     with killed(3):
-        run(models["bert"], "dga", tmp_path / "cut", **options)
-    cut = run(models["bert"], "dga", tmp_path / "cut", **options)
+        run(models["bert"], method, tmp_path / "cut", **options)
+    cut = run(models["bert"], method, tmp_path / "cut", **options)
     assert cut.adapter == whole.adapter
     assert whole.adapter["difference"]["relative"] < 1e-5 < 1e-3 < whole.adapter["quantization"]["relative"]
     first, second = (weights(tmp_path / name) for name in ("whole", "cut"))
@@ -166,8 +166,8 @@ def test_four_bits_train_resume_and_merge_into_the_original_weights(models, tmp_
         ({"adapter": None, "adapter_settings": None, "quantize": "4bit"}, "'quantize' is for adapters"),
         ({"adapter": "pissa", "quantize": "4bit"}, "must not be quantized"),
         ({"adapter": "lore"}, "'adapter' must be 'lora'"),
-        ({"adapter": "dora", "method": "dga", "settings": {"importance": "random"}}, "'dora' cannot"),
-        ({"method": "dga", "settings": {"importance": "random", "mask_on": "gradient"}}, "mask_on=update"),
+        ({"adapter": "dora", "method": "dga importance=random"}, "'dora' cannot"),
+        ({"method": "dga importance=random mask_on=gradient"}, "mask_on=update"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(models, tmp_path, options, message):

@@ -56,7 +56,7 @@ def test_masks_do_not_depend_on_the_split(lengths, strategy, seed):
     texts = [np.array([2, 5 + i, *[5 + (i + k) % 90 for k in range(n)], 3]) for i, n in enumerate(lengths)]
     seen = []
     for tokens, layout in ((1, "padded"), (60, "padded"), (10_000, "padded"), (90, "packed")):
-        collator = Collator.of(TOKENIZER, resolve(strategy, 0.3, {}), MASKED, tokens, layout)
+        collator = Collator.of(TOKENIZER, resolve(strategy, 0.3), MASKED, tokens, layout)
         batches = collator(texts, np.random.default_rng(seed))
         here = [(batch, batch.text == number) for batch in batches for number in range(batch.texts)]
         seen.append(

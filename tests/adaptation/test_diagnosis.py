@@ -64,7 +64,7 @@ def test_broken_weights_are_named_as_the_cause(tmp_path):
 def test_the_term_that_causes_it_is_named(tiny_bert, tmp_path, monkeypatch):
     loss = GeneralKnowledgeContrast.loss
     monkeypatch.setattr(GeneralKnowledgeContrast, "loss", lambda self, parts: loss(self, parts) * float("inf"))
-    message = run(tiny_bert, tmp_path / "out", "dga", settings={"importance_tokens": 100})
+    message = run(tiny_bert, tmp_path / "out", "dga importance_tokens=100")
     assert message.startswith("The loss is inf at step 1: the term 'contrast' is not finite. The step read document ")
 
 

@@ -133,7 +133,7 @@ def test_both_stages_measure_the_same_text(tiny_bert, tmp_path):
     rows = [{"text": f"the wine was good {number}", "label": ("no", "yes")[number % 2]} for number in range(8)]
     task = Task.of("small", rows, rows[:2])
     adapt(
-        tiny_bert, Corpus.of(DOCUMENTS), "dapt+tapt", tmp_path / "out", task=task, settings={"task_steps": 2},
+        tiny_bert, Corpus.of(DOCUMENTS), "dapt+tapt task_steps=2", tmp_path / "out", task=task,
         heldout=HELD, heldout_every=9, **{**OPTIONS, "steps": 3},
     )  # fmt: skip
     found = [(line["stage"], line["step"]) for line in lines(tmp_path / "out") if "heldout" in line]

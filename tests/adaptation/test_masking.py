@@ -63,7 +63,7 @@ FirstToken.name = "first-token"
 def test_a_name_an_object_and_the_default(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "plain")
     run(tiny_bert, tmp_path / "named", masking="random")
-    run(tiny_bert, tmp_path / "word", masking="whole-word", masking_settings={"replacement": "token"}, mask_rate=0.3)
+    run(tiny_bert, tmp_path / "word", masking="whole-word replacement=token rate=0.3")
     run(tiny_bert, tmp_path / "object", masking=get("whole-word", 0.3, replacement="token"), mask_rate=0.3)
     assert same(tmp_path / "plain", tmp_path / "named")
     assert same(tmp_path / "word", tmp_path / "object")
@@ -96,8 +96,8 @@ def test_a_method_has_its_own_masking(tiny_bert, tmp_path):
     ("options", "message"),
     [
         ({"masking": "whole-words"}, "Did you mean 'whole-word'"),
-        ({"masking": "span", "masking_settings": {"q": 1}}, "Unknown parameter of masking 'span'"),
-        ({"masking_settings": {"rate": 0.3}}, "mask-rate"),
+        ({"masking": "span q=1"}, "Unknown parameter of masking 'span'"),
+        ({"masking": "span rate=0.3", "mask_rate": 0.2}, "has the rate 0.3"),
         ({"masking": "lexicon-first"}, "needs 'lexicon'"),
         ({"method": FirstToken(), "masking": "span"}, "has its own masking strategy"),
     ],
@@ -113,14 +113,12 @@ def test_on_the_command_line_and_in_a_file(tiny_bert, tmp_path, monkeypatch, cap
     (tmp_path / "words.txt").write_text("soup\n")
     common = ["--model", tiny_bert, "--corpus", tmp_path / "text.txt", "--steps", 1, "--batch-size", 4]
     common += ["--max-length", 24, "--precision", "fp32", "--quiet"]
-    own = ["--masking", "lexicon-first", "--masking-set", f"lexicon={tmp_path / 'words.txt'}"]
+    own = ["--masking", f"lexicon-first lexicon={tmp_path / 'words.txt'}"]
     assert call(monkeypatch, capsys, "adapt", *common, *own, "--out", tmp_path / "a")[0] == 0
     config = tmp_path / "run.yaml"
-    config.write_text(
-        f"masking: lexicon-first\nmasking-settings: {{lexicon: '{tmp_path / 'words.txt'}', share: 0.1}}\n"
-    )
-    arguments = ["--config", config, "--masking-set", "share=1", "--out", tmp_path / "b"]
+    config.write_text(f"masking: {{lexicon-first: {{lexicon: '{tmp_path / 'words.txt'}'}}}}\n")
+    arguments = ["--config", config, "--out", tmp_path / "b"]
     assert call(monkeypatch, capsys, "adapt", *common, *arguments)[0] == 0
     assert same(tmp_path / "a", tmp_path / "b")
-    code, _, err = call(monkeypatch, capsys, "adapt", *common, "--masking-set", "share", "--out", tmp_path / "c")
-    assert code == 2 and "--masking-set expects name=value" in err
+    code, _, err = call(monkeypatch, capsys, "adapt", *common, "--masking", "span share", "--out", tmp_path / "c")
+    assert code == 2 and "A masking is NAME, 'NAME parameter=value ...'" in err

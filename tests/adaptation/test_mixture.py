@@ -223,7 +223,7 @@ def test_importance_is_that_of_the_domain_text(tiny_bert, tmp_path):
     measured = []
     for name, options in (("with", {"replay": Corpus.of(GENERAL)}), ("without", {})):
         adapt(
-            tiny_bert, Corpus.of(DOCUMENTS), "dga", tmp_path / name, settings={"importance_tokens": 200}, steps=2,
+            tiny_bert, Corpus.of(DOCUMENTS), "dga importance_tokens=200", tmp_path / name, steps=2,
             **SHORT, **options,
         )  # fmt: skip
         measured.append(read_json(tmp_path / name / "importance.json"))

@@ -271,8 +271,8 @@ def test_fasttext_vectors_of_the_text_give_starts(tiny_bert, tmp_path):
 
 
 def test_later_stages_do_not_add_tokens_again(tiny_bert, tmp_path):
-    options = {"new_tokens": 4, "new_token_settings": {"min_count": 2}, "settings": {"task_steps": 1}}
-    adapt(tiny_bert, Corpus.of(DOMAIN), "dapt+tapt", tmp_path / "out", task=TASK, **SHORT, **options)
+    options = {"new_tokens": 4, "new_token_settings": {"min_count": 2}}
+    adapt(tiny_bert, Corpus.of(DOMAIN), "dapt+tapt task_steps=1", tmp_path / "out", task=TASK, **SHORT, **options)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert len(VOCABULARY) < len(tokenizer) <= len(VOCABULARY) + 4
 

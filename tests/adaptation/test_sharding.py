@@ -134,8 +134,8 @@ LETTERS = Corpus.of(["z q x 9 8 j k v w"] * 4)
 RUNS = {
     "lm": ("bert", "lm", {}),
     "dga": ("bert", "dga", {"save_every": 2}),
-    "units": ("bert", "dga", {"settings": {**CHEAP["dga"], "parts": "H,I,O,E"}}),
-    "gradient": ("bert", "dga", {"settings": {**CHEAP["dga"], "mask_on": "gradient"}}),
+    "units": ("bert", {"dga": {**CHEAP["dga"], "parts": "H,I,O,E"}}, {}),
+    "gradient": ("bert", {"dga": {**CHEAP["dga"], "mask_on": "gradient"}}, {}),
     "lora": ("bert", "lm", {"adapter": "lora"}),
     "masked lora": ("bert", "dga", {"adapter": "lora"}),
     "kd": ("bert", "kd", {}),
@@ -209,8 +209,9 @@ def _take_runs(out: Path) -> None:
 def _run(out: Path, name: str, folder: Path, model: str = "", **options):
     kind, method, own = RUNS.get(CUT.get(name, name), ("bert", name, {}))
     saved = {"save_every": 2} if name in CUT else {}
-    task = task_of(method)
-    options = {**OPTIONS, "task": task, "settings": CHEAP.get(method), **own, **saved, **options}
+    task = task_of(next(iter(method)) if isinstance(method, dict) else method)
+    method = {method: CHEAP.get(method)} if isinstance(method, str) else method
+    options = {**OPTIONS, "task": task, **own, **saved, **options}
     return adapt(out / "models" / (model or kind), Corpus.of(DOCUMENTS), method, folder / name, **options)
 
 

@@ -35,8 +35,7 @@ def models(tmp_path_factory):
 
 
 def run(model, out, method="lm", **options):
-    settings = CHEAP.get(method)
-    return adapt(model, Corpus.of(DOCUMENTS), method, out, **{**SHORT, "settings": settings, **options})
+    return adapt(model, Corpus.of(DOCUMENTS), {method: CHEAP.get(method)}, out, **{**SHORT, **options})
 
 
 def weights(folder):

@@ -151,8 +151,8 @@ def cost_of_steps(method: str, model: Path, out: Path) -> list[dict[str, int]]:
         patch.setattr(distributed._GradientSums, "finish", finishing)
         patch.setattr(StepTrainer, "training_step", spied)
         patch.setattr("acclimate.engine.trainer.log_interval", lambda steps: 50)
-        options = {**SHORT, "steps": 5, "batch_size": 8, "settings": CHEAP.get(method)}
-        adapt(model, Corpus.of(DOCUMENTS), method, out, **options)
+        options = {**SHORT, "steps": 5, "batch_size": 8}
+        adapt(model, Corpus.of(DOCUMENTS), {method: CHEAP.get(method)}, out, **options)
     return found[1:]
 
 
@@ -184,19 +184,18 @@ def main(out: Path) -> None:
     with killed(3):
         adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "fewer", save_every=2, **options)
     adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "mixed-texts", **options, **mixed())
-    settings = {"importance_tokens": 200}
     for name in ("dga", "cut"):
-        arguments = (out / "bert", Corpus.of(DOCUMENTS), "dga", out / name)
+        arguments = (out / "bert", Corpus.of(DOCUMENTS), "dga importance_tokens=200", out / name)
         if name == "cut":
             with killed(3):
-                adapt(*arguments, settings=settings, save_every=2, **options)
-        adapt(*arguments, settings=settings, save_every=2, **options)
+                adapt(*arguments, save_every=2, **options)
+        adapt(*arguments, save_every=2, **options)
     early = {"importance_error": 1.0}
     patch.setattr("acclimate.adaptation.method.SAMPLE_GROUP_TOKENS", 10)
-    adapt(out / "bert", Corpus.of(DOCUMENTS), "dga", out / "early", settings=early, **options)
+    adapt(out / "bert", Corpus.of(DOCUMENTS), {"dga": early}, out / "early", **options)
     patch.undo()
     timed = {**options, "steps": None, "max_minutes": 0.02}
-    adapt(out / "bert", Corpus.of(DOCUMENTS), "taco", out / "timed", settings={"negatives": 5}, **timed)
+    adapt(out / "bert", Corpus.of(DOCUMENTS), {"taco": {"negatives": 5}}, out / "timed", **timed)
     task = keyword_task(train=22, test=12)  # the last batch has one row, so one process gets none
     fine = {"epochs": 2, "batch_size": 7, "select": "dev", "precision": "fp32", "progress": False, "seed": 3}
     finetune(out / "still", task, out=out / "tuned", learning_rate=1e-3, **fine)

@@ -134,8 +134,8 @@ OPTIONS = [
     Case("an unknown number format", TEXT.replace("fp32", "fp8"), 2, r"'fp8' is not one of"),
     Case("an unknown tracker", f"{TEXT} --report-to nowhere", 2, r"nowhere"),
     Case("an unknown masking", f"{TEXT} --masking whole-wrod", 2, r"Did you mean 'whole-word'"),
-    Case("a lexicon that is missing", f"{TEXT} --masking lexicon-first --masking-set lexicon=./no.txt", 2, r"no\.txt"),
-    Case("a parameter without a name", f"{TEXT} --set nonsense", 2, r"name=value"),
+    Case("a lexicon that is missing", f"{TEXT} --masking 'lexicon-first lexicon=./no.txt'", 2, r"no\.txt"),
+    Case("a parameter without a name", f"{TEXT} --method 'lm nonsense'", 2, r"parameter=value"),
     Case("a step after the end", f"{TEXT} --keep-steps 7", 2, r"7"),
     Case("a misspelled flag", f"{TEXT} --bach-size 4", 2, r"--batch-size"),
     Case(

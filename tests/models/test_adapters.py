@@ -56,7 +56,7 @@ def test_they_start_near_the_identity_and_are_all_used(kind):
 
 
 def run(tiny_bert, out):
-    return adapt(tiny_bert, Corpus.of(DOCUMENTS), "adapter", out, settings={"size": 4}, **SHORT)
+    return adapt(tiny_bert, Corpus.of(DOCUMENTS), {"adapter": {"size": 4}}, out, **SHORT)
 
 
 def test_only_adapters_train_and_transformers_refuses_the_folder(tiny_bert, tmp_path):

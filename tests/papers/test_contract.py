@@ -83,7 +83,7 @@ def task_of(method):
 
 def run(model, method, out, **options):
     options = {**SHORT, "task": task_of(method), **options}
-    return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=CHEAP.get(method), **options)
+    return adapt(model, Corpus.of(DOCUMENTS), {method: CHEAP.get(method)}, out, **options)
 
 
 def weights(folder):
@@ -255,9 +255,7 @@ def test_a_registered_method_works_without_other_edits(tiny_bert, tmp_path):
 
     try:
         assert "frozen-embeddings" in registry.names()
-        adapt(
-            tiny_bert, Corpus.of(DOCUMENTS), "frozen-embeddings", tmp_path / "out", settings={"loud": "yes"}, **SHORT
-        )
+        adapt(tiny_bert, Corpus.of(DOCUMENTS), "frozen-embeddings loud=yes", tmp_path / "out", **SHORT)
         before, after = (load_file(path / "model.safetensors") for path in (tiny_bert, tmp_path / "out"))
         name = "bert.embeddings.word_embeddings.weight"
         assert torch.equal(before[name], after[name])

@@ -30,7 +30,7 @@ OPTIONS = {**SHORT, "steps": 40, "batch_size": 12, "learning_rate": 4e-3, "dropo
 
 def run(model, out, method="dann", task=FOODS, **settings):
     options = {**OPTIONS, **settings.pop("options", {})}
-    return adapt(model, Corpus.of(TARGET), method, out, task=task, settings=settings, **options)
+    return adapt(model, Corpus.of(TARGET), {method: settings}, out, task=task, **options)
 
 
 def test_mistakes_are_explained(tiny_bert, tmp_path):

@@ -162,16 +162,15 @@ def test_the_command_line_and_python_adapt_with_a_preset(tiny_bert, tmp_path, mo
         "--max-length",
         24,
     ]
-    flags = ["--method", "dga", "--set", "preset=paper", "--set", "mask_on=update", "--set", "importance_tokens=40"]
+    flags = ["--method", "dga preset=paper mask_on=update importance_tokens=40"]
     common = ["--precision", "fp32", "--quiet", "--out", tmp_path / "a"]
     code, _, error = call(monkeypatch, capsys, "adapt", *shared, *flags, *common)
     assert code == 0, error
     adapt(
         tiny_bert,
         Corpus.of(TEXTS),
-        "dga",
+        "dga preset=paper importance_tokens=40",
         tmp_path / "b",
-        settings={"preset": "paper", "importance_tokens": 40},
         **{**SHORT, "steps": 1},
     )
     for folder, mask_on in (("a", "update"), ("b", "gradient")):

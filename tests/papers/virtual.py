@@ -11,4 +11,4 @@ TABLE = "bert.embeddings.word_embeddings.weight"
 
 def run(model, method, out, settings=None, **options):
     options = {**SHORT, "steps": 4, **options}
-    return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=settings, **options)
+    return adapt(model, Corpus.of(DOCUMENTS), {method: settings}, out, **options)

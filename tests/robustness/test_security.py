@@ -147,7 +147,7 @@ def test_a_checkpoint_is_read_as_weights_only(tiny_bert, tmp_path):
 
 def test_what_is_written_holds_no_pickle(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
-    adapt(tiny_bert, Corpus.of(TEXTS), "dga", tmp_path / "a", settings={"importance_tokens": 100}, **SHORT)
+    adapt(tiny_bert, Corpus.of(TEXTS), {"dga": {"importance_tokens": 100}}, tmp_path / "a", **SHORT)
     finetune(tiny_bert, TASK, epochs=1, out=tmp_path / "b", progress=False)
     written = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert any("cache" in file.parts for file in written)

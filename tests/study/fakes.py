@@ -38,7 +38,8 @@ class World:
         if kind in self.fail_on:
             raise self.fail_on[kind]
 
-    def adapt(self, model, corpus, method="mlm", out=None, *, settings=None, progress=True, **options):
+    def adapt(self, model, corpus, method="mlm", out=None, *, progress=True, **options):
+        method, settings = next(iter(method.items())) if isinstance(method, dict) else (method, None)
         self._called("adapt", model=model, method=method, documents=list(corpus), settings=settings, **options)
         self._called(f"adapt {method}")
         self.calls[f"adapt {method}"] -= 1

@@ -89,16 +89,18 @@ def test_files_among_parameters_and_searched_values_are_relative_to_the_study_fi
         methods=[
             {"name": "selective", "stop_words": "stop.txt"},
             {"name": "tapter", "search": {"stop_words": ["stop.txt", "other.txt", "english"]}},
-            {"name": "mlm", "adapt": {"masking": "lexicon-first", "masking_settings": {"lexicon": "words.txt"}}},
+            {"name": "mlm", "adapt": {"masking": "lexicon-first lexicon=words.txt"}},
         ],
-        search={"adapt": {"masking_settings": [{"lexicon": "words.txt"}, {"lexicon": "other.txt"}]}},
+        search={
+            "adapt": {"masking": ["lexicon-first lexicon=words.txt", {"lexicon-first": {"lexicon": "other.txt"}}]}
+        },
     )
     config = StudyConfig.of(values).relative_to(tmp_path)
     stop, other, words = (str(tmp_path / name) for name in ("stop.txt", "other.txt", "words.txt"))
     assert config.methods[0].parameters == {"stop_words": stop}
     assert config.methods[1].search.parameters["stop_words"] == [stop, other, "english"]
-    assert config.methods[2].adapt["masking_settings"] == {"lexicon": words}
-    assert config.search.adapt["masking_settings"] == [{"lexicon": words}, {"lexicon": other}]
+    assert config.methods[2].adapt["masking"] == {"lexicon-first": {"lexicon": words}}
+    assert config.search.adapt["masking"] == [{"lexicon-first": {"lexicon": name}} for name in (words, other)]
 
 
 @each(

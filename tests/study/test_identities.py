@@ -23,8 +23,7 @@ SET_BY_STUDY = {
     "teacher": {*TEACHER_OPTIONS, *COMMON_OPTIONS},  # from the options of distill
 }
 OTHER_DEFAULTS = {
-    "masking": "span",
-    "masking_settings": {"mask": 0.7},
+    "masking": "span mask=0.7",
     "objective": "kl",
     "labels_per_class": (2,),
 }

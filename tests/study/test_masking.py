@@ -19,13 +19,13 @@ def job_of(folder, adapt, own=None):
     return job
 
 
-@each("own", [{"masking": "random"}, {"masking": "random", "masking_settings": {"mask": 0.8}}])
+@each("own", [{"masking": "random"}, {"masking": "random mask=0.8"}])
 def test_defaults_change_no_key(folder, own):
     assert job_of(folder, ADAPT, own).key == job_of(folder, ADAPT).key
 
 
 def test_the_masking_of_one_method_changes_its_key_and_reaches_adapt(folder):
-    own = {"masking": "whole-word", "masking_settings": {"replacement": "token"}}
+    own = {"masking": "whole-word replacement=token"}
     job = job_of(folder, ADAPT, own)
     assert job.key != job_of(folder, ADAPT).key
     assert job.settings["masking"]["name"] == "whole-word"
@@ -39,9 +39,7 @@ def test_the_content_of_a_lexicon_matters_and_not_its_path(folder):
     for name, words in (("a", "pizza\n"), ("b", "pizza\n"), ("c", "pasta\n")):
         (folder / f"{name}.txt").write_text(words)
     keys = [
-        job_of(
-            folder, ADAPT, {"masking": "lexicon-first", "masking_settings": {"lexicon": str(folder / f"{name}.txt")}}
-        ).key
+        job_of(folder, ADAPT, {"masking": {"lexicon-first": {"lexicon": str(folder / f"{name}.txt")}}}).key
         for name in "abc"
     ]
     assert keys[0] == keys[1] != keys[2]
@@ -49,16 +47,16 @@ def test_the_content_of_a_lexicon_matters_and_not_its_path(folder):
 
 def test_the_path_of_a_lexicon_is_relative_to_the_study_file(folder):
     (folder / "words.txt").write_text("pizza\n")
-    own = {"masking": "lexicon-first", "masking_settings": {"lexicon": "words.txt"}}
+    own = {"masking": "lexicon-first lexicon=words.txt"}
     config = StudyConfig.of(study(folder, adapt={**ADAPT, **own}, methods=["none", {"name": "mlm", "adapt": own}]))
     here = config.relative_to(folder)
-    assert here.methods[1].adapt["masking_settings"]["lexicon"] == str(folder / "words.txt")
-    assert here.adapt.given()["masking_settings"]["lexicon"] == str(folder / "words.txt")
-    assert config.methods[1].adapt["masking_settings"]["lexicon"] == "words.txt"
+    assert here.methods[1].adapt["masking"]["lexicon-first"]["lexicon"] == str(folder / "words.txt")
+    assert here.adapt.given()["masking"]["lexicon-first"]["lexicon"] == str(folder / "words.txt")
+    assert config.methods[1].adapt == own
 
 
 def test_a_wrong_name_is_found_before_anything_is_trained(folder):
     with pytest.raises(UserError, match="Did you mean 'whole-word'"):
         job_of(folder, ADAPT, {"masking": "whole-words"})
     with pytest.raises(UserError, match="there is no file"):
-        job_of(folder, ADAPT, {"masking": "lexicon-first", "masking_settings": {"lexicon": "absent.txt"}})
+        job_of(folder, ADAPT, {"masking": "lexicon-first lexicon=absent.txt"})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from acclimate.adaptation.carried import CARRIED_FILE
 from acclimate.adaptation.inputs import (
@@ -25,9 +25,9 @@ from acclimate.adaptation.inputs import (
     resolve_texts,
     tokenize_documents,
 )
-from acclimate.adaptation.method import AdaptContext, Method, get, reads_context
+from acclimate.adaptation.method import REGISTRY, AdaptContext, Method, reads_context
 from acclimate.adaptation.mlm_head import warm_up_head
-from acclimate.adaptation.options import HEAD_TOKENS, AdaptOptions, MethodLike
+from acclimate.adaptation.options import HEAD_TOKENS, AdaptOptions
 from acclimate.adaptation.replay_options import REPLAY_OPTIONS
 from acclimate.adaptation.result import (
     AdaptResult,
@@ -65,7 +65,7 @@ from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.families import describe_attention
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
-from acclimate.parts.masking import MASK_RATE, identify, resolve
+from acclimate.parts.masking import MASK_RATE, resolve
 
 
 @with_output_lock
@@ -127,17 +127,21 @@ adapt = verb(AdaptOptions, _adapt)
 
 def _open_run(options: AdaptOptions) -> Run:
     """Check the options, open the texts, and return the run with its features and its identity."""
-    method = _resolve_method(options.method, options.settings)
+    method = REGISTRY.read(options.method)
     rows = kind_defaults(options, method)
     group = join_process_group(options.fsdp)
     own = options.text_column if options.corpus is None and options.text_column != "text" else None
     task = open_task(options.task, options, text_column=own)
     texts = resolve_texts(method, options.corpus, task, options.text_column, options.encoding)
-    masking = resolve(options.masking, options.mask_rate, options.masking_settings)
-    if (options.masking or options.masking_settings) and type(method).masking is not Method.masking:
+    masking = resolve(options.masking, options.mask_rate)
+    if options.masking is not None and type(method).masking is not Method.masking:
         raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")
     if method.sets_mask_rate and options.mask_rate != MASK_RATE:
         raise UserError(f"Method '{method.name}' sets the mask rate itself; remove the option 'mask_rate'.")
+    if options.mask_rate not in (MASK_RATE, masking.rate):
+        raise UserError(
+            f"The masking has the rate {masking.rate:g}; remove it there, or remove the option 'mask_rate'."
+        )
     run = Run(
         options,
         method,
@@ -206,7 +210,6 @@ def _identify(run: Run) -> dict[str, Any]:
     options, method = run.options, run.method
     config = recorded(
         options,
-        ("masking_settings",),  # in the masking
         acclimate=__version__,
         model=method.starts_from or str(options.model),
         model_files=None if method.starts_from else model_fingerprint(str(options.model)),
@@ -220,7 +223,7 @@ def _identify(run: Run) -> dict[str, Any]:
         max_length=run.max_length,
         documents=run.documents,
         learning_rate=run.learning_rate,
-        masking=identify(run.masking, options.mask_rate),
+        masking=run.masking.identity(),
         precision=run.precision,
         step_tokens=STEP_TOKENS[default_device().type] if options.batch_size == AUTO else None,
     )
@@ -341,14 +344,6 @@ def _train(run: Run, data: StepDataset, callbacks: Sequence[CallbackFactory]) ->
         feature.close(run)
     vocabulary = run.loaded.model.config.vocab_size
     result.warning = warn_of_explosion(trainer.lines, run.learning_rate, run.kind.term, vocabulary)
-
-
-def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -> Method:
-    if isinstance(method, str):
-        return get(method, **(settings or {}))
-    if settings:
-        raise UserError("Give parameters in the method or in settings, not in both.")
-    return cast(Method, method)
 
 
 def ensure_head(

@@ -220,7 +220,7 @@ def check_masking(options: AdaptOptions, kind: ModelKind, strategy: Strategy) ->
     """
     if strategy.rearranges:
         return
-    if not kind.uses_masking and (options.masking or options.masking_settings):
+    if not kind.uses_masking and options.masking is not None:
         raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'masking'.")
     if not kind.uses_masking and options.mask_rate != MASK_RATE:
         raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'mask_rate'.")

@@ -30,7 +30,7 @@ from acclimate.base.device import Precision, preserve_rng_state
 from acclimate.base.errors import UserError, first_line
 from acclimate.base.files import atomic_folder, cache_folder, find_file, hash_file
 from acclimate.base.progress import print_message
-from acclimate.base.registry import Registry, build_dataclass, fill_from_preset, hash_user_code
+from acclimate.base.registry import Part, Registry, hash_user_code
 from acclimate.base.version import __version__
 from acclimate.engine.batches import Collator, SharedTexts
 from acclimate.engine.distributed import ProcessGroup
@@ -303,16 +303,13 @@ PURPOSES = (
 
 
 @dataclasses.dataclass
-class Method:
+class Method(Part):
     """Base of all methods; by itself plain language modelling.
 
     Subclasses are dataclasses: their fields are the parameters. Where a default departs from the paper or its released
     code, the annotation of the field declares their values (:mod:`acclimate.base.registry`).
     """
 
-    name: ClassVar[str] = ""
-    paper: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
     purpose: ClassVar[str] = ""
     """What it is for: one of :data:`PURPOSES`, the headings of ``acclimate methods``; empty for none of them."""
     cost: ClassVar[float] = 1.0
@@ -335,8 +332,6 @@ class Method:
     """The text that it adapts to by default in a study; ``on`` in the study file overrides it."""
     starts_from: ClassVar[str | None] = None
     """What the model card names as the base; None for the model that was given."""
-    files: ClassVar[tuple[str, ...]] = ()
-    """Parameters that may be paths of files or models; in a study file they are relative to its folder."""
     sets_mask_rate: ClassVar[bool] = False
     """True for a method that itself determines how many tokens are masked, whatever the mask rate."""
     needs_task: ClassVar[bool] = False
@@ -442,10 +437,6 @@ class Method:
                 f"{kind.name} one; use another method, such as lm."
             )
 
-    def settings(self) -> dict[str, Any]:
-        """Return the parameters and their values."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
     def file_contents(self) -> dict[str, str]:
         """Return a hash of every parameter that is a file or a model folder, and of user code, by name.
 
@@ -475,14 +466,4 @@ def check_single_process(name: str, context: AdaptContext) -> None:
 
 
 REGISTRY: Registry[Method] = Registry("acclimate.methods", "method", "methods")
-register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
-
-
-def get(name: str, /, **settings: Any) -> Method:
-    """Create a method with its parameters; strings are converted to the types of the parameters.
-
-    Raises:
-        UserError: If the method or a parameter is unknown, or a value is invalid.
-    """
-    method = lookup(name)
-    return build_dataclass(method, "method", name, fill_from_preset(method, settings))
+register, names, lookup, get = REGISTRY.register, REGISTRY.names, REGISTRY.lookup, REGISTRY.make

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -42,6 +42,7 @@ from acclimate.base.bounds import (
 )
 from acclimate.base.errors import shorten
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.base.registry import PartLike
 from acclimate.data.fields import (
     LENGTH,
     LENGTH_OF_CAUSAL,
@@ -70,11 +71,8 @@ from acclimate.engine.row_options import DocumentBorders, RowLayout
 from acclimate.models.kinds import MASKED
 
 if TYPE_CHECKING:
-    from acclimate.parts.masking import Strategy
-
     Steps = Collection[int]
 else:  # the command line imports neither torch nor transformers to show its help
-    Strategy = Any
     Steps = tuple[Annotated[int, Field(le=10**9)], ...]
 
 HEAD_TOKENS = 300_000
@@ -87,14 +85,6 @@ NO_SIMILARITY = "none"
 """Value of the option ``similarity`` with which nothing is measured."""
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 """Options that limit the training; at most one of them may be given."""
-
-
-@runtime_checkable
-class MethodLike(Protocol):
-    """A method with its parameters (see :class:`acclimate.adaptation.method.Method`)."""
-
-    def settings(self) -> dict[str, Any]:
-        """Return the parameters by name."""
 
 
 def read_steps(value: Any) -> Any:
@@ -183,21 +173,12 @@ class TrainingOptions:
         Number, Field(gt=0, lt=1), Option("Share of tokens that a masked model predicts.", METHOD)
     ] = MASK_RATE
     masking: Annotated[
-        str | Strategy | None,
+        PartLike | None,
         Option(
-            "Masking strategy of a masked model, such as whole-word; see docs/masking.md.",
+            "Masking strategy of a masked model: NAME, or 'NAME parameter=value ...'; see docs/masking.md.",
             METHOD,
             default="random",
-            more="A name, or a strategy with its parameters and its own rate.",
-        ),
-    ] = None
-    masking_settings: Annotated[
-        dict[str, Any] | None,
-        Option(
-            "Parameter of the masking strategy, such as lexicon=words.txt.",
-            METHOD,
-            more="For a strategy that is given by name.",
-            flag="--masking-set",
+            more="Or ``{name: parameters}``.",
         ),
     ] = None
     weight_decay: WeightDecay = 0.0
@@ -282,8 +263,13 @@ class AdaptOptions(TrainingOptions, LabelOptions, ReplayOptions):
         ),
     ] = None
     method: Annotated[
-        str | MethodLike,
-        Option("Method of adaptation; `acclimate methods` lists them.", METHOD, study=False),
+        PartLike,
+        Option(
+            "Method of adaptation: NAME, or 'NAME parameter=value ...'; `acclimate methods` lists them.",
+            METHOD,
+            more="Or ``{name: parameters}``.",
+            study=False,
+        ),
     ] = "lm"
     out: Out = "adapted"
     _: KW_ONLY
@@ -302,16 +288,6 @@ class AdaptOptions(TrainingOptions, LabelOptions, ReplayOptions):
             "Peak learning rate.",
             default="the method's, usually 1e-4; ten times that with an adapter",
             more="It is reached after the warm-up and then falls linearly to zero.",
-        ),
-    ] = None
-    settings: Annotated[
-        dict[str, Any] | None,
-        Option(
-            "Parameter of the method, such as contrast_weight=0.5.",
-            METHOD,
-            more="For a method that is given by name.",
-            flag="--set",
-            study=False,
         ),
     ] = None
     head_tokens: Annotated[TokenCount, Option("Tokens for training a missing masked-LM head.", MODEL)] = HEAD_TOKENS

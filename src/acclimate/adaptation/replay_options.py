@@ -11,18 +11,16 @@ from pydantic import BeforeValidator
 
 from acclimate.base.bounds import Count, Share
 from acclimate.base.options import DATA, Option, options
-from acclimate.base.registry import parse_number
+from acclimate.base.registry import PartLike, parse_number
 
 if TYPE_CHECKING:
     from acclimate.data.chat import Chats
     from acclimate.data.documents import Corpus
-    from acclimate.data.mix.base import Mix as MixRule
 
     Sources = str | Path | Iterable[str | Path] | Corpus | Chats | Mapping[Any, float]
-    MixLike = str | Mapping[str, Any] | MixRule
     Texts = Mapping[str, str | Path | Iterable[Any] | Corpus]
 else:  # the command line imports neither torch nor transformers to show its help
-    Sources = MixLike = Any
+    Sources = Any
     Texts = dict[str, Any]
 
 REPLAY_SHARE = 0.1
@@ -77,7 +75,7 @@ def check_shares(given: Any) -> None:
 
 
 Mix = Annotated[
-    MixLike | None,
+    PartLike | None,
     Option(
         "Mix of the domain text and the sources: NAME, or 'NAME parameter=value ...'; see docs/mix.md.",
         DATA,

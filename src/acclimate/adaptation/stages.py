@@ -18,7 +18,7 @@ from acclimate.cards import write_adapted_card
 from acclimate.engine.trainer import LOG_FILE
 from acclimate.models.adapters import ADAPTER_FOLDER
 
-OWN_OPTIONS = ("model", "corpus", "method", "out", "task", "settings", "overwrite", "progress")
+OWN_OPTIONS = ("model", "corpus", "method", "out", "task", "overwrite", "progress")
 """Options of ``adapt`` that a stage does not take over."""
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
@@ -45,6 +46,13 @@ TYPE_WORDS = {
 """The expected kind of value, by the first word of the type of pydantic's error."""
 MAX_NAME = 200
 """Maximum bytes of the name of a file or folder; file systems allow 255, of which working files need some."""
+PARAMETERS = {
+    "settings": ("method", "dga contrast_weight=0.5"),
+    "masking_settings": ("masking", "whole-word mask=1 random=0"),
+    "adapter_settings": ("adapter", "lora r=8"),
+    "new_token_settings": ("new_tokens", "500 min_count=5"),
+}
+"""Names that are no options since they are parameters of an entry: the option that takes it, and an example."""
 UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 """Types of pydantic's errors for names that are not options: in calls, and in sections of a study file."""
 BOUNDS = {
@@ -197,12 +205,28 @@ def _explain(error: ValidationError, cls: Any, label: Callable[[str], str]) -> s
     name = list(option_fields(cls))[place] if isinstance(place, int) else str(place)  # a number if given by position
     if first["type"] in UNKNOWN:
         known = sorted(cls.option_names if issubclass(cls, Section) else option_fields(cls))
+        if hint := propose_part(name, known):
+            return f"{label(name)} is no option.{hint}"
         return f"Unknown option {label(name)}.{did_you_mean(name, known)} Available: {', '.join(known)}."
     if first["type"] in ("missing", "missing_argument"):
         return f"{label(name)} is required: {option_fields(cls)[name].option.help}"
     if first["type"] == "unexpected_positional_argument":
         return f"Too many positional arguments: give options by name, such as {', '.join(option_fields(cls))}."
     return f"{label(name)} {explain_value(first)}."
+
+
+def propose_part(name: str, known: Collection[str]) -> str:
+    """Return a sentence, after a space, on the option that takes what is no option of its own; empty if there is none.
+
+    Args:
+        name: Name of what was given, as a flag or a field.
+        known: The options that there are, as flags or fields.
+    """
+    plain = name.removeprefix("--").replace("-", "_")
+    option, example = PARAMETERS.get(re.sub(r"\bset$|(?<=_)set$", "settings", plain), ("", ""))
+    flag = "--" + option.replace("_", "-")
+    shown = f"{flag} '{example}'" if flag in known else f"{option}: {example}" if option in known else ""
+    return f" Give it as {shown}." if shown else ""
 
 
 def explain_value(error: Mapping[str, Any]) -> str:

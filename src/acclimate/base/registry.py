@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
@@ -123,18 +123,10 @@ class Registry(Generic[T]):
         Raises:
             UserError: If it is something else, or the name is unknown.
         """
-        if isinstance(given, Configured):
+        if isinstance(given, Part):
             return cast(type[T], type(given)), given.settings()
-        if isinstance(given, str):
-            name, parsed = parse_entry(given, self.kind)
-            return self.lookup(name), {key: parse_number(value) for key, value in parsed.items()}
-        if not isinstance(given, Mapping) or len(given) != 1:
-            raise UserError(
-                f"A {self.kind} is NAME, 'NAME parameter=value ...' or {{NAME: {{parameter: value}}}}, not "
-                f"{shorten(given)}."
-            )
-        (name, settings) = next(iter(given.items()))
-        cls = self.lookup(str(name))
+        name, settings = split_entry(given, self.kind)
+        cls = self.lookup(name)
         if settings is None or isinstance(settings, Mapping):
             return cls, dict(settings or {})
         if not (main := getattr(cls, "main", "")):
@@ -147,10 +139,14 @@ class Registry(Generic[T]):
         Raises:
             UserError: If a name or a parameter is unknown, or a value does not fit.
         """
-        if isinstance(given, Configured):
+        if isinstance(given, Part):
             return cast(T, given)
         cls, settings = self.parse(given)
-        return build_dataclass(cls, self.kind, cls.name, settings)  # type: ignore[attr-defined]
+        return build_dataclass(cls, self.kind, cls.name, fill_from_preset(cls, settings))  # type: ignore[attr-defined]
+
+    def make(self, name: str, /, **settings: Any) -> T:
+        """Return the entry with a name and parameters, as :meth:`read`."""
+        return self.read({name: settings})
 
     def _discover(self) -> None:
         if self._discovered:
@@ -203,14 +199,14 @@ def declared_names(group: str) -> set[str]:
     return {name for file in _files(group) for name in REGISTERED.findall(file.read_text(encoding="utf-8"))}
 
 
-class Configured:
-    """A registered frozen dataclass whose fields are the parameters that a user gives."""
+class Part:
+    """A registered dataclass whose fields are the parameters that a user gives."""
 
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     files: ClassVar[tuple[str, ...]] = ()
-    """Parameters that may be paths of files; the identity depends on the content of the files."""
+    """Parameters that may be paths of files or models; in a study file they are relative to its folder."""
     main: ClassVar[str] = ""
     """The parameter that is meant where only a value is given, as in ``{nearest: 50}``."""
 
@@ -235,6 +231,13 @@ class Configured:
         }
         changed = {name: plain_value(value) for name, value in self.settings().items() if value != usual[name]}
         return " ".join([self.name, *(f"{name}={value}" for name, value in changed.items())])
+
+
+if TYPE_CHECKING:
+    PartLike = str | Mapping[str, Any] | Part
+else:
+    PartLike = Any  # Registry.read says in one line what is wrong
+"""A part as a user gives it, see :meth:`Registry.parse`."""
 
 
 def plain_value(value: Any) -> Any:
@@ -368,24 +371,26 @@ def parse_number(value: Any) -> Any:
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
-def parse_entry(text: str, kind: str) -> tuple[str, dict[str, str]]:
-    """Return the name and the parameters of an entry that a user gave as ``NAME parameter=value ...``.
+def split_entry(given: Any, kind: str) -> tuple[str, Any]:
+    """Return the name and the parameters of an entry that a user gave; the registry is not read.
 
     Args:
-        text: What the user gave.
+        given: As for :meth:`Registry.parse`, but no instance.
         kind: What the entry is, for messages.
 
     Raises:
         UserError: If it has another form.
     """
-    try:
-        name, *parts = shlex.split(text)
+    if isinstance(given, Mapping) and len(given) == 1:
+        ((name, settings),) = given.items()
+        return str(name), settings
+    with suppress(ValueError):  # it is empty, or a quotation mark is missing
+        name, *parts = shlex.split(given) if isinstance(given, str) else []
         pairs = [part.partition("=") for part in parts]
         if all(sign and key for key, sign, _ in pairs):
-            return name, {key: value for key, _, value in pairs}
-    except ValueError:  # it is empty, or a quotation mark is missing
-        pass
-    raise UserError(f"A {kind} is NAME or 'NAME parameter=value ...', not '{text}'.")
+            return name, {key: parse_number(value) for key, _, value in pairs}
+    shown = f"'{given}'" if isinstance(given, str) else shorten(given)
+    raise UserError(f"A {kind} is NAME, 'NAME parameter=value ...' or {{NAME: {{parameter: value}}}}, not {shown}.")
 
 
 def build_dataclass(

@@ -9,6 +9,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from acclimate.base.errors import UserError
+from acclimate.base.options import propose_part
 from acclimate.base.registry import find_registry
 
 JOURNEY = {
@@ -87,10 +88,10 @@ HUGGING_FACE = {
     "load_best_model_at_end": ("--select", "dev keeps the best epoch on the dev split"),
     "load_in_4bit": ("--quantize", "4bit, with --adapter lora"),
     "logging_steps": ("", "log.jsonl next to the model has a line for every fiftieth of the training"),
-    "lora_alpha": ("--adapter-set", "as --adapter-set alpha=32"),
-    "lora_dropout": ("--adapter-set", "as --adapter-set dropout=0.05"),
-    "lora_r": ("--adapter", "as --adapter lora, with --adapter-set for its settings"),
-    "lora_target_modules": ("--adapter-set", "as --adapter-set targets=q_proj,v_proj"),
+    "lora_alpha": ("--adapter", "as --adapter 'lora alpha=32'"),
+    "lora_dropout": ("--adapter", "as --adapter 'lora dropout=0.05'"),
+    "lora_r": ("--adapter", "as --adapter 'lora r=8'"),
+    "lora_target_modules": ("--adapter", "as --adapter 'lora targets=q_proj,v_proj'"),
     "lr": ("--learning-rate",),
     "lr_scheduler_type": ("", "the learning rate rises over --warmup and then falls linearly"),
     "max_grad_norm": ("--max-gradient-norm",),
@@ -199,6 +200,8 @@ def propose(name: str, flags: list[str]) -> str:
         name: The unknown flag, such as ``--num_train_epochs``.
         flags: The flags of the command.
     """
+    if hint := propose_part(name, flags):
+        return hint
     plain = name.lstrip("-").replace("-", "_").lower()
     if plain in ("text_column", "text_column_name") and "--text-column" not in flags:
         return " A colon names the column of one source, as in FILE:COLUMN." if "--task" in flags else ""

@@ -14,7 +14,7 @@ from typing import Any
 from acclimate.base.errors import Problems, unknown_name_error
 from acclimate.base.files import check_output_name, existing_folder
 from acclimate.base.options import MODEL, OptionField, defaults
-from acclimate.base.registry import declared_names, parse_entry
+from acclimate.base.registry import declared_names, split_entry
 from acclimate.base.settings_file import check_study_file
 from acclimate.data.reading import LabelOptions, find_task
 from acclimate.study.options import StudyOptions
@@ -31,8 +31,6 @@ NAMES = {
     "transform": {"by": ("acclimate.transforms", "transform")},
 }
 """Options that name entries of a registry, by command: the group of the registry, and what an entry is."""
-PARAMETERS = ("merge", "select", "transform")
-"""Commands with one such option, which also holds the parameters of the entry."""
 MASKING = {"masking": ("acclimate.masking", "masking")}
 
 
@@ -55,7 +53,7 @@ def refuse_early(command: str, options: Any, fields: Mapping[str, OptionField], 
     for name, (package, kind) in ({} if plugins else {**NAMES.get(command, {}), **MASKING}).items():
         for value in given.get(name, ()):
             with problems.collect():
-                check_name(parse_entry(value, kind)[0] if command in PARAMETERS else value, package, kind)
+                check_name(split_entry(value, kind)[0], package, kind)
     if command in ("compare", "init") and not (given["model"] and given["corpus"]):
         usual = defaults(StudyOptions) | defaults(LabelOptions)
         if given.get("config") and all(getattr(options, name) == value for name, value in usual.items()):

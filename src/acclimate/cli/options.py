@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.files import check_regular_file
-from acclimate.base.options import METHOD, MISSING, PANELS, OptionField, accepts, explain, option_fields
+from acclimate.base.options import METHOD, MISSING, PANELS, OptionField, accepts, explain, option_fields, propose_part
 from acclimate.base.registry import parse_number
 from acclimate.base.settings_file import read_settings
 from acclimate.cli.app import Quiet
@@ -190,6 +190,8 @@ def read_config(path: Path, fields: Mapping[str, OptionField]) -> dict[str, Any]
         name = str(key).replace("-", "_")
         name = also.get(name, name)
         if name not in fields:
+            if hint := propose_part(name, fields):
+                raise UserError(f"'{path}': '{name}' is no option.{hint}")
             raise unknown_name_error(f"option in '{path}':", name, fields)
         if name in given:
             raise UserError(f"'{path}' sets '{name}' twice, once as '{key}'; set it once.")

@@ -52,7 +52,11 @@ def read_names(value: Any) -> Any:
     items = read_listed(value)
     if not all(isinstance(item, str) for item in items):
         return items
-    return tuple(dict.fromkeys(name.strip() for item in items for name in item.split(",") if name.strip()))
+    return tuple(dict.fromkeys(name.strip() for item in items for name in _split(item) if name.strip()))
+
+
+def _split(item: str) -> list[str]:
+    return [item] if "=" in item else item.split(",")  # the values of parameters may have commas
 
 
 def split_name(item: Any) -> tuple[str, str]:

@@ -24,7 +24,7 @@ import numpy as np
 from acclimate.base.errors import UserError
 from acclimate.base.files import atomic_file, cache_folder, check_output_name, read_json_object, write_json
 from acclimate.base.records import fingerprint, texts_fingerprint
-from acclimate.base.registry import Configured, Registry, build_dataclass, identify_function, plain_value
+from acclimate.base.registry import Part, Registry, build_dataclass, identify_function, plain_value
 from acclimate.data.documents import Corpus, format_count
 from acclimate.data.pool import Document, Documents, count_words
 from acclimate.data.sources import FileSource
@@ -71,7 +71,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Operation(Configured, ABC):
+class Operation(Part, ABC):
     """A registered operation; subclasses are frozen dataclasses whose fields are the parameters."""
 
     kind: ClassVar[str] = "selection"

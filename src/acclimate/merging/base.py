@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field
 
 from acclimate.base.bounds import Number, read_number
 from acclimate.base.errors import UserError
-from acclimate.base.registry import Configured, Registry
+from acclimate.base.registry import Part, Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,7 +98,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Merge(Configured, ABC):
+class Merge(Part, ABC):
     """A registered merge; subclasses are frozen dataclasses whose fields are the parameters.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,7 +14,7 @@ from acclimate.adaptation.options import Overwrite
 from acclimate.base.bounds import Count, Number, Positive
 from acclimate.base.errors import UserError
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.base.registry import declared_names
+from acclimate.base.registry import PartLike, declared_names
 from acclimate.data.fields import MaxLength, Progress, TextColumn, TextInput
 from acclimate.data.reading import Encoding, LabelOptions
 from acclimate.merging.base import MERGES, Merge, read_numbers
@@ -27,12 +27,10 @@ TOP = 2
 """Models that are merged of those that are ranked."""
 
 if TYPE_CHECKING:
-    MergeLike = str | Mapping[str, Any] | Merge
     Data = Any
     Folders = str | Path | Sequence[str | Path]
     Shares = float | Sequence[float]
 else:
-    MergeLike = Any
     Data = tuple[Any, ...]
     Folders = tuple[str | Path, ...]
     Shares = tuple[Annotated[Number, Field(ge=0, le=1)], ...]
@@ -78,7 +76,7 @@ class MergeOptions(LabelOptions):
         ),
     ]
     method: Annotated[
-        MergeLike,
+        PartLike,
         Option(
             f"Method: {', '.join(sorted(declared_names('acclimate.merges')))}; with parameters, "
             "'NAME parameter=value ...', as in docs/merging.md.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -20,10 +20,10 @@ from pydantic import (
 
 from acclimate.base.bounds import MAX_SEED
 from acclimate.base.errors import UserError, did_you_mean, unknown_name_error
-from acclimate.base.options import explain_value
+from acclimate.base.options import explain_value, propose_part
+from acclimate.base.registry import split_entry
 from acclimate.base.settings_file import check_study_file, read_settings
 from acclimate.data.reading import reading_names
-from acclimate.parts.masking import file_parameters
 from acclimate.results.study import JOB_KINDS
 from acclimate.study import paths
 from acclimate.study.paths import locate_model, locate_settings, locate_source, locate_text
@@ -67,10 +67,10 @@ def _adapt_value(name: str, value: Any) -> Any:
         raise ValueError(f"search.adapt: {error}") from error
 
 
-class MethodSpec(OperationSpec, ShortForm):
-    """A method of adaptation: its name, or ``{name, label?, on?, adapt?, scored?, search?, **parameters}``.
+class MethodSpec(OperationSpec):
+    """A method of adaptation, or ``{name, label?, on?, adapt?, scored?, search?, **parameters}``.
 
-    All other keys are parameters of the method.
+    All other keys are parameters of the method. The name may hold parameters too, as ``dga contrast_weight=0.5``.
 
     Attributes:
         label: Row label in the tables.
@@ -84,7 +84,6 @@ class MethodSpec(OperationSpec, ShortForm):
     """
 
     model_config = ConfigDict(extra="allow")
-    short: ClassVar[str] = "name"
     name: str
     label: Label = ""
     on: Literal["domain", "task"] | None = None
@@ -103,6 +102,18 @@ class MethodSpec(OperationSpec, ShortForm):
         if isinstance(value, Mapping) and True in value:  # YAML reads a bare "on" as true
             return {"on" if key is True else key: entry for key, entry in value.items()}
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        given, rest = (value["name"], value) if isinstance(value, Mapping) and "name" in value else (value, {})
+        if isinstance(given, Mapping) and len(given) != 1:
+            return value
+        try:
+            name, settings = split_entry(given, "method")
+        except UserError as error:
+            raise ValueError(str(error).removesuffix(".")) from error
+        return {**rest, "name": name, **(settings or {})}
 
     @model_validator(mode="after")
     def _labelled(self) -> MethodSpec:
@@ -358,15 +369,12 @@ class StudyConfig(Strict):
             for given in (method.model_extra, method.search and method.search.model_extra):
                 locate_settings(given, paths.files_of(method.name), folder)
         adapt: Any = copy.adapt
-        options = [adapt.given(), *(method.adapt for method in copy.methods)]
-        located = paths.locate_mixture(adapt.given(), folder)
-        if "new_tokens" in adapt.given():
-            located["new_tokens"] = paths.locate_new_tokens(adapt.given()["new_tokens"], folder)
+        located = paths.locate_mixture(adapt.given(), folder) | paths.locate_parts(adapt.given(), folder)
         copy.adapt = adapt.model_copy(update=located)
         for given in (method.adapt for method in copy.methods):
-            given |= paths.locate_mixture(given, folder)
-        for given in (*options, *(search.adapt for search in searches if search)):
-            paths.locate_option_files(given or {}, file_parameters(), folder)
+            given |= paths.locate_mixture(given, folder) | paths.locate_parts(given, folder)
+        for search in filter(None, searches):
+            search.adapt |= paths.locate_parts(search.adapt, folder)
         return copy
 
     def resolved(self) -> dict[str, Any]:
@@ -422,6 +430,8 @@ def _explain_one(first: Mapping[str, Any], root: type[BaseModel], where: str) ->
         known = set(_fields_at(root, first["loc"][:-1]))
         if len(first["loc"]) == 1:
             known = known - {"sections"} | section_types().keys()
+        if hint := propose_part(name, known):
+            return f"'{where}' is no key.{hint}"
         return f"unknown key '{where}'.{did_you_mean(name, known)} Known here: {', '.join(sorted(known))}."
     if first["type"] == "missing":
         return f"the key '{where}' is missing."

@@ -47,7 +47,7 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
     Raises:
         UserError: If the model or the corpus is missing, a method does not exist, or the study is invalid.
     """
-    from acclimate.adaptation.method import lookup
+    from acclimate.adaptation.method import REGISTRY
 
     if lacking := [f"--{name}" for name in ("model", "corpus") if not getattr(options, name)]:
         verb = "is" if len(lacking) == 1 else "are"
@@ -56,7 +56,7 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
     for method in options.methods:
         if method != UNADAPTED:
             with problems.collect():
-                lookup(method)
+                REGISTRY.read(method)
     if problems:
         with problems.collect():
             check_files(options)

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.base.files import is_written_as_path
-from acclimate.data.mix.base import MIXES, Mix
+from acclimate.base.registry import Part, Registry
+from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
 from acclimate.data.sources import is_hub_name
+from acclimate.parts.masking import REGISTRY as MASKING
+from acclimate.parts.masking import file_parameters
 
 
 def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
@@ -27,21 +30,38 @@ def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
             given[name] = _locate_setting(str(value), folder)
 
 
-def locate_option_files(given: dict[str, Any], masking: Collection[str], folder: Path) -> None:
-    """Resolve the files among options of ``adapt`` against ``folder``, in place.
-
-    Args:
-        given: The options, or lists of values to try for them.
-        masking: Names of the settings of masking strategies that may be files.
-        folder: The folder of the study file.
-    """
-    own = {"masking_settings": masking, "new_token_settings": ("vectors",), "adapter_settings": ("general",)}
-    for name, files in own.items():
+def locate_parts(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Resolve the files of parts among options of ``adapt``, or among lists of values to try, against ``folder``."""
+    found = {}
+    for name in ("masking", "new_tokens"):
+        if (value := given.get(name)) is not None:
+            locate = (
+                (lambda one: locate_part(one, MASKING, folder, file_parameters()))
+                if name == "masking"
+                else (lambda one: locate_new_tokens(one, folder))
+            )
+            found[name] = [locate(one) for one in value] if isinstance(value, list) else locate(value)
+    for name in ("new_token_settings", "adapter_settings"):
         settings = given.get(name)
         for one in settings if isinstance(settings, list) else [settings]:
-            locate_settings(one, files, folder)
-    if "new_tokens" in given:
-        given["new_tokens"] = locate_new_tokens(given["new_tokens"], folder)
+            locate_settings(one, ("vectors", "general"), folder)
+    return found
+
+
+def locate_part(given: Any, registry: Registry[Any], folder: Path, files: Collection[str] = ()) -> Any:
+    """Resolve the files among the parameters of an entry of a registry against ``folder``.
+
+    Args:
+        given: The entry in any form, or None.
+        registry: The registry.
+        folder: The folder.
+        files: Parameters that are files, in addition to those that the entry names.
+    """
+    if given is None or isinstance(given, Part):
+        return given
+    cls, settings = registry.parse(given)
+    locate_settings(settings, {*cls.files, *files}, folder)
+    return {cls.name: settings} if settings else cls.name
 
 
 def locate_new_tokens(given: Any, folder: Path) -> Any:
@@ -104,10 +124,8 @@ def locate_mixture(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     found = {name: locate_texts(given[name], folder) for name in ("replay", "chat") if name in given}
     if given.get("sources"):
         found["sources"] = {name: locate_texts(text, folder) for name, text in given["sources"].items()}
-    if given.get("mix") is not None and not isinstance(given["mix"], Mix):
-        cls, settings = MIXES.parse(given["mix"])
-        locate_settings(settings, cls.files, folder)
-        found["mix"] = {cls.name: settings}
+    if given.get("mix") is not None:
+        found["mix"] = locate_part(given["mix"], MIXES, folder)
     return found
 
 

@@ -108,8 +108,8 @@ class LabelledMethod(Method):
         if file is None:
             if run.task is None:
                 raise UserError(
-                    f"Method '{self.name}' needs a {what}; give a table of text and code with --set {what}=FILE, "
-                    "or a labelled task with --task."
+                    f"Method '{self.name}' needs a {what}; give a table of text and code as "
+                    f"'{self.name} {what}=FILE', or a labelled task with --task."
                 )
             self.check_tasks([run.task])
             yield from ((example.text, run.task.labels[example.label]) for example in run.task.train)

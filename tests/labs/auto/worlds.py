@@ -66,7 +66,8 @@ class World:
             raise KeyboardInterrupt
         self.calls[kind] += 1
 
-    def adapt(self, model, corpus, method="mlm", out=None, *, settings=None, progress=True, seed=0, **given):
+    def adapt(self, model, corpus, method="mlm", out=None, *, progress=True, seed=0, **given):
+        method = next(iter(method)) if isinstance(method, dict) else method
         self._called("adapt" if "max_minutes" not in given else "pilot")
         if method in self.fail_on:
             raise RuntimeError("it does not fit into memory\nand more")

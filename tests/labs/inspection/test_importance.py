@@ -109,8 +109,8 @@ def test_adapt_with_dga_and_the_inspection_share_a_cache(tiny_bert, tmp_path, mo
     (text,) = corpus.values()
     common = {"max_length": 24, "precision": "fp32", "progress": False}
     adapt(
-        tiny_bert, text, "dga", tmp_path / "a", steps=1, batch_size=4, seed=7,
-        settings={"importance_tokens": 120, "parts": "H,I"}, **common,
+        tiny_bert, text, "dga importance_tokens=120 parts=H,I", tmp_path / "a", steps=1, batch_size=4, seed=7,
+        **common,
     )  # fmt: skip
     assert len(calls) == 1
     inspect_importance(tiny_bert, corpus, parts=["H", "I"], tokens=120, seeds=[7], **common)

@@ -230,7 +230,7 @@ def test_a_task_adds_selective_masking_and_marks_important_tokens(tiny_bert, tmp
     documents = ["the food was good and the wine was with pizza and soup", "the bad soup was the menu and the table"]
     report = inspect(
         tiny_bert, tmp_path / "out", documents=documents * 2, maskings=["random"], texts=2, task=opinions(),
-        settings=quick, precision="fp32",
+        method={"selective": quick}, precision="fp32",
     )  # fmt: skip
     assert [masking["label"] for masking in report["maskings"]] == ["random", "selective"]
     selective = report["maskings"][1]
@@ -246,8 +246,8 @@ def test_a_task_adds_selective_masking_and_marks_important_tokens(tiny_bert, tmp
     for part in mask_tables(report):
         console.print(part, highlight=False)
     assert "*important to the end task" in console.export_text()
-    with pytest.raises(UserError, match="need a labelled task"):
-        inspect(tiny_bert, settings=quick)
+    with pytest.raises(UserError, match="needs a labelled task"):
+        inspect(tiny_bert, method={"selective": quick})
 
 
 def test_importance_is_visible_without_colours():

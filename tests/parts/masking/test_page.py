@@ -48,8 +48,8 @@ def test_the_example_study_is_valid():
     assert [method.adapt.get("masking") for method in found] == [
         None,
         "whole-word",
-        "lexicon-first",
-        "random-same-count",
+        "lexicon-first lexicon=terms.txt",
+        "random-same-count of=lexicon-first lexicon=terms.txt",
     ]
 
 

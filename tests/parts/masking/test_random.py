@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.parts.masking import IGNORE_INDEX, RandomMasking, Vocabulary, get, identify, resolve
+from acclimate.parts.masking import IGNORE_INDEX, RandomMasking, Vocabulary, get, resolve
 
 VOCABULARY = Vocabulary(mask_id=4, ordinary=np.arange(10, 60))
 
@@ -78,14 +78,13 @@ def test_invalid_parameters():
         get("random", mask=float("nan"))
     with pytest.raises(UserError, match="between 0 and 1"):
         get("random", 1.5)
-    with pytest.raises(UserError, match="mask-rate"):
-        resolve("random", 0.2, {"rate": 0.3})
-    with pytest.raises(UserError, match="not in both"):
-        resolve(RandomMasking(), 0.2, {"mask": 1})
+    with pytest.raises(UserError, match="parameter 'rate'"):
+        get("random", "much")
 
 
 def test_default_masking_has_the_same_identity_however_it_is_given():
     for given_ in (None, "random", RandomMasking(0.2)):
-        assert identify(given_, 0.2) == {"name": "random", "rate": 0.2, "mask": 0.8, "random": 0.1}
-    assert identify(RandomMasking(0.3), 0.2) == {"name": "random", "rate": 0.3, "mask": 0.8, "random": 0.1}
-    assert identify("random", 0.2, {"mask": 1, "random": 0})["mask"] == 1
+        assert resolve(given_, 0.2).identity() == {"name": "random", "rate": 0.2, "mask": 0.8, "random": 0.1}
+    assert resolve(RandomMasking(0.3), 0.2).identity() == {"name": "random", "rate": 0.3, "mask": 0.8, "random": 0.1}
+    assert resolve("random mask=1 random=0", 0.2).identity()["mask"] == 1
+    assert resolve("random rate=0.3", 0.2) == RandomMasking(0.3)

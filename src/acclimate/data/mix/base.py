@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from acclimate.base.errors import UserError, shorten, unknown_name_error
-from acclimate.base.registry import Configured, Registry, build_dataclass
+from acclimate.base.registry import Part, Registry, build_dataclass
 
 DOMAIN = "domain"
 """Name of the domain text among the sources."""
@@ -147,7 +147,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Mix(Configured, ABC):
+class Mix(Part, ABC):
     """A registered mix; subclasses are frozen dataclasses whose fields are the parameters.
 
     A mix that depends on nothing but the progress of the training is asked at its :attr:`moments`, before the training

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.adaptation.adapt import adapt
-from acclimate.adaptation.method import lookup
+from acclimate.adaptation.method import REGISTRY
 from acclimate.base.errors import UserError
 from acclimate.base.files import check_report_file, write_json
 from acclimate.base.options import verb
@@ -172,7 +172,7 @@ def measure_distance(
 
 def _check_method(name: str, task: LabelledTask | None) -> None:
     """Raise UserError for a method that a pilot cannot run."""
-    method = lookup(name)
+    method = REGISTRY.read(name)
     if not can_pilot(name):
         what = "several stages, which a pilot cannot run" if method.trains else "no training to run a pilot of"
         raise UserError(f"The method '{name}' has {what}: choose another, or skip the pilot with --pilot-steps 0.")

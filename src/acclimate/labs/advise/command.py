@@ -197,7 +197,7 @@ def _describe_paper(method: Any, defaults: dict[str, str]) -> str:
         line = f"{name} = {defaults[name]} ({values})" + (f": {mark.reason}" if mark.reason else "")
         text += textwrap.fill(line, 119, initial_indent="    ", subsequent_indent="        ") + "\n"
     if text:
-        selects = ", which `--set preset=NAME` selects" if hasattr(method, "preset") else ""
+        selects = ", which the parameter preset=NAME selects" if hasattr(method, "preset") else ""
         text = f"\nDepartures from published values{selects}:\n\n{text}"
     if method.paper_options:
         fields = option_fields(AdaptOptions)

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from acclimate.adaptation.method import AdaptContext, Method
-from acclimate.adaptation.method import get as get_method
+from acclimate.adaptation.method import REGISTRY, AdaptContext, Method
 from acclimate.base.device import choose_precision, default_device, preserve_rng_state, to_device
 from acclimate.base.errors import UserError
 from acclimate.base.files import atomic_folder, check_replaceable, check_writable, record_files, write_json, write_text
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import verb
-from acclimate.base.registry import parse_entry
 from acclimate.base.version import __version__
 from acclimate.data.documents import as_corpus
 from acclimate.data.stop_words import read_stop_words
@@ -30,7 +28,7 @@ from acclimate.labs.inspection.options import InspectMasksOptions
 from acclimate.models.kinds import MASKED
 from acclimate.models.loading import load_language_model, load_tokenizer
 from acclimate.models.probe import attach
-from acclimate.parts.masking import MASK_RATE, Masking, Strategy, get
+from acclimate.parts.masking import MASK_RATE, Masking, RandomMasking, Strategy, resolve
 from acclimate.parts.masking.preview import find_importance_store, preview_tokens
 from acclimate.parts.masking.token_importance_store import TokenImportanceStore
 
@@ -40,16 +38,6 @@ SELECTIVE = "selective"
 BATCH_TOKENS = 8192
 MIN_SAMPLE_TOKENS = 12
 """Texts with fewer tokens are shown only if there are not enough longer ones."""
-
-
-def parse_masking(text: str, rate: float) -> Strategy:
-    """Create a strategy from ``NAME`` or ``"NAME parameter=value ..."``.
-
-    Raises:
-        UserError: If the syntax, the name or a parameter is invalid.
-    """
-    name, settings = parse_entry(text, "masking")
-    return get(name, rate, **settings)
 
 
 @with_output_lock
@@ -69,8 +57,8 @@ def _inspect_masks(options: InspectMasksOptions) -> dict[str, Any]:
     strategies = _by_label(DEFAULT_MASKINGS if options.maskings is None else options.maskings, options.mask_rate)
     if not strategies:
         raise UserError("Give at least one masking.")
-    if options.settings and task is None:
-        raise UserError("Settings of selective masking need a labelled task; give one with --task.")
+    if options.method != SELECTIVE and task is None:
+        raise UserError("Selective masking needs a labelled task; give one with --task.")
     if task is not None and SELECTIVE in strategies:
         raise UserError(f"The label '{SELECTIVE}' is reserved when a task is given; choose another label.")
     check_replaceable(out, REPORT, "previews of masks")
@@ -87,7 +75,7 @@ def _inspect_masks(options: InspectMasksOptions) -> dict[str, Any]:
     important_tokens, stages = None, None
     if task is not None:
         method, strategies[SELECTIVE], important_tokens, stages = _selective_masking(
-            *(model, dataset, open_task(task, options, text_column=None), options.settings or {}),
+            *(model, dataset, open_task(task, options, text_column=None), options.method),
             seed=seed,
             precision=options.precision,
             progress=options.progress,
@@ -133,7 +121,7 @@ def _by_label(maskings: Sequence[str] | Mapping[str, Masking], rate: float) -> d
     if isinstance(maskings, Mapping):
         return dict(maskings)
     given = [maskings] if isinstance(maskings, str) else maskings
-    made = {text: parse_masking(text, rate) for text in given}
+    made = {text: resolve(text, rate) for text in given}
     names = [masking.name for masking in made.values()]
     return {masking.name if names.count(masking.name) == 1 else text: masking for text, masking in made.items()}
 
@@ -158,7 +146,7 @@ def _selective_masking(
     model: str | Path,
     rows: TokenDataset,
     task: Any,
-    settings: Mapping[str, Any],
+    given: Any,
     *,
     seed: int,
     precision: str,
@@ -172,7 +160,7 @@ def _selective_masking(
     Raises:
         UserError: If the task or a parameter is invalid, or no token is important.
     """
-    method = get_method(SELECTIVE, **settings)
+    method = REGISTRY.read(given)
     resolved_precision = choose_precision(precision, default_device())
     with preserve_rng_state():
         torch.manual_seed(seed)  # a missing head is initialized at random
@@ -183,7 +171,7 @@ def _selective_masking(
         layers,
         loaded.tokenizer,
         rows,
-        get("random"),
+        RandomMasking(),
         seed,
         resolved_precision,
         progress,

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from acclimate.base.bounds import Count, Fraction, NonNegative, Number, SeedNumber, Share, Size, TokenCount
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.base.registry import PartLike
 from acclimate.data.fields import (
     MASK_RATE,
     Folder,
@@ -145,9 +146,9 @@ class InspectMasksOptions(LabelOptions):
             more="The classifiers are trained as in an adaptation and share its cache.",
         ),
     ] = None
-    settings: Annotated[
-        dict[str, Any] | None, Option("Parameter of selective masking, such as delta=0.02.", METHOD, flag="--set")
-    ] = None
+    method: Annotated[
+        PartLike, Option("Method of selective masking, with parameters such as 'selective delta=0.02'.", METHOD)
+    ] = "selective"
     mask_rate: Annotated[
         Number, Field(gt=0, lt=1), Option("Share of tokens to mask.", METHOD, more="For strategies given by name.")
     ] = MASK_RATE

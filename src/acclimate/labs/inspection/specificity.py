@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from acclimate.adaptation.adapt import adapt
-from acclimate.adaptation.method import get, lookup
+from acclimate.adaptation.method import REGISTRY
 from acclimate.adaptation.result import AdaptResult
 from acclimate.base.errors import UserError
 from acclimate.base.files import check_report_file, write_json
@@ -98,9 +98,10 @@ def _inspect_specificity(options: InspectSpecificityOptions) -> Measurements:
 inspect_specificity = verb(InspectSpecificityOptions, _inspect_specificity)
 
 
-def can_pilot(method: str) -> bool:
+def can_pilot(given: Any) -> bool:
     """Return whether a method trains in one stage, which a pilot can run."""
-    return lookup(method).trains and not get(method).stages()
+    method = REGISTRY.read(given)
+    return method.trains and not method.stages()
 
 
 def run_pilot(
@@ -126,7 +127,7 @@ def run_pilot(
         text,
         options.method,
         out,
-        task=task if lookup(options.method).needs_task else None,
+        task=task if REGISTRY.read(options.method).needs_task else None,
         steps=options.pilot_steps,
         batch_size=options.batch_size,
         learning_rate=options.learning_rate,

@@ -110,7 +110,7 @@ def test_documents_of_the_domain_or_of_a_file_are_read(tiny_bert, tmp_path, caps
     long = [f"the {word} was good. it was on the table! the {word} and the {word} of the waiter." for word in words]
     options = {**SHORT, "steps": 2, "progress": True}
     chosen = {"length": 8, "sentences": 4, "lm_weight": 0}
-    found = adapt(tiny_bert, Corpus.of([*long, "one"]), "corruption", tmp_path / "own", settings=chosen, **options)
+    found = adapt(tiny_bert, Corpus.of([*long, "one"]), {"corruption": chosen}, tmp_path / "own", **options)
     assert set(found.losses) == {"corruption", "loss"}
     heard = " ".join(capsys.readouterr().err.split())
     assert "Documents: 4 with 12 sentences; cut to 8 tokens: 4; left out, one sentence only: 1." in heard
@@ -128,7 +128,7 @@ def test_corrupted_documents_are_detected(tiny_bert, tmp_path):
     (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, texts)))
     options = {**SHORT, "steps": 150, "batch_size": 16, "learning_rate": 3e-3, "dropout": 0.0}
     chosen = {"documents": str(tmp_path / "documents.jsonl"), "split": "lines", "lm_weight": 0, "sentence_weight": 1}
-    result = adapt(tiny_bert, Corpus.of(DOCUMENTS), "corruption", tmp_path / "out", settings=chosen, **options)
+    result = adapt(tiny_bert, Corpus.of(DOCUMENTS), {"corruption": chosen}, tmp_path / "out", **options)
     assert result.losses["corruption"] < 0.9 * 2 * np.log(2)
 
 

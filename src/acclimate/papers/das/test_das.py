@@ -44,7 +44,7 @@ def chain(tmp_path_factory):
         patch.setattr(dga, "measure_importance", record)
         start = save_tiny("bert", folder / "base")
         for name, corpus in (("first", FIRST), ("second", SECOND)):
-            start = adapt(start, corpus, "das", folder / name, settings=CHEAP, **SHORT).out
+            start = adapt(start, corpus, {"das": CHEAP}, folder / name, **SHORT).out
     return folder, measured
 
 
@@ -67,7 +67,7 @@ def test_the_second_domain_moves_each_unit_by_one_minus_what_is_carried(chain, t
     folder, _ = chain
     options = SHORT | {"steps": 1, "weight_decay": 0.0, "warmup": 0.0}
     adapt(folder / "first", SECOND, "lm", tmp_path / "lm", **options)
-    adapt(folder / "first", SECOND, "das", tmp_path / "das", settings=CHEAP | {"contrast_weight": 0}, **options)
+    adapt(folder / "first", SECOND, {"das": CHEAP | {"contrast_weight": 0}}, tmp_path / "das", **options)
     start, free, held = (
         load_file(path / "model.safetensors") for path in (folder / "first", tmp_path / "lm", tmp_path / "das")
     )
@@ -88,7 +88,7 @@ def test_units_that_are_fully_protected_do_not_move_under_adamw(chain, tmp_path)
     start = shutil.copytree(folder / "first", tmp_path / "start")
     carried = load_file(start / CARRIED_TENSORS)
     save_file({name: (values > 0.7).float() for name, values in carried.items()}, start / CARRIED_TENSORS)
-    adapt(start, SECOND, "das", tmp_path / "out", settings=CHEAP | {"contrast_weight": 0}, **SHORT)
+    adapt(start, SECOND, {"das": CHEAP | {"contrast_weight": 0}}, tmp_path / "out", **SHORT)
     before, after = (load_file(path / "model.safetensors") for path in (start, tmp_path / "out"))
     for layer in range(2):
         for part, place in (*PLACES.items(), ("H", "attention.self.query.weight")):
@@ -102,7 +102,7 @@ def test_the_contrast_of_the_second_domain_gates_with_what_is_carried(chain, mon
     folder, terms = chain[0], []
     objectives = das.DAS.objectives
     monkeypatch.setattr(das.DAS, "objectives", lambda self: terms.extend(objectives(self)) or list(terms))
-    result = adapt(folder / "first", SECOND, "das", tmp_path / "out", settings=CHEAP, **SHORT | {"steps": 1})
+    result = adapt(folder / "first", SECOND, {"das": CHEAP}, tmp_path / "out", **SHORT | {"steps": 1})
     (contrast,) = (term for term in terms if isinstance(term, GeneralKnowledgeContrast))
     carried = load_file(folder / "first" / CARRIED_TENSORS)
     assert {f"das/{part}" for part in contrast.general.gates.values} == set(carried)
@@ -145,4 +145,4 @@ def test_without_the_soft_mask_importance_acts_through_the_contrast_alone(chain,
 )
 def test_parameters_that_do_not_fit_are_explained(settings, words, chain, tmp_path):
     with pytest.raises(UserError, match=words):
-        adapt(chain[0] / "first", SECOND, "das", tmp_path / "out", settings=settings, **SHORT)
+        adapt(chain[0] / "first", SECOND, {"das": settings}, tmp_path / "out", **SHORT)

@@ -72,7 +72,7 @@ def _rewrite(batch, kept):
 
 def test_kept_texts_have_the_logits_of_their_model_and_are_replayed(tiny_bert, tmp_path):
     given = {"memory": 6, "top": 5}
-    first = adapt(tiny_bert, FIRST, "der++", tmp_path / "1", settings=given, **SHORT).out
+    first = adapt(tiny_bert, FIRST, {"der++": given}, tmp_path / "1", **SHORT).out
     examples = unpack(_carried(first))
     # A short text may have no masked token.
     assert 4 <= len(examples) <= 6 and Carried.read(first).records["der++"] == {"texts": [len(examples)], "top": 5}
@@ -81,7 +81,7 @@ def test_kept_texts_have_the_logits_of_their_model_and_are_replayed(tiny_bert, t
         logits = model(one.ids[None].long()).logits[0, one.places.long()].detach()
         torch.testing.assert_close(logits.topk(5).values, one.logits.float(), atol=2e-3, rtol=2e-3)
         torch.testing.assert_close(logits.gather(1, one.entries.long()), one.logits.float(), atol=2e-3, rtol=2e-3)
-    second = adapt(first, SECOND, "der++", tmp_path / "2", settings=given, **SHORT, dropout=0.0)
+    second = adapt(first, SECOND, {"der++": given}, tmp_path / "2", **SHORT, dropout=0.0)
     assert Carried.read(second.out).records["der++"]["texts"][0] == 3
     both = unpack(_carried(second.out))
     assert [one.ids.tolist() for one in both[:3]] == [one.ids.tolist() for one in examples[:3]]
@@ -123,4 +123,4 @@ def test_packed_examples_are_unpacked_as_they_were(sizes, top):
 )
 def test_parameters_that_do_not_fit_are_explained(given, words, tiny_bert, tmp_path):
     with pytest.raises(UserError, match=words):
-        adapt(tiny_bert, FIRST, "der++", tmp_path / "out", settings=given, **SHORT)
+        adapt(tiny_bert, FIRST, {"der++": given}, tmp_path / "out", **SHORT)

@@ -34,7 +34,7 @@ def test_the_update_of_a_head_is_scaled_by_one_minus_its_importance(tiny_bert, t
     settings = {"importance_tokens": 300, "contrast_weight": 0}
     common = {**SHORT, "steps": 1, "weight_decay": 0.0, "warmup": 0.0}
     adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "mlm", **common)
-    adapt(tiny_bert, Corpus.of(DOCUMENTS), "dga", tmp_path / "dga", settings=settings, **common)
+    adapt(tiny_bert, Corpus.of(DOCUMENTS), {"dga": settings}, tmp_path / "dga", **common)
     start, mlm, dga = (
         load_file(path / "model.safetensors") for path in (tiny_bert, tmp_path / "mlm", tmp_path / "dga")
     )
@@ -64,7 +64,7 @@ def test_the_cache_key_of_importance_covers_its_inputs(tiny_bert, tmp_path, monk
     def run(name, seed=0, dropout=None, **settings):
         settings = {"importance_tokens": 100, **settings}
         options = {**SHORT, "seed": seed, "dropout": dropout}
-        adapt(tiny_bert, Corpus.of(documents), "dga", tmp_path / name, settings=settings, **options)
+        adapt(tiny_bert, Corpus.of(documents), {"dga": settings}, tmp_path / name, **options)
 
     run("a")
     run("b", contrast_weight=0.5)
@@ -101,20 +101,19 @@ def test_every_ablation_has_the_right_views_gates_and_masks(tiny_bert, tmp_path,
 
     monkeypatch.setattr(module, "Engine", Watched)
     methods = []
-    lookup = module.get
+    read = module.REGISTRY.read
 
-    def noted(*args, **options):
-        methods.append(lookup(*args, **options))
+    def noted(given):
+        methods.append(read(given))
         return methods[-1]
 
-    monkeypatch.setattr(module, "get", noted)
+    monkeypatch.setattr(module.REGISTRY, "read", noted)
     settings, views = ABLATIONS[name]
     result = adapt(
         tiny_bert,
         Corpus.of(DOCUMENTS),
-        "dga",
+        {"dga": {"importance_tokens": 100, **settings}},
         tmp_path / "out",
-        settings={"importance_tokens": 100, **settings},
         **SHORT,
     )
     assert engines[-1].student_views == views
@@ -287,7 +286,7 @@ def test_the_equations_on_a_decoder_with_grouped_heads(monkeypatch):
 
 def test_layers_without_heads_are_reported(decoders, tmp_path, caplog):
     settings = {"importance": "random", "contrast_weight": 0}
-    adapt(decoders["lfm2"], Corpus.of(DOCUMENTS), "dga", tmp_path / "out", settings=settings, **{**SHORT, "steps": 1})
+    adapt(decoders["lfm2"], Corpus.of(DOCUMENTS), {"dga": settings}, tmp_path / "out", **{**SHORT, "steps": 1})
     assert "1 of 2 layers of Lfm2ForCausalLM have no attention heads (conv)" in caplog.text
 
 
@@ -297,8 +296,8 @@ def test_models_without_dropout_need_the_option(tmp_path):
     albert = save_tiny("albert", tmp_path / "albert", **dry)
     for settings in ({}, {"importance": "random"}):
         with pytest.raises(UserError, match=r"dropout 0\.1"):
-            run(albert, "dga", tmp_path / "out", settings=settings, steps=2)
-    run(albert, "dga", tmp_path / "out", dropout=0.1, steps=2, settings={"importance_tokens": 100})
+            run(albert, {"dga": settings}, tmp_path / "out", steps=2)
+    run(albert, "dga importance_tokens=100", tmp_path / "out", dropout=0.1, steps=2)
     config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
     assert {name: getattr(config, name) for name in dry} == dry
     assert json.loads((tmp_path / "out" / "acclimate.json").read_text())["dropout"] == 0.1

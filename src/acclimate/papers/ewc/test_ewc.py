@@ -43,13 +43,13 @@ def test_ewc_sums_the_fisher_information_of_domains_and_holds_the_weights(tiny_b
         ewc, "measure_fisher", lambda *args, **how: measured.append(measure(*args, **how)) or measured[-1]
     )
     plain = adapt(tiny_bert, FIRST, "lm", tmp_path / "lm", **SHORT).out
-    first = adapt(tiny_bert, FIRST, "ewc", tmp_path / "1", settings={"tokens": 300}, **SHORT).out
+    first = adapt(tiny_bert, FIRST, {"ewc": {"tokens": 300}}, tmp_path / "1", **SHORT).out
     assert all(torch.equal(value, weights(first)[name]) for name, value in weights(plain).items())
     long = SHORT | {"steps": 4, "warmup": 0.0}
     moved = {}
     for strength in (1e-6, 1e6):
         out = tmp_path / f"{strength:g}"
-        adapt(first, SECOND, "ewc", out, settings={"tokens": 300, "strength": strength}, **long)
+        adapt(first, SECOND, {"ewc": {"tokens": 300, "strength": strength}}, out, **long)
         after, start = weights(out), weights(first)
         held = [name for name in measured[0] if name in after]  # without the tied head
         moved[strength] = sum((measured[0][name] * (after[name] - start[name]).square()).sum() for name in held)
@@ -68,7 +68,7 @@ def test_the_online_rule_equals_the_sum_in_the_second_domain_and_stores_half(tin
         start = tiny_bert
         for name, corpus in (("1", FIRST), ("2", SECOND)):
             given = {"tokens": 300, "rule": rule, "strength": 100.0}
-            start = adapt(start, corpus, "ewc", tmp_path / f"{rule}{name}", settings=given, **SHORT).out
+            start = adapt(start, corpus, {"ewc": given}, tmp_path / f"{rule}{name}", **SHORT).out
         sizes[rule] = (start / CARRIED_TENSORS).stat().st_size
     summed, online = (weights(tmp_path / f"{rule}2") for rule in sizes)
     assert all(torch.equal(value, online[name]) for name, value in summed.items())
@@ -86,4 +86,4 @@ def test_the_online_rule_equals_the_sum_in_the_second_domain_and_stores_half(tin
 )
 def test_parameters_that_do_not_fit_are_explained(given, words, tiny_bert, tmp_path):
     with pytest.raises(UserError, match=words):
-        adapt(tiny_bert, FIRST, "ewc", tmp_path / "out", settings=given, **SHORT)
+        adapt(tiny_bert, FIRST, {"ewc": given}, tmp_path / "out", **SHORT)

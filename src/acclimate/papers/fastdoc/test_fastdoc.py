@@ -95,7 +95,7 @@ def taxonomy(tmp_path):
 
 def run(model, out, progress=False, **given):
     options = {**SHORT, "steps": 40, "batch_size": 8, "learning_rate": 3e-3, "dropout": 0.0, "progress": progress}
-    return adapt(model, Corpus.of(DOCUMENTS[:16]), "fastdoc", out, settings=given, **options)
+    return adapt(model, Corpus.of(DOCUMENTS[:16]), {"fastdoc": given}, out, **options)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from tests.tiny import tiny_tokenizer
 @pytest.mark.slow
 def test_distillation_keeps_hidden_states_close_to_the_base_model(tiny_bert, tmp_path):
     run(tiny_bert, "mlm", tmp_path / "mlm")
-    run(tiny_bert, "kd", tmp_path / "kd", settings={"weight": 30.0})
+    run(tiny_bert, "kd weight=30", tmp_path / "kd")
     ids = tiny_tokenizer()(list(HELD), return_tensors="pt", padding=True)
     with torch.no_grad():
         start, mlm, kd = (

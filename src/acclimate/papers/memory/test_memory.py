@@ -89,7 +89,7 @@ def memory(tmp_path_factory):
     expert = save_tiny("llama", folder / "expert", 3, hidden_size=48, intermediate_size=64, head_dim=12)
     start = save_tiny("llama", folder / "start", 1)
     given = {"expert": str(expert), "neighbors": 8, "entries": 150}
-    result = adapt(start, Corpus.of(TEXTS), "memory", folder / "out", settings=given, learning_rate=5e-3, **OPTIONS)
+    result = adapt(start, Corpus.of(TEXTS), {"memory": given}, folder / "out", learning_rate=5e-3, **OPTIONS)
     return folder / "out", expert, result
 
 
@@ -177,4 +177,4 @@ def test_parameters_that_do_not_fit_are_refused(tiny_bert, tiny_llama, tmp_path)
         with pytest.raises(UserError, match=message):
             get("memory", **wrong)
     with pytest.raises(UserError, match="cannot be the teacher"):
-        adapt(tiny_llama, Corpus.of(TEXTS), "memory", tmp_path / "out", settings={"expert": str(tiny_bert)}, **OPTIONS)
+        adapt(tiny_llama, Corpus.of(TEXTS), {"memory": {"expert": str(tiny_bert)}}, tmp_path / "out", **OPTIONS)

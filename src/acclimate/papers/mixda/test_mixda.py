@@ -190,11 +190,11 @@ def results(tmp_path_factory):
     """The base model, and results of the method: on one domain, on another, and on the other after the one."""
     folder = tmp_path_factory.mktemp("mixda")
     base = save_tiny("bert", folder / "base")
-    options = {**SHORT, "settings": TINY, "replay": Corpus.of(GENERAL), "steps": 2}
-    adapt(base, Corpus.of(OWN), "mixda", folder / "a", **options)
-    adapt(base, Corpus.of(GENERAL), "mixda", folder / "b", **options)
+    options = {**SHORT, "replay": Corpus.of(GENERAL), "steps": 2}
+    adapt(base, Corpus.of(OWN), {"mixda": TINY}, folder / "a", **options)
+    adapt(base, Corpus.of(GENERAL), {"mixda": TINY}, folder / "b", **options)
     with checked_steps():
-        adapt(folder / "a", Corpus.of(GENERAL), "mixda", folder / "ab", **options)
+        adapt(folder / "a", Corpus.of(GENERAL), {"mixda": TINY}, folder / "ab", **options)
     return folder
 
 
@@ -211,7 +211,7 @@ def test_only_the_new_adapter_and_the_gate_train(results):
 
 def test_adapters_of_several_results_share_a_gate(results, tmp_path):
     both = {"adapters": f"{results / 'a'}, {results / 'b'}"}
-    adapt(results / "base", Corpus.of(DOCUMENTS), "mixda", tmp_path / "both", settings=both, **SHORT)
+    adapt(results / "base", Corpus.of(DOCUMENTS), {"mixda": both}, tmp_path / "both", **SHORT)
     assert read_json(tmp_path / "both" / "acclimate.json")["files"].keys() == {"adapter 0", "adapter 1"}
     found, a, b = (load_file(folder / WEIGHTS) for folder in (tmp_path / "both", results / "a", results / "b"))
     for name, value in a.items():
@@ -247,7 +247,7 @@ def test_end_tasks_that_skip_unread_tokens_compute_the_same(results, auto):
 
 def test_what_does_not_fit_is_named(results, tmp_path, capsys):
     run = {**SHORT, "steps": 1}
-    adapt(results / "base", Corpus.of(OWN), "mixda", tmp_path / "out", settings=TINY, **{**run, "progress": True})
+    adapt(results / "base", Corpus.of(OWN), {"mixda": TINY}, tmp_path / "out", **{**run, "progress": True})
     heard = " ".join(capsys.readouterr().err.split())
     assert "There is no general text" in heard and "the gate reads the first token of each text" in heard
     save_tiny("bert", results / "other", seed=1)
@@ -259,7 +259,7 @@ def test_what_does_not_fit_is_named(results, tmp_path, capsys):
         ("base", {"layers": "1", "gate": "text"}, "the last layer may run for some tokens only; use gate=token"),
     ):
         with pytest.raises(UserError, match=message):
-            adapt(results / start, Corpus.of(OWN), "mixda", tmp_path / "x", settings=settings, **run)
+            adapt(results / start, Corpus.of(OWN), {"mixda": settings}, tmp_path / "x", **run)
     for method in ("adapter", "ensemble"):
         with pytest.raises(UserError, match="adapters"):
             adapt(results / "a", Corpus.of(OWN), method, tmp_path / "x", **run)

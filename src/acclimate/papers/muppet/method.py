@@ -74,7 +74,7 @@ class MultiTask(LabelledMethod):
         self._tasks = self._load() or [task for task in [run.task] if task is not None]
         if not self._tasks:
             raise UserError(
-                "Method 'muppet' needs labelled tasks; give a folder with --set tasks=FOLDER, or one task with --task."
+                "Method 'muppet' needs labelled tasks; give a folder as 'muppet tasks=FOLDER' or one with --task."
             )
         self.check_tasks(self._tasks)
         super().check(run)

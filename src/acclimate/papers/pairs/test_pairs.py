@@ -86,7 +86,7 @@ def test_a_table_makes_a_sentence_encoder(tiny_bert, tmp_path, capsys):
     rows += [("the food is good", "model"), ("nothing like it", "alone"), ("a " * 40, "food")]
     table = write_table(tmp_path / "table.jsonl", rows)
     options = {**SHORT, "steps": 2, "progress": True}
-    result = adapt(tiny_bert, Corpus.of(DOCUMENTS), "pairs", tmp_path / "out", settings={"table": table}, **options)
+    result = adapt(tiny_bert, Corpus.of(DOCUMENTS), {"pairs": {"table": table}}, tmp_path / "out", **options)
     assert set(result.losses) == {"pairs", "loss"} and math.isfinite(result.losses["pairs"])
     heard = " ".join(capsys.readouterr().err.split())
     assert "Pairs: 9 texts with a partner, 5 codes; cut to 24 tokens: 1; left out because no other text" in heard
@@ -94,15 +94,15 @@ def test_a_table_makes_a_sentence_encoder(tiny_bert, tmp_path, capsys):
     assert get("pairs", table=table).file_contents().keys() == {"table"}
     both = {"table": table, "lm_weight": 0.5}
     adapter = {"adapter": "lora", "adapter_settings": {"r": 2}}
-    result = adapt(tiny_bert, Corpus.of(DOCUMENTS), "pairs", tmp_path / "lm", settings=both, **options, **adapter)
+    result = adapt(tiny_bert, Corpus.of(DOCUMENTS), {"pairs": both}, tmp_path / "lm", **options, **adapter)
     assert set(result.losses) == {"mlm", "pairs", "loss"} and not (tmp_path / "lm" / "modules.json").exists()
     single = write_table(tmp_path / "single.jsonl", [("a", "x"), ("b", "y")])
     for given, message in (
         ({"table": single}, "nothing to contrast"),
-        (None, "needs a table; give a table of text and code with --set table=FILE"),
+        (None, "needs a table; give a table of text and code as 'pairs table=FILE'"),
     ):
         with pytest.raises(UserError, match=message):
-            adapt(tiny_bert, Corpus.of(DOCUMENTS), "pairs", tmp_path / "x", settings=given, **SHORT)
+            adapt(tiny_bert, Corpus.of(DOCUMENTS), {"pairs": given}, tmp_path / "x", **SHORT)
     for given in ({"temperature": 0}, {"lm_weight": -1}):
         with pytest.raises(UserError, match=next(iter(given)).replace("_", ".")):
             get("pairs", **given)

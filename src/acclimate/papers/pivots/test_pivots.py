@@ -61,17 +61,17 @@ def test_pivots_and_other_words_are_masked_with_their_probabilities():
 def test_words_of_both_domains_that_tell_the_label_are_found(tiny_bert, tmp_path, capsys):
     options = {**SHORT, "steps": 2, "progress": True, "task": FOODS}
     chosen = {"count": 2, "least": 3, "stop_words": "none"}
-    result = adapt(tiny_bert, Corpus.of(TARGET), "pivots", tmp_path / "out", settings=chosen, **options)
+    result = adapt(tiny_bert, Corpus.of(TARGET), {"pivots": chosen}, tmp_path / "out", **options)
     assert result.steps == 2
     record = read_json(tmp_path / "out" / "pivots.json")
     assert set(record["pivots"]) == {"good", "bad"} and record["candidates"] > 2
     assert record["pivots"]["good"] == {"score": pytest.approx(np.log(2)), "label": "good", **record_counts()}
     assert "Pivots: 2 of" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(UserError, match="No word occurs in 50 texts of the task 'foods' and of the corpus"):
-        adapt(tiny_bert, Corpus.of(TARGET), "pivots", tmp_path / "x", settings={"least": 50}, **options)
+        adapt(tiny_bert, Corpus.of(TARGET), {"pivots": {"least": 50}}, tmp_path / "x", **options)
     rare = Corpus.of(["good food", "bad soup"])  # frequent in the source only
     with pytest.raises(UserError, match="No word occurs in 3 texts"):
-        adapt(tiny_bert, rare, "pivots", tmp_path / "x", settings=chosen, **options)
+        adapt(tiny_bert, rare, {"pivots": chosen}, tmp_path / "x", **options)
     several = Task.of("several", [{"text": "good food", "label": ["a", "b"]}] * 3, [{"text": "bad", "label": ["a"]}])
     with pytest.raises(UserError, match="one label per text"):
         adapt(tiny_bert, Corpus.of(TARGET), "pivots", tmp_path / "x", **{**options, "task": several})

@@ -148,7 +148,7 @@ def test_real_runs(tiny_bert, tmp_path):
         "token_learning_rate": 1e-2,
     }  # all important
     acclimate.adapt(
-        general / "step-000002", text, "selective", tmp_path / "adapted", task=task, settings=every, steps=2, **short
+        general / "step-000002", text, {"selective": every}, tmp_path / "adapted", task=task, steps=2, **short
     )
     acclimate.finetune(
         tmp_path / "adapted", task, out=tmp_path / "tuned" / "seed-0", epochs=1, precision="fp32", progress=False

@@ -78,10 +78,8 @@ def fresh_cache(tmp_path, monkeypatch):
 
 
 def run(model, out, documents=CORPUS, given=TASK, settings=None, **options):
-    return adapt(
-        model, Corpus.of(documents), "selective", out, task=given,
-        settings={**QUICK, **(settings or {})}, **{**SHORT, **options},
-    )  # fmt: skip
+    method = {"selective": {**QUICK, **(settings or {})}}
+    return adapt(model, Corpus.of(documents), method, out, task=given, **{**SHORT, **options})
 
 
 @pytest.fixture

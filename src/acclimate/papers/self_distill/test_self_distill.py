@@ -58,7 +58,7 @@ def lm(tiny_bert, tmp_path_factory):
 
 def test_two_stages_equal_a_given_teacher_and_the_base_model_again(tiny_bert, lm, tmp_path):
     result = run(tiny_bert, "self-distill", tmp_path / "stages", steps=8)
-    run(tiny_bert, "self-distill", tmp_path / "given", settings={"teacher": str(lm)}, steps=8)
+    run(tiny_bert, {"self-distill": {"teacher": str(lm)}}, tmp_path / "given", steps=8)
     stages, given = weights(tmp_path / "stages"), weights(tmp_path / "given")
     assert all(torch.equal(stages[name], given[name]) for name in stages)
     assert result.steps == 16 and set(result.losses) == {"mlm", "self-distill", "loss"}
@@ -71,7 +71,7 @@ def test_representations_come_close_to_those_of_the_teacher(tiny_bert, tmp_path)
     """Also of one that went far: longer, with a higher learning rate."""
     run(tiny_bert, "lm", tmp_path / "far", steps=20, learning_rate=5e-3, seed=1)
     settings = {"teacher": str(tmp_path / "far"), "weight": 3, "pooling": "mean"}
-    run(tiny_bert, "self-distill", tmp_path / "out", settings=settings, steps=15)
+    run(tiny_bert, {"self-distill": settings}, tmp_path / "out", steps=15)
     run(tiny_bert, "lm", tmp_path / "lm", steps=15)
     far, near, plain = (vectors(tmp_path / name) for name in ("far", "out", "lm"))
     assert (near - far).norm() < 0.7 * (plain - far).norm()
@@ -113,8 +113,8 @@ def test_teachers_that_do_not_fit_are_refused(tiny_bert, tiny_llama, tmp_path):
         (more, "same tokenizer"),
     ):
         with pytest.raises(UserError, match=f"cannot be the teacher: .*{message}"):
-            run(tiny_bert, "self-distill", tmp_path / "out", settings={"teacher": str(teacher)})
+            run(tiny_bert, {"self-distill": {"teacher": str(teacher)}}, tmp_path / "out")
     with pytest.raises(UserError, match="pooling=mean"):
-        run(tiny_llama, "self-distill", tmp_path / "out", settings={"teacher": str(tiny_llama), "pooling": "cls"})
+        run(tiny_llama, {"self-distill": {"teacher": str(tiny_llama), "pooling": "cls"}}, tmp_path / "out")
     with pytest.raises(UserError, match="weight must be zero or more"):
         get("self-distill", weight=-1)

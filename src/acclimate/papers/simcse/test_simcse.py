@@ -36,7 +36,7 @@ def test_the_added_term_falls_on_held_out_text(tiny_bert, tmp_path):
 
 @pytest.mark.slow
 def test_any_encoder_becomes_a_sentence_encoder(tiny_bert, tmp_path):
-    result = adapt(tiny_bert, Corpus.of(DOCUMENTS), "simcse", tmp_path / "out", settings=ALONE, **SHORT)
+    result = adapt(tiny_bert, Corpus.of(DOCUMENTS), {"simcse": ALONE}, tmp_path / "out", **SHORT)
     assert list(result.losses) == ["simcse", "loss"]
     encoder = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert [type(module).__name__ for module in encoder] == ["Transformer", "Pooling"]
@@ -47,7 +47,7 @@ def test_any_encoder_becomes_a_sentence_encoder(tiny_bert, tmp_path):
 
 
 def test_a_decoder_becomes_a_sentence_encoder(tiny_llama, tmp_path):
-    adapt(tiny_llama, Corpus.of(DOCUMENTS), "simcse", tmp_path / "out", settings=ALONE, dropout=0.1, **SHORT)
+    adapt(tiny_llama, Corpus.of(DOCUMENTS), {"simcse": ALONE}, tmp_path / "out", dropout=0.1, **SHORT)
     assert load_encoder(tmp_path / "out").encode(TEXTS).shape == (len(TEXTS), 32)
 
 

@@ -26,8 +26,8 @@ OPTIONS = {**SHORT, "steps": 4}
 
 def both(model, out, **settings):
     return adapt(
-        model, Corpus.of(DOCUMENTS), "dapt+tapt", out, task=TASK,
-        settings={"task_steps": 3, **settings}, save_every=2, **OPTIONS,
+        model, Corpus.of(DOCUMENTS), {"dapt+tapt": {"task_steps": 3, **settings}}, out, task=TASK, save_every=2,
+        **OPTIONS,
     )  # fmt: skip
 
 
@@ -108,8 +108,8 @@ def test_leftovers_of_a_kill_during_cleanup_are_removed_by_the_next_call(tiny_be
 def test_stages_of_a_killed_run_with_other_settings_are_not_reused(tiny_bert, whole, tmp_path):
     with killed(lambda state: state.max_steps == 3):
         adapt(
-            tiny_bert, Corpus.of(DOCUMENTS), "dapt+tapt", tmp_path / "out", task=TASK, seed=1,
-            settings={"task_steps": 3}, **OPTIONS,
+            tiny_bert, Corpus.of(DOCUMENTS), "dapt+tapt task_steps=3", tmp_path / "out", task=TASK, seed=1,
+            **OPTIONS,
         )  # fmt: skip
     assert (tmp_path / ".out.stages" / "1-domain").is_dir()
     both(tiny_bert, tmp_path / "out")

@@ -31,7 +31,7 @@ def run(model, out, method="tapter", steps=6, **settings):
     options = {**SHORT, "steps": steps, "learning_rate": 1e-2, "warmup": 0.0}
     for name in {"precision", "seed"} & set(settings or ()):
         options[name] = settings.pop(name)
-    return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=settings, **options)
+    return adapt(model, Corpus.of(DOCUMENTS), {method: settings}, out, **options)
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_the_rows_of_a_long_document_are_joined(tiny_bert, tmp_path, read):
         tiny_bert, tmp_path / "model", decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}
     )
     options = {**SHORT, "steps": 1, "max_length": 12}
-    adapt(model, Corpus.of([whole, *DOCUMENTS]), "tapter", tmp_path / "out", settings=SETTINGS, **options)
+    adapt(model, Corpus.of([whole, *DOCUMENTS]), {"tapter": SETTINGS}, tmp_path / "out", **options)
     assert whole.strip() in read[0]
     assert len(read[0]) == len(DOCUMENTS) + 1
 

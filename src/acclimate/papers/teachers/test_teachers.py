@@ -99,13 +99,13 @@ def test_sources_of_a_mix_have_their_own_teachers(tiny_bert, tmp_path, capsys):
     paths = [save_tiny("bert", tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 2))]
     options = {**SHORT, "mix": "fixed", "sources": {"other": Corpus.of(OTHER)}, "steps": 2}
     both = f"domain={paths[0]}, other={paths[1]}"
-    result = adapt(tiny_bert, Corpus.of(OWN), "teachers", tmp_path / "out", settings={"teachers": both}, **options)
+    result = adapt(tiny_bert, Corpus.of(OWN), {"teachers": {"teachers": both}}, tmp_path / "out", **options)
     assert set(result.losses) == {"mlm", "teachers", "loss"}
     one = {"teachers": str(paths[0]), "alpha": 0.2}
-    adapt(tiny_bert, Corpus.of(OWN), "teachers", tmp_path / "one", settings=one, **{**options, "progress": True})
+    adapt(tiny_bert, Corpus.of(OWN), {"teachers": one}, tmp_path / "one", **{**options, "progress": True})
     assert "Sources without a teacher: other." in " ".join(capsys.readouterr().err.split())
     with pytest.raises(UserError, match="Did you mean 'other'"):
-        adapt(tiny_bert, Corpus.of(OWN), "teachers", tmp_path / "x", settings={"teachers": {"othr": "a"}}, **options)
+        adapt(tiny_bert, Corpus.of(OWN), {"teachers": {"teachers": {"othr": "a"}}}, tmp_path / "x", **options)
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_predictions_come_close_to_those_of_the_teacher(tiny_bert, tmp_path):
     found = []
     for alpha in (0.0, 0.95):
         settings = {"teachers": str(expert), "alpha": alpha}
-        result = adapt(tiny_bert, Corpus.of(OWN), "teachers", tmp_path / str(alpha), settings=settings, **options)
+        result = adapt(tiny_bert, Corpus.of(OWN), {"teachers": settings}, tmp_path / str(alpha), **options)
         found.append(result.losses["teachers"])
     assert found[0] < 0.8 * found[1]
 

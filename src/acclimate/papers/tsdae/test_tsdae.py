@@ -27,7 +27,7 @@ sentence_transformers = pytest.importorskip("sentence_transformers")
 @pytest.mark.slow
 @each(("settings", "pooling"), [({}, "mean"), ({"pooling": "cls"}, "cls")])
 def test_any_encoder_becomes_a_sentence_encoder(settings, pooling, tiny_bert, tmp_path):
-    result = adapt(tiny_bert, Corpus.of(DOCUMENTS), "tsdae", tmp_path / "out", settings=settings, **SHORT)
+    result = adapt(tiny_bert, Corpus.of(DOCUMENTS), {"tsdae": settings}, tmp_path / "out", **SHORT)
     assert list(result.losses) == ["tsdae", "loss"]
     encoder = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert [type(module).__name__ for module in encoder] == ["Transformer", "Pooling"]
@@ -58,9 +58,8 @@ def test_a_pooling_head_is_refused(tmp_path):
             adapt(
                 tmp_path / "encoder",
                 Corpus.of(DOCUMENTS),
-                "tsdae",
+                {"tsdae": settings},
                 tmp_path / "out",
-                settings=settings,
                 **SHORT,
                 **head,
             )
@@ -81,7 +80,7 @@ def test_tsdae_learns_which_words_go_together(tmp_path):
     documents, pairs = planted()
     base = save_tiny("bert", tmp_path / "base")
     options = {**SHORT, "steps": 40, "batch_size": 36, "learning_rate": 5e-3, "similarity": "none"}
-    adapt(base, Corpus.of(documents), "tsdae", tmp_path / "out", settings={"deletion": 0.5}, **options)
+    adapt(base, Corpus.of(documents), {"tsdae": {"deletion": 0.5}}, tmp_path / "out", **options)
     before, after = (pairs.score(pairs.measure(load_encoder(folder)))["mrr"] for folder in (base, tmp_path / "out"))
     assert before < 0.5
     assert after > 0.9

@@ -3,13 +3,13 @@
 from acclimate.models.kinds import IGNORE_INDEX
 from acclimate.parts.masking.base import (
     MASK_RATE,
+    REGISTRY,
     Masking,
     RandomMasking,
     Strategy,
     Vocabulary,
     file_parameters,
     get,
-    identify,
     lookup,
     names,
     register,
@@ -31,6 +31,7 @@ from acclimate.parts.masking.wrappers import RandomSameCount
 __all__ = [
     "IGNORE_INDEX",
     "MASK_RATE",
+    "REGISTRY",
     "DeleteWords",
     "DrawExamples",
     "DrawRelations",
@@ -47,7 +48,6 @@ __all__ = [
     "Vocabulary",
     "file_parameters",
     "get",
-    "identify",
     "lookup",
     "names",
     "register",

@@ -6,12 +6,10 @@ registry is first read, and so is every entry point of the group ``acclimate.par
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -19,7 +17,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from acclimate.base.errors import UserError
-from acclimate.base.registry import Registry, build_dataclass, hash_user_code
+from acclimate.base.registry import Part, Registry, build_dataclass
 from acclimate.data.fields import MASK_RATE
 from acclimate.models.kinds import IGNORE_INDEX
 from acclimate.parts.masking.words import SubwordTable
@@ -79,7 +77,7 @@ class Masking(Protocol):
 
 
 @dataclass(frozen=True)
-class Strategy(ABC):
+class Strategy(Part, ABC):
     """A registered masking strategy: subclasses choose tokens, this class replaces them.
 
     Subclasses are frozen dataclasses whose fields are the parameters.
@@ -90,11 +88,6 @@ class Strategy(ABC):
         random: Share of the chosen tokens to replace with a random token; the others are not changed.
     """
 
-    name: ClassVar[str] = ""
-    paper: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
-    files: ClassVar[tuple[str, ...]] = ()
-    """Parameters that are paths of files; the identity depends on the content of the files."""
     rearranges: ClassVar[bool] = False
     """Whether it also suits causal models, whose texts it changes with :meth:`rearrange`."""
 
@@ -122,13 +115,13 @@ class Strategy(ABC):
                 raise UserError(f"masking: {problem}; give a text file with one entry per line.")
 
     @classmethod
-    def build(cls, rate: float, settings: Mapping[str, Any]) -> Self:
-        """Make the strategy from the parameters that a user gave; strings are converted to the type of the field.
+    def build(cls, settings: Mapping[str, Any]) -> Self:
+        """Make the strategy from its parameters and rate; strings are converted to the type of the field.
 
         Raises:
             UserError: If a parameter is unknown, or a value does not fit.
         """
-        return dataclasses.replace(build_dataclass(cls, "masking", cls.name, settings, hidden=("rate",)), rate=rate)
+        return build_dataclass(cls, "masking", cls.name, settings)
 
     @abstractmethod
     def choose(
@@ -171,14 +164,6 @@ class Strategy(ABC):
         corrupted[replaced] = rng.choice(vocabulary.ordinary, int(replaced.sum()))
         return corrupted, labels
 
-    def identity(self) -> dict[str, Any]:
-        """Return everything that determines the masking, as plain values; files and user code by their content."""
-        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        for name in self.files:
-            values[name] = sha256(Path(values[name]).read_bytes()).hexdigest()[:16]
-        code = hash_user_code(type(self))
-        return {"name": self.name, **values, **({"code": code} if code else {})}
-
 
 REGISTRY: Registry[Strategy] = Registry("acclimate.masking", "masking", "masking strategies")
 register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
@@ -202,44 +187,23 @@ def file_parameters() -> set[str]:
     return {parameter for name in names() for parameter in lookup(name).files}
 
 
-def get(name: str, rate: float = MASK_RATE, /, **settings: Any) -> Strategy:
-    """Make a registered strategy.
+def resolve(masking: Any, rate: float = MASK_RATE) -> Strategy:
+    """Return the strategy that a user gave.
 
     Args:
-        name: Name of the strategy.
-        rate: Share of the tokens to choose.
-        settings: Other parameters; strings are converted to the type of the field.
+        masking: ``"NAME"``, ``"NAME parameter=value ..."`` or ``{name: parameters}``; a strategy; or None for random
+            masking.
+        rate: Share of the tokens to choose, for a masking that is given without its ``rate``.
 
     Raises:
-        UserError: If the strategy or a parameter is unknown, or a value does not fit.
-    """
-    if "rate" in settings:
-        raise UserError("Give the masking rate as mask-rate, not as a parameter of the masking.")
-    return lookup(name).build(rate, settings)
-
-
-def resolve(masking: str | Strategy | None, rate: float, settings: Mapping[str, Any] | None = None) -> Strategy:
-    """Return a strategy by name, or as given.
-
-    Args:
-        masking: A name, a strategy, which has its own rate and parameters, or None for random masking.
-        rate: Share of the tokens to choose, used with a name.
-        settings: Other parameters, used with a name.
-
-    Raises:
-        UserError: If the name is unknown, or parameters are invalid or given twice.
+        UserError: If the name or a parameter is unknown, or a value does not fit.
     """
     if isinstance(masking, Strategy):
-        if settings:
-            raise UserError("Give the parameters in the masking or in masking-settings, not in both.")
         return masking
-    return get(masking or RandomMasking.name, rate, **(settings or {}))
+    cls, settings = REGISTRY.parse(RandomMasking.name if masking is None else masking)
+    return cls.build({"rate": rate, **settings})
 
 
-def identify(masking: str | Strategy | None, rate: float, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return everything that determines the masking, as plain values.
-
-    Raises:
-        UserError: As :func:`resolve`, or if a file is missing.
-    """
-    return resolve(masking, rate, settings).identity()
+def get(name: str, rate: float = MASK_RATE, /, **settings: Any) -> Strategy:
+    """Return the strategy with a name and parameters, as :func:`resolve`."""
+    return resolve({name: settings}, rate)

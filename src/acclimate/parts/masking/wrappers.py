@@ -41,15 +41,15 @@ class RandomSameCount(Strategy):
         return cls(of=other)
 
     @classmethod
-    def build(cls, rate: float, settings: Mapping[str, Any]) -> Self:
+    def build(cls, settings: Mapping[str, Any]) -> Self:
         """Make the control from ``of``, the name of the other strategy, and its parameters.
 
         Raises:
             UserError: If a parameter is unknown, or a value does not fit.
         """
         parameters = dict(settings)
-        other = get(str(parameters.pop("of", WholeWordMasking.name)), rate, **parameters)
-        return cls(rate, other.mask, other.random, other)
+        other = get(str(parameters.pop("of", WholeWordMasking.name)), **parameters)
+        return cls(other.rate, other.mask, other.random, other)
 
     def choose(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
@@ -103,13 +103,14 @@ class MixtureMasking(Strategy):
             raise UserError(f"mixture: 'of' needs strategies with weights above 0, not '{shown}'.")
 
     @classmethod
-    def build(cls, rate: float, settings: Mapping[str, Any]) -> Self:
+    def build(cls, settings: Mapping[str, Any]) -> Self:
         """Make the mixture from ``of`` and the parameters of its strategies.
 
         Raises:
             UserError: If a strategy or a parameter is unknown, or a value is invalid.
         """
         given = dict(settings)
+        rate = RandomMasking.build({"rate": given.pop("rate")}).rate
         weights = _read_weights(given.pop("of", f"{RandomMasking.name}=1,{WholeWordMasking.name}=1"))
         if "mixture" in weights:
             raise UserError("mixture: a mixture cannot be part of a mixture; give its strategies.")

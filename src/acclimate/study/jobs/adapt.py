@@ -20,7 +20,7 @@ from acclimate.base.options import defaults
 from acclimate.base.records import Record, internal, optional
 from acclimate.data.documents import Corpus
 from acclimate.data.mix.base import read_mix
-from acclimate.parts.masking import identify
+from acclimate.parts.masking import resolve
 from acclimate.report.timing import preparation_minutes
 from acclimate.results.adaptations import (
     AdaptationRow,
@@ -153,11 +153,10 @@ class AdaptJob(Job):
         result = context.backend.adapt(
             context.path(self.model),
             self.corpus,
-            self.method,
             out=folder,
             progress=context.progress,
             **data,
-            **self.options,
+            **{"method": self.method, **self.options},
         )
         return Adaptation(
             **{name: getattr(result, name) for name in ("method", "steps", "tokens", "seconds", "losses")},
@@ -174,7 +173,7 @@ class AdaptJob(Job):
         Other methods take :attr:`acclimate.adaptation.Method.cost` times as long; what they prepare may take hours, so
         it is not part of a pilot.
         """
-        own = ("ewc_text", "general", "settings", "heldout_every", "keep_steps", "save_every")
+        own = ("ewc_text", "general", "method", "heldout_every", "keep_steps", "save_every")
         left_out = {*BUDGETS, *REPLAY_OPTIONS, *STEP_OPTIONS, *MEASURING_OPTIONS, *own}
         options = {name: value for name, value in self.options.items() if name not in left_out}
         options |= {"max_minutes": seconds / 60, "head_tokens": PILOT_HEAD_TOKENS}
@@ -301,13 +300,13 @@ def adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place
     usual = {**defaults(AdaptOptions), **inputs.options["adapt"]}
     settings = {name: given.get(name, usual[name]) for name in (*inputs.options["adapt"], *MEASURING_OPTIONS)}
     _add_texts(inputs, given, settings)
-    settings["masking"] = identify(*(settings[name] for name in ("masking", "mask_rate", "masking_settings")))
+    settings["masking"] = resolve(settings["masking"], settings["mask_rate"]).identity()
     words = NewTokens.of(*(given.get(name, usual[name]) for name in ("new_tokens", "new_token_settings")))
     settings["new_tokens"] = words and words.identity()
     sources = inputs.sources(str(place.model), given)
     mix = given.get("mix") and read_mix(given["mix"])
     # What is read is identified by its content, and not by its name or form.
-    settings |= {name: usual[name] for name in (*REPLAY_OPTIONS, "masking_settings")}
+    settings |= {name: usual[name] for name in REPLAY_OPTIONS}
     settings["read"] = [source.identity() for source in sources]
     given = {name: value for name, value in given.items() if name not in REPLAY_OPTIONS}
     if mix:
@@ -327,7 +326,7 @@ def adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place
         task=inputs.tasks[here].visible if found.needs_task else None,
         heldout=inputs.heldout[here[0]] if measures else None,
         settings=settings,
-        options={**given, "settings": method.parameters or None},
+        options={**given, **({"method": {method.name: method.parameters}} if method.parameters else {})},
     )
 
 
