@@ -11,7 +11,7 @@ from acclimate.adaptation.run import Feature
 from acclimate.base.options import option_fields
 
 adapting = importlib.import_module("acclimate.adaptation.adapt")  # the package has a function of this name
-MOST_LINES = 6_750
+MOST_LINES = 6_200
 """Lines of functions that a plain adaptation executes; the aim is 4,500. A change that raises it needs a reason."""
 HOOKS = {name for name in vars(Feature) if not name.startswith("_")}
 

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,7 @@ from acclimate.adaptation.options import HEAD_TOKENS, AdaptOptions
 from acclimate.adaptation.replay_options import REPLAY_OPTIONS
 from acclimate.adaptation.result import (
     AdaptResult,
-    cache_masked_texts,
     load_finished,
-    load_masked_texts,
     open_work_folder,
     preview_masking,
     remove_work_folder,
@@ -96,7 +95,6 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     if run.out.exists() and (done := load_finished(run.out, run.config, options.overwrite)) is not None:
         for left in (run.work, stages_folder(run.out)):
             remove_work_folder(left, run.config, run.group)
-        done.masked = load_masked_texts(run.config)
         return done
     check_writable(run.out)
     if run.method.stages():
@@ -114,7 +112,6 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         _train(run, *_build(run))
     run.group.wait()
     if run.group.first:
-        cache_masked_texts(run.config, run.result.masked)
         with postpone_stop():  # writing takes seconds, and the last checkpoint may be minutes old
             run.write()
         warn_of_cuts(run.text.report)
@@ -293,7 +290,7 @@ def _build(run: Run) -> tuple[StepDataset, list[CallbackFactory]]:
     masking, policy = method.masking(options.mask_rate) or run.masking, padding_policy(loaded.model)
     how = run.layout, engine.rewritings, policy, run.length
     run.collator = Collator.of(loaded.tokenizer, masking, run.kind, at_once, *how)
-    run.result.masked = preview_masking(run.rows, run.collator)
+    run.result.preview = partial(preview_masking, run.rows, run.collator)
     callbacks = [make for feature in run.features for make in feature.callbacks(run)]
     rows = run.rows if run.mixture is None else run.mixture.rows
     about = {"batch_size": run.batch_size, "steps": run.steps, "seed": options.seed}

@@ -8,6 +8,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -62,9 +63,6 @@ class AdaptResult(Reported):
         parameters: The resolved configuration.
         preparation: What the method recorded before training, and the mix during it, by the name of the JSON file
             beside the model.
-        masked: A few texts with their masked tokens, see :func:`sample_masked_texts`; None if the run was finished
-            before and the cache is gone. They are not written beside the model, since texts of the corpus may be
-            confidential.
         rows: What became of the documents; None if the run was finished before, or nothing was trained.
         about: Paper and summary of the method, for the card.
         mix: What was read of each text, if there were several: its share as given and as realized, its tokens and
@@ -75,6 +73,7 @@ class AdaptResult(Reported):
         similarity: Of a sentence encoder, how far its embeddings show similarity, before and after.
         batch_size: Texts per step; 0 if nothing was trained, or the stages of a method differ.
         kept_step: The step whose model this is, if ``keep_best`` chose another one than the last.
+        preview: Returns :attr:`masked`; None if the run was finished before.
     """
 
     out: Path
@@ -85,7 +84,6 @@ class AdaptResult(Reported):
     losses: dict[str, float]
     parameters: dict[str, Any] = field(default_factory=dict)
     preparation: dict[str, Any] = field(default_factory=dict)
-    masked: MaskedTexts | None = None
     rows: RowAccount | None = None
     about: dict[str, str] = field(default_factory=dict)
     mix: list[dict[str, Any]] = field(default_factory=list)
@@ -94,6 +92,21 @@ class AdaptResult(Reported):
     similarity: list[SimilarityChange] = field(default_factory=list)
     batch_size: int = 0
     kept_step: int | None = None
+    preview: Callable[[], MaskedTexts | None] | None = None
+
+    @cached_property
+    def masked(self) -> MaskedTexts | None:
+        """A few texts with their masked tokens, see :func:`sample_masked_texts`; None for a model without masking.
+
+        They are made when they are first asked for, and kept in the cache for a later call, which finds the run
+        finished: not next to the model, since texts of the corpus may be confidential.
+        """
+        file = Path("masked", f"{cache_key(self.parameters)}.json")
+        found = cast(MaskedTexts | None, read_json_object(cache_path() / file))
+        if found is None and self.preview is not None and (found := self.preview()) is not None:
+            with warn_on_write_error("Previews", cache_folder() / file):
+                write_json(cache_folder() / file, found)
+        return found
 
     def describe(self) -> list[str]:
         """Return the budget, the losses and the folder, in a few lines."""
@@ -366,23 +379,6 @@ def preview_masking(rows: Sequence[np.ndarray], collator: Collator) -> MaskedTex
 def describe_masked_texts(texts: Sequence[Sequence[MaskedToken]], masking: Any) -> MaskedTexts:
     """Return the previews with the name of their masking strategy."""
     return {"masking": str(getattr(masking, "name", "") or _wrapped_name(masking)), "texts": [list(t) for t in texts]}
-
-
-def cache_masked_texts(config: Mapping[str, Any], texts: MaskedTexts | None) -> None:
-    """Store the previews of a run in the cache, for a later call that finds the run finished."""
-    if texts is not None:
-        with warn_on_write_error("Previews", cache_folder() / "masked"):
-            write_json(_masked_texts_file(cache_folder(), config), texts)
-
-
-def load_masked_texts(config: Mapping[str, Any]) -> MaskedTexts | None:
-    """Return the previews of a run that was finished before, None if they are not in the cache."""
-    return cast(MaskedTexts | None, read_json_object(_masked_texts_file(cache_path(), config)))
-
-
-def _masked_texts_file(cache: Path, config: Mapping[str, Any]) -> Path:
-    # Not beside the model, since texts of the corpus may be confidential.
-    return cache / "masked" / f"{cache_key(config)}.json"
 
 
 def _wrapped_name(masking: Any) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from acclimate.adaptation.method import Method
 from acclimate.adaptation.options import NO_SIMILARITY
-from acclimate.adaptation.result import AdaptResult, cache_masked_texts, open_work_folder, read_manifest
+from acclimate.adaptation.result import AdaptResult, open_work_folder, read_manifest
 from acclimate.adaptation.run import Run
 from acclimate.base.files import MANIFEST_FILE, atomic_folder, record_files, write_json
 from acclimate.base.options import values
@@ -66,13 +66,12 @@ def adapt_in_stages(adapt: Callable[..., AdaptResult], run: Run) -> AdaptResult:
         round(sum(result.seconds for result in results), 1),
         results[-1].losses,
         config,
-        masked=results[-1].masked,
         warning=" ".join(filter(None, (result.warning for result in results))),
         adapter=results[-1].adapter,
+        preview=lambda: results[-1].masked,
     )
     group.wait()
     if group.first:
-        cache_masked_texts(config, total.masked)
         with atomic_folder(out) as folder:
             # An adapter fits the model of the stage before, which is not kept.
             shutil.copytree(places[-1], folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(ADAPTER_FOLDER))

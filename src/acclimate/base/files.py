@@ -57,6 +57,10 @@ def _writable_cache(path: Path) -> Path:
             path,
             error.strerror,
         )
+    return _temporary_cache(path)
+
+
+def _temporary_cache(path: Path) -> Path:
     temporary = Path(tempfile.mkdtemp(prefix="acclimate-cache-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     with suppress(OSError):

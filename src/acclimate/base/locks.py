@@ -94,13 +94,12 @@ class Claim:
             OSError: If the folder is not writable.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._mark_abandoned()
         for _ in range(2):  # on some file systems the first attempt only removes the file of a dead owner
             try:
                 self._lease.acquire()
                 return True
             except Timeout:
-                continue
+                self._mark_abandoned()
             except LeaseSettingsMismatch as error:
                 raise UserError(
                     f"'{self.path}' was written by another version of acclimate; wait until that run has ended, or "

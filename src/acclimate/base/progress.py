@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from types import TracebackType
 from typing import Any
 
@@ -92,19 +93,23 @@ class Progress:
         self._first: tuple[float, float] | None = None  # the first count, and the elapsed seconds when it was set
         self._written: float | None = None
         self._due = delay if self._draws or self._is_notebook else FIRST_LINE_SECONDS
-        self._bar = _BarWithTable(
+
+    @cached_property
+    def _bar(self) -> _BarWithTable:
+        bar = _BarWithTable(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            MofNCompleteColumn() if unit else TaskProgressColumn(),
-            *([TextColumn(unit)] if unit else []),
+            MofNCompleteColumn() if self._unit else TaskProgressColumn(),
+            *([TextColumn(self._unit)] if self._unit else []),
             TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self._console,
-            transient=not persistent,
-            disable=not (enabled and self._draws),
+            transient=not self._persistent,
+            disable=not (self._enabled and self._draws),
         )
-        self._task = self._bar.add_task(title, total=total, note="")
+        self._task = bar.add_task(self._title, total=self._total, note="")
+        return bar
 
     def __enter__(self) -> Progress:
         if self._due <= 0 and self._draws:
@@ -183,7 +188,8 @@ class Progress:
             self._console.print(text, soft_wrap=True)
 
     def _redraw(self) -> None:
-        self._bar.update(self._task, completed=self._count, total=self._total, note=self._note)
+        bar = self._bar  # makes the task
+        bar.update(self._task, completed=self._count, total=self._total, note=self._note)
 
     def _seconds_left(self, elapsed: float) -> float | None:
         if self._first is None or self._total is None or self._count >= self._total:

@@ -110,7 +110,7 @@ def write_adapted_card(
         ("Training", settings_table(_training_settings(manifest, kind))),
         *(adapter_section(result["adapter"], bool(manifest.get("stages"))) if result.get("adapter") else []),
         ("Data", _data_section(manifest)),
-        *_replay_section(manifest),
+        *([_replay_section(manifest)] if any(part["result"].get("mix") for part in _parts(manifest)) else []),
         ("Limits", LIMITS),
     ]
     return card.write(folder)
@@ -279,9 +279,9 @@ def _describe_selection(account: Mapping[str, Any]) -> str:
     return f"{verb} with `{account['operation']}`{given}: {documents} documents, {tokens} {account['counted_by']}."
 
 
-def _replay_section(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the table of the texts that were mixed, with their shares of the tokens; nothing if there is one text."""
-    parts = [part.get("result", {}).get("mix") or [] for part in _parts(manifest)]
+def _replay_section(manifest: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the table of the texts that were mixed, with their shares of the tokens."""
+    parts = [part["result"].get("mix") or [] for part in _parts(manifest)]
     rows = [
         (
             _public_name(text, number),
@@ -297,7 +297,7 @@ def _replay_section(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     columns = ("text", "share of tokens", "realized", "tokens", "epochs", "loss at the end")
     mix = manifest.get("mix")
     told = f"The mix `{mix['name']}` divided the training among the texts.\n\n" if mix else ""
-    return [("Mix" if mix else "Replay", told + markdown_table(columns, rows))] if rows else []
+    return "Mix" if mix else "Replay", told + markdown_table(columns, rows)
 
 
 def _public_name(text: Mapping[str, Any], number: int) -> str:

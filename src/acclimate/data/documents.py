@@ -383,7 +383,7 @@ def as_corpus(text: Any, text_column: str = DEFAULT_COLUMN, encoding: str | None
     if isinstance(text, Corpus):
         return text
     text = list(text) if isinstance(text, Iterator) else text
-    if (texts := texts_in_memory(text, text_column)) is not None:
+    if not isinstance(text, str | Path) and (texts := texts_in_memory(text, text_column)) is not None:
         return Corpus.of(texts)
     return Corpus(text, text_column=text_column, encoding=encoding)
 
@@ -420,9 +420,7 @@ def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
     Raises:
         UserError: If there is no such column, or the value is several datasets by split.
     """
-    if isinstance(value, str | bytes | Path):
-        return None
-    if isinstance(value, tuple) and all(isinstance(one, str) for one in value):
+    if isinstance(value, bytes) or (isinstance(value, tuple) and all(isinstance(one, str) for one in value)):
         return None
     if isinstance(value, Mapping):
         if value.keys() <= set(SPEC_KEYS):

@@ -251,7 +251,7 @@ def choose_encoding(head: bytes, given: str | None, path: Path) -> str | None:
     Raises:
         DamagedFileError: If the file is UTF-16 or UTF-32 without a byte order mark, and no encoding is given.
     """
-    wide = detect_wide_encoding(head[:DAMAGE_BYTES])
+    wide = detect_wide_encoding(head[:DAMAGE_BYTES]) if 0 in head or not head.isascii() else ""
     if head.startswith((BOM, *WIDE_ENCODING_BOMS)):
         return wide or None
     name = codecs.lookup(given or "utf-8").name

@@ -267,7 +267,9 @@ def resolve_sources(
     for source in named:
         new: Sequence[Source] = ()
         with problems.collect():
-            source, column, own_encoding = _read_spec(source)
+            column = own_encoding = None
+            if isinstance(source, Mapping):
+                source, column, own_encoding = _read_spec(source)
             if not isinstance(source, str | Path):
                 raise UserError(
                     f"A source of text is a {type(source).__name__}; give names of files, 'hf:NAME', or a list of "
@@ -290,14 +292,12 @@ def resolve_sources(
     return found
 
 
-def _read_spec(source: str | Path | Mapping[str, str]) -> tuple[str | Path, str | None, str | None]:
+def _read_spec(source: Mapping[str, str]) -> tuple[str | Path, str | None, str | None]:
     """Return the path, the text column and the encoding of a source.
 
     Raises:
         UserError: If a mapping has no path or other keys, or there is no such encoding.
     """
-    if not isinstance(source, Mapping):
-        return source, None, None
     if "path" not in source or not source.keys() <= set(SPEC_KEYS):
         raise UserError(f"A source of text has the keys {', '.join(SPEC_KEYS)}, not {', '.join(map(str, source))}.")
     if source.get("encoding"):
@@ -359,30 +359,32 @@ def _match_files(path: Path, text_column: str) -> list[Path]:
             raise UserError(f"The folder '{path}' contains no file of a known format: {FORMATS_DESCRIPTION}.")
         return files
     if glob.has_magic(str(path)) and not path.exists():
-        _check_folders_of_pattern(path)
-        matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
-        # "**" matches a folder and its files; resolve_sources() drops the duplicates.
-        files = [
-            file for match in matches for file in (_list_files(match, text_column) if match.is_dir() else [match])
-        ]
-        with_readme = path.name.lower().endswith((".md", ".markdown"))
-        known = [file for file in files if detect_format(file) and (with_readme or not _is_readme(file))]
-        usable = [file for file in known if not missing_extra(detect_format(file))]
-        if not usable:
-            if not matches:
-                raise UserError(f"'{path}' matches nothing; give a file, a folder or a pattern in quotes.")
-            for file in known[:1]:
-                check_extra(file)
-            raise UserError(f"'{path}' matches no file of a known format: {FORMATS_DESCRIPTION}.")
-        _warn_left_out(path, [file for file in files if file not in set(usable)])
-        for file in usable:
-            check_file(file)
-        return usable
+        return _match_pattern(path, text_column)
     check_file(path)
     if detect_format(path) is None:
         raise UserError(f"The format of '{path}' is unknown. Supported: {FORMATS_DESCRIPTION}.")
     check_extra(path)
     return [path]
+
+
+def _match_pattern(path: Path, text_column: str) -> list[Path]:
+    _check_folders_of_pattern(path)
+    matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+    # "**" matches a folder and its files; resolve_sources() drops the duplicates.
+    files = [file for match in matches for file in (_list_files(match, text_column) if match.is_dir() else [match])]
+    with_readme = path.name.lower().endswith((".md", ".markdown"))
+    known = [file for file in files if detect_format(file) and (with_readme or not _is_readme(file))]
+    usable = [file for file in known if not missing_extra(detect_format(file))]
+    if not usable:
+        if not matches:
+            raise UserError(f"'{path}' matches nothing; give a file, a folder or a pattern in quotes.")
+        for file in known[:1]:
+            check_extra(file)
+        raise UserError(f"'{path}' matches no file of a known format: {FORMATS_DESCRIPTION}.")
+    _warn_left_out(path, [file for file in files if file not in set(usable)])
+    for file in usable:
+        check_file(file)
+    return usable
 
 
 def _check_folders_of_pattern(pattern: Path) -> None:

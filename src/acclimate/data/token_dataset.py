@@ -11,7 +11,7 @@ from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, overload
+from typing import IO, Any, cast, overload
 
 import numpy as np
 
@@ -76,16 +76,7 @@ class TokenDataset(Rows):
     ) -> None:
         """Wrap arrays; rows usually come from :func:`tokenize` or :meth:`of`.
 
-        Args:
-            tokens: The ids of all rows, concatenated, of any integer type, shape (tokens,).
-            ends: The end of each row in ``tokens``, exclusive, int64 of shape (rows,).
-            document: Index of the document of each row, int64 of shape (rows,).
-            fingerprint: A hash of what the rows were made from.
-            bytes: UTF-8 bytes of text covered.
-            characters: Characters of text covered.
-            dropped: Tokens of the documents that are in no row.
-            report: The corpus report as plain values.
-            folder: The folder of the arrays.
+        ``tokens`` are the ids of all rows, of any integer type, and ``ends`` the end of each row in them, exclusive.
         """
         self._tokens = tokens
         self._ends = ends
@@ -272,35 +263,18 @@ class TokenDatasetWriter:
 
     def finish(self, fingerprint: str, report: dict[str, Any]) -> TokenDataset | None:
         """Complete the folder and return None, or return the rows that were collected in memory."""
+        about = {name: getattr(self, name) for name in ("bytes", "characters", "dropped")}
+        about |= {"fingerprint": fingerprint, "report": report}
         if self.folder:
             for file in self._files:
                 file.flush()
-            meta = {
-                "rows": self.rows,
-                "tokens": self.tokens,
-                "dtype": self._kind.str,
-                "bytes": self.bytes,
-                "characters": self.characters,
-                "dropped": self.dropped,
-                "fingerprint": fingerprint,
-                "report": report,
-            }
+            meta = {"rows": self.rows, "tokens": self.tokens, "dtype": self._kind.str, **about}
             write_json(self.folder / _META, meta)
             return None
-        data = []
-        for file in self._files:
-            assert isinstance(file, io.BytesIO)
-            data.append(file.getvalue())
-        return TokenDataset(
-            np.frombuffer(data[0], self._kind),
-            np.frombuffer(data[1], "<i8"),
-            np.frombuffer(data[2], "<i8"),
-            fingerprint=fingerprint,
-            bytes=self.bytes,
-            characters=self.characters,
-            dropped=self.dropped,
-            report=report,
-        )
+        kinds = (self._kind, np.dtype("<i8"), np.dtype("<i8"))
+        data = [cast(io.BytesIO, file).getvalue() for file in self._files]
+        arrays = (np.frombuffer(part, kind) for part, kind in zip(data, kinds, strict=True))
+        return TokenDataset(*arrays, **about)
 
 
 @dataclass(frozen=True)

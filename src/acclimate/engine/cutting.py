@@ -69,6 +69,11 @@ def split_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolic
     widths = np.array([policy.padded_width(length) for length in lengths], dtype=np.int64)
     if total and policy.cost(sum(lengths), total * int(widths.max())) <= min(limit, policy.batch_overhead):
         return [slice(0, total)]  # another micro-batch costs more than it could save
+    return _cheapest_split(lengths, widths, limit, policy)
+
+
+def _cheapest_split(lengths: Sequence[int], widths: np.ndarray, limit: int, policy: PaddingPolicy) -> list[slice]:
+    total = len(lengths)
     before = np.concatenate([[0], np.cumsum(lengths)])
     cheapest = np.full(total + 1, np.inf)
     cheapest[0] = 0

@@ -415,7 +415,11 @@ def join_process_group(fsdp: bool | None = None) -> ProcessGroup:
         environment_integer(name)
         if not os.environ.get(name, "0").strip():
             del os.environ[name]  # empty, as a file of settings may leave it, which other libraries take for a number
-    if wants_sharding(bool(fsdp)) and fsdp is None:
+    if (
+        (fsdp or {FSDP_VARIABLE, DEEPSPEED_VARIABLE} & os.environ.keys())
+        and wants_sharding(bool(fsdp))
+        and fsdp is None
+    ):
         raise UserError(
             "Only adapt and pretrain can shard parameters (FSDP); here every process keeps the whole model. Start it "
             "with torchrun or accelerate launch --multi_gpu."

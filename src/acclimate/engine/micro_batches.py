@@ -123,14 +123,18 @@ def set_gradient_checkpointing(engine: Engine, wanted: bool | None, length: int,
         measure_graph(model, engine.precision)
     if wanted is None:
         wanted = obstacle is None and not fits_in_one_pass(model, engine.student_views, length)
-    if not wanted:
-        return
+    if wanted:
+        _turn_on_checkpointing(engine, obstacle, progress)
+
+
+def _turn_on_checkpointing(engine: Engine, obstacle: str | None, progress: bool) -> None:
     if obstacle:
         raise UserError(f"Gradient checkpointing is not possible: {obstacle}. Remove --gradient-checkpointing.")
     print_message(
         "Gradient checkpointing is on: the backward pass recomputes activations, to save memory.", enabled=progress
     )
     # transformers before 5.23 has the second name.
+    model = engine.model
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
     engine.chosen_only = set()  # a recomputed last layer would run at all positions

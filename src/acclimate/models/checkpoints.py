@@ -273,11 +273,18 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     """
     parts = describe_extensions(config)
     _check_stored_types(path)
-    if not parts:
-        code = {"trust_remote_code": trusts_remote_code()}
-        model, info = auto.from_pretrained(str(path), config=config, output_loading_info=True, **code, **options)
+    if parts:
+        return _load_extended(auto, path, config, parts, options)
+    code = {"trust_remote_code": trusts_remote_code()}
+    model, info = auto.from_pretrained(str(path), config=config, output_loading_info=True, **code, **options)
+    if info["unexpected_keys"]:
         _warn_of_unused_weights(model, info["unexpected_keys"], str(path))
-        return _keep_weight_names(model), info
+    return _keep_weight_names(model), info
+
+
+def _load_extended(
+    auto: Any, path: str | Path, config: Any, parts: str, options: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
     try:
         state = load_file(Path(path) / WEIGHTS)
     except OSError as error:

@@ -235,7 +235,7 @@ def load_language_model(path: str | Path, dropout: float | None = None, quantize
         )
     try:
         with silence_transformers():
-            before = _set_dropout(config, dropout)
+            before = {} if dropout is None else _set_dropout(config, dropout)
             model, info = from_pretrained(
                 getattr(transformers, kind.auto_class),
                 path,
@@ -374,10 +374,8 @@ def check_encoder_weights(model: Any, info: dict[str, Any], path: str | Path) ->
     return fresh
 
 
-def _set_dropout(config: PretrainedConfig, dropout: float | None) -> dict[str, float]:
-    """Set the dropout probabilities of a configuration, if one is given; return the previous ones by name."""
-    if dropout is None:
-        return {}
+def _set_dropout(config: PretrainedConfig, dropout: float) -> dict[str, float]:
+    """Set the dropout probabilities of a configuration; return the previous ones by name."""
     if not 0 <= dropout < 1:
         raise UserError(f"The dropout must be from 0 to below 1, not {dropout:g}.")
     before = {name: getattr(config, name) for name in dropout_names(config)}

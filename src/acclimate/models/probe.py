@@ -181,7 +181,7 @@ class _Reader:
             self.obstacles["packing"] = "it has convolutions over tokens"  # whose effect may be small
         elif not self._packing():
             self.obstacles["packing"] = "they influence each other outside attention"
-        else:
+        elif not (kernels := kernels_of(model)).varlen_attention and kernels.without_padding(model.device):
             self.varlen = self._without_padding()
         return calls
 
@@ -221,18 +221,14 @@ class _Reader:
         config = model.config.get_text_config()
         windows = [getattr(config, name, None) or 0 for name in ("sliding_window", "attention_chunk_size")]
         length = max(windows) + SECOND
-        too_long = max(windows) > MAX_WINDOW or length > (longest_text(model) or length)
-        if too_long or before.varlen_attention:
-            return False
-        kernels = before.without_padding(model.device)
-        if kernels is None:
+        if max(windows) > MAX_WINDOW or length > (longest_text(model) or length):
             return False
         texts, expected = [self.first, self.second], list(self.expected)
         if max(windows):
             texts.append(self.ids.repeat(-(-length // len(self.ids)))[:length])
             expected.append(self._encode(texts[-1])[0])
         text = torch.cat([torch.full_like(ids, number) for number, ids in enumerate(texts)])[None]
-        setattr(model, KERNELS_ATTRIBUTE, kernels)
+        setattr(model, KERNELS_ATTRIBUTE, before.without_padding(model.device))
         try:
             found = self.outputs(encode(model, torch.cat(texts)[None], text))[0]
             return self._same("texts without padding", found, torch.cat(expected))

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,13 @@ def copy_sentence_encoder_files(source: str | None, folder: Path) -> None:
     versions, the model itself is a folder of its own, such as ``0_Transformer``, and the files are in the one above.
     """
     sources, modules = _find_modules(source) if source else ((), [])
-    if not modules:
-        return
+    if modules:
+        _copy_modules(source, sources, modules, folder)
+
+
+def _copy_modules(
+    source: str | None, sources: Sequence[Path | str], modules: list[dict[str, Any]], folder: Path
+) -> None:
     names, left = [*SENTENCE_ENCODER_FILES], []
     for module in modules[1:]:
         path = str(module.get("path"))
