@@ -169,7 +169,7 @@ def reliability_diagram(results: StudyResults) -> str:
 def reliability_table(results: StudyResults) -> Table:
     """Return the confidence bins of the reliability diagram."""
     names = ["task", "method", "confidence, %", "accuracy, %", "predictions"]
-    table = Table("Calibration", "", names, [False] * 2 + [True] * 3)
+    table = Table("Calibration", "", names)
     for row in results.scores:
         for entry in row.reliability or []:
             shares = [number_entry(value, scale=100) for value in (entry.confidence, entry.accuracy)]

@@ -78,7 +78,7 @@ def overview(results: StudyResults) -> Table:
         f"Differences are to the baseline ({results.baseline}). Losses on held-out text change by the percentage "
         "shown: lower is better, and a higher loss on general text is forgetting."
     )
-    table = Table("Overview", note, names, [False] * 3 + [True] * 4, minor=names[3:5], grouped=True)
+    table = Table("Overview", note, names, minor=names[3:5], grouped=True)
     for row in rows:
         cells = [Entry(place_with_measure(results, row)), Entry(row.method), DASH, DASH, DASH]
         if isinstance(row, ScoreRow):
@@ -115,7 +115,7 @@ def win_counts(results: StudyResults) -> Table:
         "zero, before the correction. No verdict: no model learned the task, or the variance between trainings is "
         "unknown."
     )
-    table = Table("Wins, ties and losses over tasks", note, [*names, "no verdict"], [False] * 2 + [True] * 7)
+    table = Table("Wins, ties and losses over tasks", note, [*names, "no verdict"])
     table.minor = ["tasks", *names[6:], "no verdict"]
     rows = results.win_counts
     if any(row.tasks > 1 for row in rows) and any(row.tasks > row.unanswered for row in rows):
@@ -148,7 +148,7 @@ def means(results: StudyResults) -> Table:
         note += f" Not standardized, since all answers of the baseline count the same there: {joined(constant)}."
     note += shared_tests(results.means)
     names = ["model", "method", "rank", *points, *standardized, "mean", "tasks"]
-    table = Table("Means over tasks", note, names, [False] * 2 + [True] * 7)
+    table = Table("Means over tasks", note, names)
     table.minor = ["mean", "tasks", *(points if len({row.metric for row in results.scores}) > 1 else standardized)]
     for row in results.means:
         cells = [Entry(row.model), Entry(row.method), number_entry(row.rank, 2)]
@@ -184,8 +184,7 @@ def scores(results: StudyResults) -> Table:
         )
         over = f" with {' or '.join(map(str, bins))} bins of equal width" if bins else ""
         note += f" ECE: expected calibration error{over}, in percentage points; lower is better."
-    numeric = [name not in ("model", "domain", "task", "method", "verdict") for name in names]
-    table = Table("Scores on end tasks", note, names, numeric, minor=minor)
+    table = Table("Scores on end tasks", note, names, minor=minor)
     for row in results.scores:
         summaries = row.summaries
         cells = [Entry(row.model), Entry(row.domain), Entry(row.task), Entry(row.method)]
@@ -216,24 +215,21 @@ def losses(results: StudyResults) -> Table:
         f"{loss_title(results.losses)}{masks}; lower is better. An increase on general text is forgetting. Interval: "
         "paired bootstrap over documents."
     )
-    numeric = [False] * 5 + [True] * 5
     per_byte = any(row.bits_per_byte is not None for row in results.losses)
     is_code_length = any(row.bits_per_byte_difference for row in results.losses)
     if is_code_length:
         names += [f"bits per byte: {name}" for name in ("before", "after", "change", "95 % interval")]
-        numeric += [True] * 4
         note += (
             " Bits per byte: the loss on all tokens read, divided by their UTF-8 bytes, which is comparable across "
             "tokenizers. Where the tokenizers differ, the verdict is about bits per byte."
         )
     elif per_byte:
         names += ["bits per byte: before", "after"]
-        numeric += [True, True]
         note += (
             " Bits per byte: the same loss, extrapolated to all tokens read and divided by their UTF-8 bytes, which "
             "is comparable across vocabularies; not a code length, since each token is predicted from both sides."
         )
-    table = Table("Held-out loss and forgetting", note, names, numeric, minor=["change", *names[7:]])
+    table = Table("Held-out loss and forgetting", note, names, minor=["change", *names[7:]])
     for row in results.losses:
         cells = [Entry(name) for name in (row.model, row.domain, row.text, method_name(row))]
         entry = row.difference
@@ -268,8 +264,7 @@ def forgetting(results: StudyResults) -> Table:
         "corrected for the comparisons of this table alone. “No difference shown” does not prove that nothing was "
         "forgotten: the interval shows how much could have been."
     )
-    numeric = [False] * 5 + [True] * 2 + [False] + [True] * 3
-    table = Table("Forgetting on other tasks", note, [*names, *minor], numeric, minor=minor)
+    table = Table("Forgetting on other tasks", note, [*names, *minor], minor=minor)
     for row in results.forgetting:
         method = f"{row.method}, {row.adapted_for}" if row.adapted_for else row.method
         cells = [Entry(row.model), Entry(row.domain), Entry(method), Entry(row.task)]
@@ -294,7 +289,7 @@ def corpus_contamination(results: StudyResults) -> Table:
         "the word 5-grams of the text). Short texts of fewer than eight words are compared with whole documents only. "
         + ("Documents with such texts were excluded from adaptation." if removed else "They were not excluded.")
     )
-    table = Table("Test texts in the corpus", note, names, [False] * 3 + [True] * 7, minor=["short", *MATCHES])
+    table = Table("Test texts in the corpus", note, names, minor=["short", *MATCHES])
     for corpus in corpora:
         for row in corpus.texts:
             table.rows.append([Entry(corpus.domain), Entry(row.task), Entry(row.split), *_match_cells(row)])
@@ -314,7 +309,7 @@ def train_contamination(results: StudyResults) -> Table:
         "their names are numbers that start again in each file, this means nothing."
     )
     minor = ["train split of", "short", *MATCHES]
-    table = Table("Test texts in train splits", note, names, [False] * 3 + [True] * 7 + [False], minor=minor)
+    table = Table("Test texts in train splits", note, names, minor=minor)
     for split in results.contamination:
         for row in split.texts if split.train_of is not None else []:
             cells = [*_match_cells(row), Entry(row.shared_groups)]
@@ -339,8 +334,7 @@ def searches(results: StudyResults) -> Table:
         "expected calibration error is chosen. Combinations: tried, of all possible ones. Scores in percent; the dev "
         "score of the chosen combination is biased upwards by the selection."
     )
-    numeric = [False] * 5 + [True] * 2 + [False] * 2 + [True] * 4
-    table = Table("Hyper-parameter search", note, names, numeric)
+    table = Table("Hyper-parameter search", note, names)
     for row in results.searches:
         done = [trial for trial in row.trials if trial.state == "done"]
         failed = sum(trial.state == "failed" for trial in row.trials)
@@ -376,6 +370,5 @@ def with_columns(table: Table, shown: Sequence[int]) -> Table:
     return replace(
         table,
         columns=[table.columns[position] for position in shown],
-        numeric=[table.numeric[position] for position in shown],
         rows=[[row[position] for position in shown] for row in table.rows],
     )

@@ -43,8 +43,7 @@ def score_time(results: StudyResults) -> Table:
         + "".join(f"{stage.note} " for stage in named.values() if stage.note)
         + "Hyper-parameter search is not included."
     )
-    numeric = [False] * 5 + [True] * (len(names) - 5)
-    table = Table("Time per score", note, names, numeric, minor=["metric", "score", *names[7:]])
+    table = Table("Time per score", note, names, minor=["metric", "score", *names[7:]])
     for row in rows:
         spent = row.stage_seconds
         cells = [Entry(row.model), Entry(row.domain), Entry(row.task), Entry(row.method)]
@@ -58,7 +57,7 @@ def adaptation_runs(results: StudyResults) -> Table:
     """Return the budget, speed and folder of each adaptation."""
     names = ["model", "domain", "method", "seed", "tokens", "steps", "minutes", "tokens/s", "folder"]
     note = "Tokens read in training, and minutes of training without loading and tokenization."
-    table = Table("Adaptation runs", note, names, [False] * 3 + [True] * 5 + [False], minor=[*names[4:6], *names[7:]])
+    table = Table("Adaptation runs", note, names, minor=[*names[4:6], *names[7:]])
     for row in results.adaptations:
         tokens, seconds = row.tokens or 0, row.seconds or 0.0
         speed = Entry(f"{tokens / seconds:,.0f}", tokens / seconds) if tokens and seconds else DASH
@@ -75,7 +74,7 @@ def mixtures(results: StudyResults) -> Table:
         "last share applies at the end, where a mix changes the shares. The loss is the language model's loss on the "
         "text at the end of the training, in nats per predicted token."
     )
-    table = Table("Mixture of texts", note, names, [False] * 4 + [True] * 6)
+    table = Table("Mixture of texts", note, names)
     for row, text in ((run, text) for run in results.adaptations for text in run.mix):
         last = text["weights"][-1][1] if "weights" in text else text["share"]
         shares = [100 * text["share"], 100 * text["realized"], 100 * last]
@@ -94,8 +93,7 @@ def preparation_time(results: StudyResults) -> Table:
         "Minutes per stage before training. A stage shared by several adaptations ran once; each row shows its full "
         "time. Training: as in the table of adaptation runs."
     )
-    numeric = [False] * 3 + [True] * (len(names) - 3)
-    table = Table("Preparation before training", note, names, numeric, minor=names[4:-2])
+    table = Table("Preparation before training", note, names, minor=names[4:-2])
     for row, minutes in found:
         if minutes:
             spent = dict(minutes)

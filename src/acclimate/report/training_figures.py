@@ -74,7 +74,7 @@ def learning_curves(results: StudyResults) -> str:
 def learning_curve_table(results: StudyResults) -> Table:
     """Return the first and last value of each loss term, in training and on held-out text."""
     names = ["model and domain", "method", "seed", "term", "first", "last", "held-out, first", "held-out, last"]
-    table = Table("Learning curves", "", names, [False, False, True, False, True, True, True, True])
+    table = Table("Learning curves", "", names)
     for run in results.adaptations:
         if len(run.curve) < 2 or run.head:
             continue
@@ -183,7 +183,7 @@ def stability(results: StudyResults) -> str:
 def stability_table(results: StudyResults) -> Table:
     """Return depth, step and recovery of the dip of each monitored loss."""
     names = ["model and domain", "method", "seed", "text", "largest rise", "step", "half gone", "gone", "at the end"]
-    table = Table("Stability", "", names, [False, False, True, False, True, True, True, True, True])
+    table = Table("Stability", "", names)
     for run, text, points in _monitored(results):
         dip = find_dip(*zip(*points, strict=True))
         cells = [Entry(row_place(results, run)), Entry(method_name(run)), Entry(str(run.seed), run.seed), Entry(text)]
@@ -286,7 +286,7 @@ def importance_table(results: StudyResults) -> Table | None:
         return None
     units = max(len(panel.part.raw[0]) for panel in panels)
     names = ["part", "layer", *(f"unit {unit}" for unit in range(units))]
-    table = Table("Protection of each unit", "", names, [False] + [True] * (units + 1))
+    table = Table("Protection of each unit", "", names)
     for panel in panels:
         for layer, shares in enumerate(panel.part.protection):
             row = [Entry(plain(share, 2), share) for share in shares] + [DASH] * (units - len(shares))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from acclimate.base.errors import cut
@@ -81,7 +82,6 @@ class Table:
         title: Heading.
         note: Explanation below the heading.
         columns: Column names.
-        numeric: For each column, whether it holds numbers.
         rows: Cells.
         minor: Names of the columns that a small screen hides until the reader asks for them.
         grouped: Whether the first column is a heading above rows with the same text in it.
@@ -91,11 +91,16 @@ class Table:
     title: str
     note: str
     columns: list[str]
-    numeric: list[bool]
     rows: list[list[Entry]] = field(default_factory=list)
     minor: Collection[str] = ()
     grouped: bool = False
     first: bool = False
+
+    @cached_property  # once for all cells of a page
+    def numeric(self) -> list[bool]:
+        """For each column, whether it holds numbers."""
+        columns = zip(*self.rows, strict=True) if self.rows else ((DASH,) for _ in self.columns)
+        return [all(entry.value is not None or entry is DASH for entry in column) for column in columns]
 
     def groups(self) -> list[tuple[str, list[list[Entry]]]]:
         """Return pairs of heading and rows; all rows below an empty heading if the table is not grouped."""
@@ -193,6 +198,5 @@ def record_table(title: str, note: str, rows: Sequence[Mapping[str, Any]]) -> Ta
                 line[name] = plain_entry(value)
         lines.append(line)
     names = list(dict.fromkeys(name for line in lines for name in line))
-    numeric = [all(line[name].value is not None for line in lines if name in line) for name in names]
     cells = [[line.get(name, DASH) for name in names] for line in lines]
-    return Table(title, note, [name.replace("_", " ") for name in names], numeric, cells)
+    return Table(title, note, [name.replace("_", " ") for name in names], cells)

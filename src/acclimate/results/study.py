@@ -135,10 +135,8 @@ class ReportTable(Record):
 
     def table(self) -> Table:
         """Return the table with formatted cells."""
-        positions = range(len(self.columns))
-        numeric = [all(isinstance(row[position], int | float | None) for row in self.rows) for position in positions]
         cells = [[plain_entry(value, self.digits) for value in row] for row in self.rows]
-        return Table(self.title, self.note, list(self.columns), numeric, cells, first=self.first)
+        return Table(self.title, self.note, list(self.columns), cells, first=self.first)
 
 
 @dataclass(frozen=True)

@@ -358,9 +358,6 @@ def _divide_time(minutes: float, fixed: float, others: int, prices: Sequence[Pri
 
     Returns:
         The tokens, None if there is time for one pass over the corpus, and the sentence.
-
-    Raises:
-        UserError: If the time is too short.
     """
     fixed, count = fixed + sum(price.overhead for price in prices), len(prices)
     seconds_per_token = sum(price.per_token for price in prices)

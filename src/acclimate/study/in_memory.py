@@ -138,11 +138,7 @@ def _plain(cell: Any, classes: list[str]) -> Any:
 
 
 def _write_rows(rows: Iterable[Mapping[str, Any]], file: Path) -> Path:
-    """Write rows as JSON lines, or keep the file that has them.
-
-    Raises:
-        UserError: If the file has other rows.
-    """
+    """Write rows as JSON lines, or keep the file that has them."""
     text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     if file.exists() and file.read_text(encoding="utf-8") != text:
         raise UserError(f"'{file}' holds other data than those given: choose another output directory, or delete it.")

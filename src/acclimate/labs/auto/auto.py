@@ -1,10 +1,11 @@
+# ruff: noqa: RUF009 (the calls only describe fields)
 """``acclimate auto``: plan, race, claim, and the model that is returned."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +16,7 @@ from acclimate.base.files import atomic_folder, write_json
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import build, option_fields, verb
 from acclimate.base.progress import print_message
-from acclimate.base.records import Record, fingerprint, read_record
+from acclimate.base.records import Record, fingerprint, internal, read_record
 from acclimate.data.reading import LabelOptions
 from acclimate.labs.auto.options import AutoOptions
 from acclimate.labs.auto.plan import BASE, Plan, afterwards, choose_entrants, make_plan, why_no_race
@@ -44,8 +45,19 @@ class _Running(Record):
 
 
 @dataclass(kw_only=True, eq=False)
-class _Saved(Record):
-    """The file of a :class:`_State`."""
+class _State(Record):
+    """Decisions of a tournament so far, in a file, so that the same command resumes it.
+
+    Attributes:
+        options: What identifies the options.
+        data: What identifies the content of model, texts and tasks.
+        name: What identifies the tournament; another one in the same folder, after this was deleted, has another name.
+        plan: The plan; None until it is made.
+        stages: Stages that were decided, by name.
+        ends: Seconds that had been spent when a stage ended, by name.
+        path: The file.
+        parallel: Jobs that run at the same time.
+    """
 
     options: str
     data: str
@@ -54,35 +66,8 @@ class _Saved(Record):
     stages: dict[str, Stage]
     ends: dict[str, float]
     running: _Running | None
-
-
-@dataclass
-class _State:
-    """Decisions of a tournament so far, in a file, so that the same command resumes it.
-
-    Attributes:
-        path: The file.
-        options: What identifies the options.
-        data: What identifies the content of model, texts and tasks.
-        plan: The plan; None until it is made.
-        stages: Stages that were decided, by name.
-        ends: Seconds that had been spent when a stage ended, by name.
-        running: The stage that runs, the seconds that had been spent when it began or was resumed, and that time.
-        parallel: Jobs that run at the same time.
-        name: What identifies the tournament; another one in the same folder, after this was deleted, has another name.
-    """
-
-    path: Path
-    options: str
-    data: str
-    plan: Plan | None = None
-    stages: dict[str, Stage] = field(default_factory=dict)
-    ends: dict[str, float] = field(default_factory=dict)
-    running: tuple[str, float, float] | None = None
-    parallel: int = 1
-    name: str = field(default_factory=lambda: uuid4().hex)
-    _spent: float = 0.0
-    _since: float = field(default_factory=time.monotonic)
+    path: Path = internal()
+    parallel: int = internal()
 
     @classmethod
     def open(cls, path: Path, options: str, data: str, parallel: int) -> _State:
@@ -91,21 +76,20 @@ class _State:
         Raises:
             UserError: If it is of a tournament with other options or data, or damaged.
         """
-        state = cls(path, options, data, parallel=parallel)
-        if not path.exists():
-            return state
         other = "give another output directory, or delete it"
-        found = read_record(path, _Saved, other)
-        if found.options != options:
+        if path.exists():
+            state = read_record(path, cls, other)
+        else:
+            state = cls(options=options, data=data, name=uuid4().hex, plan=None, stages={}, ends={}, running=None)
+        if state.options != options:
             raise UserError(f"'{path.parent}' holds a tournament with other options; {other}.")
-        if found.data != data:
+        if state.data != data:
             raise UserError(
                 f"'{path.parent}' holds a tournament of other data: the model, a text or a task has changed since it "
                 f"began, and it decided by the old ones; {other}."
             )
-        state.plan, state.stages, state.ends, state.name = found.plan, found.stages, found.ends, found.name
-        if (last := found.running) is not None:
-            state.running = last.stage, last.spent, last.began
+        state.path, state.parallel = path, parallel
+        state.start()
         return state
 
     def spent(self) -> float:
@@ -145,19 +129,15 @@ class _State:
 
     def _resume(self, name: str) -> None:
         """Count what the jobs of a stage took that were done before an interruption, and note when it goes on."""
-        if self.running and self.running[0] == name:
-            _, spent, began = self.running
-            last = max((job.stat().st_mtime for job in self.path.parent.rglob("jobs/*.json")), default=began)
-            self.start(spent + max(0.0, last - began) * self.parallel)
-        self.running = name, self.spent(), time.time()
+        if (before := self.running) and before.stage == name:
+            last = max((job.stat().st_mtime for job in self.path.parent.rglob("jobs/*.json")), default=before.began)
+            self.start(before.spent + max(0.0, last - before.began) * self.parallel)
+        self.running = _Running(stage=name, spent=self.spent(), began=time.time())
         self.save()
 
     def save(self) -> None:
         """Write the file."""
-        names = ("options", "data", "name", "plan", "stages", "ends")
-        stage, spent, began = self.running or ("", 0.0, 0.0)
-        running = _Running(stage=stage, spent=spent, began=began) if self.running else None
-        write_json(self.path, _Saved(**{name: getattr(self, name) for name in names}, running=running).to_dict())
+        write_json(self.path, self.to_dict())
 
 
 @with_output_lock
@@ -215,7 +195,9 @@ def _auto(options: AutoOptions) -> AutoResult:
     else:
         race = Race([], plan.entrants[-1], None, None, plan.tokens, plan.prices, len(plan.entrants) - 1)
     result.metrics = stages.metrics
-    result.take(race.rows, race.winner, race.dev_gain, race.shrunken, race.entrants, [*notes, *race.notes])
+    result.rows, result.winner = race.rows, race.winner and race.winner.label
+    result.dev_gain, result.shrunken_gain, result.entrants = race.dev_gain, race.shrunken, race.entrants
+    result.notes = [*plan.notes, *notes, *race.notes]
     scored: Scored | None = None
     if race.winner is not None:
         stage = state.decide(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from acclimate.base.records import Record, internal, optional
 from acclimate.data.documents import format_count
 from acclimate.labs.auto.claim import ClaimResult
-from acclimate.labs.auto.plan import CLAIM_SEEDS, RACE_SEEDS, Entrant, Plan
+from acclimate.labs.auto.plan import CLAIM_SEEDS, RACE_SEEDS, Plan
 from acclimate.report.score_figures import RACE
 from acclimate.results.display import Reported, data_frame
 from acclimate.results.study import ReportTable, StudyResults
@@ -96,20 +95,6 @@ class AutoResult(Reported, Record):
     notes: list[str] = field(default_factory=list)
     folder: Path | None = internal()
     model: Path | None = internal()
-
-    def take(
-        self,
-        rows: list[RaceRow],
-        winner: Entrant | None,
-        gain: float | None,
-        shrunken: float | None,
-        entrants: int,
-        notes: Sequence[str],
-    ) -> None:
-        """Take over what the race has found."""
-        self.rows, self.winner = rows, None if winner is None else winner.label
-        self.dev_gain, self.shrunken_gain, self.entrants = gain, shrunken, entrants
-        self.notes = [*self.plan.notes, *notes]
 
     @property
     def holds(self) -> bool:

@@ -368,11 +368,7 @@ def _collect(
     out: Path,
     contamination: Contamination,
 ) -> StageResult:
-    """Return the results of a stage from its finished jobs.
-
-    Raises:
-        UserError: If the base model has no scores.
-    """
+    """Return the results of a stage from its finished jobs."""
     made, store, view = StageResult({}), JobStore(out), StudyView(inputs, graph, outcomes, out)
     losses: list[LossRow] = LmLossJob.rows(view)["losses"]
     made.summarize = lambda: summarize(inputs, graph, outcomes, out, contamination=contamination)

@@ -173,11 +173,7 @@ def _bench_together(options: BenchOptions, precision: Precision, group: ProcessG
 
 
 def _bench_alone(options: BenchOptions) -> dict[str, Any]:
-    """Run the benchmark in a process of its own, on the device of this one.
-
-    Raises:
-        UserError: If it fails.
-    """
+    """Run the benchmark in a process of its own, on the device of this one."""
     command = [sys.executable, "-m", "acclimate", "bench", "--json", "--quiet", f"--minutes={options.minutes / 2}"]
     command += [f"--batch-size={options.batch_size}", f"--precision={options.precision}"]
     command += [f"--shape={name}" for name in options.shapes]

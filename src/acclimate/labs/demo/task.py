@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from acclimate.base.errors import UserError
@@ -152,70 +152,40 @@ def derive_task(
     ordered = sorted(documents, key=lambda document: _hash_order(document, seed))
     sizes = {"test": test, "dev": dev, "train": train}
     splits: dict[str, list[LabelledDocument]] = {split: [] for split in sizes}
-    indexes = {split: _TextKeyIndex() for split in sizes}
-    summaries: set[str] = set()
-    counts: dict[tuple[str, str], int] = defaultdict(int)
+    known: dict[str, set[Hashable]] = {split: set() for split in sizes}
+    counts: Counter[tuple[str, str]] = Counter()
     for document in ordered:
         label = find_topic(document)
         split = next((split for split, size in sizes.items() if counts[split, label or ""] < size), None)
         if label is None or split is None:
             continue
         item = LabelledDocument(make_task_text(document, words), label, document)
-        keys = _TextKeys.of(document, item.text)
-        if keys.summary in summaries or any(indexes[other].overlaps(keys) for other in sizes if other != split):
+        summary, keys = _find_keys(document, item.text)
+        if summary in known[split] or any(not keys.isdisjoint(known[other]) for other in sizes if other != split):
             continue
-        summaries.add(keys.summary)
         counts[split, label] += 1
         splits[split].append(item)
-        indexes[split].add(keys)
+        known[split] |= keys
     _check_counts(counts, sizes)
-    tested = _TextKeyIndex(indexes["dev"], indexes["test"])
-    corpus = [
-        document for document in ordered if not tested.overlaps(_TextKeys.of(document, mask_names(document.text)))
-    ]
+    tested = known["dev"] | known["test"]
+    corpus = [one for one in ordered if tested.isdisjoint(_find_keys(one, mask_names(one.text))[1])]
     return DerivedTask(splits["train"], splits["dev"], splits["test"], corpus, len(ordered) - len(corpus))
 
 
-@dataclass(frozen=True)
-class _TextKeys:
-    """Keys by which overlapping documents are found: package and name, summary, and hashed word n-grams."""
-
-    name: tuple[str, str]
-    summary: str
-    ngrams: frozenset[int]
-
-    @classmethod
-    def of(cls, document: Document, masked: str) -> _TextKeys:
-        words = _WORD_PATTERN.findall(masked.lower())
-        starts = range(max(len(words) - OVERLAP_WORDS + 1, 0))
-        ngrams = frozenset(hash(tuple(words[start : start + OVERLAP_WORDS])) for start in starts)
-        summary = " ".join(_WORD_PATTERN.findall(mask_names(document.summary).lower()))
-        return cls((document.package, document.name or document.module), summary, ngrams)
-
-
-class _TextKeyIndex:
-    """The keys of all texts in one or several splits."""
-
-    def __init__(self, *parts: _TextKeyIndex) -> None:
-        self._names: set[tuple[str, str]] = set().union(*(part._names for part in parts))
-        self._summaries: set[str] = set().union(*(part._summaries for part in parts))
-        self._ngrams: set[int] = set().union(*(part._ngrams for part in parts))
-
-    def add(self, keys: _TextKeys) -> None:
-        self._names.add(keys.name)
-        self._summaries.add(keys.summary)
-        self._ngrams.update(keys.ngrams)
-
-    def overlaps(self, keys: _TextKeys) -> bool:
-        same = keys.name in self._names or keys.summary in self._summaries
-        return same or not self._ngrams.isdisjoint(keys.ngrams)
+def _find_keys(document: Document, masked: str) -> tuple[str, set[Hashable]]:
+    """Return the summary, and the keys that overlapping texts share: name, summary, and hashed word n-grams."""
+    words = _WORD_PATTERN.findall(masked.lower())
+    starts = range(max(len(words) - OVERLAP_WORDS + 1, 0))
+    ngrams = {hash(tuple(words[start : start + OVERLAP_WORDS])) for start in starts}
+    summary = " ".join(_WORD_PATTERN.findall(mask_names(document.summary).lower()))
+    return summary, {(document.package, document.name or document.module), summary, *ngrams}
 
 
 def _hash_order(document: Document, seed: int) -> bytes:
     return hashlib.blake2b(f"{seed}\n{document.source}\n{document.text}".encode(), digest_size=12).digest()
 
 
-def _check_counts(counts: dict[tuple[str, str], int], sizes: dict[str, int]) -> None:
+def _check_counts(counts: Counter[tuple[str, str]], sizes: dict[str, int]) -> None:
     for label in TOPICS:
         missing = sum(size - counts[split, label] for split, size in sizes.items())
         if missing:
@@ -228,7 +198,4 @@ def _check_counts(counts: dict[tuple[str, str], int], sizes: dict[str, int]) -> 
 
 def count_labels(items: Iterable[LabelledDocument]) -> dict[str, int]:
     """Count the examples of each label, in alphabetical order."""
-    counts: dict[str, int] = defaultdict(int)
-    for item in items:
-        counts[item.label] += 1
-    return dict(sorted(counts.items()))
+    return dict(sorted(Counter(item.label for item in items).items()))

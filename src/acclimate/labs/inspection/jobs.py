@@ -162,7 +162,7 @@ class DriftJob(Job):
             "linear CKA of the hidden states of all tokens (Kornblith et al., 2019), which is 1 for a rotation; "
             "layer 0 is the input of the first layer. Drift does not imply forgetting; compare it with the losses."
         )
-        table = Table("Representation drift", note, names, [False] * 3 + [True] * 8)
+        table = Table("Representation drift", note, names)
         table.minor = [name for name in names[3:] if name != "CKA: minimum"]
         for row in results.rows[cls.name]:
             ckas = [layer["cka"] for layer in row.layers]
@@ -222,7 +222,7 @@ def layer_drift(results: StudyResults) -> str:
 def layer_drift_table(results: StudyResults) -> Table:
     """Return CKA, distance and cosine similarity of each layer."""
     names = ["model and domain", "method", "layer", "CKA", "distance", "% of norm", "cosine"]
-    table = Table("Drift by layer", "", names, [False] * 2 + [True] * 5)
+    table = Table("Drift by layer", "", names)
     for row in results.rows.get("drift", []):
         place = place_name(results, row.model, row.domain)
         for number, layer in enumerate(row.layers):

@@ -156,9 +156,6 @@ def _selective_masking(
 
     Returns:
         The method, its masking strategy, the important tokens, and the summary of the stages.
-
-    Raises:
-        UserError: If the task or a parameter is invalid, or no token is important.
     """
     method = REGISTRY.read(given)
     resolved_precision = choose_precision(precision, default_device())

@@ -180,11 +180,7 @@ def choose_words(
 def _find_places(
     pairs: Sequence[WordPair], loaded: Any, texts: Sequence[str], options: InspectTaskWordsOptions
 ) -> list[WordPair]:
-    """Return the pairs of which both words occur in the texts, with a sample of their occurrences.
-
-    Raises:
-        UserError: If there are too few, or the tokenizer does not say where its tokens are.
-    """
+    """Return the pairs of which both words occur in the texts, with a sample of their occurrences."""
     if not loaded.tokenizer.is_fast:
         raise UserError(
             f"The tokenizer of '{options.before}' is a slow one, which does not say where a token is in a text; "

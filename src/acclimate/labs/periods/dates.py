@@ -419,11 +419,7 @@ def sample_texts(texts: Iterable[tuple[Period, str]], most: Mapping[Period, int]
 
 
 def _read_row(line: str, name: str) -> dict[str, Any]:
-    """Return a row that was written as JSON.
-
-    Raises:
-        UserError: If it is not a row.
-    """
+    """Return a row that was written as JSON."""
     with suppress(ValueError):
         row = json.loads(line)
         if isinstance(row, dict):

@@ -120,11 +120,7 @@ def _describe(content: Mapping[str, Any], options: PeriodsSelfTrainOptions) -> l
 
 
 def _read_unlabelled(options: PeriodsSelfTrainOptions, dated: DatedTask) -> tuple[dict[Period, list[str]], list[str]]:
-    """Return the texts of each later period, in order, and lines on what was not used.
-
-    Raises:
-        UserError: If there are none.
-    """
+    """Return the texts of each later period, in order, and lines on what was not used."""
     first, *later = dated.periods
     if options.corpus is None:
         pairs = ((period, one.text) for period in later for one in dated.train[period])

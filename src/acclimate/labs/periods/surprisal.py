@@ -139,11 +139,7 @@ class _Split:
 def _adapt(
     options: PeriodsSurprisalOptions, dated: DatedCorpus, split: _Split, base: str, folder: Path
 ) -> dict[Period, Path]:
-    """Adapt a model to the same number of documents of each period; return the folders of the models.
-
-    Raises:
-        UserError: If a period has fewer documents to adapt to than wanted.
-    """
+    """Adapt a model to the same number of documents of each period; return the folders of the models."""
 
     def read() -> Iterator[tuple[Period, str]]:
         return ((one.period, one.text) for one in dated if one.period in split.periods and not split.holds_out(one))
@@ -174,11 +170,7 @@ def _adapt(
 
 
 def _match(models: Mapping[str, Any], dated: DatedCorpus) -> dict[Period, Path]:
-    """Return the models by the periods that their names say.
-
-    Raises:
-        UserError: If a name is not the name of a period, or two models are of the same period.
-    """
+    """Return the models by the periods that their names say."""
     places: dict[Period, Path] = {}
     for name, folder in models.items():
         named = {
@@ -220,11 +212,7 @@ class _Losses:
 def _measure(
     options: PeriodsSurprisalOptions, places: Mapping[Period, Path], base: str, texts: Mapping[Period, Sequence[str]]
 ) -> _Losses:
-    """Measure the texts of all periods under all models.
-
-    Raises:
-        UserError: If a model has no language-model head, or nothing in the texts of a period can be measured.
-    """
+    """Measure the texts of all periods under all models."""
     periods = sorted(places)
     every = [text for period in periods for text in texts[period]]
     own = np.repeat(np.arange(len(periods)), [len(texts[period]) for period in periods])

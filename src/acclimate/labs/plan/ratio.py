@@ -213,11 +213,7 @@ def _base_losses(rows: list[Row]) -> dict[str, float | None]:
 
 
 def _domain_traits(name: str, rows: list[Row]) -> dict[str, float]:
-    """Return the loss of the base model on a domain, and how much it falls with the fewest tokens.
-
-    Raises:
-        UserError: If the base model was not measured on the domain.
-    """
+    """Return the loss of the base model on a domain, and how much it falls with the fewest tokens."""
     own = [row for row in rows if str(row.get("domain")) == name]
     first = _base_losses(own)["domain"]
     if first is None:
@@ -228,11 +224,7 @@ def _domain_traits(name: str, rows: list[Row]) -> dict[str, float]:
 
 
 def _candidates(name: str, points: Points) -> list[Law]:
-    """Return the laws to choose from: those that have fewer parameters than there are points.
-
-    Raises:
-        UserError: If there is none, or several sizes of models need another law.
-    """
+    """Return the laws to choose from: those that have fewer parameters than there are points."""
     sizes = "parameters" in points.inputs
     if name == "cmr" and sizes:
         raise UserError("The CMR law has no term for the size of the model; choose --law dcpt, or one size.")

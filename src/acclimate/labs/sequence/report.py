@@ -49,7 +49,7 @@ def _measures(results: StudyResults, measure: str) -> Table:
         note += " General text: change of its loss from the base model to the last one."
     more = [*(["general text"] if measure == "loss" else []), "minutes"]
     columns, minor = ["model", "method", *MEASURES, *more], ["backward", "learning", *more]
-    table = Table(TITLES[measure], note, columns, [False] * 2 + [True] * (len(columns) - 2), minor=minor)
+    table = Table(TITLES[measure], note, columns, minor=minor)
     scale, digits = SCALES[measure]
     for row in rows:
         cells = [Entry(row.model), Entry(row.method)]
@@ -76,7 +76,7 @@ def _intervals(results: StudyResults) -> Table:
     if references:
         note += f" Difference: to {joined(references)}, paired by seed and order, with its interval over seeds."
     columns = [*names, "difference", "95 % of the difference"]
-    table = Table("Sequences: intervals", note, columns, [False] * 4 + [True] * 5, minor=columns[5:7])
+    table = Table("Sequences: intervals", note, columns, minor=columns[5:7])
     for row in _rows(results):
         scale, digits = SCALES[row.measure]
         for name, spread in row.measures.items():
@@ -185,7 +185,7 @@ def _draw_matrix(axes: Axes, row: SequenceRow, order: SequenceOrder) -> None:
 def matrix_table(results: StudyResults) -> Table:
     """Return all matrices as a table."""
     columns = ["model", "method", "measured", "order", "after", "domain", "value"]
-    table = Table("Losses and scores on each domain after each stage", "", columns, [False] * 6 + [True])
+    table = Table("Losses and scores on each domain after each stage", "", columns)
     for row in _rows(results):
         scale, digits = SCALES[row.measure]
         for order in row.orders:

@@ -109,7 +109,7 @@ class Capabilities(Job):
         for row in found:
             places.setdefault((_place(results, row), row.method), []).append(row)
         columns = ["adapted to", "method", *groups]
-        sheet = Table("Capability sheet", SHEET, columns, [False] * len(columns))
+        sheet = Table("Capability sheet", SHEET, columns)
         sheet.rows = [
             [Entry(place), Entry(method), *(_count([row for row in rows if row.group == group]) for group in groups)]
             for (place, method), rows in places.items()
@@ -125,9 +125,8 @@ class Capabilities(Job):
             "95 % interval",
             "verdict",
         ]
-        numeric = [False] * 4 + [True] * 4 + [False]
         note = MEASUREMENTS.format(baseline=results.baseline)
-        table = Table("Measurements by capability", note, columns, numeric, grouped=True)
+        table = Table("Measurements by capability", note, columns, grouped=True)
         table.rows = [_measurement(results, row) for row in found]
         return [sheet, table]
 

@@ -246,7 +246,7 @@ class DistillJob(Job):
             "(“Retain” in DoKTra). Disagreement: number of units of the representation that are active in only one "
             "of teacher and student (Eq. 4 of DoKTra)."
         )
-        table = Table("Distillation", note, names, [False] * 5 + [True] * 8)
+        table = Table("Distillation", note, names)
         by_student: dict[tuple[str, str], list[DistillationRow]] = {}
         for row in results.rows[cls.name]:
             curve = row.disagreement
@@ -510,7 +510,7 @@ def teacher_agreement(results: StudyResults) -> str:
 def teacher_agreement_table(results: StudyResults) -> Table:
     """Return the disagreement with the teacher before distillation and after each epoch."""
     names = ["task", "method", "epoch", "phase", "units that differ", "of", "%"]
-    table = Table("Agreement with the teacher", "", names, [False, False, True, False, True, True, True])
+    table = Table("Agreement with the teacher", "", names)
     for row in results.rows.get("distill", []):
         for epoch, (count, percent) in enumerate(zip(row.disagreement, _percentages(row), strict=True)):
             phase = "before" if not epoch else "distillation" if epoch <= row.distilled_epochs else "refinement"

@@ -118,7 +118,7 @@ class HeadToHead(Job):
         """Return wins over tasks, with what was searched for each side, and for the adapted side alone."""
         names = ["model", "method", "searched", "chosen for", "tasks", "helped", "no difference shown", "hurt"]
         names += ["share helped, 95 %", "mean difference", "95 % interval"]
-        table = Table("Head-to-head", NOTE, names, [False] * 4 + [True] * 7)
+        table = Table("Head-to-head", NOTE, names)
         for row in results.rows[cls.name]:
             cells = [Entry(row.model), Entry(row.method), Entry(row.searched)]
             cells.append(Entry("the method alone (biased)" if row.biased else "each side"))

@@ -208,9 +208,6 @@ def _group(
     """Yield the first of the models that are merged, and the others.
 
     A model that was adapted to the text of a task is merged with those that were, and with those of the domain.
-
-    Raises:
-        UserError: If only later models were adapted to the text of single tasks.
     """
     first, *rest = [list(adapted_models(inputs, method, model, domain)) for method in entry.methods]
     if entry.spec.merges_seeds:
@@ -237,11 +234,7 @@ def _group(
 
 
 def _measured_on(inputs: StudyInputs, entry: PlannedMerge, domain: DomainSpec) -> tuple[Any, ...]:
-    """Return the domain text for each adapted model, and general text that the study does not measure on.
-
-    Raises:
-        UserError: If the study measures on all of the general text.
-    """
+    """Return the domain text for each adapted model, and general text that the study does not measure on."""
     if inputs.unmeasured is None:
         raise UserError(
             f"study: merges: '{entry.spec.label}' measures the base model on general text that the study does not "

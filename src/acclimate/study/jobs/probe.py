@@ -95,11 +95,7 @@ def _section(inputs: StudyInputs) -> ProbeSpec | None:
 
 
 def _probed(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpec]]:
-    """Yield the tasks to probe with their domains; warn of those of which the kind has no probe.
-
-    Raises:
-        UserError: If the section names such a task.
-    """
+    """Yield the tasks to probe with their domains; warn of those of which the kind has no probe."""
     from acclimate.data.task_kinds import find_task_kind
 
     if (spec := _section(inputs)) is None:
@@ -287,8 +283,7 @@ class ProbeJob(Job):
         short = {f"{row.task} at {row.labels_per_class:,} ({_counted(row.short)})": None for row in rows if row.short}
         if short:
             note += f" Classes with fewer train examples, all of which are used: {'; '.join(short)}."
-        numeric = [False] * 4 + [True, False, True, True, False, True, False, True, True, True]
-        table = Table("Learning from frozen states", note, [*names, *minor], numeric, minor=minor)
+        table = Table("Learning from frozen states", note, [*names, *minor], minor=minor)
         for row in rows:
             level = Entry(
                 ALL if row.labels_per_class is None else f"{row.labels_per_class:,}", row.labels_per_class or 1e9
@@ -298,10 +293,10 @@ class ProbeJob(Job):
                 cells += [Entry(signed(100 * entry.difference), entry.difference), interval_entry(entry)]
                 cells += [verdict_entry(entry), p_entry(entry.p_holm)]
             else:
-                cells += [Entry("baseline") if row.method == results.baseline else DASH, DASH, DASH, DASH]
-            spread = (
-                Entry(f"{plain(100 * row.interval.low)} to {plain(100 * row.interval.high)}") if row.interval else DASH
-            )
+                cells += [Entry("baseline", 0.0) if row.method == results.baseline else DASH, DASH, DASH, DASH]
+            spread = DASH
+            if found := row.interval:
+                spread = Entry(f"{plain(100 * found.low)} to {plain(100 * found.high)}", found.low)
             score = number_entry(row.summaries[row.metric].mean, scale=100)
             table.rows.append([*cells, Entry(metric_name(row.metric)), score, spread, count_entry(len(row.seeds))])
         return [table]
