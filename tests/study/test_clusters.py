@@ -128,6 +128,7 @@ def test_a_missing_extra_is_named(extra, package, tmp_path, monkeypatch):
         launchers()[extra](tmp_path, 2, None, None)
 
 
+@pytest.mark.slow
 def test_a_killed_task_of_ray_is_replaced(folder, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(executor, "WATCH", 0.1)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +219,7 @@ def ray_launcher(
     """
     size = _check_count(workers, "ray")
     try:
-        import ray
+        ray: Any = import_module("ray")  # its types know no options of a task
     except ImportError as error:
         raise _missing("ray", "ray") from error
     given = {name: parse_number(value) for name, value in (settings or {}).items()}

@@ -195,7 +195,7 @@ def _auto(options: AutoOptions) -> AutoResult:
     else:
         race = Race([], plan.entrants[-1], None, None, plan.tokens, plan.prices, len(plan.entrants) - 1)
     result.metrics = stages.metrics
-    result.rows, result.winner = race.rows, race.winner and race.winner.label
+    result.rows, result.winner = race.rows, race.winner.label if race.winner else None
     result.dev_gain, result.shrunken_gain, result.entrants = race.dev_gain, race.shrunken, race.entrants
     result.notes = [*plan.notes, *notes, *race.notes]
     scored: Scored | None = None
