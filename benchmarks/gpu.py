@@ -265,7 +265,7 @@ def measure_decoder(setting: Setting, name: str = "135m", low_rank: bool = False
     tokenizer.pad_token = tokenizer.eos_token
     options: dict[str, Any] = {"max_length": length, "learning_rate": 1e-5}
     if low_rank:
-        options |= {"adapter": "lora", "adapter_settings": {"r": LOW_RANK}}
+        options |= {"adapter": f"lora r={LOW_RANK}"}
 
     def load() -> Any:
         model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
@@ -346,7 +346,7 @@ def measure_options(setting: Setting, name: str = "base") -> dict[str, Any]:
         "checkpointing": {"gradient_checkpointing": True},
     }  # fmt: skip
     if name != "base":
-        changes["4-bit + lora"] = {"quantize": "4bit", "adapter": "lora"}
+        changes["4-bit + lora"] = {"adapter": "lora quantize=4bit"}
     if setting.quick:
         changes = {key: value for key, value in changes.items() if key in ("default", "checkpointing")}
     return rounds(setting, {key: partial(adapt, folder, setting, **usual, **value) for key, value in changes.items()})

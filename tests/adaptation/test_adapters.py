@@ -33,8 +33,8 @@ def models(tmp_path_factory):
     return {kind: save_tiny(kind, folder / kind) for kind in ("bert", "llama", "albert")}
 
 
-def run(model, method, out, adapter="lora", **options):
-    options = {"adapter_settings": {"r": 4}, **SHORT, **options}
+def run(model, method, out, adapter="lora r=4", **options):
+    options = {**SHORT, **options}
     return adapt(model, Corpus.of(DOCUMENTS), method, out, adapter=adapter, **options)
 
 
@@ -99,7 +99,7 @@ def test_components_that_are_shrunk_to_zero_leave_the_base_model(models, tmp_pat
     """A penalty far above what a step can move takes every component away once the dense part is over."""
     for dense, left in ((0.0, 0), (0.9, 48)):
         settings = {"r": 4, "sparsity": 1e6, "dense": dense}
-        result = run(models["bert"], "lm", tmp_path / f"{dense}", "codyra", adapter_settings=settings)
+        result = run(models["bert"], "lm", tmp_path / f"{dense}", {"codyra": settings})
         assert result.adapter["place"] == f"on 12 layers, {left} of 48 components"
         before, after = weights(models["bert"]), weights(tmp_path / f"{dense}")
         assert all(torch.equal(before[name], after[name]) for name in before) == (not left)
@@ -109,7 +109,7 @@ def test_dga_measures_the_base_model_and_protects_it(models, tmp_path, monkeypat
     """On a decoder with grouped keys; heads of importance one keep their weights to the bit."""
     pytest.importorskip("acclimate.papers.dga.method")
     method, options = "dga importance_tokens=200", {"dropout": 0.1}
-    run(models["llama"], method, tmp_path / "full", None, adapter_settings=None, **options)
+    run(models["llama"], method, tmp_path / "full", None, **options)
     run(models["llama"], method, tmp_path / "lora", **options)
     full, lora = (read_json(tmp_path / name / "importance.json") for name in ("full", "lora"))
     assert full == lora and any(value > 0 for layer in full["parts"]["H"]["protection"] for value in layer)
@@ -123,28 +123,29 @@ def test_dga_measures_the_base_model_and_protects_it(models, tmp_path, monkeypat
 
 
 def test_manifest_card_and_folder_say_what_trained(models, tmp_path, capsys):
-    result = run(models["llama"], "lm", tmp_path / "out", adapter_settings={"r": "2"}, progress=True)
+    result = run(models["llama"], "lm", tmp_path / "out", "lora r=2", progress=True)
     said = capsys.readouterr()
     assert "Learning rate 0.001: 10 times that of the method" in said.out + said.err
     assert "Adapter: lora on 14 layers" in said.out + said.err
     manifest = read_json(tmp_path / "out" / "acclimate.json")
-    assert manifest["learning_rate"] == 1e-3 and manifest["adapter"] == "lora"
-    assert manifest["adapter_settings"] == {"r": 2, "alpha": 4, "dropout": 0.0, "targets": []}
+    assert manifest["learning_rate"] == 1e-3
+    chosen = {"r": 2, "alpha": 4, "dropout": 0.0, "targets": [], "quantize": None}
+    assert manifest["adapter"] == {"name": "lora", **chosen}
     assert manifest["result"]["adapter"] == json.loads(json.dumps(result.adapter))
     card = (tmp_path / "out" / "README.md").read_text()
     assert "An adapter (`lora`, rank 2, alpha 4, " in card and "in the folder `adapter`" in card
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert not [name for name in model.state_dict() if "lora" in name]
     with counted() as steps:
-        again = run(models["llama"], "lm", tmp_path / "out", adapter_settings={"r": 2})
+        again = run(models["llama"], "lm", tmp_path / "out", {"lora": {"r": 2}})
     assert steps == [] and again.adapter == json.loads(json.dumps(result.adapter))
     with pytest.raises(UserError, match="holds another adaptation"):
-        run(models["llama"], "lm", tmp_path / "out", "dora", adapter_settings={"r": 2})
+        run(models["llama"], "lm", tmp_path / "out", "dora r=2")
 
 
 def test_four_bits_train_resume_and_merge_into_the_original_weights(models, tmp_path):
     pytest.importorskip("bitsandbytes")
-    method, options = "dga importance_tokens=200", {"quantize": "4bit", "steps": 4, "save_every": 2}
+    method, options = "dga importance_tokens=200", {"adapter": "lora r=4 quantize=4bit", "steps": 4, "save_every": 2}
     whole = run(models["bert"], method, tmp_path / "whole", **options)
     with killed(3):
         run(models["bert"], method, tmp_path / "cut", **options)
@@ -161,11 +162,10 @@ def test_four_bits_train_resume_and_merge_into_the_original_weights(models, tmp_
 @each(
     ("options", "message"),
     [
-        ({"adapter": "lora", "adapter_settings": {"rank": 3}}, "'rank'"),
-        ({"adapter": None, "adapter_settings": {"r": 3}}, "'adapter_settings' is for adapters"),
-        ({"adapter": None, "adapter_settings": None, "quantize": "4bit"}, "'quantize' is for adapters"),
-        ({"adapter": "pissa", "quantize": "4bit"}, "must not be quantized"),
-        ({"adapter": "lore"}, "'adapter' must be 'lora'"),
+        ({"adapter": "lora rank=3"}, "'rank'"),
+        ({"adapter_settings": {"r": 3}}, "'adapter_settings' is no option. Give it as adapter: lora r=8"),
+        ({"adapter": "pissa quantize=4bit"}, "must not be quantized"),
+        ({"adapter": "lore"}, "Did you mean 'lora'"),
         ({"adapter": "dora", "method": "dga importance=random"}, "'dora' cannot"),
         ({"method": "dga importance=random mask_on=gradient"}, "mask_on=update"),
     ],

@@ -25,7 +25,7 @@ OTHERS = {
     **{"mix": "fixed", "sources": {"law": TEXT}, "replay_memory": 5, "memory_share": 0.2, "memory_rule": "reservoir"},
     **{"corpus": TEXT, "method": "kd", "task": "folder", "learning_rate": 0.5},
     **{"head_tokens": 9, "new_tokens": 5, "new_token_settings": {"min_count": 2}, "similarity": "pairs.csv"},
-    **{"adapter": "lora", "adapter_settings": {"r": 2}, "quantize": "4bit", "general": TEXT, "monitor": True},
+    **{"adapter": "lora r=2", "general": TEXT, "monitor": True},
     **{"keep_best": True, "patience": 2, "l2_sp": 0.1, "ewc": 0.1, "ewc_text": TEXT, "layer_decay": 0.5},
     **{"freeze": ("embeddings",), "refactor_every": 2},
 }
@@ -34,12 +34,11 @@ WITH = {
     "heldout_every": ("heldout",), "general": ("heldout",), "monitor": ("heldout",), "keep_best": ("heldout",),
     "patience": ("heldout",), "replay_share": ("replay",), "sources": ("mix",), "mix": ("sources",),
     "memory_share": ("replay_memory",), "memory_rule": ("replay_memory",), "sparsity_choice": ("sparsity",),
-    "ewc": ("ewc_text",), "ewc_text": ("ewc",), "refactor_every": ("adapter",), "adapter_settings": ("adapter",),
-    "quantize": ("adapter",),
+    "ewc": ("ewc_text",), "ewc_text": ("ewc",), "refactor_every": ("adapter",),
     "new_token_settings": ("new_tokens",),
 }  # fmt: skip
 """Options without which another one is refused."""
-REFUSED = {"optimizer", "weights", "documents", "chat", "chat_share", "task", "similarity", "quantize"}
+REFUSED = {"optimizer", "weights", "documents", "chat", "chat_share", "task", "similarity"}
 """Options whose other value needs a model, a file or a library that is not here: an error, never silence."""
 FIELDS = option_fields(AdaptOptions)
 RECORDED = sorted(name for name, field in FIELDS.items() if field.option.recorded and name != "model")

@@ -109,7 +109,7 @@ def test_one_process_launched_with_fsdp_is_a_warning(monkeypatch, caplog):
     ("options", "method", "precision", "message"),
     [
         ({}, "tapter", "bf16", "method 'tapter' changes the whole model"),
-        ({"quantize": "4bit"}, "lm", "bf16", "remove 'quantize'"),
+        ({"adapter": SimpleNamespace(quantization="4bit")}, "lm", "bf16", "remove 'quantize'"),
         ({"optimizer": "adamw-8bit"}, "lm", "bf16", "use adamw and fp32"),
         ({"weights": "bf16"}, "lm", "bf16", "use adamw and fp32"),
         ({"compile": True}, "lm", "bf16", "remove --compile"),
@@ -120,11 +120,11 @@ def test_what_cannot_be_sharded_is_refused_before_the_model_is_loaded(
     options, method, precision, message, monkeypatch
 ):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    given = {"fsdp": True, "quantize": None, "optimizer": "adamw", "weights": "fp32", "compile": False, **options}
+    given = {"fsdp": True, "adapter": None, "optimizer": "adamw", "weights": "fp32", "compile": False, **options}
     with pytest.raises(UserError, match=message):
-        check_sharding(SimpleNamespace(**given), get(method), precision)
+        check_sharding(SimpleNamespace(**given), get(method), given["adapter"], precision)
     given["fsdp"] = False
-    assert not check_sharding(SimpleNamespace(**given), get(method), precision)
+    assert not check_sharding(SimpleNamespace(**given), get(method), None, precision)
 
 
 OPTIONS = {**SHORT, "steps": 4, "batch_size": 8}
@@ -159,7 +159,7 @@ RUNS = {
 """Architecture, method and options of runs, by name."""
 REFUSED = {"prompt", *(name for name in SINGLE_STAGE if get(name).changes_result)}
 """Methods that need whole weights. All others are run, but for one that has one process."""
-_OTHERS = {*SINGLE_STAGE} - {"memory"} - {method for _, method, _ in RUNS.values()} - {*REFUSED}
+_OTHERS = {*SINGLE_STAGE} - {"memory"} - {"lm", "dga"} - {*REFUSED}
 RUNS |= {name: ("bert", name, {}) for name in sorted(_OTHERS)}
 CUT = {"fewer": "lm", "more": "lm", "same": "lm", "cut lora": "lora"}
 """Runs that are killed and continue: with one process, from one process, and twice with the same number."""

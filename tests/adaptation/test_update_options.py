@@ -109,7 +109,7 @@ def test_the_importance_is_measured_once_per_model_and_text(models, tmp_path, mo
 
 
 def test_an_adapter_freezes_and_decays_by_layer(models, tmp_path):
-    options = {"adapter": "lora", "adapter_settings": {"r": 2}, "freeze": "layer.0", "layer_decay": 0.5}
+    options = {"adapter": "lora r=2", "freeze": "layer.0", "layer_decay": 0.5}
     run(models["bert"], tmp_path / "out", **options)
     before, after = weights(models["bert"]), weights(tmp_path / "out")
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -150,7 +150,7 @@ def test_the_command_line(models, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_an_adapter_is_factored_anew_at_the_same_steps_after_a_kill(models, tmp_path):
-    options = {"adapter": "lora", "adapter_settings": {"r": 2}, "refactor_every": 2, "save_every": 1, "steps": 5}
+    options = {"adapter": "lora r=2", "refactor_every": 2, "save_every": 1, "steps": 5}
     run(models["llama"], tmp_path / "whole", **options)
     with killed(3):
         run(models["llama"], tmp_path / "cut", **options)

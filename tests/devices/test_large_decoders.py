@@ -11,7 +11,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from acclimate.adaptation.adapters import check_adapter
 from acclimate.engine.batches import Collator
 from acclimate.engine.steps import Engine
 from acclimate.kernels import Kernels, varlen
@@ -20,7 +19,7 @@ from acclimate.models.attention import split_heads, use_attention
 from acclimate.models.batching import padding_policy
 from acclimate.models.families import KERNELS_ATTRIBUTE
 from acclimate.models.kinds import CAUSAL
-from acclimate.models.lora import LowRankAdapter
+from acclimate.models.lora import LoRA
 from acclimate.parts.masking import RandomMasking
 from acclimate.parts.objectives import GeneralKnowledgeContrast, LanguageModelling
 from tests.tiny import decoder_tokenizer
@@ -72,7 +71,7 @@ def step(layers, method, adapter, monkeypatch):
         objectives.append(GeneralKnowledgeContrast({"H": torch.rand(layers, 32, device="meta")}))
     if adapter:
         with torch.device("meta"):
-            LowRankAdapter(model, "lora", check_adapter("lora", None), probe=[])
+            LoRA().insert(model)
     engine = Engine(model, objectives)
     policy = padding_policy(model)
     tokenizer = decoder_tokenizer("llama")

@@ -8,13 +8,13 @@ from functools import cache
 
 import typer
 
-from acclimate.adaptation.adapters import ADAPTERS
 from acclimate.adaptation.method import REGISTRY as METHODS
 from acclimate.cli.main import app
 from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
 from acclimate.data.task_kinds import TASK_KINDS
 from acclimate.merging.base import MERGES
+from acclimate.models.adapters import ADAPTERS
 from acclimate.parts.masking.base import REGISTRY as MASKINGS
 from acclimate.study.backend import Backend
 from acclimate.study.config import StudyConfig
@@ -41,7 +41,7 @@ def known() -> dict[str, set[str]]:
         "transform": set(TRANSFORMS.names()),
         "mix": set(MIXES.names()),
         "merging": set(MERGES.names()),
-        "adapter": set(ADAPTERS),
+        "adapter": set(ADAPTERS.names()),
         "task kind": set(TASK_KINDS.names()),
         "command": set(commands),
         "inspection": set(commands["inspect"].commands),

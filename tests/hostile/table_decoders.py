@@ -59,15 +59,15 @@ MEMORY = [
 ]
 
 ADAPTERS = [
-    Case("a misspelled adapter", f"{TEXT} --adapter lorra", 2, r"'lorra' is not one of"),
-    Case("settings without an adapter", f"{TEXT} --adapter-set r=4", 2, r"add 'adapter'"),
-    Case("quantization without an adapter", f"{TEXT} --quantize 4bit", 2, r"add 'adapter'"),
+    Case("a misspelled adapter", f"{TEXT} --adapter lorra", 2, r"Did you mean 'lora'"),
+    Case("settings without an adapter", f"{TEXT} --adapter-set r=4", 2, r"Give it as --adapter 'lora r=8'"),
+    Case("quantization without an adapter", f"{TEXT} --quantize 4bit", 2, r"--adapter 'lora quantize=4bit'"),
     Case("an adapter of bf16 weights", f"{TEXT} --adapter lora --weights bf16", 2, r"remove 'weights'"),
     Case("an adapter of a method that trains nothing", f"{TEXT} --adapter lora --method none", 2, r"Remove 'adapter'"),
     *(
-        Case(f"an adapter with {setting}", f"{TEXT} --adapter lora --adapter-set {setting}", 2, message)
+        Case(f"an adapter with {setting}", f"{TEXT} --adapter 'lora {setting}'", 2, message)
         for setting, message in {
-            "rank=4": r"'rank'\. Available: alpha, dropout, r, targets",
+            "rank=4": r"'rank'\. Available: alpha, dropout, quantize, r, targets",
             "r=0": r"r must be more than zero",
             "r=1.5": r"'r'.*1\.5",
             "r=1000000000000": r"is more than 32, the rank of the weights",
@@ -76,8 +76,8 @@ ADAPTERS = [
             "targets=q_porj": r"named 'q_porj'; there are .*query",
         }.items()
     ),
-    Case("an alpha that breaks the weights", f"{TEXT} --adapter lora --adapter-set alpha=1e308", 2, r"not finite"),
-    Case("an odd rank of orthogonal factors", f"{TEXT} --adapter orthogonal --adapter-set r=3", 2, r"even rank"),
+    Case("an alpha that breaks the weights", f"{TEXT} --adapter 'lora alpha=1e308'", 2, r"not finite"),
+    Case("an odd rank of orthogonal factors", f"{TEXT} --adapter 'orthogonal r=3'", 2, r"even rank"),
 ]
 
 WIKI = put("wiki.txt", "the price of the wine\n" * 5)

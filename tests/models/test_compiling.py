@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 from acclimate.adaptation.adapt import adapt
-from acclimate.adaptation.adapters import check_adapter
 from acclimate.data.documents import Corpus
 from acclimate.engine.batches import Collator
 from acclimate.engine.steps import Engine
@@ -29,7 +28,7 @@ from acclimate.models.encoding import encode, encode_positions
 from acclimate.models.families import KERNELS_ATTRIBUTE, is_compiled, kernels_of
 from acclimate.models.gates import gate_units
 from acclimate.models.kinds import kind_of
-from acclimate.models.lora import LowRankAdapter
+from acclimate.models.lora import LoRA
 from acclimate.models.probe import attach
 from acclimate.parts.masking import RandomMasking
 from acclimate.parts.objectives import GeneralKnowledgeContrast, LanguageModelling
@@ -170,7 +169,7 @@ def prepared(kind, parts, lora=False, checkpointing=False, kernel=None):
         importance = {part: torch.rand(len(found), found[0].units) for part, found in units.items()}
         objectives.append(GeneralKnowledgeContrast(importance))
     if lora:
-        adapter = LowRankAdapter(model, "lora", check_adapter("lora", {"r": 4}), probe=[])
+        adapter = LoRA(r=4).insert(model)
         adapter.mask(SoftMask({"H": layers}, {"H": torch.rand(len(layers), layers[0].heads)}).delta_factors())
     if checkpointing:
         model.activation_checkpointing_enable({"use_reentrant": False})

@@ -14,18 +14,16 @@ import transformers
 from safetensors.torch import load_file
 from torch import nn
 
-from acclimate.adaptation.adapters import ADAPTERS, check_adapter
 from acclimate.base.errors import UserError
 from acclimate.engine.batches import Collator
-from acclimate.engine.options import AdapterName
 from acclimate.engine.steps import Engine, make_reference
-from acclimate.models.adapters import compare_logits, warn_of_export
+from acclimate.models.adapters import ADAPTERS, compare_logits, warn_of_export
 from acclimate.models.encoding import encode
 from acclimate.models.families import language_head
 from acclimate.models.gates import gate_units
 from acclimate.models.kinds import kind_of
 from acclimate.models.loading import load_language_model
-from acclimate.models.lora import LOW_RANK, LowRankAdapter
+from acclimate.models.lora import LowRankAdapter
 from acclimate.models.probe import attach
 from acclimate.parts.masking import RandomMasking
 from acclimate.parts.objectives import Distillation, LanguageModelling
@@ -36,12 +34,17 @@ from tests.tiny import TEXTS, decoder_tokenizer, save_tiny, tiny_model, tiny_tok
 PROBE = [np.arange(5, 25), np.arange(30, 40)]
 
 
+LOW_RANK = [
+    name for name in ADAPTERS.names() if issubclass(ADAPTERS.lookup(name), LowRankAdapter) and name != "codyra"
+]
+
+
 def with_adapter(kind: str, name: str = "lora", **settings):
     """A tiny model with attached attention and an adapter of rank 4, the unchanged model, and the attention layers."""
     model = tiny_model(kind)
     plain, layers = copy.deepcopy(model), attach(model)
     attach(plain)
-    return ADAPTERS[name](model, name, check_adapter(name, {"r": 4, **settings}), probe=PROBE), plain, layers
+    return ADAPTERS.make(name, **{"r": 4, **settings}).insert(model, probe=PROBE), plain, layers
 
 
 def train(adapter: LowRankAdapter) -> None:
@@ -50,10 +53,6 @@ def train(adapter: LowRankAdapter) -> None:
     for value in adapter.model.parameters():
         if value.requires_grad:
             value.data += 0.05 * torch.randn_like(value)
-
-
-def test_the_command_line_knows_all_adapters():
-    assert set(AdapterName.__args__) == set(ADAPTERS)
 
 
 @each(
@@ -262,7 +261,7 @@ def test_gates_on_a_layer_apply_to_its_adapter_too():
     model = tiny_model("bert")
     layers = attach(model)
     units = gate_units(model, layers, ["O"])["O"]
-    adapter = LowRankAdapter(model, "lora", check_adapter("lora", {"targets": "output.dense"}), probe=PROBE)
+    adapter = ADAPTERS.read("lora targets=output.dense").insert(model, probe=PROBE)
     ids = torch.arange(5, 25)[None]
     zero = {"O": torch.zeros(len(layers), 1, units[0].units)}
 
@@ -284,7 +283,7 @@ def test_the_reference_is_the_base_model_and_shares_its_weights(name):
     attach(model)
     plain = copy.deepcopy(model)
     reference = make_reference([Distillation()], model, shared=True)
-    adapter = LowRankAdapter(model, name, check_adapter(name, {"r": 4}), probe=PROBE)
+    adapter = ADAPTERS.make(name, r=4).insert(model, probe=PROBE)
     train(adapter)
     assert compare_logits(reference, plain, adapter.probe)["absolute"] == 0
     mine = {value.data_ptr() for value in model.parameters()}
@@ -323,7 +322,7 @@ def test_an_adapter_under_bfloat16_trains_the_float32_factors():
 )
 def test_a_wrong_setting_is_one_line(name, settings, message):
     with pytest.raises(UserError, match=message) as error:
-        LowRankAdapter(tiny_model("llama"), name, check_adapter(name, settings))
+        ADAPTERS.make(name, **settings).insert(tiny_model("llama"))
     assert "\n" not in str(error.value)
 
 
@@ -338,13 +337,13 @@ def test_settings_may_be_text_and_choose_the_layers():
 def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match=r"acclimate\[lora\]"):
-        check_adapter("lora", None)
+        ADAPTERS.read("lora")
     monkeypatch.undo()
     monkeypatch.setattr("acclimate.models.lora.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"acclimate\[qlora\]"):
-        check_adapter("lora", None, "4bit")
+        ADAPTERS.read("lora quantize=4bit")
     with pytest.raises(UserError, match="must not be quantized"):
-        check_adapter("pissa", None, "4bit")
+        ADAPTERS.read("pissa quantize=4bit")
 
 
 def test_an_adapter_trained_on_four_bits_is_merged_into_the_original_weights(tmp_path):
@@ -355,7 +354,7 @@ def test_an_adapter_trained_on_four_bits_is_merged_into_the_original_weights(tmp
     plain = transformers.AutoModelForCausalLM.from_pretrained(base)
     layer = loaded.model.model.layers[0].mlp.up_proj
     assert type(layer).__name__ == "Linear4bit"
-    adapter = LowRankAdapter(loaded.model, "lora", check_adapter("lora", None, "4bit"), probe=PROBE, source=base)
+    adapter = ADAPTERS.read("lora quantize=4bit").insert(loaded.model, probe=PROBE, source=base)
     train(adapter)
     (tmp_path / "out").mkdir()
     report = adapter.export(tmp_path / "out", loaded.tokenizer, tmp_path / "out", str(base))
@@ -372,7 +371,7 @@ def test_the_merged_model_has_the_type_of_the_checkpoint_and_stays_tied(tmp_path
     decoder_tokenizer().save_pretrained(tmp_path / "base")
     loaded = load_language_model(tmp_path / "base")
     attach(loaded.model)
-    adapter = LowRankAdapter(loaded.model, "lora", check_adapter("lora", {"r": 4}), probe=PROBE)
+    adapter = ADAPTERS.make("lora", r=4).insert(loaded.model, probe=PROBE)
     train(adapter)
     (tmp_path / "out").mkdir()
     report = adapter.export(tmp_path / "out", loaded.tokenizer, tmp_path / "out", "base")

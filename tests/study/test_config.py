@@ -387,7 +387,7 @@ def test_no_seed_of_a_search_is_scored(seeds, adapt_seeds, search_seeds, first, 
 
 
 def test_an_adapter_that_a_method_cannot_train_is_refused_before_any_job():
-    lora = {"name": "lm", "label": "lm with lora", "adapt": {"adapter": "lora", "adapter_settings": {"r": 4}}}
+    lora = {"name": "lm", "label": "lm with lora", "adapt": {"adapter": "lora r=4"}}
     config = StudyConfig.of(changed(methods=["none", "lm", lora, "prompt"]))
     assert config.methods[2].adapt == lora["adapt"] and read_methods(config).keys() == {
         "lm",
@@ -399,11 +399,11 @@ def test_an_adapter_that_a_method_cannot_train_is_refused_before_any_job():
             {"methods": ["none", "prompt"], "adapt": {"adapter": "lora"}},
             "Method 'prompt' does not work with an adapter",
         ),
-        ({"methods": [{"name": "lm", "adapt": {"adapter": "lora", "adapter_settings": {"rank": 4}}}]}, "'rank'"),
+        ({"methods": [{"name": "lm", "adapt": {"adapter": "lora rank=4"}}]}, "'rank'"),
     ):
         with pytest.raises(UserError, match=message):
             read_methods(StudyConfig.of(changed(**changes)))
-    with pytest.raises(UserError, match="'adapter_settings' is for adapters"):
+    with pytest.raises(UserError, match=r"adapter_settings' is no key. Give it as adapter: lora r=8"):
         StudyConfig.of(changed(adapt={"adapter_settings": {"r": 4}}))
 
 

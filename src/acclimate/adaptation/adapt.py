@@ -125,6 +125,11 @@ adapt = verb(AdaptOptions, _adapt)
 def _open_run(options: AdaptOptions) -> Run:
     """Check the options, open the texts, and return the run with its features and its identity."""
     method = REGISTRY.read(options.method)
+    adapter = None
+    if options.adapter is not None:
+        from acclimate.adaptation.adapters import read_adapter
+
+        adapter = read_adapter(method, options.adapter)
     rows = kind_defaults(options, method)
     group = join_process_group(options.fsdp)
     own = options.text_column if options.corpus is None and options.text_column != "text" else None
@@ -142,6 +147,7 @@ def _open_run(options: AdaptOptions) -> Run:
     run = Run(
         options,
         method,
+        adapter,
         group,
         **rows,
         progress=options.progress and group.first,
@@ -233,7 +239,9 @@ def _load(run: Run) -> None:
     """Load the model, and let features and method check and extend it."""
     options, method = run.options, run.method
     model = options.model() if callable(options.model) else options.model
-    loaded = run.loaded = load_language_model(model, options.dropout, options.quantize)
+    loaded = run.loaded = load_language_model(
+        model, options.dropout, run.adapter.quantization if run.adapter else None
+    )
     loaded.pooling = method.sentence_pooling
     method.check_kind(loaded.kind, model)
     check_masking(options, loaded.kind, run.masking)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,64 +15,25 @@ from acclimate.adaptation.tokenizer import sample_documents
 from acclimate.base.device import choose_precision, default_device
 from acclimate.base.errors import UserError
 from acclimate.base.progress import print_message
-from acclimate.base.registry import build_dataclass
 from acclimate.data.documents import Corpus
 from acclimate.data.tokenizing import tokenize
 from acclimate.engine.batches import Collator
 from acclimate.engine.steps import Engine
-from acclimate.models.adapters import NO_FACTORS, NO_MASK, PROBE_TEXTS, Adapter
+from acclimate.models.adapters import ADAPTERS, NO_FACTORS, NO_MASK, PROBE_TEXTS, Adapter
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.models.extensions import has_adapters
-from acclimate.models.lora import LOW_RANK, LowRankAdapter
 from acclimate.parts.masking import RandomMasking
-from acclimate.parts.modules.deeper import DeeperAdapter
-from acclimate.parts.modules.sparse_rank import SparseRankAdapter
-from acclimate.parts.modules.wider import WiderAdapter
 from acclimate.parts.objectives import LanguageModelling
 from acclimate.parts.updates import CombinedRules, UpdateRule
 
-ADAPTERS: dict[str, type[Adapter]] = {
-    **dict.fromkeys(LOW_RANK, LowRankAdapter),
-    "codyra": SparseRankAdapter,
-    "wider": WiderAdapter,
-    "deeper": DeeperAdapter,
-}
-"""The classes of adapters by name."""
 
-
-def check_adapter(name: str, settings: Mapping[str, Any] | None, quantize: str | None = None) -> Any:
-    """Return the settings of an adapter, all checked before a model is loaded.
-
-    Args:
-        name: A name of :data:`ADAPTERS`.
-        settings: Values of its settings.
-        quantize: How the base model is quantized; None if it is not.
+def read_adapter(method: Method, given: Any) -> Adapter | None:
+    """Return the adapter that a user gave, after a check that the method can train it; None for none.
 
     Raises:
-        UserError: If a setting is unknown or wrong, a package is missing, or the variant cannot be used with a
-            quantized base.
+        UserError: If it cannot, a name or a parameter is wrong, or a package is missing.
     """
-    kind = ADAPTERS[name]
-    made = build_dataclass(kind.settings_class, "adapter", name, settings or {})
-    kind.check(name, made, quantize)
-    return made
-
-
-def resolve_adapter(
-    method: Method, adapter: str | None, settings: Mapping[str, Any] | None, quantize: str | None
-) -> Any:
-    """Return the settings of an adapter, or None if the weights themselves train.
-
-    Args:
-        method: The method.
-        adapter: Name of the adapter; None for none.
-        settings: Its settings as given.
-        quantize: How the weights are quantized, or None.
-
-    Raises:
-        UserError: If the method cannot train an adapter, a setting is wrong, or a package is missing.
-    """
-    if adapter is None:
+    if given is None:
         return None
     if method.without_adapter:
         raise UserError(
@@ -82,27 +42,24 @@ def resolve_adapter(
         )
     if method.protects_by == "gradient":
         raise UserError("An adapter can scale the update of weights, not their gradient; use mask_on=update.")
-    if method.protects_by and ADAPTERS[adapter].mask is Adapter.mask:
-        raise UserError(NO_MASK.format(adapter))
-    return check_adapter(adapter, settings, quantize)
+    adapter = ADAPTERS.read(given)
+    if method.protects_by and type(adapter).mask is Adapter.mask:
+        raise UserError(NO_MASK.format(adapter.name))
+    return adapter
 
 
 class AddedAdapter(Feature):
-    """The adapter that trains instead of the weights.
-
-    Attributes:
-        settings: Its settings.
-    """
+    """The adapter that trains instead of the weights."""
 
     def __init__(self, run: Run) -> None:
-        """Check the settings, and choose the learning rate: the user's, or a multiple of the method's."""
+        """Choose the learning rate: the user's, or a multiple of the method's."""
         given, method = run.options, run.method
-        assert given.adapter is not None
-        self.settings = resolve_adapter(method, given.adapter, given.adapter_settings, given.quantize)
-        if given.refactor_every and ADAPTERS[given.adapter].factors is Adapter.factors:
-            raise UserError(NO_FACTORS.format(given.adapter))
+        assert run.adapter is not None
+        self.adapter: Adapter = run.adapter
+        if given.refactor_every and type(self.adapter).factors is Adapter.factors:
+            raise UserError(NO_FACTORS.format(self.adapter.name))
         if given.learning_rate is None:
-            times = ADAPTERS[given.adapter].rate
+            times = self.adapter.rate
             run.learning_rate = times * method.learning_rate
             print_message(
                 f"Learning rate {run.learning_rate:g}: {times:g} times that of the method, since only an adapter "
@@ -111,11 +68,8 @@ class AddedAdapter(Feature):
             )
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings, with a fingerprint of general text instead of its name."""
-        found = asdict(self.settings)
-        if found.get("general"):
-            found["general"] = Corpus([found["general"]]).fingerprint
-        return {"adapter_settings": found}
+        """Return the name and the parameters."""
+        return {"adapter": self.adapter.identity()}
 
     def prepare(self, run: Run) -> None:
         """Refuse a model that has adapters."""
@@ -133,13 +87,11 @@ class AddedAdapter(Feature):
         Raises:
             UserError: If the adapter does not fit the model.
         """
-        options, loaded, settings = run.options, run.loaded, self.settings
-        assert options.adapter is not None
+        options, loaded, adapter = run.options, run.loaded, self.adapter
         probe = [run.rows[number] for number in range(min(PROBE_TEXTS, len(run.rows)))]
-        source = loaded.model.name_or_path if options.quantize else None
-        general = GeneralLoss(run, settings) if getattr(settings, "general", "") else None
-        shared: dict[str, Any] = {"seed": options.seed, "probe": probe, "source": source, "general": general}
-        loaded.adapter = ADAPTERS[options.adapter](loaded.model, options.adapter, settings, **shared)
+        source = loaded.model.name_or_path if adapter.quantization else None
+        general = GeneralLoss(run, adapter) if getattr(adapter, "general", "") else None
+        loaded.adapter = adapter.insert(loaded.model, seed=options.seed, probe=probe, source=source, general=general)
         print_message(loaded.adapter.describe(), enabled=options.progress)
         own = loaded.adapter.update_rule()
         if rule is None or not (factors := rule.delta_factors()):
@@ -156,7 +108,7 @@ class GeneralLoss:
 
         Args:
             run: The run, with its model.
-            settings: Settings with ``general``, the source of the text, and ``tokens``, how much of it is read.
+            settings: The adapter, with ``general``, the source of the text, and ``tokens``, how much of it is read.
 
         Raises:
             UserError: If there is no text.

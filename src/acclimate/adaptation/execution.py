@@ -54,7 +54,7 @@ class Sharding(Feature):
         """Check that the weights can be divided."""
         from acclimate.engine.sharding import check_sharding
 
-        run.sharded = check_sharding(run.options, run.method, run.precision)
+        run.sharded = check_sharding(run.options, run.method, run.adapter, run.precision)
 
     def arguments(self, run: Run) -> dict[str, Any]:
         """Divide the weights, and return the class of the trainer."""

@@ -57,13 +57,11 @@ from acclimate.data.fields import (
 from acclimate.data.reading import Encoding, LabelOptions
 from acclimate.engine.options import (
     Adapter,
-    AdapterSetting,
     Compile,
     Fsdp,
     GradientCheckpointing,
     MaxMemory,
     Optimizer,
-    Quantization,
     Weights,
     check_adapter,
 )
@@ -306,8 +304,6 @@ class AdaptOptions(TrainingOptions, LabelOptions, ReplayOptions):
         ),
     ] = None
     adapter: Adapter = None
-    adapter_settings: AdapterSetting = None
-    quantize: Quantization = None
     general: General = None
     monitor: Monitor = False
     keep_best: KeepBest = False

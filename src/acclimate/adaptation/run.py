@@ -32,7 +32,7 @@ from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.row_options import Documents, Layout
 from acclimate.engine.steps import Engine
 from acclimate.engine.trainer import LOG_FILE, CallbackFactory
-from acclimate.models.adapters import warn_of_export
+from acclimate.models.adapters import Adapter, warn_of_export
 from acclimate.models.kinds import ModelKind
 from acclimate.models.loading import LanguageModel
 from acclimate.models.saving import save_model, write_pooling
@@ -102,6 +102,7 @@ class Run:
     Attributes:
         options: The options.
         method: The method with its parameters.
+        adapter: The adapter that trains instead of the weights, or None.
         group: The processes that share each step.
         progress: Whether this process shows progress.
         task: The loaded task, or None.
@@ -138,6 +139,7 @@ class Run:
 
     options: AdaptOptions
     method: Method
+    adapter: Adapter | None
     group: ProcessGroup
     progress: bool
     task: Any

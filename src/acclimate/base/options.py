@@ -50,6 +50,7 @@ PARAMETERS = {
     "settings": ("method", "dga contrast_weight=0.5"),
     "masking_settings": ("masking", "whole-word mask=1 random=0"),
     "adapter_settings": ("adapter", "lora r=8"),
+    "quantize": ("adapter", "lora quantize=4bit"),
     "new_token_settings": ("new_tokens", "500 min_count=5"),
 }
 """Names that are no options since they are parameters of an entry: the option that takes it, and an example."""

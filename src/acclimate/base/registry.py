@@ -36,6 +36,7 @@ PLUGIN = "acclimate_plugin_"
 PLACES = {
     "acclimate.methods": ("adaptation/methods/*", "papers/*/method"),
     "acclimate.masking": ("parts/masking/*",),
+    "acclimate.adapters": ("models/lora", "parts/modules/*", "papers/*/adapter"),
     "acclimate.mixes": ("data/mix/*", "papers/*/mix"),
     "acclimate.selections": ("data/select/*", "papers/*/select"),
     "acclimate.merges": ("merging/methods/*", "papers/*/merge"),

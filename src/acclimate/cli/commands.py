@@ -86,7 +86,7 @@ HUGGING_FACE = {
     "label_column_name": ("--label-column",),
     "line_by_line": ("--layout", "padded is one text per row"),
     "load_best_model_at_end": ("--select", "dev keeps the best epoch on the dev split"),
-    "load_in_4bit": ("--quantize", "4bit, with --adapter lora"),
+    "load_in_4bit": ("--adapter", "as --adapter 'lora quantize=4bit'"),
     "logging_steps": ("", "log.jsonl next to the model has a line for every fiftieth of the training"),
     "lora_alpha": ("--adapter", "as --adapter 'lora alpha=32'"),
     "lora_dropout": ("--adapter", "as --adapter 'lora dropout=0.05'"),

@@ -6,13 +6,10 @@ from typing import Annotated, Any, Literal
 
 from acclimate.base.bounds import Positive
 from acclimate.base.options import METHOD, MODEL, Option
+from acclimate.base.registry import PartLike
 
 OptimizerName = Literal["adamw", "adamw-8bit"]
 WeightsName = Literal["fp32", "bf16"]
-LowRankName = Literal["lora", "rslora", "dora", "pissa", "olora", "soma", "mica", "orthogonal"]
-"""The names in :data:`acclimate.models.lora.LOW_RANK`."""
-AdapterName = Literal[LowRankName, "codyra", "wider", "deeper"]
-"""The names in :data:`acclimate.adaptation.adapters.ADAPTERS`."""
 
 Optimizer = Annotated[
     OptimizerName,
@@ -70,46 +67,25 @@ MaxMemory = Annotated[
     ),
 ]
 Adapter = Annotated[
-    AdapterName | None,
+    PartLike | None,
     Option(
-        "Adapter to train instead of the weights: a low-rank one such as lora, wider, or deeper.",
+        "Adapter to train instead of the weights, such as lora, 'lora r=8', wider or deeper; see docs/decoders.md.",
         METHOD,
         default="none; all weights train",
-        more="It is merged into the saved model. A low-rank one is also kept in ``out/adapter`` in the format of "
-        "peft. Any method can use it, unless the method itself trains only some of the weights.",
-    ),
-]
-AdapterSetting = Annotated[
-    dict[str, Any] | None,
-    Option(
-        "Setting of the adapter: r, alpha, dropout or targets of low-rank ones, units of wider, layers of deeper.",
-        METHOD,
-        default="r=16 on all linear layers but the head",
-        more="See :class:`acclimate.models.lora.AdapterSettings`, "
-        ":class:`acclimate.parts.modules.wider.WiderSettings`, "
-        ":class:`acclimate.parts.modules.deeper.DeeperSettings` and "
-        ":class:`acclimate.parts.modules.sparse_rank.SparseRankSettings`.",
-        flag="--adapter-set",
-    ),
-]
-Quantization = Annotated[
-    Literal["4bit"] | None,
-    Option(
-        "Quantization of the frozen weights under an adapter, to save memory (QLoRA).",
-        MODEL,
-        more="The adapter is merged into the weights before quantization, which are loaded once more.",
+        more="Or ``{name: parameters}``. It is merged into the saved model. A low-rank one is also kept in "
+        "``out/adapter`` in the format of peft. Any method can use it, unless the method itself trains only some of "
+        "the weights. The kinds are those of :data:`acclimate.models.adapters.ADAPTERS`.",
     ),
 ]
 
 
 def check_adapter(given: Any) -> None:
-    """Check that options of an adapter come with an adapter, whose base model is in fp32 or quantized.
+    """Check that the weights under an adapter are in fp32.
 
     Raises:
         ValueError: If not.
     """
-    for name in ("adapter_settings", "quantize"):
-        if getattr(given, name) is not None and given.adapter is None:
-            raise ValueError(f"'{name}' is for adapters; add 'adapter', such as lora, or remove it")
     if given.adapter is not None and given.weights != "fp32":
-        raise ValueError("adapters are merged into fp32 weights; remove 'weights', or save memory with 'quantize'")
+        raise ValueError(
+            "adapters are merged into fp32 weights; remove 'weights', or save memory with 'lora quantize=4bit'"
+        )

@@ -212,7 +212,7 @@ def _shard_like(like: Tensor, whole: Tensor) -> Tensor:
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
 
-def check_sharding(options: Any, method: Any, precision: Precision) -> bool:
+def check_sharding(options: Any, method: Any, adapter: Any, precision: Precision) -> bool:
     """Return whether the user asks for sharded parameters, after a check, before a model is loaded.
 
     Raises:
@@ -223,7 +223,7 @@ def check_sharding(options: Any, method: Any, precision: Precision) -> bool:
     obstacle = ""
     if method.changes_result:
         obstacle = f"method '{method.name}' changes the whole model after its training; use another method, such as lm"
-    elif options.quantize:
+    elif adapter is not None and adapter.quantization:
         obstacle = "quantized weights cannot be divided; remove 'quantize'"
     elif (options.optimizer, options.weights) != ("adamw", "fp32"):
         obstacle = "optimizer and weights of torchao have not been tested with it; use adamw and fp32"

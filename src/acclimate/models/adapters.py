@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.base.errors import UserError, first_line
+from acclimate.base.registry import Part, Registry
 from acclimate.models.checkpoints import UNREADABLE, load_config
 from acclimate.models.encoding import encode
 from acclimate.models.families import language_head, probe_of
@@ -41,19 +42,18 @@ NO_MASK = (
 NO_FACTORS = "The adapter '{}' has no low-rank factors; use lora, or remove refactor-every."
 
 
-class Adapter:
-    """The adapter of a model: added to it, trained with it, merged into it, and saved as an ordinary model.
+@dataclass(eq=False)
+class Adapter(Part):
+    """A registered adapter: added to a model, trained with it, merged into it, and saved as an ordinary model.
+
+    Subclasses are dataclasses whose fields are the parameters.
 
     Attributes:
         model: The model; all weights that it had before are frozen.
-        name: Name of the kind of adapter.
-        settings: Its settings, an instance of :attr:`settings_class`.
         probe: Token ids of texts on which the exported model is compared with the trained one.
         stored_type: The type of the weights in the checkpoint, in which the merged model is saved.
     """
 
-    settings_class: ClassVar[type[Any]]
-    """A dataclass of the settings."""
     why_not: ClassVar[str] = ""
     """Why it may change what some models compute, for messages."""
     rate: ClassVar[float]
@@ -61,36 +61,33 @@ class Adapter:
     shards: ClassVar[bool] = False
     """Whether the weights of a model with it can be sharded among processes."""
 
-    def __init__(
+    def insert(
         self,
         model: PreTrainedModel,
-        name: str,
-        settings: Any,
         *,
         seed: int = 0,
         probe: Sequence[np.ndarray] = (),
         source: str | Path | None = None,
         general: Any = None,
-    ) -> None:
-        """Add an adapter that leaves the outputs of a model unchanged, and freeze all other weights.
+    ) -> Self:
+        """Add the adapter to a model, whose outputs stay the same, freeze all other weights, and return the adapter.
 
         Args:
             model: A model that :func:`acclimate.models.probe.attach` has prepared.
-            name: Name of the kind of adapter.
-            settings: Its settings, checked by :meth:`check`.
             seed: Random seed of the initial weights.
             probe: Token ids of texts on which the exported model is compared with the trained one.
             source: Where the base model is loaded from once more, if ``model`` is quantized: the adapter is merged
                 into its original weights.
-            general: Measures the model on general text, if the settings name one.
+            general: Measures the model on general text, if a parameter names one.
 
         Raises:
             UserError: If the adapter does not fit the model.
         """
-        self.model, self.name, self.settings, self.seed, self.source = model, name, settings, seed, source
+        self.model, self.seed, self.source = model, seed, source
         self.probe = [torch.as_tensor(np.asarray(row)[:PROBE_TOKENS]).long() for row in probe[:PROBE_TEXTS]]
-        self.stored_type, self.general = _stored_type(model), general
+        self.stored_type, self.general_loss = _stored_type(model), general
         self.add()
+        return self
 
     def add(self) -> None:
         """Add the adapter to the model, and freeze all other weights.
@@ -100,22 +97,10 @@ class Adapter:
         """
         raise NotImplementedError
 
-    @classmethod
-    def check(cls, name: str, settings: Any, quantize: str | None) -> None:
-        """Check the settings before a model is loaded, and complete them.
-
-        Args:
-            name: Name of the kind of adapter.
-            settings: The settings.
-            quantize: How the base model is quantized; None if it is not.
-
-        Raises:
-            UserError: If they do not fit together, or a package is missing.
-        """
-        if quantize:
-            raise UserError(
-                f"The adapter '{name}' changes the shape of weights, which must not be quantized; use lora."
-            )
+    @property
+    def quantization(self) -> str | None:
+        """How the frozen weights are quantized; None if they are not."""
+        return None
 
     @property
     def place(self) -> str:
@@ -212,12 +197,16 @@ class Adapter:
         saved: Any = load_language_model(folder).model
         attach(saved.to(full.model.device))
         trained = self.model.num_parameters(only_trainable=True)
-        report = {"kind": self.name, "settings": asdict(self.settings), "parameters": trained, "place": self.place}
+        report = {"kind": self.name, "settings": self.settings(), "parameters": trained, "place": self.place}
         report["difference"] = compare_logits(saved, full.model, self.probe)
         report["change"] = compare_logits(full.base(), full.model, self.probe)
         if full is not self:
             report["quantization"] = compare_logits(saved, self.model, self.probe)
         return report
+
+
+ADAPTERS: Registry[Adapter] = Registry("acclimate.adapters", "adapter", "adapters")
+register = ADAPTERS.register
 
 
 def share_weights(model: PreTrainedModel) -> PreTrainedModel:

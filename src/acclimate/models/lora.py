@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import BeforeValidator
@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from acclimate.base.errors import UserError, check_positive
-from acclimate.models.adapters import TRAINED_NAMES, Adapter, convert_weights, share_weights
+from acclimate.models.adapters import ADAPTERS, TRAINED_NAMES, Adapter, convert_weights, register, share_weights
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
 
@@ -34,67 +34,8 @@ HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks", "
 """Attributes of a module with its hooks."""
 
 
-@dataclass(frozen=True)
-class AdapterKind:
-    """A variant of LoRA.
-
-    Attributes:
-        paper: Its source.
-        config: Arguments of ``peft.LoraConfig``.
-        decomposes: Whether it starts from a decomposition of the base weights.
-        subtracts: Whether its initial product is not zero, and is therefore subtracted.
-        additive: Whether its change of a weight is the product of its two factors, so that masks can scale it.
-        scale: Default factor of that product.
-    """
-
-    paper: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    decomposes: bool = False
-    subtracts: bool = False
-    additive: bool = True
-    scale: float = 2.0
-
-
-LOW_RANK = {
-    "lora": AdapterKind("Hu et al., ICLR 2022"),
-    "rslora": AdapterKind("Kalajdzievski, 2023", {"use_rslora": True}),
-    "dora": AdapterKind("Liu et al., ICML 2024", {"use_dora": True}, additive=False),
-    "pissa": AdapterKind("Meng et al., NeurIPS 2024", decomposes=True, subtracts=True, scale=1.0),
-    "olora": AdapterKind("Büyükakyüz, 2024", decomposes=True, subtracts=True, scale=1.0),
-    "soma": AdapterKind("Yun et al., CVPR 2025", decomposes=True, subtracts=True, scale=1.0),
-    "mica": AdapterKind("https://arxiv.org/abs/2604.01694", {"init_lora_weights": "mica"}, decomposes=True),
-    "orthogonal": AdapterKind("https://datta0.github.io/posts/rethink-lora-init", {"init_lora_weights": "orthogonal"}),
-}
-"""The variants by name. Variants that need a pass over data first (EVA, CorDA, LoRA-GA in ``peft``) are missing."""
-
-
 def _split_names(value: Any) -> Any:
     return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
-
-
-@dataclass
-class AdapterSettings:
-    """Size and place of an adapter.
-
-    Attributes:
-        r: Rank: columns of B and rows of A.
-        alpha: The change of a weight is alpha / r x B A, or alpha / sqrt(r) x B A for ``rslora``. By default chosen
-            for a factor of 2, or of 1 for ``pissa``, ``olora`` and ``soma``, which start from the weights themselves.
-        dropout: Dropout probability of the input of A.
-        targets: Names of the linear layers that get an adapter, such as ``q_proj,v_proj``; by default all of the
-            encoder or decoder, without the head.
-    """
-
-    r: int = 16
-    alpha: float | None = None
-    dropout: float = 0.0
-    targets: Annotated[tuple[str, ...], BeforeValidator(_split_names)] = ()
-
-    def __post_init__(self) -> None:
-        """Validate the numbers."""
-        check_positive(r=self.r, **({} if self.alpha is None else {"alpha": self.alpha}))
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"The dropout of an adapter must be from 0 to below 1, not {self.dropout:g}.")
 
 
 def import_peft() -> Any:
@@ -110,24 +51,66 @@ def import_peft() -> Any:
     return peft
 
 
+@dataclass(eq=False)
 class LowRankAdapter(Adapter):
-    """A low-rank adapter: added to a model, trained with it, merged, and saved next to the merged model."""
+    """A low-rank adapter: added to a model, trained with it, merged, and saved next to the merged model.
 
-    settings_class = AdapterSettings
+    Attributes:
+        r: Rank: columns of B and rows of A.
+        alpha: The change of a weight is alpha / r x B A, or alpha / sqrt(r) x B A for ``rslora``. By default chosen
+            for a factor of 2, or of 1 for ``pissa``, ``olora`` and ``soma``, which start from the weights themselves.
+        dropout: Dropout probability of the input of A.
+        targets: Names of the linear layers that get an adapter, such as ``q_proj,v_proj``; by default all of the
+            encoder or decoder, without the head.
+        quantize: ``4bit`` quantizes the frozen weights, to save memory (QLoRA). The adapter is merged into the weights
+            before quantization, which are loaded once more.
+    """
+
+    arguments: ClassVar[Mapping[str, Any]] = {}
+    """Arguments of ``peft.LoraConfig``."""
+    decomposes: ClassVar[bool] = False
+    """Whether it starts from a decomposition of the base weights."""
+    subtracts: ClassVar[bool] = False
+    """Whether its initial product is not zero, and is therefore subtracted."""
+    additive: ClassVar[bool] = True
+    """Whether its change of a weight is the product of its two factors, so that masks can scale it."""
+    scale: ClassVar[float] = 2.0
+    """Default factor of that product."""
     merged_names: ClassVar[tuple[str, ...]] = ()
     """Ends of the names of parameters that are part of the saved factors, and that peft does not know."""
     rate = 10  # whatever the model and the rank: Schulman et al., "LoRA without regret", 2025
     shards = True
 
+    r: int = 16
+    alpha: float | None = None
+    dropout: float = 0.0
+    targets: Annotated[tuple[str, ...], BeforeValidator(_split_names)] = ()
+    quantize: Literal["4bit"] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the parameters and packages, and choose the factor that they leave open."""
+        check_positive(r=self.r, **({} if self.alpha is None else {"alpha": self.alpha}))
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"The dropout of an adapter must be from 0 to below 1, not {self.dropout:g}.")
+        if self.quantize and self.decomposes:
+            raise UserError(
+                f"The adapter '{self.name}' decomposes weights, which must not be quantized; use lora or dora."
+            )
+        if self.alpha is None:
+            self.alpha = self.scale * (self.r**0.5 if self.arguments.get("use_rslora") else self.r)
+        import_peft()
+        if self.quantize and find_spec("bitsandbytes") is None:
+            raise UserError("Weights in four bits need bitsandbytes: pip install 'acclimate[qlora]'.")
+
     def add(self) -> None:
         """Add the factors.
 
         Raises:
-            UserError: If no layer has a name of ``settings.targets``, or none has the rank of the adapter.
+            UserError: If no layer has a name of ``targets``, or none has the rank of the adapter.
         """
-        model, self.kind = self.model, LOW_RANK.get(self.name, LOW_RANK["lora"])
+        model = self.model
         self._factors: dict[str, tuple[Tensor | None, Tensor | None]] = {}  # of rows and of columns, by layer
-        targets = _find_targets(model, self.settings.targets)
+        targets = _find_targets(model, self.targets)
         self.config = self._make_config(targets)
         bare = {name: model.get_submodule(name) for name in targets}
         with torch.random.fork_rng(devices=[]):
@@ -135,31 +118,17 @@ class LowRankAdapter(Adapter):
             import_peft().inject_adapter_in_model(copy.deepcopy(self.config), model, TRAINED)
             for place, layer in self.layers.items():
                 _swap_hooks(bare[place], layer)
-                if self.kind.subtracts:
+                if self.subtracts:
                     self._decompose(layer)
         setattr(model, TRAINED_NAMES, (".lora_",))
         for name, value in model.named_parameters():
             if ".lora_" in name:
                 value.data = value.data.float()  # also where the frozen weights are bfloat16
 
-    @classmethod
-    def check(cls, name: str, settings: AdapterSettings, quantize: str | None) -> None:
-        """Check the settings before a model is loaded, and choose the factor that they leave open.
-
-        Raises:
-            UserError: If they do not fit together, a package is missing, or the variant cannot be used with a
-                quantized base.
-        """
-        kind = LOW_RANK[name]
-        if name == "orthogonal" and settings.r % 2:
-            raise UserError(f"The adapter 'orthogonal' needs an even rank, not r={settings.r}.")
-        if quantize and kind.decomposes:
-            raise UserError(f"The adapter '{name}' decomposes weights, which must not be quantized; use lora or dora.")
-        if settings.alpha is None:
-            settings.alpha = kind.scale * (settings.r**0.5 if name == "rslora" else settings.r)
-        import_peft()
-        if quantize and find_spec("bitsandbytes") is None:
-            raise UserError("Weights in four bits need bitsandbytes: pip install 'acclimate[qlora]'.")
+    @property
+    def quantization(self) -> str | None:
+        """How the frozen weights are quantized."""
+        return self.quantize
 
     @property
     def layers(self) -> dict[str, Any]:
@@ -201,7 +170,7 @@ class LowRankAdapter(Adapter):
         Raises:
             UserError: If the change of a weight is not a product in this variant.
         """
-        if not self.kind.additive:
+        if not self.additive:
             raise UserError(
                 f"This method protects units of the model, which the adapter '{self.name}' cannot: it rescales whole "
                 "rows of a weight. Use lora or rslora."
@@ -242,7 +211,7 @@ class LowRankAdapter(Adapter):
             return self
         base = load_language_model(self.source).model
         attach(base)
-        made = type(self)(base, self.name, self.settings, seed=self.seed)
+        made = replace(self).insert(base, seed=self.seed)
         state = base.state_dict()
         trained = {
             name: value
@@ -270,7 +239,7 @@ class LowRankAdapter(Adapter):
         config.base_model_name_or_path, config.inference_mode, config.init_lora_weights = base, True, True
         kind = type(self.model)
         config.auto_mapping = {"base_model_class": kind.__name__, "parent_library": kind.__module__}
-        if self.kind.subtracts:  # the product of the initial factors is subtracted
+        if self.subtracts:  # the product of the initial factors is subtracted
             config.r, config.lora_alpha = 2 * config.r, 2 * config.lora_alpha
         folder.mkdir()
         config.save_pretrained(folder)
@@ -280,16 +249,16 @@ class LowRankAdapter(Adapter):
     def _make_config(self, targets: Sequence[str]) -> Any:
         found: list[Any] = [self.model.get_submodule(name) for name in targets]
         sizes = [one.weight.shape if isinstance(one, Conv1D) else (one.in_features, one.out_features) for one in found]
-        limit = (min if self.kind.decomposes else max)(map(min, sizes), default=0)
-        if self.settings.r > limit:
-            raise UserError(f"r={self.settings.r} is more than {limit}, the rank of the weights; use a lower one.")
+        limit = (min if self.decomposes else max)(map(min, sizes), default=0)
+        if self.r > limit:
+            raise UserError(f"r={self.r} is more than {limit}, the rank of the weights; use a lower one.")
         return import_peft().LoraConfig(
-            r=self.settings.r,
-            lora_alpha=self.settings.alpha,
-            lora_dropout=self.settings.dropout,
+            r=self.r,
+            lora_alpha=self.alpha,
+            lora_dropout=self.dropout,
             target_modules=list(targets),
             fan_in_fan_out=any(isinstance(one, Conv1D) for one in found),
-            **self.kind.config,
+            **self.arguments,
         )
 
     def _decompose(self, layer: Any) -> None:
@@ -302,7 +271,7 @@ class LowRankAdapter(Adapter):
             arguments = (TRAINED, self.name) if self.name == "pissa" else (TRAINED,)
             getattr(layer, f"{self.name}_init")(*arguments)
         weight.data = before
-        layer.update_layer(INITIAL, self.settings.r, self.config.lora_alpha, config=self.config)
+        layer.update_layer(INITIAL, self.r, self.config.lora_alpha, config=self.config)
         layer.scaling[INITIAL] = -layer.scaling[TRAINED]
         layer.set_adapter([TRAINED, INITIAL])
         for factor in (layer.lora_A, layer.lora_B):
@@ -328,6 +297,79 @@ class LowRankAdapter(Adapter):
             a, b = layer.lora_A[part].weight.detach(), layer.lora_B[part].weight.detach()
             found[part] = a if columns is None else a * columns, b if rows is None else b * rows[:, None]
         return found
+
+
+@register("lora", paper="Hu et al., ICLR 2022", summary="low-rank changes of the weights of linear layers")
+@dataclass(eq=False)
+class LoRA(LowRankAdapter):
+    """Plain LoRA."""
+
+
+@register("rslora", paper="Kalajdzievski, 2023", summary="scaled by the root of the rank")
+@dataclass(eq=False)
+class RankStabilized(LowRankAdapter):
+    """LoRA whose factor is alpha / sqrt(r)."""
+
+    arguments = {"use_rslora": True}
+
+
+@register("dora", paper="Liu et al., ICML 2024", summary="direction and length of the rows of a weight apart")
+@dataclass(eq=False)
+class DoRA(LowRankAdapter):
+    """LoRA of the direction, and the length of each row."""
+
+    arguments, additive = {"use_dora": True}, False
+
+
+@dataclass(eq=False)
+class Decomposed(LowRankAdapter):
+    """A low-rank adapter that starts from components of the weights."""
+
+    decomposes, subtracts, scale = True, True, 1.0
+
+
+@register("pissa", paper="Meng et al., NeurIPS 2024", summary="starts from the largest components of the weights")
+@dataclass(eq=False)
+class PiSSA(Decomposed):
+    """Principal singular values and vectors."""
+
+
+@register("olora", paper="Büyükakyüz, 2024", summary="starts from an orthogonal decomposition of the weights")
+@dataclass(eq=False)
+class OLoRA(Decomposed):
+    """The QR decomposition."""
+
+
+@register("soma", paper="Yun et al., CVPR 2025", summary="starts from the smallest components of the weights")
+@dataclass(eq=False)
+class SoMA(Decomposed):
+    """Minor singular values and vectors."""
+
+
+@register("mica", paper="https://arxiv.org/abs/2604.01694", summary="starts in the directions of small components")
+@dataclass(eq=False)
+class MiCA(LowRankAdapter):
+    """Minor components in B, and zeros in A."""
+
+    arguments, decomposes = {"init_lora_weights": "mica"}, True
+
+
+@register(
+    "orthogonal",
+    paper="https://datta0.github.io/posts/rethink-lora-init",
+    summary="starts from orthogonal factors whose product is zero",
+)
+@dataclass(eq=False)
+class Orthogonal(LowRankAdapter):
+    """Orthogonal initialization; the rank is even."""
+
+    arguments = {"init_lora_weights": "orthogonal"}
+
+    def __post_init__(self) -> None:
+        """Check the rank."""
+        super().__post_init__()
+        if self.r % 2:
+            raise UserError(f"The adapter 'orthogonal' needs an even rank, not r={self.r}.")
 
 
 def _take_minor_components(layer: Any) -> None:
@@ -378,3 +420,15 @@ def _scale_input(factor: Tensor, module: nn.Module, inputs: tuple[Tensor, ...]) 
 
 def _scale_output(factor: Tensor, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     return output * factor.to(output.dtype)
+
+
+def read_low_rank(given: Any) -> LowRankAdapter | None:
+    """Return the low-rank adapter that a user gave; None for none.
+
+    Raises:
+        UserError: If it is another adapter, or a name or parameter is wrong.
+    """
+    made = None if given is None else ADAPTERS.read(given)
+    if made is not None and not isinstance(made, LowRankAdapter):
+        raise UserError(f"The adapter '{made.name}' has no low rank; use lora.")
+    return made

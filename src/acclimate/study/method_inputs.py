@@ -70,7 +70,7 @@ def read_methods(config: StudyConfig) -> dict[str, MethodInput]:
         UserError: If methods, parameters or options are wrong; the message lists all of them.
     """
     from acclimate.adaptation import method as methods
-    from acclimate.adaptation.adapters import resolve_adapter
+    from acclimate.adaptation.adapters import read_adapter
 
     found, problems = dict[str, MethodInput](), Problems()
     for method in config.methods:
@@ -80,8 +80,7 @@ def read_methods(config: StudyConfig) -> dict[str, MethodInput]:
             check_not_shared(method.adapt, f"methods.{method.label}.adapt")
             if method.name != UNADAPTED:
                 given = {**config.adapt.given(), **method.adapt}
-                adapter = [given.get(name) for name in ("adapter", "adapter_settings", "quantize")]
-                resolve_adapter(methods.get(method.name, **method.parameters), *adapter)
+                read_adapter(methods.get(method.name, **method.parameters), given.get("adapter"))
             _warn_of_learning_rate(method, config)
     problems.check()
     return found

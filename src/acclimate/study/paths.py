@@ -41,7 +41,7 @@ def locate_parts(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 else (lambda one: locate_new_tokens(one, folder))
             )
             found[name] = [locate(one) for one in value] if isinstance(value, list) else locate(value)
-    for name in ("new_token_settings", "adapter_settings"):
+    for name in ("new_token_settings",):
         settings = given.get(name)
         for one in settings if isinstance(settings, list) else [settings]:
             locate_settings(one, ("vectors", "general"), folder)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from acclimate.adaptation.options import Overwrite
 from acclimate.base.bounds import Count
 from acclimate.base.options import DATA, METHOD, OUTPUT, Option, options
+from acclimate.base.registry import PartLike
 from acclimate.data.fields import Progress, Seed, TextColumn, TextInput
 from acclimate.data.reading import Encoding
-from acclimate.engine.options import LowRankName
 
 if TYPE_CHECKING:
     Function = str | Callable[..., Any]
@@ -57,9 +57,9 @@ class EmbeddingOptions:
         ),
     ] = None
     adapter: Annotated[
-        LowRankName | None,
+        PartLike | None,
         Option(
-            "Low-rank adapter that a retrieval model trains, such as lora; it is merged into the saved weights.",
+            "Low-rank adapter that a retrieval model trains, such as 'lora r=8'; it is merged into the saved weights.",
             METHOD,
             default="all weights are trained",
             more="It needs a higher learning rate, such as 3e-4. ``acclimate merge --method skill`` adds what it "

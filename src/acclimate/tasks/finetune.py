@@ -21,6 +21,7 @@ from acclimate.data.reading import DEFAULT_READING
 from acclimate.data.task_kinds import find_task_kind, open_task
 from acclimate.evaluation.embeddings import SentencePairs, SimilarityChange, similarity_warning
 from acclimate.evaluation.learning import still_falls
+from acclimate.models.lora import read_low_rank
 from acclimate.parts.updates import freeze
 from acclimate.tasks.interfaces import (
     LabelledTask,
@@ -197,7 +198,11 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
         set_seed(resolved.seed)  # before the new weights are initialized
         load = self.kind.contrastive_learner if options.contrastive else self.kind.learner
         learner: Learner = load(options.model, self.task, resolved, self.device)
-        learner.general, learner.hard_negatives, learner.adapter = self.pairs, options.hard_negatives, options.adapter
+        learner.general, learner.hard_negatives, learner.adapter = (
+            self.pairs,
+            options.hard_negatives,
+            read_low_rank(options.adapter),
+        )
         self.learner = learner
         if options.freeze:
             print_message(freeze(learner.head.model, options.freeze), enabled=resolved.progress)

@@ -16,7 +16,6 @@ from acclimate.base.device import Precision
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.options import Option, options, values
 from acclimate.data.task_kinds import find_task_kind, task_texts
-from acclimate.engine.options import LowRankName
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.scoring import Scoring
 from acclimate.models.checkpoints import load_config
@@ -56,7 +55,7 @@ class Learner(ABC):
         """Pairs on which a model with embeddings of sentences is measured before and after training."""
         self.hard_negatives: Literal["bm25", "model"] | None = None
         """What ranks the documents from which hard negatives of a retrieval model are drawn; None for none."""
-        self.adapter: LowRankName | None = None
+        self.adapter: Any = None
         """Low-rank adapter that such a model trains; None for all weights."""
 
     def rows(self, examples: Sequence[Any]) -> Sequence[dict[str, Any]]:

@@ -12,12 +12,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 from acclimate.adaptation.adapt import adapt
-from acclimate.adaptation.adapters import check_adapter
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
-from acclimate.models.adapters import compare_logits
+from acclimate.models.adapters import ADAPTERS, compare_logits
 from acclimate.models.probe import attach
-from acclimate.parts.modules.deeper import RATES, DeeperAdapter, TensorRates, relative_rates
+from acclimate.parts.modules.deeper import RATES, TensorRates, relative_rates
 from tests.cases import each
 from tests.kills import killed
 from tests.tiny import TEXTS, save_tiny, tiny_model
@@ -52,7 +51,7 @@ def deepen(kind, general=False, changes=None, **settings):
     attach(model)
     attach(plain)
     given = {"general": Text(model)} if general else {}
-    return DeeperAdapter(model, "deeper", check_adapter("deeper", settings), probe=PROBE, **given), plain
+    return ADAPTERS.read({"deeper": settings}).insert(model, probe=PROBE, **given), plain
 
 
 @each("kind", ["gemma2", "gpt2", "modernbert", "smollm3"])
@@ -138,7 +137,7 @@ def test_an_adaptation_with_general_text_resumes_and_any_program_loads_the_resul
     base = save_tiny("llama", tmp_path / "base")
     (tmp_path / "general.txt").write_text("\n\n".join(TEXTS))
     chosen = {"layers": 1, "general": str(tmp_path / "general.txt"), "every": 2, "tokens": 100}
-    options = {"adapter": "deeper", "adapter_settings": chosen, **SHORT, "steps": 5}
+    options = {"adapter": {"deeper": chosen}, **SHORT, "steps": 5}
     whole = adapt(base, Corpus.of(TEXTS), "lm", tmp_path / "whole", **options)
     with killed(4):
         adapt(base, Corpus.of(TEXTS), "lm", tmp_path / "cut", save_every=3, **options)

@@ -12,12 +12,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from acclimate.adaptation.adapt import adapt
-from acclimate.adaptation.adapters import check_adapter
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
-from acclimate.models.adapters import compare_logits
+from acclimate.models.adapters import ADAPTERS, compare_logits
 from acclimate.models.probe import attach
-from acclimate.parts.modules.wider import WiderAdapter
 from tests.cases import each
 from tests.kills import killed
 from tests.tiny import TEXTS, save_tiny, tiny_model
@@ -32,7 +30,7 @@ def widen(kind, **settings):
     plain = copy.deepcopy(model)
     attach(model)
     attach(plain)
-    return WiderAdapter(model, "wider", check_adapter("wider", settings), probe=PROBE), plain
+    return ADAPTERS.read({"wider": settings}).insert(model, probe=PROBE), plain
 
 
 def train(model):
@@ -92,7 +90,7 @@ def test_new_units_are_the_equation_of_the_paper():
 @pytest.mark.slow
 def test_an_adaptation_resumes_and_any_program_loads_the_result(tmp_path):
     base = save_tiny("llama", tmp_path / "base")
-    options = {"adapter": "wider", "adapter_settings": {"units": 8, "heads": 2}, **SHORT}
+    options = {"adapter": "wider units=8 heads=2", **SHORT}
     whole = adapt(base, Corpus.of(TEXTS), "lm", tmp_path / "whole", **options)
     with killed(3):
         adapt(base, Corpus.of(TEXTS), "lm", tmp_path / "cut", save_every=2, **options)
@@ -111,7 +109,7 @@ def test_an_adaptation_resumes_and_any_program_loads_the_result(tmp_path):
     assert not (tmp_path / "whole" / "adapter").exists()
     # The reference of a method is the base model, and an adapted model can be made wider again.
     again = adapt(
-        tmp_path / "whole", Corpus.of(TEXTS), "kd", tmp_path / "again", **{**options, "adapter_settings": {"units": 8}}
+        tmp_path / "whole", Corpus.of(TEXTS), "kd", tmp_path / "again", **{**options, "adapter": "wider units=8"}
     )
     assert again.adapter["difference"]["relative"] < 1e-6
 
@@ -139,5 +137,5 @@ def test_methods_with_gates_and_quantized_models_are_refused(tiny_bert, tmp_path
         adapt(tiny_bert, Corpus.of(TEXTS), {"dga": {"importance": "random"}}, tmp_path / "out", **options)
     with pytest.raises(UserError, match="'wider' has no low-rank factors; use lora, or remove refactor-every"):
         adapt(tiny_bert, Corpus.of(TEXTS), "lm", tmp_path / "out", refactor_every=2, **options)
-    with pytest.raises(UserError, match="must not be quantized"):
-        adapt(tiny_bert, Corpus.of(TEXTS), "lm", tmp_path / "out", quantize="4bit", **options)
+    with pytest.raises(UserError, match="'quantize'"):
+        adapt(tiny_bert, Corpus.of(TEXTS), "lm", tmp_path / "out", **{**options, "adapter": "wider quantize=4bit"})

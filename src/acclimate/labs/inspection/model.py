@@ -23,7 +23,7 @@ from acclimate.models.families import Probe, describe_attention, describe_comput
 from acclimate.models.gates import PARTS, gate_units
 from acclimate.models.kinds import ModelKind
 from acclimate.models.loading import dropout_rates, load_language_model
-from acclimate.models.lora import AdapterSettings
+from acclimate.models.lora import LowRankAdapter
 from acclimate.models.probe import attach
 from acclimate.results.display import titled_table
 from acclimate.results.study import Measurements
@@ -151,7 +151,7 @@ def estimate_memory(model: PreTrainedModel, length: int) -> dict[str, Any]:
         ``checkpointed``: bytes of the graph of 1,000 tokens, and with gradient checkpointing; ``adapter``: parameters
         of a LoRA adapter of default rank on all linear layers but the head; ``length``.
     """
-    rank, head = AdapterSettings().r, model.get_output_embeddings()
+    rank, head = LowRankAdapter.r, model.get_output_embeddings()
     linear = [
         module
         for module in model.base_model.modules()

@@ -18,7 +18,8 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from acclimate.base.errors import UserError, check_positive
-from acclimate.models.adapters import TRAINED_NAMES, Adapter, build_ordinary, convert_weights, share_weights
+from acclimate.data.documents import Corpus
+from acclimate.models.adapters import TRAINED_NAMES, Adapter, build_ordinary, convert_weights, register, share_weights
 from acclimate.models.compiling import layers_of
 from acclimate.models.gates import UNITS_ATTRIBUTE
 from acclimate.parts.updates import UpdateRule
@@ -41,9 +42,10 @@ class GeneralText(Protocol):
         """Yield after each part of the text, when the parameters have its gradients."""
 
 
-@dataclass
-class DeeperSettings:
-    """Settings of the copied layers and of the learning rates of their tensors.
+@register("deeper", paper="LLaMA Pro: Wu et al., ACL 2024", summary="copies of layers that train")
+@dataclass(eq=False)
+class DeeperAdapter(Adapter):
+    """Copies of layers that train, in a model whose other weights are frozen.
 
     Attributes:
         layers: Number of layers that are copied.
@@ -54,6 +56,10 @@ class DeeperSettings:
         every: Steps after which the learning rates of the tensors are measured again (released code: 100).
     """
 
+    why_not = ", as it does where layers normalize after the residual connection"
+    rate = 1  # the copies are ordinary layers
+    files = ("general",)
+
     layers: int = 2
     general: str = ""
     tokens: int = 20_000
@@ -63,13 +69,9 @@ class DeeperSettings:
         """Validate the numbers."""
         check_positive(layers=self.layers, tokens=self.tokens, every=self.every)
 
-
-class DeeperAdapter(Adapter):
-    """Copies of layers that train, in a model whose other weights are frozen."""
-
-    settings_class = DeeperSettings
-    why_not = ", as it does where layers normalize after the residual connection"
-    rate = 1  # the copies are ordinary layers
+    def identity(self) -> dict[str, Any]:
+        """Return the parameters, with the content of general text."""
+        return super().identity() | ({"general": Corpus([self.general]).fingerprint} if self.general else {})
 
     def add(self) -> None:
         """Insert the copies. With general text, it chooses them.
@@ -77,7 +79,7 @@ class DeeperAdapter(Adapter):
         Raises:
             UserError: If there are fewer layers, or a copy would change what the model computes.
         """
-        model, settings = self.model, self.settings
+        model = self.model
         if getattr(model, UNITS_ATTRIBUTE, None):
             self.mask([])  # gates of a method have the former number of layers
         self._plain = share_weights(model)
@@ -86,8 +88,8 @@ class DeeperAdapter(Adapter):
         held = [one for one in model.modules() if isinstance(one, nn.ModuleList) and len(one) and one[0] in layers[:1]]
         if len(held) != 1 or not counts or getattr(model.config, counts[0]) != len(layers):
             raise UserError(f"The layers of {type(model).__name__} cannot be copied: they are not one list; use lora.")
-        if settings.layers > len(layers):
-            raise UserError(f"{settings.layers} layers are to be copied, but the model has {len(layers)}.")
+        if self.layers > len(layers):
+            raise UserError(f"{self.layers} layers are to be copied, but the model has {len(layers)}.")
         self.chosen = self._choose(layers)
         order = sorted([*range(len(layers)), *self.chosen])
         self.changes: dict[str, Any] = {counts[0]: len(order)}
@@ -111,7 +113,7 @@ class DeeperAdapter(Adapter):
     def place(self) -> str:
         """Location in the model, for messages."""
         chosen = ", ".join(str(place + 1) for place in self.chosen)
-        how = "which matter least to the general text" if self.general else "spread evenly"
+        how = "which matter least to the general text" if self.general_loss else "spread evenly"
         return f"as copies of {len(self.chosen)} layers ({chosen}), {how}"
 
     def base(self) -> PreTrainedModel:
@@ -127,17 +129,17 @@ class DeeperAdapter(Adapter):
 
     def update_rule(self) -> UpdateRule | None:
         """Return the rule that scales what each tensor learns, if there is general text."""
-        return None if self.general is None else TensorRates(self.model, self.general, self.settings.every)
+        return None if self.general_loss is None else TensorRates(self.model, self.general_loss, self.every)
 
     def _choose(self, layers: Sequence[nn.Module]) -> list[int]:
         """Return the layers that are copied, in order."""
-        number = self.settings.layers
-        if self.general is None:
+        number = self.layers
+        if self.general_loss is None:
             return [int((place + 1) * len(layers) / number) - 1 for place in range(number)]
         losses = []
         for layer in layers:
             handle = layer.register_forward_hook(_skip, with_kwargs=True)
-            losses.append(self.general.loss())
+            losses.append(self.general_loss.loss())
             handle.remove()
         return sorted(sorted(range(len(layers)), key=losses.__getitem__)[:number])
 

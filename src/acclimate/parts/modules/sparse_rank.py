@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.base.errors import UserError, check_positive
-from acclimate.models.lora import TRAINED, AdapterSettings, LowRankAdapter
+from acclimate.models.adapters import register
+from acclimate.models.lora import TRAINED, LowRankAdapter
 from acclimate.parts.updates import UpdateRule
 
 COMPONENTS = "component_weights"
@@ -25,9 +26,10 @@ RATE = 20.0
 over the root of its width, so that both change by about the same share."""
 
 
-@dataclass
-class SparseRankSettings(AdapterSettings):
-    """Settings of a low-rank adapter, and how strongly components are shrunk.
+@register("codyra", paper="Lu et al., 2024", summary="a low-rank adapter that keeps the components that it needs")
+@dataclass(eq=False)
+class SparseRankAdapter(LowRankAdapter):
+    """A low-rank adapter whose components have weights.
 
     Attributes:
         sparsity: Factor of the sum of the absolute weights of the components, which start at 1: after each step they
@@ -35,6 +37,8 @@ class SparseRankSettings(AdapterSettings):
             weight by at most about its learning rate, so 1 leaves nothing after enough steps.
         dense: Share of the training before they are shrunk.
     """
+
+    merged_names = (f".{COMPONENTS}",)
 
     sparsity: float = 0.5
     dense: float = 0.3
@@ -46,25 +50,13 @@ class SparseRankSettings(AdapterSettings):
         if not 0 <= self.dense < 1:
             raise UserError(f"'dense' is a share of the training, from 0 to below 1, not {self.dense:g}.")
 
-
-class SparseRankAdapter(LowRankAdapter):
-    """A low-rank adapter whose components have weights."""
-
-    settings_class: ClassVar[type[Any]] = SparseRankSettings
-    merged_names = (f".{COMPONENTS}",)
-
     def add(self) -> None:
         """Add the factors, and the weights of their components."""
         super().add()
         for layer in self.layers.values():
             a = layer.lora_A[TRAINED]
-            a.register_parameter(COMPONENTS, nn.Parameter(torch.ones(self.settings.r, device=a.weight.device)))
+            a.register_parameter(COMPONENTS, nn.Parameter(torch.ones(self.r, device=a.weight.device)))
             a.register_forward_hook(_weigh)
-
-    @classmethod
-    def check(cls, name: str, settings: AdapterSettings, quantize: str | None) -> None:
-        """Check the settings as for ``lora``."""
-        super().check("lora", settings, quantize)
 
     @property
     def place(self) -> str:
@@ -83,7 +75,7 @@ class SparseRankAdapter(LowRankAdapter):
 
     def update_rule(self) -> SoftThreshold:
         """Return the rule that shrinks the weights of the components."""
-        return SoftThreshold(self.model, self.settings.sparsity, self.settings.dense)
+        return SoftThreshold(self.model, self.sparsity, self.dense)
 
     def _masked_factors(self, name: str, layer: Any) -> dict[str, tuple[Tensor, Tensor]]:
         """Return A and B with the weights of the components in A."""

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from acclimate.base.errors import UserError, check_not_negative
-from acclimate.models.adapters import TRAINED_NAMES, Adapter, build_ordinary, convert_weights, share_weights
+from acclimate.models.adapters import TRAINED_NAMES, Adapter, build_ordinary, convert_weights, register, share_weights
 from acclimate.models.gates import UNITS_ATTRIBUTE, feed_forward_units, linear_sizes
 
 WIDTHS = ("intermediate_size", "hidden_dim", "n_inner")
@@ -24,15 +24,18 @@ WIDTHS = ("intermediate_size", "hidden_dim", "n_inner")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
-@dataclass
-class WiderSettings:
-    """Numbers of units and heads to add to each layer.
+@register("wider", paper="Yan et al., 2023", summary="more units and heads in every layer")
+@dataclass(eq=False)
+class WiderAdapter(Adapter):
+    """New units and heads that train, in a model whose other weights are frozen.
 
     Attributes:
-        units: Units of the feed-forward block (paper: 1,024).
-        heads: Attention heads (paper: 1); with grouped keys, groups of them. Llama and similar decoders can have more.
-            In BERT the width of a head is the model's divided by their number, which leaves no room for more.
+        units: Units to add to each feed-forward block (paper: 1,024).
+        heads: Attention heads to add (paper: 1); with grouped keys, groups of them. Llama and similar decoders can
+            have more. In BERT their width is the model's divided by their number, which leaves no room for more.
     """
+
+    rate = 4  # the paper's learning rate is 4e-4
 
     units: int = 1024
     heads: int = 0
@@ -43,13 +46,6 @@ class WiderSettings:
         if not self.units + self.heads:
             raise UserError("The adapter 'wider' adds nothing with units=0 and heads=0.")
 
-
-class WiderAdapter(Adapter):
-    """New units and heads that train, in a model whose other weights are frozen."""
-
-    settings_class = WiderSettings
-    rate = 4  # the paper's learning rate is 4e-4
-
     def add(self) -> None:
         """Add the units.
 
@@ -57,7 +53,7 @@ class WiderAdapter(Adapter):
             UserError: If the units cannot be found, the method reads gates on them, or ``transformers`` could not load
                 the wider model.
         """
-        model, settings = self.model, self.settings
+        model = self.model
         if getattr(model, UNITS_ATTRIBUTE, None):
             self.mask([])  # gates of a method have the former number of units
         self._plain = share_weights(model)
@@ -65,8 +61,8 @@ class WiderAdapter(Adapter):
         model.requires_grad_(False)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            self.blocks = self._add_units() if settings.units else 0
-            if settings.heads:
+            self.blocks = self._add_units() if self.units else 0
+            if self.heads:
                 self._add_heads()
         setattr(model, TRAINED_NAMES, (".added",))
         self.check_start(self._plain)
@@ -74,8 +70,8 @@ class WiderAdapter(Adapter):
     @property
     def place(self) -> str:
         """Location in the model, for messages."""
-        heads = [f"{self.settings.heads} more heads per layer"] if self.settings.heads else []
-        units = [f"{self.settings.units:,} more units in {self.blocks} feed-forward blocks"] if self.blocks else []
+        heads = [f"{self.heads} more heads per layer"] if self.heads else []
+        units = [f"{self.units:,} more units in {self.blocks} feed-forward blocks"] if self.blocks else []
         return f"with {' and '.join(units + heads)}"
 
     def base(self) -> PreTrainedModel:
@@ -100,7 +96,7 @@ class WiderAdapter(Adapter):
         names = [name for name in WIDTHS if hasattr(self.model.config, name)]
         if len(sizes) != 1 or not names:
             raise UserError(f"The feed-forward blocks of {type(self.model).__name__} differ in width; use lora.")
-        more = self.settings.units
+        more = self.units
         for first, last in zip(inner, outer, strict=True):
             for linear in filter(None, (first.linear, first.factor)):
                 _widen(linear, more, outputs=True, blocks=linear_sizes(linear)[1] // first.units)
@@ -110,7 +106,7 @@ class WiderAdapter(Adapter):
 
     def _add_heads(self) -> None:
         """Add heads to all attention layers, with the same number of queries per key as the others have."""
-        config, heads = self.model.config, self.settings.heads
+        config, heads = self.model.config, self.heads
         found = [module for module in self.model.base_model.modules() if _projections(module)]
         groups = getattr(config, "num_key_value_heads", None)
         width: Any = getattr(found[0], "head_dim", None) if found else None

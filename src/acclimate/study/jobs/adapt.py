@@ -20,6 +20,7 @@ from acclimate.base.options import defaults
 from acclimate.base.records import Record, internal, optional
 from acclimate.data.documents import Corpus
 from acclimate.data.mix.base import read_mix
+from acclimate.models.adapters import ADAPTERS
 from acclimate.parts.masking import resolve
 from acclimate.report.timing import preparation_minutes
 from acclimate.results.adaptations import (
@@ -301,6 +302,7 @@ def adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place
     settings = {name: given.get(name, usual[name]) for name in (*inputs.options["adapt"], *MEASURING_OPTIONS)}
     _add_texts(inputs, given, settings)
     settings["masking"] = resolve(settings["masking"], settings["mask_rate"]).identity()
+    settings["adapter"] = given.get("adapter") and ADAPTERS.read(given["adapter"]).identity()
     words = NewTokens.of(*(given.get(name, usual[name]) for name in ("new_tokens", "new_token_settings")))
     settings["new_tokens"] = words and words.identity()
     sources = inputs.sources(str(place.model), given)

@@ -14,14 +14,12 @@ import numpy as np
 from torch import Tensor
 from transformers import PrinterCallback, TrainerCallback, TrainerState
 
-from acclimate.adaptation.adapters import check_adapter
 from acclimate.base.device import Precision, default_device
 from acclimate.base.errors import UserError, check_stop, first_line
 from acclimate.base.progress import Progress, print_message, silence_transformers
 from acclimate.base.ranking import content_ranks, settle, top_positions
 from acclimate.engine.callbacks import find_newest_checkpoint, mark_complete, remove_incomplete_checkpoints
 from acclimate.engine.distributed import ProcessGroup
-from acclimate.engine.options import LowRankName
 from acclimate.evaluation.embeddings import import_sentence_transformers, is_sentence_encoder, load_encoder
 from acclimate.evaluation.retrieval import DEPTH
 from acclimate.models.checkpoints import load_config, trusts_remote_code
@@ -152,7 +150,7 @@ class EncoderTraining:
         report_to: Experiment trackers.
         run_name: Name of the run.
         group: The processes, of which there must be one.
-        adapter: Name of a low-rank adapter that is trained instead of the weights, and merged into them.
+        adapter: A low-rank adapter that is trained instead of the weights, and merged into them.
         prompts: Prompts by column.
         passes: Passes over the rows; 0 for the epochs of the options.
         sampler: The sampler of ``sentence-transformers``; by default no batch has a text twice.
@@ -170,7 +168,7 @@ class EncoderTraining:
     report_to: Sequence[str]
     run_name: str | None
     group: ProcessGroup
-    adapter: LowRankName | None = None
+    adapter: LowRankAdapter | None = None
     prompts: dict[str, str] | None = None
     passes: int = 0
     sampler: Literal["no_duplicates", "batch_sampler"] = "no_duplicates"
@@ -188,8 +186,7 @@ class EncoderTraining:
         self.steps = self.passes * math.ceil(len(self.rows) / options.batch_size)
         added = None
         if self.adapter is not None:
-            settings = check_adapter(self.adapter, None)
-            added = LowRankAdapter(encoder[0].auto_model, self.adapter, settings, seed=options.seed)
+            added = self.adapter.insert(encoder[0].auto_model, seed=options.seed)
             print_message(added.describe(), enabled=options.progress)
             self.work = None
         best = BestWeightsCallback(encoder, self.score, self.passes) if self.score else None
