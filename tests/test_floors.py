@@ -25,6 +25,7 @@ PACKAGE = ROOT / "src" / "acclimate"
 ENTRY_POINTS = {"__init__", "__main__"}
 REGISTRIES = {
     "acclimate.merging.base": ["acclimate.merges"],
+    "acclimate.models.adapters": ["acclimate.adapters"],
     "acclimate.adaptation.method": ["acclimate.methods"],
     "acclimate.data.mix.base": ["acclimate.mixes"],
     "acclimate.data.operations": ["acclimate.selections", "acclimate.transforms"],
