@@ -4,8 +4,10 @@
     python scripts/render_papers.py --check    # only list it, and fail if there is any
 
 `verdict.json` is what the studies under `docs/results` measured; of several rows of a study with an entry, the first.
-A table follows a comment `<!-- Table of GROUP from src/acclimate/papers. -->`. Rows of entries of the core are written
-by hand; those of papers come from the registry, the README of the folder, and its verdict.
+
+A table follows a comment `<!-- Table of GROUP from src/acclimate. -->`. Where papers have entries, rows of the core
+are written by hand, and those of papers come from the registry, the README of the folder, and its verdict; other
+tables come from the registry alone. In the listing of papers, what the core runs is written by hand.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,9 @@ from acclimate.adaptation.method import REGISTRY
 from acclimate.base.registry import Registry
 from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
+from acclimate.merging.base import MERGES
+from acclimate.parts.masking.base import REGISTRY as MASKINGS
+from acclimate.parts.masking.base import Strategy
 from acclimate.results.study import StudyResults
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,8 +42,17 @@ GROUPS: dict[str, tuple[str, Registry[Any]]] = {
     "selections": ("select.md", SELECTIONS),
     "transforms": ("transform.md", TRANSFORMS),
 }
-"""Page and registry of each table."""
-TABLE = r"(<!-- Table of {group} from src/acclimate/papers\. -->\n\n\|.*\n\|[-|]+\|\n)((?:\|.*\n)+)"
+"""Page and registry of the tables with entries of papers."""
+CORE: dict[str, tuple[str, Registry[Any], Callable[[Any], list[str]]]] = {
+    "masking": ("masking.md", MASKINGS, lambda cls: [cls.summary, parameters(cls, Strategy), cls.paper]),
+    "merges": ("merging.md", MERGES, lambda cls: [cls.summary, cls.formula, parameters(cls), cls.paper]),
+}
+"""Page and registry of the other tables, and a function that returns the cells after the name."""
+KINDS = {"methods": "method", "mixes": "mix", "selections": "selection", "transforms": "transform"}
+"""What the listing calls an entry of a group."""
+TABLE = r"(<!-- Table of {group} from src/acclimate\. -->\n\n\|.*\n\|[-:|]+\|\n)((?:\|.*\n)+)"
+LISTED = r"(?:[a-z]+ \[`[^`]+`\]\([^)]*/papers/[^)]*\)(?:, )?)+"
+"""What a row of the listing says of papers."""
 FACT = r"^- \*\*{title}\*\*: (.+(?:\n  .+)*)$"
 SETTINGS = {"mixes": "mix", "selections": "select", "transforms": "transform"}
 """Where a row of a study names entries of a group."""
@@ -175,6 +190,38 @@ def read_verdicts() -> dict[str, dict[str, Any]]:
     return {folder.name: json.loads((folder / "verdict.json").read_text(encoding="utf-8")) for folder in folders()}
 
 
+def parameters(cls: type[Any], base: type[Any] | None = None) -> str:
+    """Return the parameters of an entry with their defaults, without those of all entries."""
+    common = {field.name for field in fields(base)} if base else set()
+    cells = []
+    for field in fields(cls):
+        if field.name not in common:
+            plain = isinstance(field.default, str | int | float) and field.default != ""
+            shown = f"{field.default:g}" if type(field.default) is float else str(field.default)
+            shown = shown.lower() if type(field.default) is bool else shown
+            cells.append(f"`{field.name}` ({shown})" if plain else f"`{field.name}`")
+    return ", ".join(cells)
+
+
+def list_papers(rows: str) -> str:
+    """Return the rows of the listing with what the folders run, next to what is written by hand."""
+    found: dict[str, list[str]] = {}
+    for folder in folders():
+        for number in re.findall(r"\d+", fact(folder, "Listing").partition(" of ")[0]):
+            found.setdefault(number, []).extend(
+                f"{KINDS[group]} [`{name}`](../src/acclimate/papers/{folder.name}/README.md)"
+                for group, name, _ in entries(folder)
+            )
+    lines = []
+    for line in rows.splitlines():
+        _, number, paper, runs, _ = (cell.strip() for cell in line.split("|"))
+        others = re.sub(LISTED, "", runs).removesuffix("not yet").strip(", ")
+        lines.append(
+            f"| {number} | {paper} | {', '.join(filter(None, [*found.get(number, []), others])) or 'not yet'} |\n"
+        )
+    return "".join(lines)
+
+
 def render(verdicts: Mapping[str, dict[str, Any]] | None = None) -> dict[Path, str]:
     """Return the content of all generated files and pages.
 
@@ -183,15 +230,23 @@ def render(verdicts: Mapping[str, dict[str, Any]] | None = None) -> dict[Path, s
     """
     verdicts = {folder.name: make_verdict(folder) for folder in folders()} if verdicts is None else verdicts
     found = {folder / "verdict.json": write_verdict(verdicts[folder.name]) for folder in folders()}
-    for group, (page, registry) in GROUPS.items():
+
+    def replace(page: str, group: str, rows: Callable[[str], str]) -> None:
         text = (DOCS / page).read_text(encoding="utf-8")
-
-        def table(match: re.Match[str], group: str = group, registry: Registry[Any] = registry) -> str:
-            others = [row for row in match[2].splitlines(keepends=True) if "/papers/" not in row]
-            return match[1] + "".join([*others, *make_rows(group, registry, verdicts)])
-
-        found[DOCS / page], count = re.subn(TABLE.format(group=group), table, text)
+        found[DOCS / page], count = re.subn(TABLE.format(group=group), lambda match: match[1] + rows(match[2]), text)
         assert count == 1, page
+
+    for group, (page, registry) in GROUPS.items():
+        own = "".join(make_rows(group, registry, verdicts))
+        replace(
+            page,
+            group,
+            lambda old, own=own: "".join(row for row in old.splitlines(True) if "/papers/" not in row) + own,
+        )
+    for group, (page, registry, cells) in CORE.items():
+        rows = [[f"`{name}`", *cells(registry.lookup(name))] for name in registry.names()]
+        replace(page, group, lambda _, rows=rows: "".join(f"| {' | '.join(row)} |\n" for row in rows))
+    replace("listing.md", "papers", list_papers)
     return found
 
 

@@ -11,11 +11,21 @@ import pytest
 import torch
 import transformers
 
+import acclimate
 from acclimate.base.errors import warn_once
 from tests.accelerator import emulated
 from tests.tiny import DECODERS, ENCODERS, save_tiny
 
+PAPERS = Path(acclimate.__file__).with_name("papers")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures
+def pytest_runtest_setup(item):
+    """Skip a test that needs the folder of a paper that is not there."""
+    for name in (name for mark in item.iter_markers("needs") for name in mark.args):
+        if not (PAPERS / name).is_dir():
+            pytest.skip(f"there is no folder papers/{name}")
 
 
 @pytest.fixture(autouse=True, scope="session")

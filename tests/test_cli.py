@@ -60,6 +60,7 @@ def test_the_next_commands_read_the_same_text_and_task(tmp_path, monkeypatch, ca
     assert out.endswith(f"acclimate compare --model m {texts} {reading} --methods lm --out runs/compare\n")
 
 
+@pytest.mark.needs("dga")
 def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_path, monkeypatch, capsys):
     common = ["--steps", 2, "--batch-size", 4, "--max-length", 24, "--precision", "fp32", "--quiet"]
     code, out, _ = call(
@@ -85,6 +86,7 @@ def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_p
     assert again["result"]["losses"] == card["result"]["losses"]
 
 
+@pytest.mark.needs("dga")
 @each(
     ("arguments", "message"),
     [
@@ -227,6 +229,7 @@ def test_other_runtime_errors_are_raised(monkeypatch, capsys):
         call(monkeypatch, capsys, "methods")
 
 
+@pytest.mark.needs("dga", "selective", "tapt")
 def test_methods_are_listed_by_purpose_with_their_cost(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     code, out, _ = call(monkeypatch, capsys, "methods")
@@ -282,6 +285,7 @@ def test_finetune_prints_the_metrics_of_the_task(tiny_bert, tmp_path, monkeypatc
     assert code == 2 and "Unknown negative label" in err
 
 
+@pytest.mark.needs("dga")
 def test_values_of_a_configuration_file_are_converted_to_the_types_of_the_options(
     monkeypatch, capsys, tiny_bert, tmp_path
 ):

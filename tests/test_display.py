@@ -152,6 +152,7 @@ def test_a_fine_tuning_is_described_by_its_metrics(tuned):
     assert f"{tuned.metrics['macro_f1']:.4f}" in html and "Classes, on test" in html
 
 
+@pytest.mark.needs("dga")
 def test_a_study_is_a_table_of_differences(compared):
     frame = compared.to_pandas()
     for row, found in zip(compared["scores"], frame.to_dict("records"), strict=True):

@@ -18,6 +18,7 @@ from acclimate.study.graph import plan, read_study
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.job import JobGraph
 from acclimate.study.search import search_stages
+from tests.study_files import skip_if_parts_are_missing
 from tests.tiny import save_tiny
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -68,7 +69,11 @@ def small_task(tmp_path_factory):
 
 @pytest.fixture
 def load(shared, small_model, small_task):
-    return lambda name: planned(name, str(small_model), str(small_task))
+    def plan_study(name: str) -> tuple[StudyInputs, JobGraph]:
+        skip_if_parts_are_missing(EXAMPLES / name)
+        return planned(name, str(small_model), str(small_task))
+
+    return plan_study
 
 
 @pytest.mark.parametrize(

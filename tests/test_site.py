@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import typer
 from scripts import site_hooks
 
@@ -41,6 +42,7 @@ def test_every_method_is_in_the_navigation_once():
     assert sorted(name for entry in entries for name in entry) == names()
 
 
+@pytest.mark.needs("dga", "pivots")
 def test_the_findings_of_a_method_are_those_of_the_first_row_with_it():
     text = "\n".join(site_hooks.findings("dga"))
     results = site_hooks.studies()["dga"]

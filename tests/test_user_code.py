@@ -155,6 +155,7 @@ def close(text):
 """
 
 
+@pytest.mark.needs("best")
 @each(
     "words",
     [

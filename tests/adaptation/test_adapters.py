@@ -105,9 +105,9 @@ def test_components_that_are_shrunk_to_zero_leave_the_base_model(models, tmp_pat
         assert all(torch.equal(before[name], after[name]) for name in before) == (not left)
 
 
+@pytest.mark.needs("dga")
 def test_dga_measures_the_base_model_and_protects_it(models, tmp_path, monkeypatch):
     """On a decoder with grouped keys; heads of importance one keep their weights to the bit."""
-    pytest.importorskip("acclimate.papers.dga.method")
     method, options = "dga importance_tokens=200", {"dropout": 0.1}
     run(models["llama"], method, tmp_path / "full", None, **options)
     run(models["llama"], method, tmp_path / "lora", **options)
@@ -159,6 +159,7 @@ def test_four_bits_train_resume_and_merge_into_the_original_weights(models, tmp_
     assert "weights in four bits" in (tmp_path / "whole" / "README.md").read_text()
 
 
+@pytest.mark.needs("dga")
 @each(
     ("options", "message"),
     [

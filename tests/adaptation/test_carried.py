@@ -177,6 +177,7 @@ def states(tmp_path_factory):
     return folder
 
 
+@pytest.mark.needs("ewc", "das", "der")
 @each("method", ["ewc", "das", "der++"])
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
@@ -199,6 +200,7 @@ def test_a_state_of_any_form_is_read_or_refused_before_the_work(states, method, 
     assert all(isinstance(text, str) for part in found.records["memory"] for text in part["texts"])
 
 
+@pytest.mark.needs("ewc", "das", "der")
 @each(
     ("method", "change", "words"),
     [
@@ -223,6 +225,7 @@ def test_tensors_that_no_run_wrote_are_refused_before_the_training(states, tmp_p
     assert "carried.safetensors" in str(error.value) or "der++" in str(error.value)
 
 
+@pytest.mark.needs("ewc", "das", "der")
 @each(("name", "value"), [("ewc", 5), ("ewc", {"domains": -1}), ("das", 5), ("das", [1]), ("der++", {}), ("der++", 1)])
 def test_records_of_another_form_are_refused_before_the_training(states, tmp_path, name, value):
     folder = shutil.copytree(states / name, tmp_path / "state")

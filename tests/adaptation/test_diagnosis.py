@@ -61,6 +61,7 @@ def test_broken_weights_are_named_as_the_cause(tmp_path):
     assert message.count("document ") == 3 and " and 5 more" in message
 
 
+@pytest.mark.needs("dga")
 def test_the_term_that_causes_it_is_named(tiny_bert, tmp_path, monkeypatch):
     loss = GeneralKnowledgeContrast.loss
     monkeypatch.setattr(GeneralKnowledgeContrast, "loss", lambda self, parts: loss(self, parts) * float("inf"))

@@ -129,6 +129,7 @@ def test_measuring_is_not_counted_as_training(tiny_bert, tmp_path, monkeypatch):
     assert run(tiny_bert, tmp_path / "out", heldout=HELD, heldout_every=1, steps=2).seconds < 2.0
 
 
+@pytest.mark.needs("tapt")
 def test_both_stages_measure_the_same_text(tiny_bert, tmp_path):
     rows = [{"text": f"the wine was good {number}", "label": ("no", "yes")[number % 2]} for number in range(8)]
     task = Task.of("small", rows, rows[:2])

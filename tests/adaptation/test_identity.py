@@ -23,7 +23,7 @@ OTHERS = {
     **{"layout": "packed", "documents": "joined", "text_column": "body", "heldout": TEXT, "heldout_every": 9},
     **{"keep_steps": (1,), "replay": TEXT, "replay_share": 0.3, "chat": "chat.jsonl", "chat_share": 0.2},
     **{"mix": "fixed", "sources": {"law": TEXT}, "replay_memory": 5, "memory_share": 0.2, "memory_rule": "reservoir"},
-    **{"corpus": TEXT, "method": "kd", "task": "folder", "learning_rate": 0.5},
+    **{"corpus": TEXT, "method": "mlm", "task": "folder", "learning_rate": 0.5},
     **{"head_tokens": 9, "new_tokens": 5, "new_token_settings": {"min_count": 2}, "similarity": "pairs.csv"},
     **{"adapter": "lora r=2", "general": TEXT, "monitor": True},
     **{"keep_best": True, "patience": 2, "l2_sp": 0.1, "ewc": 0.1, "ewc_text": TEXT, "layer_decay": 0.5},

@@ -57,6 +57,7 @@ def planted(tiny_bert, texts, tmp_path_factory):
     return run(tiny_bert, texts, tmp_path_factory.mktemp("doge") / "out", "doge target=domain strength=15 every=6", 24)
 
 
+@pytest.mark.needs("doge")
 def test_a_useless_source_goes_to_zero_under_doge(planted):
     result, record = planted
     weights = np.array([one["weights"] for one in record["rounds"]])
@@ -66,6 +67,7 @@ def test_a_useless_source_goes_to_zero_under_doge(planted):
     assert read["noise"] < 0.2 < min(read["domain"], read["like"])
 
 
+@pytest.mark.needs("doge", "doremi")
 def test_doremi_reads_more_where_the_reference_is_better(planted, tiny_bert, texts, tmp_path):
     """The reference has hardly read the noise, so it is better only on the other two sources."""
     mix = {"doremi": {"reference": str(planted[0].out), "every": 1}}
@@ -86,6 +88,7 @@ def act(state):
 """
 
 
+@pytest.mark.needs("agent")
 def test_weights_hold_from_the_step_after_the_next_one_and_for_no_text_that_was_read(
     tiny_bert, texts, tmp_path, monkeypatch
 ):
@@ -126,6 +129,7 @@ def test_a_killed_run_continues_with_the_same_mix(tiny_bert, texts, tmp_path):
     assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
 
 
+@pytest.mark.needs("doge", "velocitune")
 @each(
     ("given", "said"),
     [
@@ -143,6 +147,7 @@ def test_the_cost_of_a_proposal_is_said(texts, given, said):
     assert describe_cost(Mixture(mixed, 12, 0, mix=read_mix(given))).endswith(f"{said}.")
 
 
+@pytest.mark.needs("bandit", "doge", "velocitune")
 @each(
     ("given", "steps", "first"),
     [("bandit", 100, "100"), ("bandit", 101, None), ("velocitune every=5", 20, "20"), ("doge every=50", 1, None)],
@@ -155,6 +160,7 @@ def test_a_training_that_is_too_short_for_its_mix_is_said(given, steps, first, c
     assert (f"changes no weight before step {first}" in caplog.text) if first else not caplog.text
 
 
+@pytest.mark.needs("doremi")
 def test_a_reference_with_another_vocabulary_is_refused(tiny_llama, tiny_bert, texts, tmp_path):
     with pytest.raises(UserError, match="reads other tokens"):
         run(tiny_bert, texts, tmp_path / "out", f"doremi reference={tiny_llama}", 2)

@@ -19,6 +19,7 @@ from tests.papers.test_contract import run, weights
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes of the loader are forked")
 
 
+@pytest.mark.needs("infoword")
 @each("method", ["lm", "infoword"])
 def test_workers_change_nothing(tiny_bert, tmp_path, method):
     run(tiny_bert, method, tmp_path / "alone", steps=5)

@@ -165,6 +165,7 @@ def test_a_killed_run_continues_with_the_same_weights(tiny_bert, tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.needs("phases")
 def test_phases_follow_the_time_of_a_time_budget(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setattr(Clock, "spent", property(lambda clock: min(1.0, clock.steps / 12)))
     monkeypatch.setattr(Clock, "steps", 0, raising=False)
@@ -187,6 +188,7 @@ def test_an_accelerator_reads_and_measures_what_a_cpu_does(tiny_bert, tmp_path):
         assert one["tokens"] == other["tokens"] and one.get("loss") == pytest.approx(other.get("loss"), abs=1e-3)
 
 
+@pytest.mark.needs("bandit", "tsdae", "velocitune")
 @each(
     ("mix", "options", "message"),
     [
@@ -230,6 +232,7 @@ def mixture_of(mix, sizes=(60, 40, 90)):
     return Mixture([part for text in texts for part in divide(text, mix, 0)], 8, 0, mix=mix)
 
 
+@pytest.mark.needs("phases")
 @pytest.mark.parametrize("budget", [Budget(steps=90), Budget(tokens=10_000), Budget(epochs=2.0)], ids=str)
 def test_each_phase_reads_its_sources_alone_and_the_budget_is_kept(budget):
     mixture = mixture_of(read_mix("phases chain=news,news+domain,domain+law lengths=1,1,1"))
@@ -250,6 +253,7 @@ def test_each_phase_reads_its_sources_alone_and_the_budget_is_kept(budget):
         assert found[0]["epochs"] == pytest.approx(budget.epochs, abs=0.2)
 
 
+@pytest.mark.needs("lengths")
 @settings(deadline=None, max_examples=10)
 @given(st.integers(5, 60), st.sampled_from([0.5, 0.8]))
 def test_long_documents_of_each_source_get_their_share(threshold, share):
@@ -266,6 +270,7 @@ def test_long_documents_of_each_source_get_their_share(threshold, share):
     assert [count / whole for count in tokens.values()] == pytest.approx([1 / 3] * 3, abs=0.02)
 
 
+@pytest.mark.needs("bandit")
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=60), st.integers(0, 3))
 def test_text_that_a_mix_measures_on_is_not_trained_on(counts, seed):

@@ -219,6 +219,7 @@ def test_a_killed_run_resumes_with_the_same_texts(tiny_bert, tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.needs("dga")
 def test_importance_is_that_of_the_domain_text(tiny_bert, tmp_path):
     measured = []
     for name, options in (("with", {"replay": Corpus.of(GENERAL)}), ("without", {})):

@@ -270,6 +270,7 @@ def test_fasttext_vectors_of_the_text_give_starts(tiny_bert, tmp_path):
     assert len({row.sum().item() for row in rows}) == 3
 
 
+@pytest.mark.needs("tapt")
 def test_later_stages_do_not_add_tokens_again(tiny_bert, tmp_path):
     options = {"new_tokens": 4, "new_token_settings": {"min_count": 2}}
     adapt(tiny_bert, Corpus.of(DOMAIN), "dapt+tapt task_steps=1", tmp_path / "out", task=TASK, **SHORT, **options)

@@ -23,8 +23,8 @@ WORDS = ["pizza", "wine", "soup", "good soup", "cold pasta", "rude", "fresh", "t
             pytest.param("mlm", kind, marks=[] if kind in ("bert", "modernbert") else pytest.mark.slow)
             for kind in KINDS
         ),
-        ("kd", "bert"),
-        ("simcse", "bert"),
+        pytest.param("kd", "bert", marks=pytest.mark.needs("kd")),
+        pytest.param("simcse", "bert", marks=pytest.mark.needs("simcse")),
     ],
 )
 def test_steps_without_masked_tokens_train_on(name, kind, tmp_path, monkeypatch):

@@ -86,6 +86,7 @@ def test_previews_are_returned_but_not_written_beside_the_model(tiny_bert, tmp_p
     assert adapt(tiny_bert, texts, "mlm", tmp_path / "o", **OPTIONS).masked is None
 
 
+@pytest.mark.needs("dga")
 def test_a_method_that_measures_importance_writes_a_summary(tiny_bert, tmp_path):
     method = get("dga", importance_tokens=100, parts="H,I")
     adapt(tiny_bert, Corpus.of(TEXTS), method, tmp_path / "out", **OPTIONS)

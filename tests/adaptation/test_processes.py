@@ -101,6 +101,7 @@ def test_processes_round_weights_alike_and_go_on_with_their_own_random_numbers(t
     assert in_step == alike and mine != other and after != later
 
 
+@pytest.mark.needs("dga")
 @each(("method", "numbers", "others"), [("lm", 2, {}), ("dga", 4, {"all_gather": 1})])
 def test_what_processes_exchange_in_a_step(together, method, numbers, others):
     """On an emulated accelerator, beside the sums of gradients; exchanged numbers make no process wait for it."""
@@ -166,6 +167,7 @@ def test_a_mix_has_the_same_shares_and_weights(together, tmp_path):
         torch.testing.assert_close(shared[name], value, rtol=0, atol=0.02 * float(moved), msg=name)
 
 
+@pytest.mark.needs("dga")
 def test_one_process_writes_and_nothing_is_left_over(together):
     for name in ("mlm", "dga", "timed"):
         assert (together / name / "model.safetensors").is_file()
@@ -179,6 +181,7 @@ def test_one_process_writes_and_nothing_is_left_over(together):
     assert read_json(together / "timed" / "acclimate.json")["result"]["steps"] >= 1
 
 
+@pytest.mark.needs("dga")
 def test_a_killed_run_resumes_with_the_same_result(together):
     whole, cut = (load_file(together / name / "model.safetensors") for name in ("dga", "cut"))
     assert all(torch.equal(whole[name], cut[name]) for name in whole)

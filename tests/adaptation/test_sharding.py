@@ -105,6 +105,7 @@ def test_one_process_launched_with_fsdp_is_a_warning(monkeypatch, caplog):
     assert "FSDP has no effect on one process" in caplog.text
 
 
+@pytest.mark.needs("tapter")
 @each(
     ("options", "method", "precision", "message"),
     [

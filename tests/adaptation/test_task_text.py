@@ -81,6 +81,7 @@ def test_both_texts_of_a_pair_are_documents(tiny_bert, tmp_path, spy):
     assert decoded(spy[0]) == ["the menu", "the soup", "the wine"]
 
 
+@pytest.mark.needs("tapt")
 def test_default_epochs_are_100_for_a_task_and_1_for_a_corpus(tiny_bert, tmp_path, monkeypatch):
     assert TASK_EPOCHS == 100
     monkeypatch.setattr(sys.modules["acclimate.adaptation.adapt"], "TASK_EPOCHS", 5)
@@ -95,6 +96,7 @@ def test_default_epochs_are_100_for_a_task_and_1_for_a_corpus(tiny_bert, tmp_pat
         assert result.steps == epochs == result.parameters["budget"]["epochs"]
 
 
+@pytest.mark.needs("tapt")
 @each(
     ("method", "given", "message"),
     [
@@ -111,6 +113,7 @@ def test_missing_or_ambiguous_text_is_reported(tiny_bert, task, tmp_path, method
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.needs("tapt")
 def test_the_command_line(tiny_bert, task, tmp_path, monkeypatch, capsys):
     common = ["--model", tiny_bert, "--steps", 2, "--batch-size", 4, "--max-length", 24, "--quiet"]
     code, out, _ = call(

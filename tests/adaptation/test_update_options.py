@@ -64,10 +64,10 @@ def test_a_stronger_pull_leaves_the_model_nearer_to_its_base(models, tmp_path):
     assert found[0] > found[1] > found[2] > 0 and found[0] > 1.2 * found[2] and found[0] > 1.1 * found[3] > 0
 
 
-SLOW = [pytest.param(kind, method, marks=pytest.mark.slow) for kind, method in (("bert", "kd"), ("llama", "lm"))]
+SLOW = [pytest.param("llama", "lm", marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize(("kind", "method"), [("bert", "dga"), *SLOW])
+@pytest.mark.parametrize(("kind", "method"), [pytest.param("bert", "dga", marks=pytest.mark.needs("dga")), *SLOW])
 def test_all_rules_work_together_with_a_method_and_over_a_kill(models, tmp_path, kind, method):
     options = {**RULES, "dropout": 0.1, "save_every": 2}
     run(models[kind], tmp_path / "whole", method, **options)

@@ -83,6 +83,7 @@ def test_grouped_steps_hold_texts_of_like_length_in_every_epoch(folder, tmp_path
     assert np.median(spreads) <= 25  # of 63; four random texts spread over 38
 
 
+@pytest.mark.needs("dga")
 @each(("name", "precision"), [
     *((name, "fp32") for name in ("acclimate:mlm", "acclimate:dga", "acclimate:prompt", *OTHERS)),
     ("trainer-by-length", "bf16"), ("naive-dga", "bf16"),

@@ -49,6 +49,7 @@ def text_file(tmp_path):
     return file
 
 
+@pytest.mark.needs("dga")
 def test_an_adapted_model(tiny_bert, text_file, tmp_path):
     adapt(tiny_bert, text_file, get("dga", importance_tokens=100), tmp_path / "out", **OPTIONS)
     made = card(tmp_path / "out")
@@ -66,6 +67,7 @@ def test_an_adapted_model(tiny_bert, text_file, tmp_path):
     assert "AutoModelForMaskedLM.from_pretrained('out')" in made.text
 
 
+@pytest.mark.needs("tapter")
 def test_file_parameters_are_named_without_their_folder(tiny_bert, text_file, tmp_path):
     words = text_file.parent / "rare words.txt"
     words.write_text("menu\n")
@@ -79,12 +81,14 @@ def test_file_parameters_are_named_without_their_folder(tiny_bert, text_file, tm
     assert "secret place" not in made.content
 
 
+@pytest.mark.needs("adapter")
 def test_a_model_with_custom_modules_has_loading_instructions(tiny_bert, text_file, tmp_path):
     adapt(tiny_bert, text_file, "adapter", tmp_path / "out", **OPTIONS)
     text = card(tmp_path / "out").text
     assert "needs acclimate" in text and "load_language_model" in text and "AutoModelForMaskedLM" not in text
 
 
+@pytest.mark.needs("ensemble")
 def test_a_fine_tuned_model_with_custom_modules_loads_as_its_card_says(
     tiny_bert, text_file, tmp_path, task, monkeypatch
 ):
@@ -99,6 +103,7 @@ def test_a_fine_tuned_model_with_custom_modules_loads_as_its_card_says(
     assert names["model"].config.id2label == {0: "no", 1: "yes"}
 
 
+@pytest.mark.needs("tapt")
 def test_all_stages_list_their_text(tiny_bert, text_file, tmp_path, task):
     adapt(tiny_bert, text_file, get("dapt+tapt", task_steps=1), tmp_path / "out", task=task, **OPTIONS)
     text = card(tmp_path / "out").text

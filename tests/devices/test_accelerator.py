@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from acclimate.adaptation.method import lookup, names
+from acclimate.adaptation.method import REGISTRY, lookup, names
 from acclimate.base.files import read_json
 from acclimate.data.documents import Corpus
 from acclimate.evaluation.lm_loss import language_model_loss
@@ -14,7 +14,7 @@ from acclimate.study.compare import compare
 from acclimate.tasks.distillation.distill import distill
 from acclimate.tasks.finetune import finetune
 from tests.accelerator import emulated
-from tests.cases import each
+from tests.cases import each, installed
 from tests.kills import killed
 from tests.papers.test_contract import DOCUMENTS, TASK, run, weights
 from tests.study.test_real import folder, write_study  # noqa: F401
@@ -48,7 +48,7 @@ def test_methods_adapt(tiny_bert, tmp_path, method):
         assert accelerator.used, "nothing was computed on the accelerator"
 
 
-@each("method", ["mlm", "dga", "selective"])
+@each("method", installed(REGISTRY, ["mlm", "dga", "selective"]))
 def test_methods_adapt_in_fp32(tiny_bert, tmp_path, method):
     with emulated(bf16=False) as accelerator:
         adapts(tiny_bert, method, tmp_path / "out", "fp32")
@@ -64,6 +64,7 @@ def test_without_randomness_the_weights_equal_those_of_the_cpu(tmp_path):
     assert all(torch.allclose(here[name], there[name], atol=1e-5) for name in here)
 
 
+@pytest.mark.needs("dga")
 def test_a_killed_run_resumes(tiny_bert, tmp_path):
     with emulated():
         run(tiny_bert, "dga", tmp_path / "whole", steps=5)

@@ -89,6 +89,7 @@ def cost_of(method, folder, *, count=6, steps=3, layers=12, **options):
     return found[-1]
 
 
+@pytest.mark.needs("dga")
 @pytest.mark.parametrize(("method", "most"), [pytest.param("lm", 1_250, marks=pytest.mark.slow), ("dga", 1_800)])
 def test_launches_of_a_step(method, most, tmp_path):
     """The number of launches does not depend on the number of texts, as long as they are one micro-batch."""

@@ -48,6 +48,7 @@ def test_the_cpu_is_used_on_request(word, monkeypatch):
         assert default_device().type == "cuda"
 
 
+@pytest.mark.needs("dga")
 def test_training_on_the_cpu_beside_an_accelerator(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     with emulated() as accelerator:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from functools import cache
 
+import pytest
 import typer
 
 from acclimate.adaptation.method import REGISTRY as METHODS
@@ -21,6 +22,7 @@ from acclimate.study.config import StudyConfig
 from acclimate.study.graph import plan, read_study
 from tests.cases import each
 from tests.docs.blocks import ROOT
+from tests.study_files import skip_if_parts_are_missing
 
 PAGE = ROOT / "docs" / "listing.md"
 RECIPES = sorted(path.name for path in (ROOT / "examples" / "recipes").glob("*.yaml"))
@@ -63,8 +65,8 @@ OFF_TOPIC = {why: [int(one) for one in re.findall(r"\d+", cell)] for why, cell i
 
 
 def names_in(cell: str) -> list[tuple[str, str]]:
-    """Return the names in a cell with their kinds: ``methods `lm`, `tapt` and `tsdae` `` has three."""
-    found, rest = [], cell
+    """Return the names in a cell with their kinds: ``method [`tapt`](..), method `lm` `` has two."""
+    found, rest = [], re.sub(r"\[(`[^`]+`)\]\([^)]*\)", r"\1", cell)
     while part := re.match(r"(?:, )?(task kind|[a-z]+?)s? ((?:`[^`]+`(?:, | and )?)+)", rest):
         kind, names = part.groups()
         found += [(kind, name) for name in re.findall(r"`([^`]+)`", names)]
@@ -81,7 +83,8 @@ def test_every_paper_is_listed_or_off_topic():
 
 
 def test_papers_that_do_not_run_are_known():
-    assert {number for number, (_, runs) in ROWS.items() if runs == "not yet"} == NOT_YET
+    found = {number for number, (_, runs) in ROWS.items() if runs == "not yet"}
+    assert found >= NOT_YET  # without the folder of a paper, those that it runs too
 
 
 @each(("number", "paper"), [(number, paper) for number, (paper, _) in ROWS.items()])
@@ -89,7 +92,7 @@ def test_a_paper_has_a_title_authors_a_year_and_a_link(number, paper):
     assert re.fullmatch(r"\[.+\]\(https://arxiv\.org/abs/\d{4}\.\d{5}\), [^\d]+, (19|20)\d\d", paper)
 
 
-@each(("number", "runs"), [(number, runs) for number, (_, runs) in ROWS.items() if number not in NOT_YET])
+@each(("number", "runs"), [(number, runs) for number, (_, runs) in ROWS.items() if runs != "not yet"])
 def test_a_row_names_what_exists(number, runs):
     names, studies = STUDY_FILE.sub("", runs).strip(", "), STUDY_FILE.findall(runs)
     assert names or studies
@@ -119,8 +122,9 @@ def test_a_recipe_cites_its_papers():
                 assert link and link[1] in (ROOT / study).read_text(encoding="utf-8"), study
 
 
-@each("name", RECIPES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_plans(name, workspace):
+    skip_if_parts_are_missing(ROOT / "examples" / "recipes" / name)
     recipe = workspace / name
     recipe.write_text((ROOT / "examples" / "recipes" / name).read_text(encoding="utf-8"), encoding="utf-8")
     config = StudyConfig.load(recipe)

@@ -14,6 +14,7 @@ from acclimate.data.mix.base import MIXES
 from acclimate.parts.masking import base as masking
 from acclimate.study import forecast
 from tests.docs.blocks import ROOT, blocks, pages, run_page
+from tests.study_files import skip_if_parts_are_missing
 
 STEPS = 2
 QUICK = ("README.md", "docs/models.md", "docs/install.md")
@@ -58,6 +59,7 @@ def test_the_blocks_of_a_page_run(page, workspace):
 @pytest.mark.slow
 @pytest.mark.parametrize("study", TO_COPY, ids=lambda study: study.stem)
 def test_a_study_to_copy_runs(study, workspace):
+    skip_if_parts_are_missing(study)
     (workspace / study.name).write_text(study.read_text(encoding="utf-8"), encoding="utf-8")
     arguments = ["compare", study.name, "--out", "runs", "--set", "seeds=2", "--quiet"]
     result = CliRunner().invoke(app, arguments)

@@ -74,6 +74,6 @@ def test_all_verbs_and_distinct_names_are_in_the_table():
     ],
 )
 def test_the_runner_finds_what_is_wrong(tiny_bert, tmp_path, change, message):
-    case = {"name": "a misspelled name", "command": "methods dgaa", "code": 2, "line": "Did you mean 'dga'"}
+    case = {"name": "a misspelled name", "command": "methods mln", "code": 2, "line": "Did you mean 'mlm'"}
     with pytest.raises(AssertionError, match=message):
         run(Case(**{**case, **change}), tmp_path)

@@ -51,7 +51,10 @@ def two_steps(kind, method, layout, tied, precision="fp32"):
     return losses, gradients(model), model, sum(seen)
 
 
-@pytest.mark.parametrize("method", [pytest.param("mlm", marks=pytest.mark.slow), "dga"])  # dga has the term of mlm
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param("mlm", marks=pytest.mark.slow), pytest.param("dga", marks=pytest.mark.needs("dga"))],
+)  # dga has the term of mlm
 @pytest.mark.parametrize("tied", [pytest.param(True, marks=pytest.mark.slow), False])
 @each("layout", ["padded", "packed"])
 @each("kind", sorted(ENCODERS))
@@ -67,6 +70,7 @@ def test_loss_and_gradients(kind, tied, layout, method, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.needs("dga")
 @each("kind", sorted(ENCODERS))
 def test_bf16_is_as_near_to_fp32_as_under_autocast(kind, monkeypatch):
     exact = two_steps(kind, "dga", "padded", True)[1]

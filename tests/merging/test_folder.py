@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import sys
@@ -25,7 +24,6 @@ from acclimate.base.options import build
 from acclimate.cli import main as cli
 from acclimate.data.documents import Corpus
 from acclimate.evaluation.lm_loss import language_model_loss
-from acclimate.merging.base import MERGES
 from acclimate.merging.options import MergeOptions, read_method
 from acclimate.merging.rules import linear
 from acclimate.merging.weights import TYPES, Stored, write_weights
@@ -251,18 +249,6 @@ def test_the_command(models, texts, tmp_path, monkeypatch, capsys):
 def test_options_that_do_not_fit_are_refused(given, message):
     with pytest.raises(UserError, match=message):
         read_method(build(MergeOptions, **{"models": "a", "out": "out", **given}))
-
-
-def test_the_page_has_a_row_per_merge():
-    page = (Path(__file__).parents[2] / "docs" / "merging.md").read_text(encoding="utf-8")
-    for name in MERGES.names():
-        cls = MERGES.lookup(name)
-        shown = [
-            f"`{field.name}`" + ("" if field.default in (dataclasses.MISSING, None) else f" ({field.default})")
-            for field in dataclasses.fields(cls)
-        ]
-        row = f"| `{name}` | {cls.summary} | {cls.formula} | {', '.join(shown)} | {cls.paper} |"
-        assert f"\n{row}\n" in page, row
 
 
 @each(

@@ -8,12 +8,14 @@ import pytest
 import torch
 import transformers
 
+from acclimate.adaptation.adapt import adapt
+from acclimate.data.documents import Corpus
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.tasks.loading import load_with_head
 from tests.cases import each
 from tests.kernels.helpers import count_tokens, count_tokens_by_layer, gradients
 from tests.kernels.test_unpadding import BERT_LIKE
-from tests.models.test_ensembles import run
+from tests.papers.test_contract import DOCUMENTS, SHORT
 from tests.tiny import ENCODERS, save_tiny
 
 CPU = torch.device("cpu")
@@ -51,7 +53,7 @@ def ensembles(encoders, tmp_path_factory):
 
     @cache
     def make(kind):
-        run(encoders[kind], folder / kind)
+        adapt(encoders[kind], Corpus.of(DOCUMENTS), "ensemble", folder / kind, **SHORT)
         return folder / kind
 
     return make
@@ -60,9 +62,8 @@ def ensembles(encoders, tmp_path_factory):
 @pytest.mark.parametrize(
     ("kind", "ensemble"),
     [
-        pytest.param(kind, ensemble, marks=pytest.mark.slow if ensemble and kind not in ("bert", "modernbert") else ())
-        for kind in sorted(ENCODERS)
-        for ensemble in (False, True)
+        *((kind, False) for kind in sorted(ENCODERS)),
+        *(pytest.param(kind, True, marks=pytest.mark.needs("ensemble")) for kind in ("bert", "modernbert")),
     ],
 )
 @each("auto", HEADS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import re
 import shutil
 import subprocess
@@ -15,7 +17,17 @@ from acclimate import api
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [folder.name for folder in render_papers.folders()]
-QUICK = ("dga", "doge", "refine")
+QUICK = ("dga", "selective", "doge")
+LINKED = (
+    "pyproject.toml",
+    "conftest.py",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "README.md",
+    "Makefile",
+    "examples",
+    "benchmarks",
+)
 CODE = """
 from pathlib import Path
 import acclimate
@@ -26,7 +38,8 @@ assert Path(acclimate.__file__).is_relative_to(Path.cwd())
 for file, text in render_papers.render(render_papers.read_verdicts()).items():
     assert not file.name.endswith(".json") or file.read_text(encoding="utf-8") == text
     assert not [name for name in GONE if f"/papers/{name}/" in text], file
-assert CliRunner().invoke(main.app, ["methods"]).exit_code == 0
+    file.write_text(text, encoding="utf-8")
+assert CliRunner().invoke(main.app, ["methods"]).exit_code == CliRunner().invoke(main.app, ["--help"]).exit_code == 0
 """
 
 
@@ -51,29 +64,46 @@ def test_verdicts_and_tables_are_those_of_the_results(compute):
     assert not stale, "run `make docs`"
 
 
+def find_tests(folders):
+    """Return the files of the tests that name something in a folder, and of those that read all of them."""
+    parts = {folder.name for folder in folders}
+    parts |= {name for folder in folders for _, name, _ in render_papers.entries(folder)}
+    found = {"tests/test_floors.py", "tests/test_site.py", "tests/test_results_pages.py", "tests/docs/test_listing.py"}
+    for file in {*ROOT.glob("tests/**/test_*.py"), *render_papers.PAPERS.glob("*/test_*.py")} - {Path(__file__)}:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        texts = [
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        if file.parent not in folders and parts & {text.partition(" ")[0] for text in texts}:
+            found.add(str(file.relative_to(ROOT)))
+    return sorted(found)
+
+
 @pytest.mark.parametrize(
     "names", [QUICK, *(pytest.param((name,), id=name, marks=pytest.mark.slow) for name in FOLDERS)]
 )
 def test_without_a_folder_the_rest_works(names, tmp_path):
-    """Registries, tables and commands; the slow tests also collect the whole suite and check the wall."""
-    for part in ("src", "tests", "scripts"):
+    """Registries, pages and commands; the slow tests also collect the whole suite, and run what names the folder."""
+    for part in ("src", "tests", "scripts", "docs"):
         shutil.copytree(ROOT / part, tmp_path / part)
-    for part in ("pyproject.toml", "conftest.py", "CONTRIBUTING.md", "docs", "examples", "benchmarks", "README.md"):
+    for part in LINKED:
         (tmp_path / part).symlink_to(ROOT / part)
     papers = tmp_path / "src" / "acclimate" / "papers"
     files = {file: file.read_text(encoding="utf-8") for file in papers.glob("*/*.py")}
     users = {file.parent.name for file, text in files.items() if any(f"papers.{name}." in text for name in names)}
-    for folder in {*names, *users}:  # papers that inherit from one go with it
+    gone = {*names, *users}  # papers that inherit from one go with it
+    for folder in gone:
         shutil.rmtree(papers / folder)
 
     def run(*arguments):
-        environment = {"PYTHONPATH": f"{tmp_path / 'src'}:{tmp_path}", "PATH": "", "HF_HUB_OFFLINE": "1"}
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{tmp_path}", "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(
             [sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
         )
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
 
-    run("-c", f"GONE = {names}\n{CODE}")
+    run("-c", f"GONE = {gone}\n{CODE}")
     if names != QUICK:
-        run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_floors.py")
-        run("-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "-m", "slow or not slow")
+        pytest_of = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short")
+        run(*pytest_of, "--collect-only", "-m", "slow or not slow")
+        run(*pytest_of, *find_tests({render_papers.PAPERS / name for name in gone}))

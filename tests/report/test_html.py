@@ -37,6 +37,7 @@ def test_the_page_is_complete_and_self_contained(results):
     assert "3 adaptation seeds · 5 fine-tuning seeds" in text
 
 
+@pytest.mark.needs("dga")
 def test_text_from_outside_is_escaped(results, tmp_path):
     method = f"{EVIL} $x_1$"
 

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import typer
 
 from acclimate.base.version import docs_page
@@ -47,6 +48,7 @@ def check(results, *found):
     return [step.text for step in steps]
 
 
+@pytest.mark.needs("dga")
 def test_each_outcome_has_steps(results):
     commands = "\n".join(command for step in next_steps(results, FOLDER) for command in step.commands)
     run = next(run for run in results.adaptations if run.method == "mlm")

@@ -24,6 +24,7 @@ def caveats_with(results, text):
     return [caveat for caveat in summarize(results).caveats if text in caveat]
 
 
+@pytest.mark.needs("dga")
 def test_headline_and_lines(results):
     summary = summarize(results)
     assert summary.headline.startswith("mlm helped on 2 of 2 tasks")
@@ -32,6 +33,7 @@ def test_headline_and_lines(results):
     assert caveats_with(results, "comparisons were made") and summary.reasons == []
 
 
+@pytest.mark.needs("dga")
 def test_the_verdict_is_one_short_sentence(results):
     one = replace(results, domains=["cs"], scores=[row for row in results.scores if row.domain == "cs"])
     scores = [row for row in one.scores if row.comparison]
@@ -103,6 +105,7 @@ def test_models_that_learned_nothing_are_the_headline_everywhere(results):
     assert "Whether mlm helped on cs · intent cannot be answered: no model beats" in summarize(some).headline
 
 
+@pytest.mark.needs("dga")
 def test_mixed_precisions_are_reported(results):
     def found(**precisions):
         rows = [replace(row, precisions=precisions.get(row.method, ["fp32"])) for row in results.scores]
@@ -287,6 +290,7 @@ def test_numbers():
     assert plain(-0.5) == "−0.5" and plain(-0.01) == plain(0.0) == "0.0" and plain(0.0, 0) == plain(-0.2, 0) == "0"
 
 
+@pytest.mark.needs("dga")
 def test_tasks_with_different_measures_are_compared_by_rank_and_standardized(results):
     assert "mean rank" not in summarize(results).headline
     scores = [replace(row, metric="accuracy") if row.task == "aspect" else row for row in results.scores]
@@ -317,6 +321,7 @@ def _sequence(method: str, ends: dict[str, tuple[float, float]], **more) -> Sequ
     return SequenceRow(model="model", method=method, measures=measures, differences=spreads, **given)
 
 
+@pytest.mark.needs("das", "ewc", "kd", "dga")
 def test_a_sequence_is_summed_up_by_what_its_intervals_show(results):
     rows = [
         _sequence("lm", {}),

@@ -145,6 +145,7 @@ def test_a_checkpoint_is_read_as_weights_only(tiny_bert, tmp_path):
     assert not flag.exists() and not out.exists()
 
 
+@pytest.mark.needs("dga")
 def test_what_is_written_holds_no_pickle(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     adapt(tiny_bert, Corpus.of(TEXTS), {"dga": {"importance_tokens": 100}}, tmp_path / "a", **SHORT)

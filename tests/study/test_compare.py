@@ -19,6 +19,7 @@ def calls(world: World) -> int:
     return sum(world.calls[kind] for kind in ("adapt", "lm_loss", "finetune"))
 
 
+@pytest.mark.needs("dga")
 def test_results_and_files(folder, tmp_path, capsys):
     world = World()
     results = compare(study(folder), tmp_path / "out", backend=world.backend())
@@ -105,6 +106,7 @@ def test_a_failed_job_does_not_stop_the_others(folder, tmp_path, error):
     assert calls(fixed) == 9
 
 
+@pytest.mark.needs("dga")
 def test_jobs_that_need_a_failed_adaptation_are_not_tried(no_report, folder, tmp_path):
     world = World()
     world.fail_on["adapt dga"] = UserError("The loss is nan at step 3.")
@@ -130,6 +132,7 @@ def test_a_missing_head_is_trained_first(no_report, folder, tmp_path):
     assert later and all(entry["model"] == made for entry in later)
 
 
+@pytest.mark.needs("dga")
 def test_parameters_reach_methods_and_settings_reach_tasks(no_report, folder, tmp_path):
     world = World()
     task = {"path": str(folder / "intent"), "epochs": 7, "few_shot": 16}
@@ -141,6 +144,7 @@ def test_parameters_reach_methods_and_settings_reach_tasks(no_report, folder, tm
     assert (tuned["epochs"], tuned["few_shot"]) == (7, 16)
 
 
+@pytest.mark.needs("dga")
 @each(
     ("changes", "message"),
     [

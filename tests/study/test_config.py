@@ -82,6 +82,7 @@ def test_paths_are_relative_to_the_study_file(tmp_path, suffix):
     assert config.domains[0].corpus == [str(folder / "*.txt")]
 
 
+@pytest.mark.needs("selective", "tapter")
 def test_files_among_parameters_and_searched_values_are_relative_to_the_study_file(tmp_path):
     for name in ("stop.txt", "other.txt", "words.txt"):
         (tmp_path / name).write_text("the")
@@ -240,6 +241,7 @@ def replaced(value, path, new):
     return copy
 
 
+@pytest.mark.needs("dga")
 def test_absurd_numbers_are_refused_wherever_they_are():
     """In the study file, or when the parameters of the method are read; the line stays short."""
     assert read_method(StudyConfig.of(FULL).methods[1]).parameters["contrast_weight"] == 0.5
@@ -386,6 +388,7 @@ def test_no_seed_of_a_search_is_scored(seeds, adapt_seeds, search_seeds, first, 
     assert max(*config.adapt_seeds, *trial.seeds, *trial.adapt_seeds, 0) <= MAX_SEED
 
 
+@pytest.mark.needs("prompt")
 def test_an_adapter_that_a_method_cannot_train_is_refused_before_any_job():
     lora = {"name": "lm", "label": "lm with lora", "adapt": {"adapter": "lora r=4"}}
     config = StudyConfig.of(changed(methods=["none", "lm", lora, "prompt"]))

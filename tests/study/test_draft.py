@@ -33,6 +33,7 @@ def described(folder, monkeypatch):
     return ["--model", "model", "--corpus", "cs.txt", "--task", "intent", "--seeds", 2, "--tokens", 5000]
 
 
+@pytest.mark.needs("dga")
 def test_one_line_runs_a_study_whose_file_goes_on(world, described, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     code, shown, err = call(monkeypatch, capsys, "compare", *described, "--methods", "mlm,dga", "--out", out)
@@ -141,6 +142,7 @@ def test_mistakes_are_one_line(arguments, message, tmp_path, monkeypatch, capsys
     assert os.listdir(tmp_path) == ["c.txt"]
 
 
+@pytest.mark.needs("dga", "kd")
 def test_init_writes_a_file_and_never_over_another(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(files(tmp_path / "files"))
     path = tmp_path / "study.yaml"

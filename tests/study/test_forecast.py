@@ -101,6 +101,7 @@ class Machine(World):
         return super().lm_loss(model, texts, **options)
 
 
+@pytest.mark.needs("dga")
 @each("budget", [{"tokens": 30_000}, {"steps": 700}, {"epochs": 2}, {"max_minutes": 3}, {}])
 def test_a_timed_machine_takes_as_long_as_it_was_estimated(folder, tmp_path, no_report, budget):
     values = study(folder, methods=["none", "mlm", "dga"], adapt_seeds=2)

@@ -35,6 +35,7 @@ def test_further_measurements_add_jobs_and_change_none(folder, extra):
     assert {kind: count for kind, count in added.items() if count} in ({"finetune": 9}, {"drift": 2})
 
 
+@pytest.mark.needs("dga")
 def test_every_adapted_model_is_fine_tuned_on_other_tasks(folder, tmp_path):
     world = World()
     values = study(folder, other_tasks=[{"path": str(folder / "aspect"), "epochs": 2}], adapt_seeds=None)
@@ -59,6 +60,7 @@ def test_every_adapted_model_is_fine_tuned_on_other_tasks(folder, tmp_path):
     assert not again.arguments
 
 
+@pytest.mark.needs("dga")
 def test_the_reference_is_the_base_model_whatever_the_baseline(folder, tmp_path):
     values = study(folder, methods=["mlm", "dga"], baseline="mlm", other_tasks=[str(folder / "aspect")])
     results = compare(values, tmp_path / "out", progress=False, backend=World().backend())
@@ -94,6 +96,7 @@ def test_a_teacher_is_not_taken_from_other_tasks(folder):
         assert found[0] == found[1] and found[0]
 
 
+@pytest.mark.needs("dga")
 def test_drift_is_measured_if_the_study_asks_for_it(folder, tmp_path):
     values = study(folder, evaluate={"documents": 20, "drift": True}, adapt_seeds=[0, 1])
     results = compare(values, tmp_path / "out", progress=False, backend=World().backend())
@@ -163,6 +166,7 @@ def test_contamination_is_removed_before_adaptation(leaked, folder, tmp_path):
     assert "'leakage: remove'" not in markdown(results).split("##")[0]
 
 
+@pytest.mark.needs("dga")
 def test_removal_changes_the_jobs_of_adapted_models_alone_and_only_if_something_was_found(folder):
     def jobs(**changes):
         return graph_of(study(folder, **changes)).jobs

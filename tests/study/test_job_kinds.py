@@ -194,6 +194,7 @@ def size_kind():
     JOB_KINDS.entries.pop("size")
 
 
+@pytest.mark.needs("dga")
 def test_a_kind_that_only_this_test_registers(folder, tmp_path, size_kind):
     config, world, out = study(folder, sizes=[{"limit": 100}], seeds=1), World(), tmp_path / "out"
     assert shown(config, out, world)["size"] == (3, 0)  # the base model, shared with none, and two adapted ones

@@ -27,6 +27,7 @@ def test_number_of_jobs(folder):
     assert [len(some) for some in keys(folder).values()] == [2, 6, 9]
 
 
+@pytest.mark.needs("dga")
 @each(
     "changes",
     [
@@ -60,6 +61,7 @@ def test_settings_change_the_keys_of_the_jobs_that_they_belong_to(folder, change
     assert {kind for kind in before if before[kind] != after[kind]} == kinds
 
 
+@pytest.mark.needs("dga")
 def test_parameters_of_a_method_change_its_jobs_alone(folder):
     before = keys(folder)
     after = keys(folder, methods=["none", "mlm", {"name": "dga", "label": "dga, no contrast", "contrast_weight": 0.5}])
@@ -121,6 +123,7 @@ def test_by_default_there_are_as_many_adaptations_as_seeds_up_to_three(folder, s
     assert [job.options["seed"] for job in of_kind(graph_of(values), "adapt")] == expected
 
 
+@pytest.mark.needs("dga")
 def test_the_budget_of_a_method_replaces_that_of_the_study(folder):
     methods = ["mlm", {"name": "dga", "label": "short", "adapt": {"steps": 5}}]
     options = [job.options for job in of_kind(graph_of(study(folder, methods=methods)), "adapt")]

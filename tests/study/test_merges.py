@@ -39,6 +39,7 @@ def test_merged_models_are_measured_beside_the_adapted_ones(folder, tmp_path, no
     assert world.calls["merge"] == 4
 
 
+@pytest.mark.needs("dga")
 def test_models_of_several_methods_or_seeds_are_merged_with_each_other(folder, tmp_path, no_report):
     general = folder / "general.txt"
     general.write_text("\n".join(f"general text {number}" for number in range(30)))
@@ -71,6 +72,7 @@ def test_models_of_several_methods_or_seeds_are_merged_with_each_other(folder, t
     assert world.calls["merge"] == 5
 
 
+@pytest.mark.needs("dga")
 def test_a_merge_waits_for_all_models_and_is_blocked_if_one_fails(folder, tmp_path, no_report):
     config = study(folder, methods=["none", "mlm", "dga"], merges=[{"of": ["mlm", "dga"], "method": "ties"}], seeds=1)
     graph = graph_of(config)

@@ -12,6 +12,7 @@ from acclimate.study.config import StudyConfig
 from tests.study.fakes import graph_of, study
 
 
+@pytest.mark.needs("dga")
 def test_all_that_is_missing_is_listed_once(folder):
     """Remove one thing after another: the message lists those that are gone, and no others."""
     domain = {

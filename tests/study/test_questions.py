@@ -121,6 +121,7 @@ def test_paths_of_first_tasks_are_relative_to_the_study_file(folder):
     assert StudyConfig.load(folder / "study.yaml").domains[0].tasks[0].first == str(folder / "before")
 
 
+@pytest.mark.needs("tapter")
 def test_files_of_a_method_are_relative_to_the_study_file(folder):
     (folder / "study.yaml").write_text(
         "models: [model]\ndomains: [{name: d, corpus: text.txt}]\n"

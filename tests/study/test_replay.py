@@ -145,6 +145,7 @@ def test_pulls_to_the_base_model_count_where_they_are_given_and_read_no_measured
         planned(folder, general=None, adapt={"tokens": 1000, "ewc": 1, "replay_share": 0})
 
 
+@pytest.mark.needs("upsample")
 def test_a_mix_and_its_sources_are_those_of_the_file(folder):
     """Paths are relative to the file, measured documents are left out, and the identity is that of the content."""
     (folder / "law.txt").write_text(

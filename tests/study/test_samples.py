@@ -60,6 +60,7 @@ class Masks(World):
         return result
 
 
+@pytest.mark.needs("dga")
 def test_masked_texts_and_importances_reach_the_results(folder, tmp_path):
     methods = ["none", "mlm", "dga", {"name": "dga", "label": "dga 2", "contrast_weight": 0}]
     values = study(folder, methods=methods)

@@ -109,6 +109,7 @@ def test_an_interrupted_search_resumes(folder, tmp_path):
     assert results["searches"] == whole["searches"]
 
 
+@pytest.mark.needs("dga")
 def test_settings_of_adaptation_and_of_a_method(folder, tmp_path):
     dga = {"name": "dga", "search": {"contrast_weight": [0.5, 1], "adapt": {"learning_rate": ["1e-4", "2e-4"]}}}
     trials = Trials()
@@ -213,6 +214,7 @@ def test_an_adaptation_that_fails_is_left_out_and_reported(folder, tmp_path, cap
         again()
 
 
+@pytest.mark.needs("dga")
 def test_the_results_have_the_parameters_that_were_used(folder, tmp_path):
     methods = ["none", {"name": "dga", "search": {"contrast_weight": [0.5, 1]}}]
     results = run(folder, tmp_path / "out", Trials(), methods=methods, search={"seeds": 1})
@@ -277,6 +279,7 @@ def test_combinations():
     assert len(combinations(huge, 3, 0)) == 3
 
 
+@pytest.mark.needs("dga")
 @each(
     ("changes", "message"),
     [

@@ -89,6 +89,7 @@ def test_evaluation_texts_in_selected_text_are_removed_for_all_rows(folder):
         assert leak not in texts and len(texts) > 40
 
 
+@pytest.mark.needs("tapt")
 @each(
     ("values", "message"),
     [

@@ -74,6 +74,7 @@ def run(config, out, world=None):
     return compare(config, out, progress=False, backend=world.backend()), world
 
 
+@pytest.mark.needs("dga")
 def test_stages_are_chained_and_shared_between_orders_and_with_separate_models(shared):
     orders = [["cs", "food", "heldout"], ["cs", "heldout", "food"], ["food", "cs", "heldout"]]
     graph = graph_of(sequences(shared, domains=3, sequence={"orders": orders}, adapt_seeds=2))
@@ -91,6 +92,7 @@ def test_stages_are_chained_and_shared_between_orders_and_with_separate_models(s
     assert first.key == alone.key
 
 
+@pytest.mark.needs("dga")
 def test_an_added_domain_leaves_all_earlier_jobs_as_they_are(shared, tmp_path, no_report):
     config = sequences(shared, domains=2, tasks=True, seeds=2, adapt_seeds=1)
     first, world = run(config, tmp_path / "out")
@@ -117,6 +119,7 @@ def check_scores(results):
     assert all(score.domain and score.method in ("none", "mlm", "dga") for score in results.scores)
 
 
+@pytest.mark.needs("dga")
 def test_measures_are_those_of_the_planted_losses(shared, tmp_path, no_report):
     orders = [["cs", "food", "heldout"], ["heldout", "food", "cs"]]
     spec = {"orders": orders, "methods": ["mlm", "dga"], "separate": ["mlm"], "joint": ["mlm"]}
@@ -146,6 +149,7 @@ def test_measures_are_those_of_the_planted_losses(shared, tmp_path, no_report):
     assert again.rows["sequence"] == results.rows["sequence"]
 
 
+@pytest.mark.needs("dga")
 @each(
     ("scores", "places"),
     [
@@ -161,6 +165,7 @@ def test_stages_at_which_tasks_are_scored(shared, scores, places):
     assert {(place.role.count(">") + 1, place.domain) for place in found} == places
 
 
+@pytest.mark.needs("dga")
 def test_a_killed_sequence_resumes(shared, tmp_path, no_report):
     config, world = sequences(shared, domains=3, sequence={"methods": "mlm", "separate": []}), Learner()
     world.die_after = 6
@@ -172,6 +177,7 @@ def test_a_killed_sequence_resumes(shared, tmp_path, no_report):
     assert results.rows["sequence"][0].measures["forgetting"].mean == pytest.approx(0.15)
 
 
+@pytest.mark.needs("dga")
 def test_orders_by_similarity_and_at_random(shared):
     texts = {
         "law": ["court law judge"] * 3,
@@ -187,6 +193,7 @@ def test_orders_by_similarity_and_at_random(shared):
     assert domain_orders(read(sequences(shared, domains=3, sequence={"orders": "similarity"})))[0][0] == "cs"
 
 
+@pytest.mark.needs("dga")
 @each(
     ("changes", "words"),
     [
@@ -210,6 +217,7 @@ def test_invalid_sections(shared, changes, words):
     assert words.lower() in str(error.value).lower() and "\n" not in str(error.value).strip()
 
 
+@pytest.mark.needs("dga")
 def test_the_verb_writes_its_study_and_an_added_domain_extends_it(shared, tmp_path, no_report):
     given = {"methods": "mlm,dga", "separate": True, "progress": False, "tokens": 1000}
     general = [f"general text {number}" for number in range(300)]

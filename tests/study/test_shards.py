@@ -161,6 +161,7 @@ def test_more_shards_than_work(no_report, folder, tmp_path):
     assert (tmp_path / "out" / "results.json").exists()
 
 
+@pytest.mark.needs("dga")
 def test_a_shard_with_a_failed_job_reports_it_and_writes_no_report(no_report, folder, tmp_path):
     for index in (1, 2):
         world = World()

@@ -25,6 +25,7 @@ def planned(folder, methods, **changes):
     return graph_of(values(folder, methods, **changes))
 
 
+@pytest.mark.needs("prompt")
 def test_a_learning_rate_far_from_that_of_a_method_is_reported(folder, caplog):
     """The default learning rate of a soft prompt is 0.3; at that of other methods it would hardly change."""
     planned(folder, ["prompt", "mlm"], adapt={"steps": 2})
@@ -42,12 +43,14 @@ def test_options_that_all_methods_share_cannot_be_set_for_one(folder, name):
         planned(folder, [own], adapt={"steps": 2})
 
 
+@pytest.mark.needs("tapt")
 def test_a_method_that_reads_tasks_needs_one_in_every_domain(folder):
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": []}]
     with pytest.raises(UserError, match="'tapt' adapts to each task of a domain, and 'cs' has none"):
         graph_of(study(folder, domains=domains, methods=["mlm", "tapt"]))
 
 
+@pytest.mark.needs("selective")
 def test_nothing_is_trained_or_chosen_by_the_rows_that_a_task_is_not_scored_on(folder):
     task = write_task(folder / "halves", "halves", dev=[f"dev text {number}" for number in range(12)])
     for part in ("dev", "tune", "confirm"):
@@ -64,6 +67,7 @@ def test_nothing_is_trained_or_chosen_by_the_rows_that_a_task_is_not_scored_on(f
             assert all(row.text.startswith("dev") for row in job.task.test)
 
 
+@pytest.mark.needs("selective")
 def test_a_file_with_other_words_makes_another_job(folder):
     words = folder / "words.txt"
 
@@ -77,6 +81,7 @@ def test_a_file_with_other_words_makes_another_job(folder):
     assert key() != first
 
 
+@pytest.mark.needs("tapt")
 def test_each_task_has_an_adaptation_that_its_own_fine_tunings_use(folder):
     graph = planned(folder, ["none", "mlm", "tapt"])
     by_task = {job.place.adapted_for: job.key for job in of_kind(graph, "adapt", method="tapt")}
@@ -92,6 +97,7 @@ def test_each_task_has_an_adaptation_that_its_own_fine_tunings_use(folder):
     assert needs == {shared.key}
 
 
+@pytest.mark.needs("tapt")
 def test_the_study_file_overrides_what_a_method_reads(folder):
     methods = ["none", {"name": "mlm", "on": "task"}, {"name": "tapt", "on": "domain"}]
     jobs = of_kind(planned(folder, methods), "adapt")
@@ -107,6 +113,7 @@ def test_the_study_file_overrides_what_a_method_reads(folder):
         planned(folder, [{"name": "mlm", "on": "tasks"}])
 
 
+@pytest.mark.needs("selective", "tapt")
 def test_a_method_that_needs_the_task_gets_it_and_reads_the_domain(folder):
     jobs = of_kind(planned(folder, ["none", "mlm", "selective", "dapt+tapt"]), "adapt")
     assert len({job.identity["corpus"] for job in jobs}) == 1
@@ -118,6 +125,7 @@ def test_a_method_that_needs_the_task_gets_it_and_reads_the_domain(folder):
     assert len(jobs) == 1 + 2 + 2
 
 
+@pytest.mark.needs("tapt")
 def test_two_tasks_with_the_same_text_share_an_adaptation(folder):
     texts = [f"text {number}" for number in range(6)]
     for name in ("intent", "aspect"):
@@ -127,6 +135,7 @@ def test_two_tasks_with_the_same_text_share_an_adaptation(folder):
     assert [job.place.adapted_for for job in graph.entries if job.name == "adapt"] == ["intent", "aspect"]
 
 
+@pytest.mark.needs("dga")
 def test_results_and_reports_have_a_row_for_each_task(folder, tmp_path):
     world = World()
     results = compare(values(folder, ["none", "mlm", {"name": "dga", "on": "task"}]), tmp_path / "out",

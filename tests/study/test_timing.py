@@ -24,6 +24,7 @@ def shown(results):
     return next(table for table in tables(results) if table.title == TITLE)
 
 
+@pytest.mark.needs("dga")
 def test_a_plain_study_has_adaptation_and_fine_tuning(folder, tmp_path, no_report):
     results = run(study(folder), tmp_path / "out")
     adapted = {"adaptation": 62.5, "finetuning": 1.5, "sum": 64.0}
@@ -68,6 +69,7 @@ def test_the_warm_up_of_a_head_counts_for_adaptation_only(folder, tmp_path, no_r
     assert found["mlm"] == {"adaptation": 125.0, "finetuning": 1.5, "sum": 126.5}
 
 
+@pytest.mark.needs("selective")
 def test_stages_before_training_are_counted(folder, tmp_path, no_report):
     world = World()
 

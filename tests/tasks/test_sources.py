@@ -218,6 +218,7 @@ def test_columns_can_be_named_in_every_place(tmp_path, tiny_bert):
     assert len(result.gold) == len(load_task(path, label_column="sentiment").test)
 
 
+@pytest.mark.needs("tapt")
 def test_an_adaptation_reads_tables_and_columns_of_a_task(tiny_bert, tmp_path):
     path = write_csv(tmp_path / "reviews.csv", [{**row, "title": f"food {row['id']}"} for row in REVIEWS])
     quick = {"steps": 1, "batch_size": 4, "max_length": 16, "precision": "fp32", "progress": False}

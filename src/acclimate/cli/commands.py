@@ -225,8 +225,7 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands, in the order of their use."""
-        ordered = [name for names in JOURNEY.values() for name in names]
-        for panel, names in JOURNEY.items():
-            for name in names:
-                self.commands[name].rich_help_panel = panel  # type: ignore[attr-defined]
-        return [*ordered, *(name for name in self.commands if name not in ordered)]
+        panels = {name: panel for panel, names in JOURNEY.items() for name in names if name in self.commands}
+        for name, panel in panels.items():
+            self.commands[name].rich_help_panel = panel  # type: ignore[attr-defined]
+        return [*panels, *(name for name in self.commands if name not in panels)]

@@ -81,6 +81,7 @@ def test_the_identity_differs_from_that_of_a_selection(user_transform):
     assert "kind" not in read_operations("duplicates")[0].identity()
 
 
+@pytest.mark.needs("neighbors")
 @each(
     ("by", "message"),
     [
@@ -101,6 +102,7 @@ def test_mistakes_are_explained(by, message, user_transform):
         transform(["a b", "c d"], "halve")
 
 
+@pytest.mark.needs("neighbors")
 def test_the_command_line(tmp_path, monkeypatch, capsys):
     corpus, task = tmp_path / "pool.txt", tmp_path / "task.jsonl"
     corpus.write_text("\n".join(POOL))
@@ -116,6 +118,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert len(list(Corpus(tmp_path / "o.jsonl"))) == account.documents_out == 2 * account.notes["task_texts"]
 
 
+@pytest.mark.needs("neighbors")
 def test_the_card_says_how_the_text_was_transformed(tiny_bert, tmp_path):
     made = transform(POOL, {"neighbors": {"k": 2}}, task=ROWS)
     out = tmp_path / "adapted"
@@ -137,6 +140,7 @@ def transforming(folder, methods, **corpus):
     return study(folder, domains=[domain], methods=methods)
 
 
+@pytest.mark.needs("neighbors")
 def test_a_study_selects_and_then_transforms(folder):
     methods = ["none", "mlm", {"name": "mlm", "select": "random"}, {"name": "mlm", "transform": []}]
     methods.append({"name": "mlm", "transform": {"neighbors": {"k": 2, "by": "random"}}})
@@ -157,6 +161,7 @@ def test_a_study_selects_and_then_transforms(folder):
     assert len({job.key for job in of_kind(graph_of(values), "adapt")}) == 4
 
 
+@pytest.mark.needs("neighbors", "tapt")
 @each(
     ("methods", "corpus", "message"),
     [

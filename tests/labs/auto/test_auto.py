@@ -254,6 +254,7 @@ def test_the_second_claim_on_the_same_items_is_more_careful(tmp_path):
     assert "read 2 times" in str(second)
 
 
+@pytest.mark.needs("tsdae")
 def test_a_sentence_encoder_also_learns_from_whole_texts(tmp_path):
     folder = tournament_files(tmp_path / "data")
     (folder / "model" / "modules.json").write_text("[]")

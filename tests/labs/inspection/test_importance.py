@@ -96,6 +96,7 @@ def test_one_domain_and_one_seed_have_shares_but_no_similarity(tiny_bert, tmp_pa
     assert "share by normalized importance" in text and "similarity" not in text
 
 
+@pytest.mark.needs("dga")
 def test_adapt_with_dga_and_the_inspection_share_a_cache(tiny_bert, tmp_path, monkeypatch):
     calls = []
     measure = measuring.summed_importance

@@ -25,6 +25,7 @@ from tests.tiny import DECODERS, VOCABULARY, save_tiny, tiny_model, tiny_tokeniz
 inputs_module = importlib.import_module("acclimate.adaptation.inputs")
 
 
+@pytest.mark.needs("dga", "ewc", "memory")
 def test_a_decoder(tmp_path):
     folder = save_tiny("qwen3", tmp_path / "model")
     run = CliRunner().invoke(app, ["inspect", "model", str(folder), "--out", str(tmp_path / "model.json")])
@@ -81,6 +82,7 @@ def test_the_parameters_of_an_adapter_are_those_of_peft(kind):
     assert 0 < memory["checkpointed"] < memory["activations"]
 
 
+@pytest.mark.needs("das", "dga", "tsdae", "adapter")
 @pytest.mark.parametrize(
     ("kind", "sizes"),
     [

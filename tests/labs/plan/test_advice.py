@@ -318,6 +318,7 @@ def test_on_the_command_line(tiny_bert, folder, monkeypatch, capsys):
     assert "Vocabulary overlap" in shown and "It does not say:" in shown and "No pilot was run" in shown
 
 
+@pytest.mark.needs("selective", "tapt")
 def test_invalid_arguments(tiny_bert, folder):
     for method, message in (
         ("none", "has no training to run a pilot of"),

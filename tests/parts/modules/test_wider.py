@@ -131,6 +131,7 @@ def test_what_does_not_fit_is_refused(kind, settings, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.needs("dga")
 def test_methods_with_gates_and_quantized_models_are_refused(tiny_bert, tmp_path):
     options = {"adapter": "wider", **SHORT}
     with pytest.raises(UserError, match="This method protects units of the model, which the adapter 'wider' cannot"):

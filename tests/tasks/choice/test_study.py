@@ -74,6 +74,7 @@ def test_compare_searches_on_the_command_line(places, tiny_bert, tmp_path):
     assert "accuracy" in out.lower()
 
 
+@pytest.mark.needs("tapt")
 def test_other_commands(places, tiny_llama, tmp_path):
     _folder, task, corpus = places
     options = ["--model", tiny_llama, "--task", task, "--max-length", 64]
