@@ -103,14 +103,9 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
     if switch.value is not None and switch.value < high:
         until = _first_sign(lambda budget: -_gain(fits, spending, budget) - 1e-9, switch.value * 1.001, high)
     adaptations = len(set(runs))
-    constant = _find_constant(scores)
-    refused = (
-        constant
-        or _find_falling(fits, np.array([fewest, most]) / unit, rounding)
-        or _find_too_few(adaptations)
-        or is_too_wide(switch, low, high, logarithmic=True)
-    )
-    decides = adaptations >= ADAPTATIONS and not constant
+    decides = adaptations >= ADAPTATIONS and not _are_constant(scores)
+    refused = _refuse(scores, fits, np.array([fewest, most]) / unit, rounding, adaptations)
+    refused = refused or is_too_wide(switch, low, high, logarithmic=True)
     decisions = [_decide(budget, fits, spending, decides) for budget in options.budget]
     notes = [note for one in decisions for note in describe_far(max(one["labels"].values()) / most, "most labels")]
     table = [_table_row(_decide(float(budget), fits, spending, decides)) for budget in np.geomspace(low, high, 8)]
@@ -137,16 +132,20 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
     return Plan("budget", values, _describe(values), "Predicted scores by budget", table, draw)
 
 
-def _find_constant(scores: Mapping[bool, np.ndarray]) -> str:
-    """Return that two different scores never vary, so that nothing says how far they scatter; empty if they do."""
-    flat = {arm: float(own[0]) for arm, own in scores.items() if not np.ptp(own)}
-    if len(set(flat.values())) < len(scores):
-        return ""
-    return "the scores of each way are all equal, which says nothing about their scatter: give scores of real runs."
+def _are_constant(scores: Mapping[bool, np.ndarray]) -> bool:
+    """Return whether two different scores never vary, so that nothing says how far they scatter."""
+    return len({float(own[0]) for own in scores.values() if not np.ptp(own)}) == len(scores)
 
 
-def _find_falling(fits: Mapping[bool, Fit], ends: np.ndarray, rounding: float) -> str:
-    """Return that the scores fall with more labels, beyond their scatter; empty if they do not."""
+def _refuse(
+    scores: Mapping[bool, np.ndarray], fits: Mapping[bool, Fit], ends: np.ndarray, rounding: float, adaptations: int
+) -> str:
+    """Return why the scores say nothing about the switch-over; empty if they do.
+
+    Scores that fall with more labels count only if they do so beyond their scatter, between the ``ends`` of the labels.
+    """
+    if _are_constant(scores):
+        return "the scores of each way are all equal, which says nothing about their scatter: give scores of real runs."
     for adapted, fit in fits.items():
         first, last = fit.predict({"x": ends})
         if not np.isfinite([first, last]).all() or first - last > max(rounding, 2 * fit.describe()["residual"]):
@@ -154,11 +153,6 @@ def _find_falling(fits: Mapping[bool, Fit], ends: np.ndarray, rounding: float) -
                 f"the scores to {ARMS[adapted]} fall with more labels, so the curve is not a learning curve. Higher "
                 "scores must be better: give errors as negative numbers."
             )
-    return ""
-
-
-def _find_too_few(adaptations: int) -> str:
-    """Return that no interval contains the variance between adaptations; empty if there are enough of them."""
     if adaptations >= ADAPTATIONS:
         return ""
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -182,7 +183,7 @@ class DistillJob(Job):
 
         The DoKTra paper searches in the same order: fine-tuning of the student, penalty of the teacher, distillation.
         """
-        return _search_teachers, _search_distillations
+        return partial(_search, of_teacher=True), partial(_search, of_teacher=False)
 
     @classmethod
     def method_rows(cls, inputs: StudyInputs) -> list[MethodRow]:
@@ -443,35 +444,28 @@ def _plan_row(
     return extend(graph, replace(inputs, config=inputs.config.model_copy(update=changes)), choices)
 
 
-def _search_teachers(stage: SearchStage, inputs: StudyInputs, choices: Choices) -> None:
-    for row, domain, task, metric, lists, graph in _distillation_rows(inputs, choices, of_teacher=True):
-        place = ("", domain.name, task.name, row.label)
-        search = Search(
-            "teacher", [place], metric, search_settings(inputs).teacher_tolerance, count_combinations(lists)
-        )
-        for choice in choices_to_try(inputs, lists):
-            part = _plan_row(inputs, graph, row, domain, task, {**choices, place: choice})
-            teachers = [job for job in part.entries if isinstance(job, TeacherJob)]  # one entry per seed
-            pairs = zip(teachers, inputs.config.seeds, strict=False)
-            scored = [job.as_trial(replace(job.place, seed=seed)) for job, seed in pairs]
-            if scored:  # empty if the teacher already is a classifier of the task and is not fine-tuned
-                stage.add_trial(search, choice, scored)
-        if search.trials:
-            stage.searches.append(search)
-
-
-def _search_distillations(stage: SearchStage, inputs: StudyInputs, choices: Choices) -> None:
-    for row, domain, task, metric, lists, graph in _distillation_rows(inputs, choices, of_teacher=False):
-        for student in row.student_names([model.name for model in inputs.config.models]):
+def _search(stage: SearchStage, inputs: StudyInputs, choices: Choices, *, of_teacher: bool) -> None:
+    """Add the searches of settings of teachers, or of distillations, which have one per student."""
+    settings, seeds = search_settings(inputs), inputs.config.seeds
+    name = "teacher" if of_teacher else "distillation"
+    tolerance = settings.teacher_tolerance if of_teacher else settings.tolerance
+    for row, domain, task, metric, lists, graph in _distillation_rows(inputs, choices, of_teacher):
+        students = row.student_names([model.name for model in inputs.config.models])
+        for student in [""] if of_teacher else students:
             place = (student, domain.name, task.name, row.label)
-            search = Search(
-                "distillation", [place], metric, search_settings(inputs).tolerance, count_combinations(lists)
-            )
-            alone = row.model_copy(update={"students": [student]})
+            search = Search(name, [place], metric, tolerance, count_combinations(lists))
+            alone = row if of_teacher else row.model_copy(update={"students": [student]})
             for choice in choices_to_try(inputs, lists):
-                part = _plan_row(inputs, graph, alone, domain, task, {**choices, place: choice})
-                stage.add_trial(search, choice, [job for job in part.entries if isinstance(job, DistillJob)])
-            stage.searches.append(search)
+                planned = _plan_row(inputs, graph, alone, domain, task, {**choices, place: choice}).entries
+                scored: list[Job] = [job for job in planned if isinstance(job, DistillJob)]
+                if of_teacher:  # one entry per seed; none if the teacher already is a classifier of the task
+                    teachers = [job for job in planned if isinstance(job, TeacherJob)]
+                    pairs = zip(teachers, seeds, strict=False)
+                    scored = [job.as_trial(replace(job.place, seed=seed)) for job, seed in pairs]
+                if scored:
+                    stage.add_trial(search, choice, scored)
+            if search.trials:
+                stage.searches.append(search)
 
 
 def _retained(rows: Sequence[DistillationRow]) -> list[Entry]:
