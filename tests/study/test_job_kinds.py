@@ -123,7 +123,6 @@ def test_relative_paths_of_checkpoints_start_at_the_study_file(folder):
     assert StudyConfig.of(config.resolved()) == config and "sections" not in config.resolved()
 
 
-@dataclass(kw_only=True, eq=False)
 class Size(Record):
     """The result of this test's kind of job."""
 
@@ -131,7 +130,6 @@ class Size(Record):
     limit: int
 
 
-@dataclass(kw_only=True, eq=False)
 class SizeRow(Record):
     """A row of the results of this kind."""
 

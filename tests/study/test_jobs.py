@@ -130,7 +130,6 @@ def test_the_budget_of_a_method_replaces_that_of_the_study(folder):
     assert [(entry.get("tokens"), entry.get("steps")) for entry in options] == [(200_000, None), (None, 5)]
 
 
-@dataclass(kw_only=True, eq=False)
 class Nats(Record):
     nats: float
 

@@ -32,7 +32,6 @@ MEMORY_CHARACTERS = 2_000
 """Maximum characters of a document that the memory keeps; of a longer one it keeps a random piece."""
 
 
-@dataclass(kw_only=True, eq=False)
 class _Domain(Record):
     """An entry of :attr:`Carried.domains`."""
 
@@ -41,7 +40,6 @@ class _Domain(Record):
     method: str
 
 
-@dataclass(kw_only=True, eq=False)
 class _KeptTexts(Record):
     """The kept texts of a domain, and its number of documents."""
 
@@ -54,7 +52,6 @@ class _KeptTexts(Record):
             raise UserError(f"records.{MEMORY}: {len(self.texts)} texts are kept of seen = {self.seen}")
 
 
-@dataclass(kw_only=True, eq=False)
 class _State(Record):
     """The content of :data:`CARRIED_FILE`."""
 

@@ -19,6 +19,7 @@ from typing import (
     Self,
     TypeVar,
     Union,
+    dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
@@ -48,13 +49,18 @@ def flattened() -> Any:
     return field(default_factory=dict, metadata={"flat": True})
 
 
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
 @dataclass(kw_only=True, eq=False)
 class Record(Mapping[str, Any]):
-    """A dataclass with a JSON form.
+    """A dataclass with a JSON form; subclasses are dataclasses, too, and need no decorator.
 
     It can also be read like the JSON, ``record["key"]``: :func:`acclimate.compare` returns records, and scripts read
     them as they read ``results.json``. Two records, or a record and a dictionary, are equal if their JSON is.
     """
+
+    def __init_subclass__(cls, *, repr: bool = True) -> None:
+        super().__init_subclass__()
+        dataclass(kw_only=True, eq=False, repr=repr)(cls)
 
     def __getitem__(self, key: str) -> Any:
         for entry in fields(self):

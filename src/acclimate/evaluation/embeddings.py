@@ -201,7 +201,6 @@ def neighbor_pairs(name: str, texts: Iterable[str], limit: int = MAX_PAIRS, seed
     return SentencePairs(name, first, second, groups=tuple(number_groups(sources[:limit])))
 
 
-@dataclass(kw_only=True, eq=False)
 class SimilarityChange(Record):
     """Change by adaptation in the similarity that an encoder shows.
 

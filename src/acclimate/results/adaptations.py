@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -18,7 +18,6 @@ CURVE_POINTS = 200
 """Maximum points of a learning curve in the results; longer curves are thinned."""
 
 
-@dataclass(kw_only=True, eq=False)
 class CurvePoint(Record):
     """A point of a learning curve."""
 
@@ -70,7 +69,6 @@ def _thinned(points: list[CurvePoint]) -> list[CurvePoint]:
     return [points[index] for index in chosen]
 
 
-@dataclass(kw_only=True, eq=False)
 class UnreadRecords(Record):
     """Records of a corpus that could not be read."""
 
@@ -79,7 +77,6 @@ class UnreadRecords(Record):
     first: str
 
 
-@dataclass(kw_only=True, eq=False)
 class OperationAccount(Record):
     """Report of an operation, such as a selection, on the documents of a text.
 
@@ -130,7 +127,6 @@ class OperationAccount(Record):
         return {**shown, "settings": settings, **{name: getattr(self, name) for name in names}, "datasets": datasets}
 
 
-@dataclass(kw_only=True, eq=False)
 class SelectionRow(Record):
     """The operations on the text that a row of a study adapts to.
 
@@ -145,7 +141,6 @@ class SelectionRow(Record):
     accounts: list[OperationAccount] = field(default_factory=list)
 
 
-@dataclass(kw_only=True, eq=False)
 class PartImportance(Record):
     """Importance of the units of one part of a model.
 
@@ -166,7 +161,6 @@ class PartImportance(Record):
     protection: list[list[float]]
 
 
-@dataclass(kw_only=True, eq=False)
 class Importance(Record):
     """Importance of heads and units, as a method such as ``dga`` measured it.
 
@@ -183,7 +177,6 @@ class Importance(Record):
     parts: dict[str, PartImportance]
 
 
-@dataclass(kw_only=True, eq=False)
 class AdaptationRow(Record):
     """One adaptation: its budget, duration and learning curve.
 
@@ -253,7 +246,6 @@ class MaskedTexts(TypedDict):
     texts: list[list[MaskedToken]]
 
 
-@dataclass(kw_only=True, eq=False)
 class MaskedSample(Record):
     """A text of a domain under each masking strategy of a study, by label."""
 

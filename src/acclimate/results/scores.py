@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """Rows of the results of a study.
 
 In all rows ``model`` is the name of the base model, ``method`` a row label, and ``seeds`` are fine-tuning seeds.
@@ -8,7 +7,7 @@ whole domain.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Self
 
 from acclimate.base.records import Record, flattened, optional
@@ -28,7 +27,6 @@ NOTHING_LEARNED = "Cannot be answered: the models have not learned the task."
 """The result of a study in which no comparison has an answer for this reason."""
 
 
-@dataclass(kw_only=True, eq=False)
 class Interval(Record):
     """A paired difference with its 95 % interval.
 
@@ -56,7 +54,6 @@ class Interval(Record):
         return self.verdict not in (WITHHELD, NOT_LEARNED)
 
 
-@dataclass(kw_only=True, eq=False)
 class Comparison(Interval):
     """The difference in one metric between a method and what it is compared with.
 
@@ -101,7 +98,6 @@ def verdict_word(entry: Interval) -> str:
     return VERDICTS[entry.verdict] + " after correction" * lost
 
 
-@dataclass(kw_only=True, eq=False)
 class Comparisons(Record):
     """The differences between a method and what it is compared with, by metric.
 
@@ -114,7 +110,6 @@ class Comparisons(Record):
     metrics: dict[str, Comparison] = flattened()
 
 
-@dataclass(kw_only=True, eq=False)
 class MetricSummary(Record):
     """A metric over the seeds of a row.
 
@@ -128,7 +123,6 @@ class MetricSummary(Record):
     by_seed: list[float]
 
 
-@dataclass(kw_only=True, eq=False)
 class TaskScores(Record):
     """Scores of one method on one end task, over the seeds of fine-tuning.
 
@@ -173,7 +167,6 @@ class TaskScores(Record):
         return self.difference.metrics[self.metric] if self.difference else None
 
 
-@dataclass(kw_only=True, eq=False)
 class ConfidenceBin(Record):
     """Predictions of about the same confidence."""
 
@@ -184,7 +177,6 @@ class ConfidenceBin(Record):
     accuracy: float
 
 
-@dataclass(kw_only=True, eq=False)
 class Learning(Record):
     """Whether fine-tuning of the base model has learned a task.
 
@@ -214,7 +206,6 @@ class Learning(Record):
         return not (self.is_below_probe or self.is_unfinished)
 
 
-@dataclass(kw_only=True, eq=False)
 class ScoreRow(TaskScores):
     """Scores on a task of the domain, compared with the baseline.
 
@@ -229,7 +220,6 @@ class ScoreRow(TaskScores):
     stage_seconds: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True, eq=False)
 class ForgettingRow(TaskScores):
     """Scores on a task of another domain, compared with the base model.
 
@@ -242,7 +232,6 @@ class ForgettingRow(TaskScores):
     before: float | None = optional()
 
 
-@dataclass(kw_only=True, eq=False)
 class LossRow(Record):
     """Language-model loss on held-out text, before and after adaptation.
 
@@ -279,7 +268,6 @@ class LossRow(Record):
     kind: str | None = optional()
 
 
-@dataclass(kw_only=True, eq=False)
 class DistillationRow(Record):
     """A distillation: scores of teacher and student, and how far they agree; means over seeds.
 
@@ -307,7 +295,6 @@ class DistillationRow(Record):
     seconds: float = 0.0
 
 
-@dataclass(kw_only=True, eq=False)
 class WinCount(Record):
     """On how many tasks a method helped or hurt.
 
@@ -334,7 +321,6 @@ class WinCount(Record):
     loss_holm: int
 
 
-@dataclass(kw_only=True, eq=False)
 class MeanRow(Record):
     """The mean of a method over all tasks of the study, each in its own metric.
 
@@ -361,7 +347,6 @@ class MeanRow(Record):
     constant: list[str] | None = optional()
 
 
-@dataclass(kw_only=True, eq=False)
 class TrialRow(Record):
     """A combination of settings that a search tried.
 
@@ -379,7 +364,6 @@ class TrialRow(Record):
     chosen: bool = False
 
 
-@dataclass(kw_only=True, eq=False)
 class SearchRow(Record):
     """A search on the dev split.
 
@@ -405,7 +389,6 @@ class SearchRow(Record):
     trials: list[TrialRow] = field(default_factory=list)
 
 
-@dataclass(kw_only=True, eq=False)
 class ContaminatedTexts(Record):
     """Number of texts of a split of a task that were found in other text.
 
@@ -438,7 +421,6 @@ class ContaminatedTexts(Record):
         return f"{self.groups_in_train:,} of {self.groups:,} {self.group_name}s" if self.groups else ""
 
 
-@dataclass(kw_only=True, eq=False)
 class ContaminationExample(Record):
     """A dev or test text, and a document that contains it, both shortened; ``kind`` says how it was found."""
 
@@ -449,7 +431,6 @@ class ContaminationExample(Record):
     document: str
 
 
-@dataclass(kw_only=True, eq=False)
 class ContaminationRow(Record):
     """Dev and test texts that were found in the corpus of a domain, or in a train split.
 

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """Results of a study: the content of ``results.json``, from which reports and model cards are made."""
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ MAX_LINES = 16
 """Maximum lines of the ``repr``."""
 
 
-@dataclass(kw_only=True, eq=False)
 class MethodRow(Record):
     """A row label of the study.
 
@@ -56,7 +54,6 @@ class MethodRow(Record):
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True, eq=False)
 class Sample(Record):
     """An example of a task that the study file gives."""
 
@@ -64,7 +61,6 @@ class Sample(Record):
     label: str | None = optional()
 
 
-@dataclass(kw_only=True, eq=False)
 class Failure(Record):
     """A job without a result.
 
@@ -79,7 +75,6 @@ class Failure(Record):
     state: str
 
 
-@dataclass(kw_only=True, eq=False)
 class JobCounts(Record):
     """Number of jobs of a study by state.
 
@@ -101,7 +96,6 @@ class JobCounts(Record):
     left: int = 0
 
 
-@dataclass(kw_only=True, eq=False)
 class StageName(Record):
     """Name in the report of a stage of :attr:`acclimate.results.scores.ScoreRow.stage_seconds`.
 
@@ -116,7 +110,6 @@ class StageName(Record):
     note: str = ""
 
 
-@dataclass(kw_only=True, eq=False)
 class ReportTable(Record):
     """A table that a kind of job adds to the report.
 
@@ -220,8 +213,7 @@ def find_kind(name: str) -> type[ResultKind]:
     return type("UnknownKind", (ResultKind,), {"name": name})
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class StudyResults(Reported, Record):
+class StudyResults(Reported, Record, repr=False):
     """All results of a study; :meth:`to_dict` is ``results.json``.
 
     Attributes:
@@ -418,7 +410,6 @@ def table_results(title: str, tables: Mapping[str, Sequence[Mapping[str, Any]]],
     return StudyResults(name=title, title=title, tables=made, **more)
 
 
-@dataclass(kw_only=True, eq=False)
 class ProbeScore(Record):
     """A simple model that was fitted on one draw of train examples.
 
@@ -439,8 +430,7 @@ class ProbeScore(Record):
     predicted: list[Any]
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class ProbeResult(Reported, Record):
+class ProbeResult(Reported, Record, repr=False):
     """Scores of simple models that learned a task from the states of a frozen model: see :func:`acclimate.probe`.
 
     Attributes:

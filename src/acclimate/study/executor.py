@@ -32,7 +32,6 @@ LONGEST_ERROR = 500
 """Maximum characters of a stored error message."""
 
 
-@dataclass(kw_only=True, eq=False)
 class _Stored(Record):
     """The form of the file of a job, as far as it is read; a file of another form counts as missing."""
 

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """Assembling the results of a study from its finished jobs.
 
 Scores of fine-tuned models: means over seeds, paired comparisons, Holm's correction, wins and losses.
@@ -9,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -205,7 +204,6 @@ def _accelerator() -> str:
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""
 
 
-@dataclass(kw_only=True, eq=False)
 class TaskResult(Record):
     """The result of a fine-tuning: :class:`acclimate.tasks.result.FinetuneResult` without probabilities.
 

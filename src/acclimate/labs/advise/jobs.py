@@ -23,7 +23,6 @@ COLUMNS = (
 )
 
 
-@dataclass(kw_only=True, eq=False)
 class Advice(Record):
     """The measurements.
 

@@ -1,11 +1,10 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """``acclimate auto``: plan, race, claim, and the model that is returned."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -35,7 +34,6 @@ from acclimate.study.workers import visible_gpus
 STATE, RESULT, PAGE, MODEL = "tournament.json", "results.json", "report.html", "model"
 
 
-@dataclass(kw_only=True, eq=False)
 class _Running(Record):
     """The stage that runs, the seconds that had been spent when it began or was resumed, and that time."""
 
@@ -44,7 +42,6 @@ class _Running(Record):
     began: float
 
 
-@dataclass(kw_only=True, eq=False)
 class _State(Record):
     """Decisions of a tournament so far, in a file, so that the same command resumes it.
 

@@ -21,7 +21,6 @@ FIRST_SHARE = 0.8
 MIN_SEEDS = 3
 
 
-@dataclass(kw_only=True, eq=False)
 class Bound(Record):
     """An estimate with its one-sided confidence bound: the lowest gain, or the highest loss, that the data allow."""
 
@@ -29,7 +28,6 @@ class Bound(Record):
     bound: float
 
 
-@dataclass(kw_only=True, eq=False)
 class ClaimResult(Record):
     """The claim about the winner.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +24,6 @@ ABOUT = "How often acclimate auto has confirmed a gain on these items; from the 
 log = logging.getLogger(__name__)
 
 
-@dataclass(kw_only=True, eq=False)
 class _Read(Record):
     """A read: what identifies the run, the time, its number, and the smallest hashes of the items."""
 
@@ -35,7 +33,6 @@ class _Read(Record):
     hashes: list[str]
 
 
-@dataclass(kw_only=True, eq=False)
 class _Ledger(Record):
     """The record of reads of confirming items."""
 

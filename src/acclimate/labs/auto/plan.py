@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """Plan of ``acclimate auto`` for a budget: entrants that fit the model and the text, and rungs of the race."""
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ HEAVY_MINUTES = 180
 """Minutes from which methods with long preparations are tried."""
 
 
-@dataclass(kw_only=True, eq=False)
 class Entrant(Record):
     """A candidate.
 
@@ -97,7 +95,6 @@ class Facts:
     rates: list[list[float | None]] = field(default_factory=list)
 
 
-@dataclass(kw_only=True, eq=False)
 class Skipped(Record):
     """An entrant that does not take part, and why."""
 
@@ -184,7 +181,6 @@ def afterwards(entrant: Entrant, instruct: str | None) -> list[Entrant]:
     return made
 
 
-@dataclass(kw_only=True, eq=False)
 class Price(Record):
     """Cost of one adaptation in seconds: fixed and per token."""
 
@@ -196,7 +192,6 @@ class Price(Record):
         return self.overhead + self.per_token * tokens
 
 
-@dataclass(kw_only=True, eq=False)
 class Prices(Record):
     """Durations measured on this machine.
 
@@ -217,7 +212,6 @@ class Prices(Record):
         return self.adapting[label].seconds(tokens) + self.measuring + self.scoring
 
 
-@dataclass(kw_only=True, eq=False)
 class Rung(Record):
     """One rung of the race.
 
@@ -230,7 +224,6 @@ class Rung(Record):
     width: int
 
 
-@dataclass(kw_only=True, eq=False)
 class Plan(Record):
     """The plan of a tournament.
 

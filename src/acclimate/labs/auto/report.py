@@ -1,9 +1,8 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """The result of a tournament in words, as tables and as a page."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,6 @@ RACE_NOTE = (
 ENTRANTS_NOTE = "Expected seconds of one model in the last rung, from short adaptations on this machine."
 
 
-@dataclass(kw_only=True, eq=False)
 class RaceRow(Record):
     """An entrant in a rung.
 
@@ -54,8 +52,7 @@ class RaceRow(Record):
     general: float | None = None
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class AutoResult(Reported, Record):
+class AutoResult(Reported, Record, repr=False):
     """The result of :func:`acclimate.auto`.
 
     Attributes:

@@ -65,7 +65,6 @@ MONITORED_DOCUMENTS = 64
 HEADER = "# Written by `acclimate auto`; `acclimate compare {name} --out FOLDER` repeats this stage.\n"
 
 
-@dataclass(kw_only=True, eq=False)
 class Stage(Record):
     """A rung or the claim: what is trained and scored.
 

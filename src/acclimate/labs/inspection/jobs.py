@@ -28,7 +28,6 @@ from acclimate.study.inputs import Checkpoint, Texts
 from acclimate.study.job import Job, Model, Planner, RunContext, StudyModel, StudyView, register
 
 
-@dataclass(kw_only=True, eq=False)
 class Drift(Record):
     """Distances between a base model and an adapted one.
 
@@ -50,7 +49,6 @@ MIN_CKA_RANGE = 0.05
 """Minimum range of the CKA axis, so that small changes do not look large."""
 
 
-@dataclass(kw_only=True, eq=False)
 class DriftRow(Record):
     """Drift of embeddings and hidden states on general text; means over seeds of adaptation.
 

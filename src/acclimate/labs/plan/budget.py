@@ -142,10 +142,12 @@ def _refuse(
 ) -> str:
     """Return why the scores say nothing about the switch-over; empty if they do.
 
-    Scores that fall with more labels count only if they do so beyond their scatter, between the ``ends`` of the labels.
+    Scores that fall with more labels count if they do so beyond their scatter, between the ``ends`` of the labels.
     """
     if _are_constant(scores):
-        return "the scores of each way are all equal, which says nothing about their scatter: give scores of real runs."
+        return (
+            "the scores of each way are all equal, which says nothing about their scatter: give scores of real runs."
+        )
     for adapted, fit in fits.items():
         first, last = fit.predict({"x": ends})
         if not np.isfinite([first, last]).all() or first - last > max(rounding, 2 * fit.describe()["residual"]):

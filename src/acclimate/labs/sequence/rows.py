@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from acclimate.base.records import Record
 
@@ -17,7 +17,6 @@ MEASURES = {
 """The measures of a sequence. Changes are positive where the model improves; forgetting is positive where it loses."""
 
 
-@dataclass(kw_only=True, eq=False)
 class SequenceSpread(Record):
     """A measure over several runs of a sequence.
 
@@ -32,7 +31,6 @@ class SequenceSpread(Record):
     orders: list[float] | None
 
 
-@dataclass(kw_only=True, eq=False)
 class SequenceOrder(Record):
     """Measurements of one order of the domains, as means over seeds.
 
@@ -51,7 +49,6 @@ class SequenceOrder(Record):
     seconds: float | None = None
 
 
-@dataclass(kw_only=True, eq=False)
 class SequenceRow(Record):
     """A method on the sequences of a study, measured by loss or by score.
 

@@ -133,7 +133,6 @@ def _squared_difference(found: Tensor, entries: Tensor, kept: Tensor) -> Tensor:
     return (found - kept).square().mean(1)
 
 
-@dataclass(kw_only=True, eq=False)
 class _Kept(Record):
     """What is stored next to the tensors: the number of kept texts of each domain, and of logits per token."""
 

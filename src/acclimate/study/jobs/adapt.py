@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """Adaptation jobs, which also train missing language-model heads."""
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ PILOT_METHOD, PILOT_DOCUMENTS, PILOT_HEAD_TOKENS = "lm", 2_000, 1_000
 """Method, documents, and tokens for a missing head of the adaptation that measures the speed of a machine."""
 
 
-@dataclass(kw_only=True, eq=False)
 class Adaptation(Record):
     """The result of an adaptation.
 

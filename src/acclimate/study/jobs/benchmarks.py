@@ -67,7 +67,6 @@ class BenchmarkSpec(SectionEntry, ShortForm):
         return self.model_dump(exclude={"label", "metric"})
 
 
-@dataclass(kw_only=True, eq=False)
 class BenchmarkItems(Record):
     """The values of each item by metric.
 

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """The capability sheet of a study: its measurements in groups that the study names, with what was gained and lost."""
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ MEASUREMENTS = (
 )
 
 
-@dataclass(kw_only=True, eq=False)
 class CapabilityRow(Record):
     """A measurement of an adapted model in a group of capabilities, compared with before the adaptation.
 

@@ -47,7 +47,6 @@ class ExternalModel:
     has_head: bool
 
 
-@dataclass(kw_only=True, eq=False)
 class Description(Record):
     """Facts about a checkpoint.
 

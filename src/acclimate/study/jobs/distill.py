@@ -51,7 +51,6 @@ COMMON_OPTIONS = (
 """Options that ``finetune`` and ``distill`` share; they apply to teacher and student."""
 
 
-@dataclass(kw_only=True, eq=False)
 class DistillationResult(TaskResult):
     """The result of a distillation: see :class:`acclimate.tasks.distillation.distill.DistillResult`."""
 

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """Adapted models against their base model: the settings of each side searched, and those of one side on both.
 
 Jeong et al. (2024) search prompts for each model and find that most adapted medical models tie with their base model
@@ -35,7 +34,6 @@ NOTE = (
 )
 
 
-@dataclass(kw_only=True, eq=False)
 class HeadToHeadRow(Record):
     """On how many tasks an adapted model beats its base model, if the settings of each side were searched.
 

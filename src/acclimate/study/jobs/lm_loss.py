@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """Loss jobs: language-model loss on held-out text of the domain and on general text."""
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ PILOT_TEXTS = (2, 20)
 """Number of texts of the measurements that a loss is timed with."""
 
 
-@dataclass(kw_only=True, eq=False)
 class TextLoss(Record):
     """The loss of a model on texts.
 

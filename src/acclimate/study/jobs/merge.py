@@ -80,7 +80,6 @@ class PlannedMerge:
     methods: list[MethodSpec]
 
 
-@dataclass(kw_only=True, eq=False)
 class Merged(Record):
     """The result of a merge: what was not merged, as text."""
 

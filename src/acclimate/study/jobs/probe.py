@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """Probe jobs: what a simple model learns of each task from the states of every model, at several numbers of labels."""
 
 from __future__ import annotations
@@ -113,7 +112,6 @@ def _probed(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpec]]:
                 yield domain, task
 
 
-@dataclass(kw_only=True, eq=False)
 class ProbeRow(TaskScores):
     """Scores of a simple model that learns a task from the states of a frozen model, compared with the baseline.
 

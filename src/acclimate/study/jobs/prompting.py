@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """Prompting jobs: what causal models do without fine-tuning, by the likelihood of label words and by generation."""
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ def _adapt_seeds(planner: Planner, subject: StudyModel) -> list[int]:
     return planner.config.adapt_seeds if own is None else [own]
 
 
-@dataclass(kw_only=True, eq=False)
 class PromptScore(Record):
     """The predictions for the test split with one prompt.
 
@@ -74,7 +72,6 @@ class PromptScore(Record):
     dev: float | None = optional()
 
 
-@dataclass(kw_only=True, eq=False)
 class PromptedResult(TaskResult):
     """The result with a prompt, or with the best of several on dev.
 
@@ -258,7 +255,6 @@ def _specs(inputs: StudyInputs) -> Iterator[tuple[str, TaskSpec]]:
             yield home, task
 
 
-@dataclass(kw_only=True, eq=False)
 class InstructionResult(Record):
     """Which of the included instructions a model follows.
 

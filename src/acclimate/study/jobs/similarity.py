@@ -69,7 +69,6 @@ class PairsSpec(SectionEntry, ShortForm):
         self.path = resolve(self.path)
 
 
-@dataclass(kw_only=True, eq=False)
 class NeighborRanks(Record):
     """What is measured of each pair, its similarity or a rank; empty if too few documents have several sentences."""
 
