@@ -105,7 +105,6 @@ def _no_waits_for_the_disk():
 DRAWN = (
     "tests.report.",
     "tests.labs.demo.",
-    "tests.study.test_compare",
     "tests.labs.periods.test_gap",
 )
 """Beginnings of the names of modules whose reports have real figures."""

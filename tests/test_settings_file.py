@@ -6,7 +6,6 @@ import json
 import time
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -37,12 +36,14 @@ BOMBS = {
     "number in TOML": f"steps = {10**400}",
     "digits": f"steps: {'9' * 9000}",
     "size": "a: " + "x" * 2_000_000,
+    "half of a character": 'general: ["\\ud800"]',
 }
+REFUSED = r"study\.(yaml|toml)'.* (deep|far|greater|limit|larger|expected|surrogate)"
 
 
 @each("name", sorted(BOMBS))
 def test_absurd_files_are_refused_at_once(tmp_path, name):
-    with pytest.raises(UserError, match=r"study\.(yaml|toml)'.* (deep|far|greater|limit|larger|expected)") as caught:
+    with pytest.raises(UserError, match=REFUSED) as caught:
         read(tmp_path, BOMBS[name], "study.toml" if "TOML" in name else "study.yaml")
     assert "\n" not in str(caught.value)
 
@@ -76,5 +77,5 @@ def test_any_text_is_parsed_or_refused(tmp_path, text, toml):
     )
 )
 def test_ordinary_values_come_back(tmp_path, value):
-    assert read(tmp_path, json.dumps(value)) == yaml.safe_load(json.dumps(value))
+    assert read(tmp_path, json.dumps(value)) == value
     assert read(tmp_path, "base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\n")["other"] == {"a": 1, "b": 3}

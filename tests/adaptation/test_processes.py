@@ -27,7 +27,7 @@ from acclimate.models.probe import attach
 from acclimate.parts.masking import ExtractNGram, MaskNGram, RandomMasking, resolve
 from acclimate.tasks.finetune import finetune
 from tests.adaptation.helpers import rows
-from tests.adaptation.together import NO_DROPOUT, launch, main, mixed, one_step
+from tests.adaptation.together import NO_DROPOUT, launch, main, main_mixed, mixed, one_step
 from tests.cases import each
 from tests.kills import killed
 from tests.papers.test_contract import DOCUMENTS, SHORT
@@ -150,6 +150,7 @@ def test_sums_take_little_extra_memory(monkeypatch):
 
 @pytest.mark.slow
 def test_a_mix_has_the_same_shares_and_weights(together, tmp_path):
+    launch(main_mixed, together)
     options = {**SHORT, "steps": 4, "batch_size": 8, **mixed()}
     result = adapt(together / "still", Corpus.of(DOCUMENTS), "mlm", tmp_path / "alone", **options)
     for text, one in zip(

@@ -162,6 +162,16 @@ def mixed() -> dict[str, Any]:
     return {"mix": "bandit every=1", "sources": {"law": law}, "replay": Corpus.of(TEXTS), "replay_share": 0.3}
 
 
+def main_mixed(out: Path) -> None:
+    from acclimate.adaptation.adapt import adapt
+    from tests.papers.test_contract import DOCUMENTS, SHORT
+
+    join_process_group()
+    options = {**SHORT, "steps": 4, "batch_size": 8}
+    adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "mixed-texts", **options, **mixed())
+    leave_process_group()
+
+
 def main(out: Path) -> None:
     from acclimate.adaptation.adapt import adapt
     from acclimate.base.errors import UserError
@@ -183,7 +193,6 @@ def main(out: Path) -> None:
     adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "more", save_every=2, **options)
     with killed(3):
         adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "fewer", save_every=2, **options)
-    adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "mixed-texts", **options, **mixed())
     for name in ("dga", "cut"):
         arguments = (out / "bert", Corpus.of(DOCUMENTS), "dga importance_tokens=200", out / name)
         if name == "cut":
@@ -194,7 +203,7 @@ def main(out: Path) -> None:
     patch.setattr("acclimate.adaptation.method.SAMPLE_GROUP_TOKENS", 10)
     adapt(out / "bert", Corpus.of(DOCUMENTS), {"dga": early}, out / "early", **options)
     patch.undo()
-    timed = {**options, "steps": None, "max_minutes": 0.02}
+    timed = {**options, "steps": None, "max_minutes": 0.004}
     adapt(out / "bert", Corpus.of(DOCUMENTS), {"taco": {"negatives": 5}}, out / "timed", **timed)
     task = keyword_task(train=22, test=12)  # the last batch has one row, so one process gets none
     fine = {"epochs": 2, "batch_size": 7, "select": "dev", "precision": "fp32", "progress": False, "seed": 3}

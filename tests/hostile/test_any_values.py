@@ -100,7 +100,7 @@ def test_any_value_of_any_parameter_of_a_method_is_accepted_or_a_user_error(data
         assert "\n" not in str(error)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=SHARED)
+@settings(max_examples=12, deadline=None, suppress_health_check=SHARED)
 @given(data=st.data())
 def test_any_text_for_any_flag_is_accepted_or_a_user_error(tmp_path, monkeypatch, capsys, data):
     verb = data.draw(st.sampled_from(["adapt", "pretrain", "finetune", "distill"]))
@@ -147,7 +147,7 @@ def changed(value, data):
         return value
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=SHARED)
+@settings(max_examples=12, deadline=None, suppress_health_check=SHARED)
 @given(data=st.data())
 def test_any_change_to_a_study_file_is_accepted_or_a_user_error(tmp_path_factory, data):
     place = tmp_path_factory.mktemp("any")
@@ -176,7 +176,7 @@ def test_any_change_to_a_study_file_is_accepted_or_a_user_error(tmp_path_factory
 PARTS = st.sampled_from(["a", "b c", "é", "日本", "..", ".", ".b", "a.lock", "x" * 250, "x" * 300, "-", "'", "{a}"])
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=SHARED)
+@settings(max_examples=6, deadline=None, suppress_health_check=SHARED)
 @given(parts=st.lists(PARTS, min_size=1, max_size=3))
 @example(parts=["a", "..", "a"])
 def test_any_output_path_gets_the_model_or_a_user_error(tiny_bert, tmp_path_factory, monkeypatch, parts):

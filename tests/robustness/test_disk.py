@@ -36,8 +36,14 @@ def check_recovery(command, folder, expected, ended) -> None:
     assert left_over(folder) == []
 
 
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("share", [0.1, pytest.param(0.5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("share", "verb"),
+    [
+        pytest.param(share, verb, marks=() if (share, verb) == (0.1, "finetune") else pytest.mark.slow)
+        for share in (0.1, 0.5)
+        for verb in VERBS
+    ],
+)
 def test_a_disk_that_fills_up(commands, undisturbed, tmp_path, verb, share):
     whole, first = undisturbed(verb)
     failure = Failure(error=errno.ENOSPC, since=max(1, int(first.changes * share)))
@@ -85,7 +91,7 @@ def test_a_read_only_folder_is_detected_before_the_work(commands, tmp_path, monk
     assert list((tmp_path / "closed").iterdir()) == []
 
 
-@pytest.mark.parametrize("verb", ["adapt", "finetune", "distill"])
+@pytest.mark.parametrize("verb", ["adapt", "finetune", pytest.param("distill", marks=pytest.mark.slow)])
 def test_a_finished_folder_can_be_read_where_nothing_can_be_written(commands, undisturbed, verb):
     whole, first = undisturbed(verb)
     ended = run(commands[verb], whole, Failure(error=errno.EROFS))

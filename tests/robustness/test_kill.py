@@ -19,9 +19,9 @@ def killed(command, folder, at: int) -> bool:
     return ended.code != 0
 
 
-# In the quick suite, the test of signals below stops and resumes a study.
+# In the quick suite, the test of seeds below stops and resumes fine-tuning, and tests of studies stop these.
 @pytest.mark.parametrize(
-    "verb", [pytest.param(verb, marks=() if verb in ("adapt", "distill") else pytest.mark.slow) for verb in VERBS]
+    "verb", [pytest.param(verb, marks=() if verb == "adapt" else pytest.mark.slow) for verb in VERBS]
 )
 def test_a_command_that_is_killed_repeatedly_resumes_with_the_same_result(commands, undisturbed, tmp_path, verb):
     command, (whole, first) = commands[verb], undisturbed(verb)

@@ -16,7 +16,7 @@ import acclimate.data
 import acclimate.parts.masking
 import acclimate.tasks
 
-SIZE, LIMIT = 2**14, 4 / 64
+SIZE, LIMIT = 2**13, 4 / 128
 """Characters of a trigger, and CPU seconds that a pattern may take for it.
 
 That is four seconds for a megabyte if the time grows with the text, as the slowest takes one and a busy processor is

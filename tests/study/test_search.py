@@ -289,6 +289,7 @@ def test_combinations():
         ),
         ({"search": {"finetune": {"learning_rate": 1}}}, "'learning_rate' needs a list of values to try"),
         ({"search": {"finetune": {"epochs": [-1]}}}, "'epochs' must be at least 0, not -1"),
+        ({"search": {"finetune": {"epochs": [1, None]}}}, "a value to try for 'epochs' is empty"),
         ({"search": {"combinations": "some", "finetune": {"epochs": [1]}}}, "combinations"),
         ({"search": {"adapt": {"learning_rat": [1]}}}, "search.adapt: unknown option 'learning_rat'"),
         ({"search": {"adapt": {"seed": [1, 2]}}}, "'search.adapt.seed' cannot be set for one method"),

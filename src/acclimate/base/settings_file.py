@@ -14,6 +14,7 @@ MAX_BYTES, MAX_VALUES, MAX_DEPTH = 10**6, 10**5, 50
 """Limits of a settings file: its size, its values with all aliases expanded, and how deeply they are nested."""
 MAX_INTEGER = 2**63 - 1
 """Largest integer in a settings file."""
+SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def read_settings(path: str | Path, what: str) -> Any:
@@ -38,7 +39,7 @@ def read_settings(path: str | Path, what: str) -> Any:
     try:
         text = data.decode("utf-8-sig")
         value = tomllib.loads(text) if path.suffix == ".toml" else _load_yaml(text)
-        _check_integers(value)
+        _check_values(value)
     except RecursionError as error:
         raise UserError(f"Cannot parse {what} '{path}': it is too deeply nested") from error
     except (yaml.YAMLError, ValueError) as error:  # invalid TOML, encodings and dates are ValueErrors
@@ -82,22 +83,29 @@ def read_value(text: str) -> Any:
         raise UserError(f"Cannot parse the value {shorten(text)}; quote it if it is a text, as '\"a: b\"'.") from error
 
 
-def _check_integers(value: Any, name: str = "") -> None:
-    """Refuse integers that no setting can have, before something computes with them."""
+def _check_values(value: Any, name: str = "") -> None:
+    """Refuse integers that no setting can have and texts that no file can, before something uses them."""
     if isinstance(value, dict | list):
         entries = value.items() if isinstance(value, dict) else enumerate(value)
         for key, entry in entries:
-            _check_integers(key)
-            _check_integers(entry, f"{name}.{key}" if name else str(key))
+            _check_values(key)
+            _check_values(entry, f"{name}.{key}" if name else str(key))
     elif isinstance(value, int) and abs(value) > MAX_INTEGER:
         raise ValueError(f"{name or 'a key'} is a number greater than {MAX_INTEGER:,}")
+    elif isinstance(value, str) and SURROGATES.search(value):
+        raise ValueError(f"{name or 'a key'} has half of a surrogate pair, which is no character")
+
+
+def _join_pairs(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def _load_yaml(text: str) -> Any:
-    """Parse YAML like ``yaml.safe_load``, but with limits, and without two of its surprises.
+    """Parse YAML like ``yaml.safe_load``, but with limits, and without three of its surprises.
 
     Duplicate keys are refused; ``safe_load`` silently keeps the last. ``010`` and ``1:30`` are text, as in YAML 1.2;
-    ``safe_load`` reads an octal and a sexagesimal number, 8 and 90. Aliases can describe values of any size.
+    ``safe_load`` reads an octal and a sexagesimal number, 8 and 90. Two escapes of a pair are one character, as in
+    JSON. Aliases can describe values of any size.
 
     Raises:
         yaml.YAMLError: If the text cannot be parsed, has a duplicate key or exceeds a limit.
@@ -138,6 +146,7 @@ def _load_yaml(text: str) -> Any:
                     seen.add(key.value)
             return super().construct_mapping(node, deep)
 
+    Loader.add_constructor("tag:yaml.org,2002:str", lambda loader, node: _join_pairs(loader.construct_scalar(node)))
     loader = Loader(text)
     try:
         node = loader.get_single_node()

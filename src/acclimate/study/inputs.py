@@ -55,6 +55,13 @@ class Checkpoint:
         """
         return cls(path, model_fingerprint(path))
 
+    @cached_property
+    def width(self) -> int | None:
+        """The width of the hidden states, read once; None if the configuration does not say it."""
+        from acclimate.tasks.interfaces import find_width
+
+        return find_width(self.path)
+
 
 @dataclass(frozen=True)
 class Texts:

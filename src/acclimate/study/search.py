@@ -192,8 +192,6 @@ def tasks_with_metric(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpe
 
 
 def _search_methods(stage: SearchStage, inputs: StudyInputs, choices: Choices) -> None:
-    from acclimate.tasks.interfaces import find_width
-
     config, settings = inputs.config, search_settings(inputs)
     groups: list[tuple[list[MethodSpec], list[str]]] = [([method], [method.label]) for method in config.methods]
     if settings.per == "task":
@@ -206,7 +204,7 @@ def _search_methods(stage: SearchStage, inputs: StudyInputs, choices: Choices) -
             for group, labels in groups:
                 lists = config.search_lists(task, group)
                 if inputs.is_tuned(domain.name, task):
-                    rates = rates_to_try(find_width(inputs.checkpoints[model.name].path))
+                    rates = rates_to_try(inputs.checkpoints[model.name].width)
                     lists.setdefault(("finetune", "learning_rate"), rates)
                 if not lists:
                     continue

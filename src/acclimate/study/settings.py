@@ -134,6 +134,9 @@ def distinct(what: str, names: list[str], remedy: str) -> None:
 
 def _check_values(options: type[Section], given: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """Validate names and values of options to try; return the values converted to their types."""
+    for name, values in given.items():
+        if None in values:
+            raise ValueError(f"a value to try for '{name}' is empty; remove it")
     return {name: [options.check({name: value})[name] for value in values] for name, values in given.items()}
 
 

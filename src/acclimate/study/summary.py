@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -174,18 +176,23 @@ def replay_notes(inputs: StudyInputs) -> list[str]:
 
 def environment() -> dict[str, str]:
     """Return the versions of Python and the main packages, the system, the processor and the GPU, if there is one."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
+    found = {"python": platform.python_version(), **_versions()}
     found["system"] = f"{platform.system()} {platform.machine()}"
     found["processor"] = f"{_processor()}, {os.cpu_count()} logical cores"
     if kernels := os.environ.get(KERNELS_VARIABLE):
         found["kernels"] = kernels
     accelerator = _accelerator()
     return {**found, "accelerator": accelerator} if accelerator else found
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Return the versions of the main packages; finding one reads the disk, and they cannot change in a process."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _processor() -> str:

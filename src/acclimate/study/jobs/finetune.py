@@ -207,7 +207,7 @@ def finetune_settings(
         model: Name of the base model.
     """
     from acclimate.data.task_kinds import find_task_kind
-    from acclimate.tasks.interfaces import count_train_rows, find_width
+    from acclimate.tasks.interfaces import count_train_rows
 
     found: TaskInput = inputs.tasks[home, task.name]
     given = inputs.config.finetune_settings(task)
@@ -221,7 +221,7 @@ def finetune_settings(
         rows = count_train_rows(found.task, settings.get("few_shot"))
         settings["epochs"] = default_epochs(rows, settings["batch_size"], contrastive=pairs)
     if settings["learning_rate"] is None:
-        settings["learning_rate"] = default_rate(find_width(inputs.checkpoints[model].path), contrastive=pairs)
+        settings["learning_rate"] = default_rate(inputs.checkpoints[model].width, contrastive=pairs)
     return settings, given
 
 
