@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from acclimate.tasks.distillation.distill import distill
     from acclimate.tasks.finetune import finetune
     from acclimate.tasks.kinds.retrieval.generation import generate_queries
+    from acclimate.tasks.prediction import predict
     from acclimate.tasks.probing import probe
 
 warnings.filterwarnings("ignore", "IProgress not found")  # tqdm, imported in a notebook without ipywidgets
@@ -56,6 +57,7 @@ __all__ = [
     "plan_budget",
     "plan_ratio",
     "plan_schedule",
+    "predict",
     "pretrain",
     "probe",
     "push_to_hub",
@@ -87,6 +89,7 @@ _EXPORT_MODULES = {
     "plan_budget": "acclimate.labs.plan.pilots",
     "plan_ratio": "acclimate.labs.plan.pilots",
     "plan_schedule": "acclimate.labs.plan.pilots",
+    "predict": "acclimate.tasks.prediction",
     "pretrain": "acclimate.adaptation.pretrain",
     "probe": "acclimate.tasks.probing",
     "push_to_hub": "acclimate.cards.hub",

@@ -24,6 +24,7 @@ from acclimate.engine import callbacks
 from acclimate.evaluation.scoring import find_scoring, make_scoring
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.interfaces import EVALUATION_SPLITS, item_texts
+from acclimate.tasks.prediction import predict
 from acclimate.tasks.splits import limit_splits
 from tests.tiny import save_tiny
 
@@ -117,6 +118,25 @@ def splits_of(kind):
 
 def options_of(kind):
     return {**OPTIONS, **SAMPLES[kind].options}
+
+
+GOLD = ("label", "tags", "answers", "answer", "positive")
+"""Columns of the gold answers of the tiny tasks."""
+
+
+def simplified(kind, row, answer):
+    """An answer in a form that a prediction and a line of ``predictions.jsonl`` have in common."""
+    if kind == "regression":
+        return pytest.approx(answer, rel=1e-5)
+    if kind == "entities":
+        return [(span["start"], span["end"], span.get("label", span.get("type"))) for span in answer]
+    if kind == "choice" and answer in row["choices"]:
+        return chr(ord("A") + row["choices"].index(answer))
+    if kind == "qa" and isinstance(answer, list):
+        return answer[0]
+    if kind == "retrieval":
+        return [entry["id"] if isinstance(entry, dict) else entry for entry in answer]
+    return answer
 
 
 def other_value(value):
@@ -235,6 +255,25 @@ def test_it_learns_scores_saves_reloads_elsewhere_and_resumes(kind, model, tmp_p
     text = (out / "README.md").read_text()
     assert f"pipeline_tag: {scoring.hub_task[0]}" in text and "tiny" in text
     assert scoring.show(metric, whole.metrics[metric]) in text
+
+    # Predicts: rows without their answers get the same answers from the saved folder.
+    rows = splits_of(kind)["test"]
+    bare = [{name: value for name, value in row.items() if name not in GOLD} for row in rows]
+    passages = (
+        {"passages": [{"id": key, "text": text} for key, text in task.documents.items()]}
+        if kind == "retrieval"
+        else {}
+    )
+    made = predict(out, bare, None, progress=False, **passages)
+    answers = [row[made.columns[0]] for row in made.rows]
+    assert made.skipped == 0 and [[*row][: len(bare[0])] for row in made.rows] == [[*row] for row in bare]
+    assert [simplified(kind, row, answer) for row, answer in zip(rows, answers, strict=True)] == [
+        simplified(kind, row, line["predicted"]) for row, line in zip(rows, lines, strict=True)
+    ]
+    if kind != "retrieval":
+        labelled = predict(out, rows, None, progress=False)
+        assert labelled.scored == len(rows) and labelled.scores[0][0] == pytest.approx(whole.metrics[labelled.metric])
+
     again = finetune(out, task, **{**options, "epochs": 1, "learning_rate": 1e-12, "select": "last"})
     assert again.predicted == pytest.approx(whole.predicted) if kind == "regression" else whole.predicted
     assert again.metrics[metric] == pytest.approx(whole.metrics[metric], abs=1e-6)

@@ -15,7 +15,7 @@ from acclimate.base.registry import find_registry
 JOURNEY = {
     "Evaluate": ("demo", "advise", "plan", "auto", "compare", "init"),
     "Train": tuple(
-        "select transform adapt sequence generate-queries finetune merge distill annotate pretrain".split()
+        "select transform adapt sequence generate-queries finetune predict merge distill annotate pretrain".split()
     ),
     "Inspect and publish": ("inspect", "periods", "methods", "push", "doctor", "bench"),
 }
@@ -36,6 +36,7 @@ PAGES = {
     "adapt": "docs/commands.md",
     "sequence": "docs/sequence.md",
     "finetune": "docs/data.md",
+    "predict": "docs/predict.md",
     "generate-queries": "docs/embeddings.md",
     "merge": "docs/merging.md",
     "distill": "docs/distill.md",

@@ -18,11 +18,12 @@ from acclimate.base.locks import output_lock
 from acclimate.base.options import DATA, METHOD, Option, defaults, option_fields, options, values
 from acclimate.base.progress import format_duration
 from acclimate.base.terminal import echo
-from acclimate.cli.app import app, describe_reading, describe_text, print_next
+from acclimate.cli.app import app, describe_reading, describe_text, print_next, print_place
 from acclimate.cli.options import command
 from acclimate.data.reading import DEFAULT_READING
 from acclimate.tasks.embedding_options import GenerateQueriesOptions
 from acclimate.tasks.options import DistillOptions, FinetuneOptions, ProbeOptions, ProbeSettings
+from acclimate.tasks.prediction_options import PredictOptions
 
 
 @options
@@ -219,6 +220,21 @@ def _mean_and_spread(values: list[float]) -> str:
     """Return the mean of a metric over seeds and, for several seeds, its standard deviation."""
     spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.4f}{spread}"
+
+
+@command(
+    app,
+    PredictOptions,
+    example="acclimate predict --model finetuned/seed-0 --data new.csv --out labelled.csv",
+)
+def predict(options: PredictOptions) -> None:
+    """Predict the rows of a table with a fine-tuned model; with two models, list the rows that change."""
+    from acclimate.tasks.prediction import predict as run
+
+    result = run(**values(options))
+    for line in result.describe():
+        echo(printable(line))
+    print_place("written", result.out)
 
 
 @command(

@@ -146,6 +146,24 @@ class TaskKind(ABC):
         """Load a checkpoint as a sentence encoder that learns pairs of examples; raise a UserError if it cannot."""
         raise UserError(f"'contrastive' is for classification, and '{task.name}' is {self.name}; remove it.")
 
+    def reads(self, path: str | Path, config: Any, kind: str) -> bool:
+        """Return whether a checkpoint is a trained model of this kind.
+
+        Args:
+            path: A model folder or a name on the Hugging Face Hub.
+            config: Its configuration.
+            kind: Name of the scoring of the task that it was fine-tuned on here; empty if that is not known.
+        """
+        return False
+
+    def unlabelled_rows(self, source: Any, options: ReadingOptions) -> list[tuple[str, dict[str, Any]]] | None:
+        """Return the rows of a source in a format that only this kind has; None for every other source."""
+        return None
+
+    def predictor(self, path: str | Path, max_length: int, device: Any) -> Any:
+        """Load a checkpoint that it :meth:`reads`; return a :class:`acclimate.tasks.interfaces.Predictor`."""
+        raise NotImplementedError
+
     @abstractmethod
     def learner(self, model: str | Path, task: Any, options: Any, device: Any) -> Any:
         """Load a checkpoint as a model for the task; return a :class:`acclimate.tasks.interfaces.Learner`.

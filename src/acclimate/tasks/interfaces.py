@@ -6,15 +6,17 @@ The options have every default filled in.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from acclimate.base.bounds import Count
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.options import Option, options, values
+from acclimate.data.reading import ReadingOptions
+from acclimate.data.rows import Row
 from acclimate.data.task_kinds import find_task_kind, task_texts
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.scoring import Scoring
@@ -84,6 +86,53 @@ class Learner(ABC):
     def readable(self, value: Any) -> Any:
         """Return an entry of ``gold`` or ``predicted`` in a readable form, such as the name of a class."""
         return value
+
+
+class Answer(NamedTuple):
+    """The answer of a model to one row.
+
+    Attributes:
+        cells: New columns of the row, by name.
+        value: What is compared with gold answers, as plain values that name classes.
+    """
+
+    cells: dict[str, Any]
+    value: Any
+
+
+class Predictor(ABC):
+    """A trained model of a kind of task, which answers rows that may have no gold answers.
+
+    Attributes:
+        main: The new column that holds the answer; the others say how sure the model is of it.
+    """
+
+    main: ClassVar[str]
+
+    @abstractmethod
+    def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[Any]:
+        """Return the example of each row; None for a row that has no text.
+
+        Raises:
+            UserError: If the columns of the texts cannot be determined.
+        """
+
+    @abstractmethod
+    def answer(self, examples: Sequence[Any], precision: Precision) -> list[Answer]:
+        """Return the answer to each example."""
+
+    def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[Any] | None:
+        """Return the gold answer of each row, or None where it has none; None if no row has one."""
+        return None
+
+    def scoring(self, values: Sequence[list[Any]], groups: Mapping[str, Any]) -> tuple[Scoring, list[list[Any]]]:
+        """Return how answers are scored, and answers in the form that the scoring reads.
+
+        Args:
+            values: The gold answers of rows, and the answers of each model, as :attr:`Answer.value`.
+            groups: The groups of the rows, as fields of the scoring.
+        """
+        raise NotImplementedError
 
 
 EVALUATION_SPLITS = ("dev", "test")

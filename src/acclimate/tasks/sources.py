@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,7 +20,7 @@ from acclimate.data.csv_reader import TEXT_NAMES
 from acclimate.data.documents import table_rows
 from acclimate.data.opening import COLUMNAR, ENCODED, EXCEL, TABLES, detect_format
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import Row, as_row, class_names, name_of_class, read_rows
+from acclimate.data.rows import LONE_SURROGATE, Row, as_row, class_names, name_of_class, read_rows
 from acclimate.tasks.groups import find_grouping
 from acclimate.tasks.readers import (
     FORMATS,
@@ -160,7 +160,7 @@ def choose_columns(
         options: The columns that the user named.
         task: Name of the task, for messages.
         where: The location of the first row, for messages.
-        label_names: Usual names of the column of the labels.
+        label_names: Usual names of the column of the labels; without any, a label is read if its column is named.
 
     Raises:
         UserError: If a named column does not exist, or the choice is not clear.
@@ -186,7 +186,7 @@ def choose_columns(
         in_pairs = {name for pair in pairs for name in pair.values()}
         alone = [{"text": name} for name in lower if lower[name] in TEXT_NAMES and name not in in_pairs]
         guessed |= _only([*pairs, *alone], "text", names, where)
-    if "label" not in chosen:
+    if "label" not in chosen and label_names:
         labels = [{"label": name} for name in lower if lower[name] in label_names]
         guessed |= _only(labels, "label", names, where)
     if guessed:
@@ -303,6 +303,60 @@ def match_splits(names: Iterable[str], where: str) -> dict[str, str]:
         if alike:
             found[split] = alike[0]
     return found
+
+
+def read_every_row(source: Any, name: str, options: ReadingOptions) -> list[Row]:
+    """Return the rows of a file, a folder or an object; those of several splits one after the other.
+
+    Rows of a folder with several splits get a column ``split``.
+
+    Raises:
+        UserError: If the source cannot be read, or holds no rows.
+    """
+    if isinstance(source, str | Path) and not Path(source).is_dir():
+        return _read_files([Path(source)], options).rows
+    tables = _read_folder(Path(source), options) if isinstance(source, str | Path) else read_object(source, name)
+    if len(tables) == 1:
+        return next(iter(tables.values())).rows
+    return [(where, {SPLIT_COLUMN: split, **row}) for split, table in tables.items() for where, row in table.rows]
+
+
+def read_texts(rows: Sequence[Row], options: ReadingOptions) -> list[tuple[str, str | None] | None]:
+    """Return the text of each row, and the second text of a pair; None for a row without a text.
+
+    Raises:
+        UserError: If the columns cannot be determined.
+    """
+    names = dict.fromkeys(column for _, row in rows for column in row)
+    chosen = choose_columns(names, replace(options, label_column=None), "data", rows[0][0], ())
+    found: list[tuple[str, str | None] | None] = []
+    for _, row in rows:
+        text, second = (_cell_text(row.get(chosen.get(column, ""))) for column in ("text", "text_pair"))
+        found.append((text, second if "text_pair" in chosen else None) if text.strip() else None)
+    return found
+
+
+def _cell_text(value: Any) -> str:
+    """Return the text of a cell; empty for a missing one, a structure, and a text that is not valid Unicode."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value != value:
+        return ""
+    text = str(value)
+    return "" if LONE_SURROGATE.search(text) else text
+
+
+def label_column(rows: Sequence[Row], options: ReadingOptions, usual: Collection[str]) -> str | None:
+    """Return the column of the gold answers: the one that was named, else the only one with a usual name.
+
+    Raises:
+        UserError: If there is no column of that name.
+    """
+    names = dict.fromkeys(column for _, row in rows for column in row)
+    if options.label_column is not None:
+        if options.label_column not in names:
+            raise unknown_name_error("column of the data for 'label_column'", options.label_column, names)
+        return options.label_column
+    found = [name for name in names if name.lower() in usual]
+    return found[0] if len(found) == 1 else None
 
 
 def read_object(value: Any, name: str) -> Tables:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,14 +24,22 @@ from acclimate.models.checkpoints import load_config
 from acclimate.tasks.examples import Examples, TextExample
 from acclimate.tasks.groups import number_known_groups
 from acclimate.tasks.head_model import check_finite
-from acclimate.tasks.interfaces import EvaluationResult, Learner, ResolvedOptions
+from acclimate.tasks.interfaces import Answer, EvaluationResult, Learner, Predictor, ResolvedOptions
 from acclimate.tasks.kinds.classification.classifier import Classifier
 from acclimate.tasks.kinds.classification.data import parse_row
 from acclimate.tasks.kinds.classification.labels import NUMBER
 from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.probing import NumberProbe, Probe
 from acclimate.tasks.readers import SPLITS
-from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Selected, Table, select_columns
+from acclimate.tasks.sources import (
+    LABEL_NAMES,
+    SCORE_NAMES,
+    Selected,
+    Table,
+    label_column,
+    read_texts,
+    select_columns,
+)
 
 STRATA, MIN_STRATUM = 10, 20
 """Splits are drawn from groups of rows with similar targets: at most this many, and about this many rows at least."""
@@ -211,6 +219,15 @@ class Regression(TaskKind):
         """Return whether a checkpoint is a trained model of one number."""
         return _has_head(load_config(path))
 
+    def reads(self, path: str | Path, config: Any, kind: str) -> bool:
+        """Return whether a checkpoint is a trained model of one number."""
+        return kind in ("", "regression") and _has_head(config)
+
+    def predictor(self, path: str | Path, max_length: int, device: torch.device) -> NumberPredictor:
+        """Load a model of one number."""
+        loaded = load_with_head(AutoModelForSequenceClassification, path, {}, max_length, device, "regressor")
+        return NumberPredictor(Regressor(*loaded))
+
     def answer(self, example: NumberExample, task: RegressionTask) -> str:
         """Return the number."""
         return f"{example.target:g}"
@@ -256,6 +273,34 @@ class Regression(TaskKind):
 def _has_head(config: PreTrainedConfig) -> bool:
     """Return whether a model is one of a single number."""
     return config.num_labels == 1 and any("ForSequenceClass" in name for name in config.architectures or ())
+
+
+class NumberPredictor(Predictor):
+    """A model of one number per text, or pair of texts."""
+
+    main: ClassVar[str] = "score"
+
+    def __init__(self, head: Regressor) -> None:
+        """Set the model."""
+        self.head = head
+
+    def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[NumberExample | None]:
+        """Return the texts of each row."""
+        return [None if texts is None else NumberExample(*texts, 0.0) for texts in read_texts(rows, options)]
+
+    def answer(self, examples: Sequence[NumberExample], precision: Precision) -> list[Answer]:
+        """Return the number of each example."""
+        return [Answer({"score": value}, value) for value in self.head.values(examples, precision)]
+
+    def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[float | None] | None:
+        """Return the number of each row, or None where it has none."""
+        column = label_column(rows, options, (*LABEL_NAMES, *SCORE_NAMES))
+        found = [None if column is None else read_number(row.get(column)) for _, row in rows]
+        return found if any(value is not None for value in found) else None
+
+    def scoring(self, values: Sequence[list[Any]], groups: Mapping[str, Any]) -> tuple[Scoring, list[list[Any]]]:
+        """Return the scoring of numbers."""
+        return RegressionScoring(**groups), list(values)
 
 
 class RegressionLearner(Learner):

@@ -119,12 +119,13 @@ class Choices(NamedTuple):
     marks: list[str]
 
 
-def find_columns(names: Collection[str], options: ReadingOptions) -> Columns | None:
+def find_columns(names: Collection[str], options: ReadingOptions, unanswered: bool = False) -> Columns | None:
     """Return the columns of a multiple-choice task; None if some are missing.
 
     Args:
         names: The columns.
         options: The columns that the user named: those of the question, its context and the answer.
+        unanswered: Whether the answer may be missing.
     """
     lower = {re.sub("[ -]+", "_", name.lower()): name for name in reversed(list(names))}
 
@@ -141,7 +142,8 @@ def find_columns(names: Collection[str], options: ReadingOptions) -> Columns | N
     else:
         answers = usual(ANSWER_NAMES, options.label_column, taken)
     contexts = usual(CONTEXT_NAMES, options.pair_column, (*taken, *answers))
-    return Columns(questions[0], contexts[0] if contexts else None, choices, tuple(answers)) if answers else None
+    found = Columns(questions[0], contexts[0] if contexts else None, choices, tuple(answers))
+    return found if answers or unanswered else None
 
 
 def _choice_columns(lower: Mapping[str, str]) -> tuple[str, ...]:
@@ -397,6 +399,45 @@ def _make_items(
         group, question = grouping.of(row) or context or None, _text(row[columns.question])
         items.append(Item(question, texts, kept.index(place), context, continues, group=group))
     return items
+
+
+def read_unanswered(rows: Sequence[Row], options: ReadingOptions) -> list[Item | None]:
+    """Return the question of each row with its choices, for a prediction; None for a row that lacks one of them.
+
+    Raises:
+        UserError: If the columns are not clear.
+    """
+    columns = find_columns(names := dict.fromkeys(column for _, row in rows for column in row), options, True)
+    if columns is None:
+        raise UserError(
+            "Multiple choice needs a column 'question', and 'choices' with a list (or 'A', 'B', 'C' ... with one "
+            f"each); the columns are: {', '.join(names)}."
+        )
+    found: list[Item | None] = []
+    continues = any(column.lower().startswith(ENDINGS) for column in columns.choices)
+    for row in rows:
+        parsed = _parse([row], columns, [])
+        texts = tuple(filter(None, parsed[0][2].texts)) if parsed else ()
+        context = _text(row[1].get(columns.context)) if parsed and columns.context else ""
+        found.append(Item(_text(row[1][columns.question]), texts, 0, context, continues) if parsed else None)
+    return found
+
+
+def read_answers(rows: Sequence[Row], options: ReadingOptions) -> list[int | None] | None:
+    """Return the position of the correct choice of each row, or None; None if there is no column of answers."""
+    columns = find_columns(dict.fromkeys(column for _, row in rows for column in row), options)
+    parsed = {} if columns is None else {number: _parse([row], columns, []) for number, row in enumerate(rows)}
+    usable = [found[0] for found in parsed.values() if found]
+    if columns is None or not usable:
+        return None
+    column, reading = _choose_answers({"train": usable}, columns.answers)
+    answers: list[int | None] = []
+    for found in parsed.values():
+        texts = found[0][2].texts if found else []
+        place = READINGS[reading](_value(found[0][1], column), found[0][2]) if found else None
+        kept = [number for number, text in enumerate(texts) if text]
+        answers.append(kept.index(place) if place in kept else None)
+    return answers
 
 
 def _report(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,12 +23,15 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from acclimate.base.device import Precision, copy_to, host_copy, with_host_copy
 from acclimate.base.errors import UserError, warn_once
 from acclimate.base.files import RECORD_FILE, read_json_object
+from acclimate.data.reading import ReadingOptions
+from acclimate.data.rows import Row
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.data.tokenizing import read_as_text
 from acclimate.evaluation.calibration import calibration_metrics
-from acclimate.evaluation.choice import compare_choices
+from acclimate.evaluation.choice import ChoiceScoring, compare_choices
 from acclimate.evaluation.likelihood import continuation_row
 from acclimate.evaluation.lm_loss import read_for_scoring
+from acclimate.evaluation.scoring import Scoring
 from acclimate.models.batching import logit_rows, training_tokens
 from acclimate.models.checkpoints import load_config
 from acclimate.models.encoding import encode
@@ -39,8 +42,15 @@ from acclimate.models.probe import attach
 from acclimate.parts.masking import IGNORE_INDEX
 from acclimate.parts.objectives.vocabulary import cross_entropy, map_logits
 from acclimate.tasks.head_model import HeadModel, check_finite
-from acclimate.tasks.interfaces import EvaluationResult, Learner, ResolvedOptions
-from acclimate.tasks.kinds.choice.data import ChoiceTask, Item, holds_choices, read_choices
+from acclimate.tasks.interfaces import Answer, EvaluationResult, Learner, Predictor, ResolvedOptions
+from acclimate.tasks.kinds.choice.data import (
+    ChoiceTask,
+    Item,
+    holds_choices,
+    read_answers,
+    read_choices,
+    read_unanswered,
+)
 from acclimate.tasks.loading import load_with_head
 
 ABSENT = -1e4
@@ -320,6 +330,17 @@ class MultipleChoice(TaskKind):
         record = read_json_object(Path(path) / RECORD_FILE) or {}
         return has_choice_head(load_config(path)) or record.get("result", {}).get("kind") == "choice"
 
+    def reads(self, path: str | Path, config: Any, kind: str) -> bool:
+        """Return whether a checkpoint has a trained head for choices, or is a decoder that was fine-tuned on such."""
+        return kind == "choice" or any(name.endswith(HEADS[0]) for name in config.architectures or ())
+
+    def predictor(self, path: str | Path, max_length: int, device: torch.device) -> ChoicePredictor:
+        """Load a model that chooses."""
+        config = load_config(path)
+        if not kind_of_checkpoint(config.architectures, path).uses_masking:
+            return ChoicePredictor(load_choice_decoder(path, max_length, 2))
+        return ChoicePredictor(load_choice_encoder(path, max_length, 2, device))
+
     def answer(self, example: Item, task: ChoiceTask) -> str:
         """Return the correct choice."""
         return example.choices[example.answer]
@@ -342,6 +363,38 @@ class MultipleChoice(TaskKind):
                 "choose without training."
             )
         return ChoiceLearner(load_choice_encoder(model, options.max_length, width, device), task)
+
+
+class ChoicePredictor(Predictor):
+    """A model that chooses."""
+
+    main: ClassVar[str] = "choice"
+
+    def __init__(self, head: ChoiceModel) -> None:
+        """Set the model."""
+        self.head = head
+
+    def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[Item | None]:
+        """Return the question of each row with its choices."""
+        return read_unanswered(rows, options)
+
+    def answer(self, examples: Sequence[Item], precision: Precision) -> list[Answer]:
+        """Return the text of the best choice of each item, with its probability."""
+        self.head.width = max(len(item.choices) for item in examples)
+        found = []
+        for item, scores in zip(examples, self.head.choose(examples, precision), strict=True):
+            best, shares = int(scores.argmax()), np.exp(scores - scores.max())
+            cells = {"choice": item.choices[best], "probability": float(shares[best] / shares.sum())}
+            found.append(Answer(cells, best))
+        return found
+
+    def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[int | None] | None:
+        """Return the position of the correct choice of each row."""
+        return read_answers(rows, options)
+
+    def scoring(self, values: Sequence[list[Any]], groups: Mapping[str, Any]) -> tuple[Scoring, list[list[Any]]]:
+        """Return the accuracy."""
+        return ChoiceScoring(**groups), list(values)
 
 
 class ChoiceLearner(Learner):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,19 +12,24 @@ from transformers import AutoModelForSequenceClassification
 
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError
+from acclimate.base.files import read_json
+from acclimate.cards.card import LABELS_FILE
 from acclimate.data.reading import ReadingOptions
+from acclimate.data.rows import Row
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.embeddings import import_sentence_transformers
-from acclimate.evaluation.scoring import classification_metrics, multi_label_metrics
+from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel, classification_metrics, multi_label_metrics
+from acclimate.models.saving import find_file
 from acclimate.tasks.head_model import HeadModel, check_finite
-from acclimate.tasks.interfaces import EvaluationResult, Learner, ResolvedOptions
-from acclimate.tasks.kinds.classification.contrastive import SentenceClassifier, draw_pairs
+from acclimate.tasks.interfaces import Answer, EvaluationResult, Learner, Predictor, ResolvedOptions
+from acclimate.tasks.kinds.classification.contrastive import FittedClassifier, SentenceClassifier, draw_pairs
 from acclimate.tasks.kinds.classification.data import Example, Task, build_task
+from acclimate.tasks.kinds.classification.labels import label_name, plain_value
 from acclimate.tasks.kinds.retrieval.encoder import EncoderTraining, load_bi_encoder
 from acclimate.tasks.loading import is_classifier_of, load_with_head
 from acclimate.tasks.probing import ClassProbe, LabelSetProbe, Probe
-from acclimate.tasks.sources import Tables, read_tables, select_columns
+from acclimate.tasks.sources import LABEL_NAMES, Tables, label_column, read_tables, read_texts, select_columns
 from acclimate.tasks.trainer import TrainingResult
 
 
@@ -137,6 +142,24 @@ class Classification(TaskKind):
         """Return whether a checkpoint is a classifier of the labels, in their order."""
         return is_classifier_of(path, task)
 
+    def reads(self, path: str | Path, config: Any, kind: str) -> bool:
+        """Return whether a checkpoint is a classifier, or a sentence encoder with a classifier."""
+        has_head = any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
+        return find_file(str(path), LABELS_FILE) is not None or (
+            has_head and config.num_labels > 1 and kind in ("", "single_label", "multi_label")
+        )
+
+    def predictor(self, path: str | Path, max_length: int, device: torch.device) -> TextPredictor:
+        """Load a classifier."""
+        if (names := find_file(str(path), LABELS_FILE)) is not None:
+            encoder = load_bi_encoder(path, max_length).model
+            return TextPredictor(FittedClassifier(encoder), read_json(names))
+        head = Classifier(
+            *load_with_head(AutoModelForSequenceClassification, path, {}, max_length, device, "classifier")
+        )
+        known: Any = head.model.config.id2label
+        return TextPredictor(head, [str(known[place]) for place in range(len(known))])
+
     def answer(self, example: Example, task: Task) -> str:
         """Return the names of the labels."""
         return ", ".join(task.labels[index] for index in example.places)
@@ -157,6 +180,67 @@ class Classification(TaskKind):
     ) -> ClassificationLearner:
         """Load a checkpoint as a sentence encoder for the task."""
         return ContrastiveLearner.load(model, task, options)
+
+
+class TextPredictor(Predictor):
+    """A model of texts, or of pairs of texts.
+
+    Attributes:
+        head: The classifier.
+        labels: Names of its classes.
+    """
+
+    main: ClassVar[str] = "label"
+
+    def __init__(self, head: Any, labels: Sequence[str] = ()) -> None:
+        """Set the model and its classes."""
+        self.head, self.labels = head, list(labels)
+
+    def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[Example | None]:
+        """Return the texts of each row."""
+        return [None if texts is None else Example(*texts, 0) for texts in read_texts(rows, options)]
+
+    def answer(self, examples: Sequence[Example], precision: Precision) -> list[Answer]:
+        """Return the most probable class, or in a multi-label task all that are more probable than not."""
+        found: list[Answer] = []
+        for row in self.head.probabilities(examples, precision).tolist():
+            shares = dict(zip(self.labels, row, strict=True))
+            if self.multi_label:
+                names = [name for name, share in shares.items() if share > THRESHOLD]
+                cells = {"label": names, "probability": [shares[name] for name in names]}
+                found.append(Answer(cells, sorted(names)))
+            else:
+                best = max(shares, key=shares.__getitem__)
+                found.append(Answer({"label": best, "probability": shares[best]}, best))
+        return found
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a text can have any number of classes."""
+        return bool(getattr(self.head, "multi_label", False))
+
+    def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[Any] | None:
+        """Return the class of each row, or the classes; None where it has none."""
+        column = label_column(rows, options, LABEL_NAMES)
+        found: list[Any] = []
+        for where, row in rows if column is not None else ():
+            try:
+                value = plain_value(where, row.get(str(column)))
+                names = sorted({label_name(where, one) for one in value}) if self.multi_label else None
+                found.append(label_name(where, value) if names is None else names)
+            except (UserError, TypeError):
+                found.append(None)
+        return found if any(value is not None for value in found) else None
+
+    def scoring(self, values: Sequence[list[Any]], groups: Mapping[str, Any]) -> tuple[Scoring, list[list[Any]]]:
+        """Return the scoring of one class per text, or of any number of classes."""
+        several = self.multi_label
+        named = {name for part in values for value in part for name in (value if several else [value])}
+        numbers = {name: number for number, name in enumerate(sorted(named))}
+        if several:
+            lists = [[[numbers[name] for name in value] for value in part] for part in values]
+            return MultiLabel(classes=len(numbers), **groups), lists
+        return SingleLabel(**groups), [[numbers[value] for value in part] for part in values]
 
 
 class ClassificationLearner(Learner):

@@ -19,6 +19,7 @@ from acclimate.base.errors import UserError
 from acclimate.base.files import write_json
 from acclimate.cards.card import LABELS_FILE
 from acclimate.evaluation.embeddings import import_sentence_transformers
+from acclimate.tasks.head_model import check_finite
 from acclimate.tasks.kinds.classification.data import Example
 from acclimate.tasks.kinds.retrieval.encoder import BiEncoder
 
@@ -89,6 +90,21 @@ class SentenceClassifier(BiEncoder):
         finally:
             self.model.pop(-1)
         write_json(folder / LABELS_FILE, self.labels)
+
+
+class FittedClassifier:
+    """A sentence encoder that was saved with its classifier, so that its vectors are logits of classes."""
+
+    def __init__(self, model: Any) -> None:
+        """Set a ``SentenceTransformer`` whose last module is the classifier."""
+        self.model = model
+
+    def probabilities(self, examples: Sequence[Example], precision: Precision) -> Tensor:
+        """Return the softmax over the classes: (examples, classes), fp32 on the CPU."""
+        texts = [example.text for example in examples]
+        logits = self.model.encode(texts, convert_to_tensor=True, show_progress_bar=False).float().cpu()
+        check_finite(logits)
+        return torch.softmax(logits, -1)
 
 
 def draw_pairs(classes: Sequence[int], rounds: int, seed: int) -> list[tuple[int, int, float]]:

@@ -152,7 +152,7 @@ def build_task(
     name: str,
     raw: Mapping[str, Sequence[RawSentence]],
     path: Path | None = None,
-    split_seed: int = 0,
+    split_seed: int | None = 0,
     group_name: str = "document",
 ) -> EntityTask:
     """Check the sentences of all splits, find the scheme of their tags, and draw missing splits from train.
@@ -161,7 +161,7 @@ def build_task(
         name: Name of the task.
         raw: The sentences of each split that exists.
         path: Where the task is, if it is a file or folder.
-        split_seed: Random seed of splits that are drawn.
+        split_seed: Random seed of splits that are drawn; None draws none.
         group_name: What a group of sentences is.
 
     Raises:
@@ -179,7 +179,7 @@ def build_task(
         kept = _with_standard_tags(name, kept)
         found, prefixed = _read_scheme(name, [row for rows in kept.values() for row in rows])
         scheme = found.scheme
-    sentences = {split: [_read_sentence(row, prefixed) for row in rows] for split, rows in kept.items()}
+    sentences = {split: [read_sentence(row, prefixed) for row in rows] for split, rows in kept.items()}
     _warn_about_overlaps(name, kept, sentences)
     types = {split: {e.type for sentence in rows for e in sentence.entities} for split, rows in sentences.items()}
     if not types["train"]:
@@ -247,7 +247,7 @@ def _read_scheme(name: str, rows: Sequence[RawSentence]) -> tuple[Reading, bool]
     return found, not bare
 
 
-def _read_sentence(row: RawSentence, prefixed: bool) -> Sentence:
+def read_sentence(row: RawSentence, prefixed: bool = True) -> Sentence:
     """Return a sentence with the positions of its words and entities.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -18,13 +18,16 @@ from acclimate.data.reading import ReadingOptions
 from acclimate.data.rows import Row
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.calibration import calibration_metrics
-from acclimate.evaluation.entities import entity_metrics
+from acclimate.evaluation.entities import EntityScoring, entity_metrics
+from acclimate.evaluation.scoring import Scoring
 from acclimate.models.loading import is_encoder
 from acclimate.parts.masking import IGNORE_INDEX
 from acclimate.tasks.head_model import HeadModel, check_finite
-from acclimate.tasks.interfaces import EvaluationResult, Learner, ResolvedOptions
-from acclimate.tasks.kinds.entities.data import Entity, EntityTask, Sentence, build_task
+from acclimate.tasks.interfaces import Answer, EvaluationResult, Learner, Predictor, ResolvedOptions
+from acclimate.tasks.kinds.classification.labels import plain_value
+from acclimate.tasks.kinds.entities.data import Entity, EntityTask, RawSentence, Sentence, build_task, read_sentence
 from acclimate.tasks.kinds.entities.formats import (
+    TOKEN_NAMES,
     find_column_files,
     find_columns,
     holds_columns,
@@ -34,7 +37,7 @@ from acclimate.tasks.kinds.entities.formats import (
 from acclimate.tasks.kinds.entities.schemes import OUTSIDE, read_entities, split_tag
 from acclimate.tasks.kinds.qa.windows import RowLayout, TokenizedText, split_into_windows, tokenize_texts
 from acclimate.tasks.loading import find_head, load_with_head
-from acclimate.tasks.sources import Table
+from acclimate.tasks.sources import Table, read_texts
 
 OVERLAP = 0.25
 """Share of a window that it has in common with the next one."""
@@ -247,6 +250,21 @@ class Tagger(HeadModel):
                 found[window.sentence][units] = values[positions].double().softmax(-1).numpy()
         return windows, found
 
+    def mark(
+        self, sentences: Sequence[Sentence], precision: Precision
+    ) -> tuple[list[list[tuple[Entity, float]]], list[list[Unit]], list[np.ndarray]]:
+        """Return the entities of each sentence with their scores, and the words and :meth:`probabilities` of each.
+
+        Each word gets its most probable tag. The score of an entity is the mean probability of the tags of its words.
+        """
+        windows, tables = self.probabilities(sentences, precision)
+        marked = []
+        for units, table in zip(windows.units, tables, strict=True):
+            tags = [self.tags[number] for number in table.argmax(-1)] if len(units) else []
+            found = read_units(units, tags)
+            marked.append([(entity, float(table[list(places)].max(-1).mean())) for entity, places in found])
+        return marked, windows.units, tables
+
 
 def _warn_about_inexact(
     sentences: Sequence[Sentence], units: Sequence[Sequence[Unit]], marked: Sequence[Sequence[str]]
@@ -309,6 +327,22 @@ class Entities(TaskKind):
         """Return whether a checkpoint is a model of the tags of the task, in their order."""
         return find_head(path, "ForTokenClassification", _tags(task)) is not None
 
+    def reads(self, path: str | Path, config: Any, kind: str) -> bool:
+        """Return whether a checkpoint is a model of tags."""
+        return any(name.endswith("ForTokenClassification") for name in config.architectures or ())
+
+    def unlabelled_rows(self, source: Any, options: ReadingOptions) -> list[Row] | None:
+        """Return the sentences of a file with a word and its tag per line, as lists of tokens and tags."""
+        if not self.matches_source(source):
+            return None
+        raw = read_columns(Path(source), options.encoding, "")
+        return [(row.where, {"tokens": list(row.words), "tags": list(row.tags)}) for row in raw]
+
+    def predictor(self, path: str | Path, max_length: int, device: torch.device) -> EntityPredictor:
+        """Load a model of tags."""
+        loaded = load_with_head(AutoModelForTokenClassification, path, {}, max_length, device, "token classifier")
+        return EntityPredictor(Tagger(*loaded))
+
     def answer(self, example: Sentence, task: EntityTask) -> str:
         """Return the entities with their types."""
         found = [f"{name}: {example.text[start:end]}" for start, end, name in example.entities]
@@ -335,6 +369,69 @@ def _tags(task: EntityTask) -> list[str]:
     return [OUTSIDE, *(f"{prefix}-{label}" for label in task.labels for prefix in "BI")]
 
 
+class EntityPredictor(Predictor):
+    """A model of tags, which marks spans of texts or of lists of tokens."""
+
+    main: ClassVar[str] = "spans"
+
+    def __init__(self, head: Tagger) -> None:
+        """Set the model."""
+        self.head = head
+
+    def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[Sentence | None]:
+        """Return the sentence of each row: of its tokens, or else of its text."""
+        names = dict.fromkeys(column for _, row in rows for column in row)
+        column = next((name for name in names if name.lower() in TOKEN_NAMES and _are_words(rows, name)), None)
+        if column is None or options.text_column is not None:
+            texts = [None if found is None else found[0] for found in read_texts(rows, options)]
+            return [None if text is None else read_sentence(RawSentence("", text=text)) for text in texts]
+        words = [[str(word) for word in plain_value(where, row.get(column)) or ()] for where, row in rows]
+        return [
+            read_sentence(RawSentence("", found, [OUTSIDE] * len(found))) if any(found) else None for found in words
+        ]
+
+    def answer(self, examples: Sequence[Sentence], precision: Precision) -> list[Answer]:
+        """Return the entities of each sentence, with the mean probability of the tags of their words."""
+        found = []
+        for sentence, marked in zip(examples, self.head.mark(examples, precision)[0], strict=True):
+            spans = [
+                {
+                    "start": e.start,
+                    "end": e.end,
+                    "label": e.type,
+                    "text": sentence.text[e.start : e.end],
+                    "score": score,
+                }
+                for e, score in marked
+            ]
+            found.append(Answer({"spans": spans}, [list(entity) for entity, _ in marked]))
+        return found
+
+    def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[Any] | None:
+        """Return the entities of each row."""
+        if find_columns(rows, options) is None:
+            return None
+        raw, _ = read_table({"train": Table(list(rows))}, "data", options)
+        sentences = build_task("data", {"train": raw["train"]}, split_seed=None).train
+        if len(sentences) != len(rows):
+            return None
+        return [[list(entity) for entity in sentence.entities] for sentence in sentences]
+
+    def scoring(self, values: Sequence[list[Any]], groups: Mapping[str, Any]) -> tuple[Scoring, list[list[Any]]]:
+        """Return the scoring of entities; which of them occurred in training is not known."""
+        types = sorted({name for part in values for found in part for _, _, name in found})
+        numbered = [
+            [[[start, end, types.index(name), 1] for start, end, name in found] for found in part] for part in values
+        ]
+        return EntityScoring(classes=len(types), has_unseen=False, **groups), numbered
+
+
+def _are_words(rows: Sequence[Row], column: str) -> bool:
+    """Return whether a column holds lists of words."""
+    where, row = rows[0]
+    return isinstance(plain_value(where, row.get(column)), list)
+
+
 class EntityLearner(Learner):
     """A model of tags that learns a task."""
 
@@ -344,17 +441,15 @@ class EntityLearner(Learner):
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
         """Mark the entities of a split; return their metrics, and the calibration of the tags of all words.
 
-        Each word gets its most probable tag. The score of an entity is the mean probability of the tags of its words.
+        See :meth:`Tagger.mark`.
         """
         sentences: list[Sentence] = getattr(self.task, split)
-        windows, probabilities = self.head.probabilities(sentences, precision)
+        marked, every, tables = self.head.mark(sentences, precision)
         numbers = {tag: number for number, tag in enumerate(self.head.tags)}
         predicted, scores, rows, truth = [], [], list[list[float]](), list[int]()
-        for sentence, units, table in zip(sentences, windows.units, probabilities, strict=True):
-            tags = [self.head.tags[number] for number in table.argmax(-1)] if len(units) else []
-            found = read_units(units, tags)
+        for sentence, found, units, table in zip(sentences, marked, every, tables, strict=True):
             predicted.append(self.task.numbered(sentence, [entity for entity, _ in found]))
-            scores.append([float(table[list(places)].max(-1).mean()) for _, places in found])
+            scores.append([score for _, score in found])
             rows += table.tolist()
             truth += [numbers[tag] for tag in mark_units(units, sentence.entities)]
         gold = self.task.gold(split)

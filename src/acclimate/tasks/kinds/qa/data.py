@@ -245,6 +245,27 @@ def _load(files: Sequence[Path], encoding: str | None = None) -> Any:
     return _as_squad([row for file in files for _, row in read_rows(file, COLUMNS, encoding)])
 
 
+def read_squad_rows(file: Path, encoding: str | None = None) -> list[Row]:
+    """Return the questions of a file in the format of SQuAD as rows with the columns that ``datasets`` gives it."""
+    rows: list[Row] = []
+    for number, (article, paragraph) in enumerate(_iter_paragraphs(read_json(file, encoding=encoding), str(file)), 1):
+        for entry in _get_list(paragraph, "qas", f"{file}: paragraph {number}"):
+            around = {**article, **paragraph}
+            kept = {name: value for name, value in around.items() if name not in ("paragraphs", "qas")}
+            rows.append((f"{file}: paragraph {number}", {**kept, **entry}))
+    return rows
+
+
+def answer_texts(value: Any) -> list[str] | None:
+    """Return the texts of the answers of a row, in the form of SQuAD, as a list or as one text; None without any."""
+    value = _parse_cell(value)
+    if isinstance(value, Mapping):
+        value = value.get("text")
+    entries = value if isinstance(value, list | tuple) else [value]
+    texts = [entry.get("text") if isinstance(entry, Mapping) else entry for entry in entries]
+    return [text for text in texts if isinstance(text, str) and text.strip()] or None
+
+
 def _as_squad(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return rows with the columns of SQuAD in the structure of its files; in CSV and Excel, answers are JSON."""
     paragraphs = [

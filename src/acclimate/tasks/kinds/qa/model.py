@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,17 +13,31 @@ from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering
 
 from acclimate.base.device import Precision
-from acclimate.base.errors import warn_once
-from acclimate.data.reading import ReadingOptions
+from acclimate.base.errors import UserError, warn_once
+from acclimate.data.opening import detect_format
+from acclimate.data.readers import holds_rows
+from acclimate.data.reading import DEFAULT_READING, ReadingOptions
+from acclimate.data.rows import Row
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
-from acclimate.evaluation.qa import MAX_RANK, normalize_bioasq, qa_metrics
+from acclimate.evaluation.qa import MAX_RANK, QAScoring, normalize_bioasq, qa_metrics
+from acclimate.evaluation.scoring import Scoring
 from acclimate.models.checkpoints import load_config
 from acclimate.models.kinds import class_names
 from acclimate.tasks.head_model import HeadModel, check_finite
-from acclimate.tasks.interfaces import EvaluationResult, Learner, ResolvedOptions
-from acclimate.tasks.kinds.qa.data import QATask, Question, gold_answers, group_by_item, holds_questions, load_qa
+from acclimate.tasks.interfaces import Answer, EvaluationResult, Learner, Predictor, ResolvedOptions
+from acclimate.tasks.kinds.qa.data import (
+    QATask,
+    Question,
+    answer_texts,
+    gold_answers,
+    group_by_item,
+    holds_questions,
+    load_qa,
+    read_squad_rows,
+)
 from acclimate.tasks.kinds.qa.windows import WindowConfig, Windows
 from acclimate.tasks.loading import load_with_head
+from acclimate.tasks.sources import read_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +244,21 @@ class QuestionAnswering(TaskKind):
         """Return whether a checkpoint has a trained head for questions."""
         return any(name.endswith("ForQuestionAnswering") for name in class_names(load_config(path).architectures))
 
+    def reads(self, path: str | Path, config: Any, kind: str) -> bool:
+        """Return whether a checkpoint has a trained head for questions."""
+        return any(name.endswith("ForQuestionAnswering") for name in class_names(config.architectures))
+
+    def unlabelled_rows(self, source: Any, options: ReadingOptions) -> list[Row] | None:
+        """Return the questions of a file in the format of SQuAD, with their contexts."""
+        file = Path(source) if isinstance(source, str | Path) else None
+        if file is None or not (file.is_file() and detect_format(file) == ".json" and holds_rows(file, "paragraphs")):
+            return None
+        return read_squad_rows(file, options.encoding)
+
+    def predictor(self, path: str | Path, max_length: int, device: torch.device) -> QuestionPredictor:
+        """Load a question answering model."""
+        return QuestionPredictor(load_qa_model(path, WindowConfig(max_length=max_length), device))
+
     def answer(self, example: Question, task: QATask) -> str:
         """Return the first answer."""
         return example.answers[0].text
@@ -238,6 +267,53 @@ class QuestionAnswering(TaskKind):
         """Load a checkpoint as a question answering model."""
         head = load_qa_model(model, WindowConfig(max_length=options.max_length), device)
         return QALearner(head, task, options.seed)
+
+
+class QuestionPredictor(Predictor):
+    """A question answering model."""
+
+    main: ClassVar[str] = "answer"
+
+    def __init__(self, head: QAModel) -> None:
+        """Set the model."""
+        self.head = head
+
+    def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[Question | None]:
+        """Return the question of each row about its context."""
+        columns = {"question": options.text_column or "question", "context": options.pair_column or "context"}
+        for what, column in columns.items():
+            if not any(column in row for _, row in rows):
+                listed = ", ".join(dict.fromkeys(name for _, row in rows for name in row))
+                flag = "--text-column" if what == "question" else "--pair-column"
+                raise UserError(
+                    f"No column '{column}' for the {what}; name it with {flag}. The columns are: {listed}."
+                )
+        named = [
+            (where, {"text": row.get(columns["question"]), "text_pair": row.get(columns["context"])})
+            for where, row in rows
+        ]
+        found: list[Question | None] = []
+        for number, texts in enumerate(read_texts(named, DEFAULT_READING)):
+            context = texts[1] if texts and texts[1] else ""
+            found.append(Question(str(number), texts[0], context, ()) if texts and context.strip() else None)
+        return found
+
+    def answer(self, examples: Sequence[Question], precision: Precision) -> list[Answer]:
+        """Return the best answer to each question, with the sum of its start and end logits."""
+        found = []
+        for ranked in self.head.answers(examples, precision):
+            text, score = ranked[0] if ranked else ("", None)
+            found.append(Answer({"answer": text, "score": score}, [text for text, _ in ranked]))
+        return found
+
+    def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[list[str] | None] | None:
+        """Return the answers of each row."""
+        found = [answer_texts(row.get(options.label_column or "answers")) for _, row in rows]
+        return found if any(found) else None
+
+    def scoring(self, values: Sequence[list[Any]], groups: Mapping[str, Any]) -> tuple[Scoring, list[list[Any]]]:
+        """Return the scoring of answers."""
+        return QAScoring(**groups), list(values)
 
 
 class QALearner(Learner):

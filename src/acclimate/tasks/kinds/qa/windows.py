@@ -210,8 +210,9 @@ class Windows(Sequence[dict[str, Any]]):
         return found
 
     def _span(self, question: int) -> tuple[int, int] | None:
-        answer = self.questions[question].answers[0]
-        return self.tokens(question).span(answer.start, answer.start + len(answer.text))
+        if not (answers := self.questions[question].answers):
+            return None  # a prediction
+        return self.tokens(question).span(answers[0].start, answers[0].start + len(answers[0].text))
 
     def text(self, window: int, first: int, last: int) -> str:
         """Return the text of some passage tokens of a window, as in the passage.

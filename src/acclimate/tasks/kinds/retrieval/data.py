@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import chain
@@ -301,6 +301,34 @@ def _read_judgements(file: Path, queries: Mapping[str, str], documents: Mapping[
     if len(made) < len(found):
         warn_once(f"'{file}': {len(found) - len(made):,} queries without text or a relevant document are left out.")
     return made
+
+
+def usual_query(names: Collection[str]) -> str | None:
+    """Return the column of the query by its usual names; None if there is none."""
+    lower = {name.lower(): name for name in names}
+    return next((lower[name] for name in QUERY_NAMES if name in lower), None)
+
+
+def read_passages(rows: Iterable[Row]) -> dict[str, str]:
+    """Return passages by id: the column ``_id`` or ``id``, or one that ends in ``id``; else the number of the row.
+
+    Args:
+        rows: Rows with a column ``text``, ``passage`` or ``document``, and perhaps a ``title``, which precedes it.
+
+    Raises:
+        UserError: If a row has no text, or an id is duplicated.
+    """
+    found: dict[str, str] = {}
+    for number, (where, row) in enumerate(rows, 1):
+        lower = {str(name).lower(): value for name, value in row.items()}
+        text = next((lower[name] for name in ("text", "passage", "document", "content") if lower.get(name)), None)
+        key = next((value for name, value in lower.items() if name in ("_id", "id") or name.endswith("_id")), number)
+        if not isinstance(text, str):
+            raise UserError(f"{where}: a passage needs a column 'text'; the columns are: {', '.join(row)}.")
+        if str(key) in found:
+            raise UserError(f"{where}: the id '{key}' is duplicated; give each passage its own.")
+        found[str(key)] = ". ".join(filter(None, (lower.get("title"), text)))
+    return found
 
 
 def pair_columns(names: Collection[str], options: ReadingOptions) -> dict[str, str] | None:

@@ -16,21 +16,30 @@ from torch import Tensor
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError
 from acclimate.data.reading import DEFAULT_READING, ReadingOptions
+from acclimate.data.rows import Row
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
-from acclimate.evaluation.embeddings import SentencePairs, describe_change, import_sentence_transformers
+from acclimate.evaluation.embeddings import (
+    SentencePairs,
+    describe_change,
+    import_sentence_transformers,
+    is_sentence_encoder,
+)
 from acclimate.evaluation.retrieval import compare_rankings, rank_with_bm25, retrieval_metrics
 from acclimate.tasks.groups import number_known_groups
-from acclimate.tasks.interfaces import EvaluationResult, Learner, ResolvedOptions
+from acclimate.tasks.interfaces import Answer, EvaluationResult, Learner, Predictor, ResolvedOptions
 from acclimate.tasks.kinds.retrieval.data import (
     Query,
     RetrievalTask,
     holds_pairs,
     is_beir_folder,
+    pair_columns,
     read_beir,
     read_pairs,
     training_rows,
+    usual_query,
 )
 from acclimate.tasks.kinds.retrieval.encoder import BiEncoder, EncoderTraining, load_bi_encoder
+from acclimate.tasks.sources import read_texts
 from acclimate.tasks.trainer import TrainingResult
 
 LARGEST_BATCH = 64
@@ -68,6 +77,14 @@ class Retrieval(TaskKind):
     matches_table = staticmethod(holds_pairs)
     read_tables = staticmethod(read_pairs)
 
+    def reads(self, path: str | Path, config: Any, kind: str) -> bool:
+        """Return whether a checkpoint is a sentence encoder."""
+        return is_sentence_encoder(path)
+
+    def predictor(self, path: str | Path, max_length: int, device: torch.device) -> RankingPredictor:
+        """Load a sentence encoder."""
+        return RankingPredictor(load_bi_encoder(path, max_length))
+
     def answer(self, example: Query, task: RetrievalTask) -> str:
         """Return the first relevant document."""
         return example.relevant[0].text
@@ -93,6 +110,57 @@ class Retrieval(TaskKind):
     ) -> RetrievalLearner:
         """Load a checkpoint as a bi-encoder."""
         return RetrievalLearner(load_bi_encoder(model, options.max_length), task)
+
+
+class RankingPredictor(Predictor):
+    """A sentence encoder, which ranks passages for queries, or gives the similarity of pairs of texts.
+
+    Attributes:
+        passages: The passages by id; without any, rows are pairs.
+        top: Number of passages per query.
+    """
+
+    main: ClassVar[str] = "ranking"
+
+    def __init__(self, head: BiEncoder) -> None:
+        """Set the encoder."""
+        self.head = head
+        self.passages: dict[str, str] = {}
+        self.top = 10
+
+    def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[tuple[str, str | None] | None]:
+        """Return the query of each row, or its pair of texts.
+
+        Raises:
+            UserError: If there are neither passages nor pairs.
+        """
+        names = dict.fromkeys(column for _, row in rows for column in row)
+        pair = pair_columns(names, options)
+        if self.passages:
+            query = options.text_column or (pair or {}).get("query") or usual_query(names)
+            texts = read_texts(rows, replace(options, text_column=query, pair_column=None))
+            return [found and (found[0], None) for found in texts]
+        if pair is None:
+            raise UserError(
+                "A sentence encoder ranks passages or compares texts: give the passages with --passages FILE, or name "
+                f"two columns with --text-column and --pair-column. The columns are: {', '.join(names)}."
+            )
+        texts = read_texts(rows, replace(options, text_column=pair["query"], pair_column=pair["passage"]))
+        return [found if found and (found[1] or "").strip() else None for found in texts]
+
+    def answer(self, examples: Sequence[tuple[str, str | None]], precision: Precision) -> list[Answer]:
+        """Return the best passages for each query with their similarities, or the similarity of each pair."""
+        if not self.passages:
+            columns = [list(texts) for texts in zip(*examples, strict=True)]
+            first, second = (self.head.model.encode(texts, show_progress_bar=False) for texts in columns)
+            scores = self.head.model.similarity_pairwise(first, second).tolist()
+            return [Answer({"score": score}, score) for score in scores]
+        ids, similar = self.head.rank(self.passages, [query for query, _ in examples])
+        found = []
+        for keys, scores in zip(ids, similar, strict=True):
+            ranked = [{"id": key, "score": score} for key, score in zip(keys, scores, strict=True)][: self.top]
+            found.append(Answer({"ranking": ranked}, [entry["id"] for entry in ranked]))
+        return found
 
 
 class RetrievalLearner(Learner):
