@@ -47,7 +47,6 @@ class _KeptTexts(Record):
     texts: list[str]
 
     def __post_init__(self) -> None:
-        """Check the number."""
         if self.seen < len(self.texts):
             raise UserError(f"records.{MEMORY}: {len(self.texts)} texts are kept of seen = {self.seen}")
 

@@ -267,7 +267,6 @@ class HeldOut(Feature):
     """Held-out text whose loss is measured during the training."""
 
     def __init__(self, run: Run) -> None:
-        """Open the text."""
         self.text = HeldOutText.of(run.options)
         run.named_texts = {"held-out text": self.text.corpus}
 

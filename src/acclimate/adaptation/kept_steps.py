@@ -40,7 +40,6 @@ class KeptSteps(Feature):
     """The steps of ``keep_steps``."""
 
     def __init__(self, run: Run) -> None:
-        """Check the steps."""
         self.steps = sorted(set(run.options.keep_steps))
         check_keep_steps(self.steps, run.method, run.budget.steps)
 

@@ -40,7 +40,6 @@ class LimitedTemplate:
     """The chat template of a tokenizer, rendered in a process of its own: a template is a program."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Start the process, a copy of this one."""
         self._name = tokenizer.name_or_path
         self._connection, other = multiprocessing.Pipe()
         fork = multiprocessing.get_context("fork")
@@ -52,7 +51,6 @@ class LimitedTemplate:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the process."""
         self._process.kill()
         self._connection.close()
 

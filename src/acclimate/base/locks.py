@@ -224,11 +224,7 @@ def with_output_lock(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _acquire_claim(claim: Claim, out: Path) -> bool:
-    """Take the claim; return False if the folder is read-only.
-
-    Raises:
-        UserError: If another process holds it, or the lock file cannot be written for another reason.
-    """
+    """Take the claim; return False if the folder is read-only."""
     try:
         if claim.take() or _wait_for_stale_owner(claim, out):
             return True

@@ -23,7 +23,6 @@ class SafeConsole(Console):
     """A console of ``rich`` that escapes control characters in texts, and takes brackets as they are."""
 
     def __init__(self, **options: Any) -> None:
-        """Make a console without markup and highlighting."""
         super().__init__(markup=False, highlight=False, emoji=False, **options)
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterable[Segment]:

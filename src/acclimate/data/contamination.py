@@ -61,11 +61,6 @@ class MatchRules:
     fewest_words: int = 8
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            UserError: If a value is out of range.
-        """
         for name in ("near", "contained"):
             if not 0 < getattr(self, name) <= 1:
                 raise UserError(f"{name} must be above 0 and at most 1, not {getattr(self, name)}.")

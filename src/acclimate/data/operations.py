@@ -217,11 +217,7 @@ def _read(corpus: Corpus, context: Context) -> tuple[Documents, Any]:
 
 
 def _apply(operation: Operation, documents: Documents, context: Context) -> tuple[Documents, OperationAccount]:
-    """Return the result of one operation, with its account.
-
-    Raises:
-        UserError: If it has no document.
-    """
+    """Return the result of one operation, with its account."""
     context = replace(context, notes={})
     result = operation.apply(documents, context)
     if isinstance(result, Documents):

@@ -126,11 +126,7 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _strip_names(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row without blanks around the names of its columns.
-
-    Raises:
-        UserError: If a column is duplicated.
-    """
+    """Return a row without blanks around the names of its columns."""
     names = check_names(where, [str(name).strip() for name in row])
     return dict(zip(names, row.values(), strict=True))
 

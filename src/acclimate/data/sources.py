@@ -293,11 +293,7 @@ def resolve_sources(
 
 
 def _read_spec(source: Mapping[str, str]) -> tuple[str | Path, str | None, str | None]:
-    """Return the path, the text column and the encoding of a source.
-
-    Raises:
-        UserError: If a mapping has no path or other keys, or there is no such encoding.
-    """
+    """Return the path, the text column and the encoding of a source."""
     if "path" not in source or not source.keys() <= set(SPEC_KEYS):
         raise UserError(f"A source of text has the keys {', '.join(SPEC_KEYS)}, not {', '.join(map(str, source))}.")
     if source.get("encoding"):
@@ -316,11 +312,7 @@ def refuse_url(source: object) -> None:
 
 
 def _find_files(source: str | Path, text_column: str) -> list[FileSource]:
-    """Return the files that a name refers to, with the column that it names.
-
-    Raises:
-        UserError: If there are none, or if the name is not a valid path (too long, or ``~`` of an unknown user).
-    """
+    """Return the files that a name refers to, with the column that it names."""
     if not str(source):
         raise UserError("The name of a corpus is empty: name a file, folder, glob or Hugging Face dataset (hf:NAME).")
     refuse_url(source)

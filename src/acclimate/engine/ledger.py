@@ -24,7 +24,6 @@ class SourceLedger:
     """
 
     def __init__(self, sources: int) -> None:
-        """Start with nothing."""
         self.sources = sources
         self.step = torch.zeros(2, sources)
         self._total: Tensor | None = None

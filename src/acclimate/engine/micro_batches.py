@@ -195,7 +195,6 @@ class LossScaler:
     """
 
     def __init__(self, engine: StepEngine) -> None:
-        """Start with :data:`FIRST_SCALE`."""
         self.engine, self.finite_steps, self.skipped = engine, 0, 0
         engine.loss_scale = FIRST_SCALE
 

@@ -201,9 +201,6 @@ class StepTrainer(Trainer):
         """Return the norm of the gradients; it and the loss are checked before they reach the weights.
 
         Nothing else of a step makes the host wait for the device.
-
-        Raises:
-            UserError: If one is not finite; it names the step, the term and the texts.
         """
         measured = torch.as_tensor(super()._get_grad_norm(*args, **options), device=self.args.device)
         norm, *values = torch.stack([measured.float(), *(value.float() for value in self._terms.values())]).tolist()
@@ -291,11 +288,7 @@ class StepTrainer(Trainer):
                 callback.load(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Refuse a checkpoint whose weights do not match the model; the parent class only warns.
-
-        Raises:
-            UserError: If weights are missing, other than those tied to loaded ones, or unexpected.
-        """
+        """Refuse a checkpoint whose weights do not match the model; the parent class only warns."""
         weights = adapter_weights(self.engine.model) or self.engine.model.state_dict()
         missing = set(load_result.missing_keys) & weights.keys()
         loaded = {value.data_ptr() for name, value in weights.items() if name not in missing}

@@ -46,7 +46,6 @@ class MallocTrimCallback(TrainerCallback):
     """
 
     def __init__(self) -> None:
-        """Start counting from now."""
         self._last, self._steps = time.process_time(), 0
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
@@ -205,11 +204,7 @@ def choose(model: nn.Module, device: torch.device, *, tokenwise: bool, cuttable:
 
 
 def _are_wanted() -> bool:
-    """Return whether the environment lets kernels replace plain torch.
-
-    Raises:
-        UserError: If ``ACCLIMATE_KERNELS`` is neither ``auto`` nor ``torch``.
-    """
+    """Return whether the environment lets kernels replace plain torch."""
     wanted = os.environ.get(KERNELS_VARIABLE) or "auto"
     if wanted not in ("auto", "torch"):
         raise UserError(f"{KERNELS_VARIABLE} is '{wanted}'; set it to auto or torch.")

@@ -75,11 +75,7 @@ class Merger:
         self.notes = list(dict.fromkeys(self.notes))
 
     def _missing_tokens(self, vocabulary: dict[str, int], label: str) -> list[str]:
-        """Return the tokens that only the other model has.
-
-        Raises:
-            UserError: If an id has different tokens.
-        """
+        """Return the tokens that only the other model has."""
         own = {index: token for token, index in self._tokenizer.get_vocab().items()}
         others = {index: token for token, index in vocabulary.items()}
         for index in sorted(own.keys() & others.keys()):

@@ -270,11 +270,7 @@ def match(first: Checkpoint, other: Checkpoint, joins_tasks: bool = False) -> li
 
 
 def _is_kept(first: Checkpoint, other: Checkpoint, name: str) -> bool:
-    """Return whether a tensor of the first model is kept since the other has none, or constants that differ.
-
-    Raises:
-        UserError: If it has to be merged and cannot be.
-    """
+    """Return whether a tensor of the first model is kept since the other has none, or constants that differ."""
     one, found = first.stored[name], other.find(name)
     if found is None:
         if first.is_unused(name) or (first.trains_missing_head and first.is_head(name)):
@@ -289,11 +285,7 @@ def _is_kept(first: Checkpoint, other: Checkpoint, name: str) -> bool:
 
 
 def _is_dropped(first: Checkpoint, other: Checkpoint, name: str) -> bool:
-    """Return whether a tensor that the first model does not store is left out; otherwise it is a copy.
-
-    Raises:
-        UserError: If the other model depends on it.
-    """
+    """Return whether a tensor that the first model does not store is left out; otherwise it is a copy."""
     if source := first.tied.get(name):
         if torch.equal(other.read(name), other.read(source)):
             return False
@@ -307,11 +299,7 @@ def _is_dropped(first: Checkpoint, other: Checkpoint, name: str) -> bool:
 
 
 def _compare_settings(first: Checkpoint, other: Checkpoint, joins_tasks: bool) -> list[str]:
-    """Return notes on settings in which the configurations differ; leave out a head that has other labels.
-
-    Raises:
-        UserError: If weights mean something else in the other model.
-    """
+    """Return notes on settings in which the configurations differ; leave out a head that has other labels."""
     ours, theirs = first.config.to_dict(), other.config.to_dict()
     for name in STRUCTURE:
         if ours.get(name) != theirs.get(name):

@@ -314,11 +314,7 @@ def _load_extended(
 
 
 def _check_stored_types(path: str | Path) -> None:
-    """Refuse quantized weights: converted to floating point without their scales, they are another model.
-
-    Raises:
-        UserError: If a weight in a folder is not stored in a floating-point type of at least 16 bits.
-    """
+    """Refuse quantized weights: converted to floating point without their scales, they are another model."""
     folder = local_folder(path)
     files = model_files(folder) if folder else []
     for file in (one for one in files if one.suffix == ".safetensors" and one.name != "carried.safetensors"):

@@ -319,11 +319,7 @@ def _quantization() -> dict[str, Any]:
 
 
 def _prepare_quantized(model: PreTrainedModel, absent_head: bool, path: str | Path) -> None:
-    """Prepare a model with weights in four bits for the training of adapters.
-
-    Raises:
-        UserError: If it needs a new head, which ``Trainer`` cannot train on quantized weights.
-    """
+    """Prepare a model with weights in four bits for the training of adapters."""
     if absent_head:
         raise UserError(
             f"The model in '{path}' has no trained language-model head; train it before the weights are quantized, "

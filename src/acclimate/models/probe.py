@@ -131,11 +131,7 @@ class _Reader:
         return Probe(attention, self.own, tuple(self.checks), dict(self.obstacles), self.varlen), calls
 
     def _read_alone(self) -> None:
-        """Store the outputs of the model for each text by itself, and compare its head with :func:`language_head`.
-
-        Raises:
-            UserError: If they differ, or a causal model sees later tokens.
-        """
+        """Store the outputs of the model for each text by itself, and compare its head with :func:`language_head`."""
         model, name = self.model, type(self.model).__name__
         if self.kind is None:
             self.expected = [model.base_model(input_ids=ids[None])[0][0] for ids in (self.first, self.second)]

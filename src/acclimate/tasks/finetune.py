@@ -103,11 +103,7 @@ OF_EMBEDDINGS = ("similarity", "hard_negatives", "adapter")
 
 
 def _open_similarity(options: FinetuneOptions, task: LabelledTask) -> SentencePairs | None:
-    """Return the pairs on which embeddings are measured before and after; None if there are none.
-
-    Raises:
-        UserError: If an option is given for a kind of task whose models have no embeddings of sentences.
-    """
+    """Return the pairs on which embeddings are measured before and after; None if there are none."""
     for name in OF_EMBEDDINGS:
         if getattr(options, name) is not None and not find_task_kind(task).own_training:
             raise UserError(f"'{name}' is for retrieval models, which '{task.name}' does not train; remove it.")
@@ -168,7 +164,6 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
     result_type = FinetuneResult
 
     def __init__(self, options: FinetuneOptions) -> None:
-        """Open the tasks, and check the options against them."""
         super().__init__(options)
         self.kind = find_task_kind(self.task)
         resolved, self.scoring = resolve_options(options, self.task, options.model)

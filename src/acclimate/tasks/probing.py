@@ -111,7 +111,6 @@ class LabelSetProbe(ClassProbe):
     """Any number of labels per example: the same for each label by itself."""
 
     def __init__(self, classes: int) -> None:
-        """Set the number of labels."""
         self.classes = classes
 
     def answers(self, examples: Sequence[Any]) -> list[Any]:

@@ -56,7 +56,6 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
     learner: Learner
 
     def __init__(self, options: OptionsT) -> None:
-        """Open the task, and join the processes of the run."""
         self.started = time.perf_counter()
         self.options: OptionsT = options
         self.trackers = check_trackers(options.report_to)

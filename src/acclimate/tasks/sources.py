@@ -122,11 +122,7 @@ def select_columns(
 
 
 def _divide(table: Table, name: str) -> Tables:
-    """Return the splits of rows that name theirs in a column ``split``; without such a column all rows are train.
-
-    Raises:
-        UserError: If the column has values that are no names of splits, or no row is in train.
-    """
+    """Return the splits of rows that name theirs in a column ``split``; without such a column all rows are train."""
     columns = {column for _, row in table.rows for column in row}
     column = next((column for column in sorted(columns) if column.lower() == SPLIT_COLUMN), None)
     if column is None:
@@ -196,11 +192,7 @@ def choose_columns(
 
 
 def _only(candidates: list[dict[str, str]], column: str, names: Collection[str], where: str) -> dict[str, str]:
-    """Return the only candidate for a column.
-
-    Raises:
-        UserError: If there are none or several.
-    """
+    """Return the only candidate for a column."""
     if len(candidates) == 1:
         return candidates[0]
     listed = ", ".join(list(names)[:20]) or "none"
@@ -234,11 +226,7 @@ def _rename(table: Table, chosen: Mapping[str, str]) -> list[Row]:
 
 
 def _read_files(files: list[Path], options: ReadingOptions) -> Table:
-    """Return the rows of a file, or of the parts of one.
-
-    Raises:
-        UserError: If there are none, or one is not a table.
-    """
+    """Return the rows of a file, or of the parts of one."""
     for file in files:
         if not file.name.lower().endswith(ENDINGS):
             formats = ", ".join(TABLES)
@@ -400,11 +388,7 @@ def _has_hidden_labels(table: Table) -> bool:
 
 
 def _table_of(value: Any, where: str) -> Table:
-    """Return the rows of a ``Dataset``, a data frame of pandas or polars, a table of pyarrow, or a list of rows.
-
-    Raises:
-        UserError: If it is something else.
-    """
+    """Return the rows of a ``Dataset``, a data frame of pandas or polars, a table of pyarrow, or a list of rows."""
     features = getattr(value, "features", None) or {}
     numbered: list[Row] = []
     for number, row in enumerate(_rows_of(value, where), 1):

@@ -281,7 +281,6 @@ class BestWeightsCallback(ResumableCallback):
     WEIGHTS_FILE, SCORE_FILE = "best.safetensors", "best.json"
 
     def __init__(self, model: PreTrainedModel, score: Callable[[], Score], epochs: int) -> None:
-        """Start without weights."""
         self._model, self._measure, self._epochs = model, score, epochs
         self.epoch, self.weights = 0, dict[str, Tensor]()
         self.score: tuple[float, ...] = (-math.inf,)

@@ -70,11 +70,6 @@ class Fixed(Mix):
     main: ClassVar[str] = "weights"
 
     def __post_init__(self) -> None:
-        """Check the weights.
-
-        Raises:
-            UserError: If they are invalid.
-        """
         check_weights(self.name, self.weights)
 
     @classmethod

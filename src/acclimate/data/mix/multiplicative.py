@@ -29,11 +29,6 @@ class MultiplicativeMix(AdaptiveMix):
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If one is out of range.
-        """
         super().__post_init__()
         if not 0 <= self.smoothing < 1:
             raise UserError(

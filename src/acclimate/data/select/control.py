@@ -33,11 +33,6 @@ class Budget(Operation):
     share: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the budget.
-
-        Raises:
-            UserError: If two budgets are given, or one is out of range.
-        """
         given = {
             name: value for name in ("tokens", "documents", "share") if (value := getattr(self, name)) is not None
         }
@@ -86,11 +81,6 @@ class Random(Budget):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the budget.
-
-        Raises:
-            UserError: If it is out of range.
-        """
         if isinstance(self.tokens, str):
             if self.tokens != SAME:
                 raise UserError(f"Selection 'random': tokens must be a whole number or '{SAME}', not '{self.tokens}'.")

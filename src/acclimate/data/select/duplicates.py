@@ -74,11 +74,6 @@ class Duplicates(Operation):
     scope: Literal["all", "within", "across"] = "all"
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If the similarity is out of range.
-        """
         if not 0 < self.similarity <= 1:
             raise UserError(f"Selection 'duplicates': similarity is above 0 and at most 1, not {self.similarity}.")
 

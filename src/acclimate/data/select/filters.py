@@ -35,11 +35,6 @@ class Length(Operation):
     most: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If no length fits.
-        """
         if self.least < 0 or (self.most is not None and self.most < max(1, self.least)):
             raise UserError(f"Selection 'length': no document has {self.least} to {self.most} tokens.")
 
@@ -99,11 +94,7 @@ class Language(Operation):
 
 @functools.cache
 def _load_identifier() -> Any:
-    """Load the model that recognizes languages.
-
-    Raises:
-        UserError: If ``py3langid`` is not installed.
-    """
+    """Load the model that recognizes languages."""
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError as error:

@@ -96,11 +96,6 @@ class Mentions(Operation):
     unit: Literal["sentence", "document"] = "sentence"
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If the list of the level is missing, or a number is too small.
-        """
         needed = {"entity": ("words",), "task": ("task_words",), "integrated": ("words", "task_words")}
         for name in needed.get(self.level, ()):
             if getattr(self, name) is None:

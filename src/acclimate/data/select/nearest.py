@@ -184,11 +184,6 @@ class Nearest(Budget):
     order: Literal["pool", "rank"] = "pool"
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If one is out of range.
-        """
         super().__post_init__()
         if self.k < 1:
             raise UserError(f"Selection 'nearest': k must be at least 1, not {self.k}.")

@@ -170,11 +170,6 @@ class Generate(Transform):
     keep: bool = False
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If there is no function.
-        """
         if self.by is None:
             raise UserError("Transform 'generate' needs a function: give by=FILE.py:FUNCTION.")
 

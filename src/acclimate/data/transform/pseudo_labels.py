@@ -177,11 +177,6 @@ class PseudoLabels(Transform):
     max_length: int = 256
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If the model is missing, or a number is out of range.
-        """
         if not self.model:
             raise UserError("Transform 'pseudo_labels' needs model, a fine-tuned classifier.")
         if not 0 <= self.confidence < 1:
@@ -218,11 +213,7 @@ class PseudoLabels(Transform):
             yield Document(documents[place], {"label": label, "confidence": round(float(confidence[place]), 4)})
 
     def _mark_entities(self, documents: Documents, context: Context) -> Iterator[Document]:
-        """Yield the documents with their entities.
-
-        Raises:
-            UserError: If there is a limit per label.
-        """
+        """Yield the documents with their entities."""
         if self.most is not None:
             raise UserError("Transform 'pseudo_labels': most limits documents per label, and not those with entities.")
         labeler = EntityLabeler(self.model, self.max_length)

@@ -162,11 +162,6 @@ class Sample(Transform):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If one is missing or out of range.
-        """
         if not self.model:
             raise UserError("Transform 'sample' needs model, a causal language model.")
         if (self.classifier is None) == (self.rater is None):

@@ -96,11 +96,6 @@ class Strategy(Part, ABC):
     random: float = 0.1
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If a share is out of range or a file is missing.
-        """
         if not 0 < self.rate < 1:
             raise UserError(f"mask-rate must be between 0 and 1, not {self.rate}.")
         if not (self.mask >= 0 and self.random >= 0 and self.mask + self.random <= 1 + 1e-9):  # also false for NaN

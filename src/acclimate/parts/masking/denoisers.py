@@ -57,11 +57,6 @@ class Denoisers(Strategy):
     plain: float = 0.5
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If a share or frequency is out of range.
-        """
         super().__post_init__()
         if not (0 < self.suffix < 1 and 0 < self.most < 1 and 0 <= self.plain <= 1):
             raise UserError(

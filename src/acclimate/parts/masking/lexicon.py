@@ -165,11 +165,6 @@ class LexiconFirst(Strategy):
     case: bool = False
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If a share is out of range or the file is missing.
-        """
         super().__post_init__()
         if not 0 <= self.share <= 1:
             raise UserError(f"lexicon-first: 'share' must be a probability between 0 and 1, not {self.share:g}.")

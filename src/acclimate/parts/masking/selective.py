@@ -33,11 +33,6 @@ class SelectiveMasking(Strategy):
     cap: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If a share is out of range.
-        """
         super().__post_init__()
         check_cap(self.cap)
 

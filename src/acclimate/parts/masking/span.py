@@ -31,11 +31,6 @@ class SpanMasking(Strategy):
     longest: int = 10
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If a parameter is out of range.
-        """
         super().__post_init__()
         if not 0 < self.p < 1 or self.longest < 1:
             raise UserError(

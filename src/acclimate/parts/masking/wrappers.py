@@ -92,11 +92,6 @@ class MixtureMasking(Strategy):
     of: tuple[tuple[float, Strategy], ...] = ((1.0, RandomMasking()), (1.0, WholeWordMasking()))
 
     def __post_init__(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            UserError: If there is no strategy, or a weight is not positive.
-        """
         super().__post_init__()
         if not self.of or not all(0 < weight < np.inf for weight, _ in self.of):
             shown = ", ".join(f"{part.name}={weight:g}" for weight, part in self.of)
@@ -148,11 +143,7 @@ class MixtureMasking(Strategy):
 
 
 def _read_weights(value: Any) -> dict[str, float]:
-    """Return weights by name of a strategy, from a mapping or a text such as ``random=0.4,span=0.6``.
-
-    Raises:
-        UserError: If a weight is no number, or a strategy occurs twice.
-    """
+    """Return weights by name of a strategy, from a mapping or a text such as ``random=0.4,span=0.6``."""
     pairs = (
         list(value.items())
         if isinstance(value, Mapping)

@@ -59,7 +59,6 @@ class TrainNewRows(UpdateRule):
     removes_gradients: ClassVar[bool] = True
 
     def __init__(self, tables: Sequence[nn.Parameter], rows: Sequence[int]) -> None:
-        """Store the values of the other rows."""
         self._rules = [FreezeOtherRows(table, rows) for table in tables]
 
     def after_backward(self) -> None:

@@ -24,7 +24,6 @@ class DomainLanguageModelling(Objective):
     chosen_only = True
 
     def __init__(self, weight: float = 1.0) -> None:
-        """Set up the view of the LM loss."""
         self.weight, self.view = weight, View()
         self.views = (self.view,)
 

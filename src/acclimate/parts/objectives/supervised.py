@@ -43,7 +43,6 @@ class DrawnObjective(Objective):
     """A mean loss over the examples that :class:`acclimate.parts.masking.Drawing` adds, one for each text."""
 
     def __init__(self, drawing: Drawing, weight: float) -> None:
-        """Set up the view of what is drawn."""
         self.weight, self.view = weight, View(drawing)
         self.views = (self.view,)
 

@@ -139,9 +139,6 @@ def _connect(options: DistillOptions, objective: str, compares: bool) -> Connect
         options: The options.
         objective: The resolved objective.
         compares: Whether the kind of task has models with a representation of whole texts.
-
-    Raises:
-        UserError: If a model lacks the representation that is distilled, or the connector does not apply.
     """
     if objective == "kl" and options.connector == "student":
         raise UserError("'connector' cannot be 'student' with the objective 'kl', which does not train it.")

@@ -143,7 +143,6 @@ class ConnectorOptimizerCallback(ResumableCallback):
     """Trains the student's connector with its own learning rate, on the schedule of the student."""
 
     def __init__(self, connectors: Connectors, learning_rate: float) -> None:
-        """Create its optimizer."""
         self.rate, self.connector = learning_rate, connectors.student
         self.optimizer = torch.optim.AdamW(connectors.student.parameters(), learning_rate, weight_decay=0.0)
 

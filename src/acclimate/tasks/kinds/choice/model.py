@@ -404,7 +404,6 @@ class ChoiceLearner(Learner):
     task: ChoiceTask
 
     def __init__(self, head: ChoiceModel, task: ChoiceTask) -> None:
-        """Set a model and its task."""
         super().__init__(head, task)
         self._initial: list[int] | None = None
 

@@ -37,7 +37,6 @@ class SentenceClassifier(BiEncoder):
     """
 
     def __init__(self, model: Any, labels: Sequence[str]) -> None:
-        """Set a ``SentenceTransformer`` and the classes."""
         super().__init__(model)
         self.labels = list(labels)
         self.weight: Tensor | None = None

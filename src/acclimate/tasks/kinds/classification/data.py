@@ -107,11 +107,7 @@ def _join_documents(examples: dict[str, list[Example]]) -> dict[str, list[Exampl
 
 
 def _refuse_tags_of_words(name: str, where: str, labels: Sequence[str]) -> None:
-    """Check that labels are not tags of words, in a table with a word per row.
-
-    Raises:
-        UserError: If they are O, and B and I with the same types.
-    """
+    """Check that labels are not tags of words, in a table with a word per row."""
     types: dict[str, set[str]] = {"B": set(), "I": set()}
     for match in map(WORD_TAG.fullmatch, labels):
         if match:

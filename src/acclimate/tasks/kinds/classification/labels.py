@@ -196,11 +196,7 @@ def _read_vectors(
 
 
 def _check_single_labels(counts: Counter[str]) -> None:
-    """Check that single labels are not several in one, or marks of missing labels.
-
-    Raises:
-        UserError: If they are.
-    """
+    """Check that single labels are not several in one, or marks of missing labels."""
     labels = set(counts)
     for separator in SEPARATORS:
         for label in sorted(labels):

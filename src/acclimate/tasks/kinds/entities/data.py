@@ -193,11 +193,7 @@ def build_task(
 
 
 def _with_standard_tags(name: str, rows: dict[str, list[RawSentence]]) -> dict[str, list[RawSentence]]:
-    """Return sentences with tags such as ``B-PER``, where a file has ``B_PER`` or ``PER-B``.
-
-    Raises:
-        UserError: If that is not certain.
-    """
+    """Return sentences with tags such as ``B-PER``, where a file has ``B_PER`` or ``PER-B``."""
     tags = {tag.strip(): row for part in rows.values() for row in part for tag in row.tags}
     try:
         usual = standard_tags([tag for tag in tags if tag.upper() not in ("", OUTSIDE)])
@@ -216,11 +212,7 @@ def _with_standard_tags(name: str, rows: dict[str, list[RawSentence]]) -> dict[s
 
 
 def _read_scheme(name: str, rows: Sequence[RawSentence]) -> tuple[Reading, bool]:
-    """Return the scheme of the tags of all splits, and whether they have prefixes; report what is unusual.
-
-    Raises:
-        UserError: If only some tags have prefixes.
-    """
+    """Return the scheme of the tags of all splits, and whether they have prefixes; report what is unusual."""
     tags = dict.fromkeys(tag.strip() for row in rows for tag in row.tags)
     bare = [tag for tag in tags if tag and not TAG.fullmatch(tag)]
     if bare and any("-" in tag and TAG.fullmatch(tag) for tag in tags):
@@ -272,11 +264,7 @@ def read_sentence(row: RawSentence, prefixed: bool = True) -> Sentence:
 
 
 def _trim(row: RawSentence, span: Entity) -> Entity:
-    """Return a span without blanks at its ends.
-
-    Raises:
-        UserError: If it is not inside of the text, or holds only blanks.
-    """
+    """Return a span without blanks at its ends."""
     text = row.text or ""
     start, end, name = span
     if not 0 <= start < end <= len(text):

@@ -206,11 +206,7 @@ def read_table(
 
 
 def _join_words(rows: Sequence[Row], columns: Columns, grouping: Grouping) -> list[RawSentence]:
-    """Return the sentences of rows with a word each; a row without a number continues the sentence before it.
-
-    Raises:
-        UserError: If a row has no tag.
-    """
+    """Return the sentences of rows with a word each; a row without a number continues the sentence before it."""
     number, numbered = 0, []
     last = None
     for where, row in rows:
@@ -231,11 +227,7 @@ def _join_words(rows: Sequence[Row], columns: Columns, grouping: Grouping) -> li
 def _read_row(
     where: str, row: Mapping[str, Any], columns: Columns, classes: Sequence[str], skipped: Counter[str]
 ) -> RawSentence | None:
-    """Read a row; None if its annotator left it out, which is counted.
-
-    Raises:
-        UserError: If it cannot be used.
-    """
+    """Read a row; None if its annotator left it out, which is counted."""
     if row.get("answer") in ("reject", "ignore"):  # Prodigy
         skipped[f"their answer is '{row['answer']}'"] += 1
         return None
@@ -397,11 +389,7 @@ def read_columns(path: Path, encoding: str | None = None, prefix: str = "") -> l
 
 
 def _lines(path: Path, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the columns of each line; a blank line has none, and comments are left out.
-
-    Raises:
-        UserError: If the file cannot be read.
-    """
+    """Yield the number and the columns of each line; a blank line has none, and comments are left out."""
     try:
         for number, line in read_numbered_lines(path, encoding):
             text, problem = decode_line(line)

@@ -291,10 +291,6 @@ def _read_questions(value: Any, where: str) -> tuple[list[Question], list[Row]]:
     Args:
         value: ``{"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [...]}]}]}]}``.
         where: The name of the object in messages.
-
-    Raises:
-        UserError: If an entry cannot be used. The message names the paragraph (counted from one in the whole file) and
-            the question.
     """
     questions: list[Question] = []
     rows: list[Row] = []

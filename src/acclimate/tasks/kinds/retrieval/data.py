@@ -270,11 +270,7 @@ def _judgement_rows(file: Path) -> Iterator[Row]:
 
 
 def _read_judgements(file: Path, queries: Mapping[str, str], documents: Mapping[str, str]) -> list[Query]:
-    """Return the queries of a split with their relevant documents, in the order of the file.
-
-    Raises:
-        UserError: If an id is unknown, a grade is no number, or a document has two grades for one query.
-    """
+    """Return the queries of a split with their relevant documents, in the order of the file."""
     found: dict[str, dict[str, float]] = {}
     for where, row in _judgement_rows(file):
         try:
@@ -436,11 +432,7 @@ def read_pairs(
 
 
 def _check_passages(columns: Mapping[str, str], rows: Sequence[Row]) -> None:
-    """Check that a column that is taken for passages by its name alone does not hold labels.
-
-    Raises:
-        UserError: If it has few values.
-    """
+    """Check that a column that is taken for passages by its name alone does not hold labels."""
     query, passage = columns["query"], columns["passage"]
     queries, passages = ({str(row.get(column)) for _, row in rows} for column in (query, passage))
     if passage.lower() not in CLEAR_NAMES and len(passages) < MIN_PASSAGES * len(queries):

@@ -170,7 +170,6 @@ class RetrievalLearner(Learner):
     task: RetrievalTask
 
     def __init__(self, head: BiEncoder, task: RetrievalTask) -> None:
-        """Set a model and its task."""
         super().__init__(head, task)
         self.initial: list[list[str]] | None = None
         self._bm25: list[list[str]] | None = None
