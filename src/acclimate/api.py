@@ -23,30 +23,26 @@ from acclimate.tasks.labelled_method import LabelledMethod, check_single_label, 
 from acclimate.adaptation.carried import share_memory
 from acclimate.adaptation.importance_measures import measure_importance, summarize_importance
 from acclimate.adaptation.rules import FISHER_TOKENS, measure_fisher
-from acclimate.adaptation.target_vectors import DecodedDocuments, make_fasttext_targets
 
 # Objectives: a loss over views of the batch
 from acclimate.parts.objectives import Batch, BatchObjective, Objective, Outputs, PoolingHead, View, mean_pool
-from acclimate.parts.objectives import ClassificationHeads, Distillation, DomainAdversary, DomainLanguageModelling
-from acclimate.parts.objectives import DrawnClassification, GeneralKnowledgeContrast, LanguageModelling
-from acclimate.parts.objectives import LogitSwapDistillation, NoiseConsistency, SimilarityDistillation
-from acclimate.parts.objectives import StateDistillation, StateRetention, TextContrast, TokenDistillation
+from acclimate.parts.objectives import ClassificationHeads, Distillation, DrawnClassification
+from acclimate.parts.objectives import GeneralKnowledgeContrast, LanguageModelling, TextContrast
 from acclimate.parts.objectives.base import mark_text_starts
 from acclimate.parts.objectives.contrast import Similarity, similarities
 from acclimate.parts.objectives.supervised import DrawnObjective, known_numbers
 from acclimate.parts.objectives.vocabulary import cross_entropy
 from acclimate.engine.steps import TaskLoss
 
-# Update rules and modules
+# Update rules
 from acclimate.parts.updates import FreezeOtherRows, PullToStart, SoftMask, UpdateRule, normalize_importance
 from acclimate.parts.updates.importance import Reads as ImportanceReads
-from acclimate.parts.modules import TiedDecoder
 
 # Masking, and texts that are drawn or rewritten with the batch
 from acclimate.parts.masking import IGNORE_INDEX, Masking
-from acclimate.parts.masking import DeleteWords, DrawRelations, DrawTriplets, ExtractNGram, MaskNGram, NGramSampler
+from acclimate.parts.masking import DrawRelations, DrawTriplets, ExtractNGram, MaskNGram, NGramSampler
 from acclimate.parts.masking.base import Strategy, Vocabulary
-from acclimate.parts.masking.rewriting import RELATIONS, Drawing, positions_by_text
+from acclimate.parts.masking.rewriting import RELATIONS, Drawing, Rewriting, make_rows, positions_by_text
 from acclimate.parts.masking.selective import SelectiveMasking, check_cap
 from acclimate.parts.masking.token_importance_store import TokenImportanceStore, rank_important_tokens
 from acclimate.parts.masking.words import SubwordTable, Words
@@ -71,12 +67,14 @@ from acclimate.data.transform.sample import Sampler
 # Text: documents, sentences, words, tokens
 from acclimate.data.contamination import WORD_PATTERN, normalize_words
 from acclimate.data.documents import Corpus, as_corpus, format_count
+from acclimate.data.fasttext import NEGATIVE_SAMPLING_EXPONENT, Boundary as FastTextBoundary, load_fasttext
+from acclimate.data.fasttext import lookup_vector, save_fasttext, train_fasttext
 from acclimate.data.fields import PrecisionName, split_name
 from acclimate.data.sentences import split_sentences
 from acclimate.data.stop_words import read_stop_words
-from acclimate.data.surface_forms import read_surface_forms
+from acclimate.data.surface_forms import SurfaceForm, TextNormalizer, read_surface_forms
 from acclimate.data.token_dataset import TokenDataset
-from acclimate.data.tokenizing import encode as encode_texts, fingerprint_tokenizer
+from acclimate.data.tokenizing import DecodedDocuments, encode as encode_texts, fingerprint_tokenizer
 from acclimate.base.ranking import DECIMALS, best_first, content_order, content_ranks, settle
 
 # Models
@@ -84,14 +82,14 @@ from acclimate.models.adapters import share_weights
 from acclimate.models.attention import HeadLayer
 from acclimate.models.batching import chosen_positions, logit_rows, micro_batch_tokens
 from acclimate.models.checkpoints import model_files, model_fingerprint
-from acclimate.models.encoding import encode
+from acclimate.models.encoding import decode, encode
 from acclimate.models.extensions import DomainAdapters, add_adapters, add_domain_adapters, domain_adapters
 from acclimate.models.extensions import has_adapters, keep_original
-from acclimate.models.families import language_head, longest_text, step_context
+from acclimate.models.families import family_of, language_head, longest_text, probe_of, step_context
 from acclimate.models.gates import PARTS as GATE_PARTS, Part as GatePart, UnitGroup
 from acclimate.models.gates import feed_forward_units, gate_units, linear_sizes, parse_parts
-from acclimate.models.kinds import kind_of, next_tokens
-from acclimate.models.loading import check_dropout_masks, load_language_model, virtual_ids
+from acclimate.models.kinds import ModelKind, kind_of, next_tokens
+from acclimate.models.loading import check_dropout_masks, dropout_rates, load_language_model, virtual_ids
 from acclimate.models.saving import save_model
 from acclimate.evaluation.embeddings import is_sentence_encoder, load_encoder, load_pooling_head, pool_first_token
 from acclimate.base.device import Precision, autocast, choose_precision, copy_to, default_device, to_device
@@ -111,9 +109,9 @@ from acclimate.base.errors import USER_CODE_ERRORS, UserError, check_not_negativ
 from acclimate.base.errors import first_line, shorten, unknown_name_error
 
 # Files, records, the cache, progress, verbs
-from acclimate.base.files import MANIFEST_FILE, atomic_file, atomic_folder, cache_folder, hash_file, read_json
-from acclimate.base.files import check_replaceable, check_report_file, check_writable, record_files
-from acclimate.base.files import write_json, write_text
+from acclimate.base.files import MANIFEST_FILE, atomic_file, atomic_folder, cache_folder, find_file
+from acclimate.base.files import check_replaceable, check_report_file, check_writable, hash_file, read_json
+from acclimate.base.files import record_files, write_json, write_text
 from acclimate.adaptation.method import cache_key, fingerprint_tensors
 from acclimate.tasks.training_cache import cache_lock, computation_key
 from acclimate.base.locks import with_output_lock

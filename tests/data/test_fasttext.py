@@ -1,4 +1,4 @@
-"""fastText: training, continued training, subword vectors, and target vectors of a vocabulary."""
+"""fastText: training, continued training and subword vectors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-from tokenizers import decoders
 
-from acclimate.adaptation.target_vectors import make_targets, read_targets
 from acclimate.base.errors import UserError
 from acclimate.data.fasttext import (
     BIN_HEADER,
@@ -21,10 +18,7 @@ from acclimate.data.fasttext import (
     train_fasttext,
 )
 from acclimate.data.stop_words import read_stop_words
-from acclimate.data.surface_forms import SurfaceForm, read_surface_forms
 from tests.cases import each
-from tests.data.test_surface import trained
-from tests.tiny import tiny_tokenizer
 
 pytest.importorskip("gensim")
 TEXTS = [f"the waiter brought cold soup to table {number} and warm soup to the other" for number in range(30)]
@@ -193,37 +187,6 @@ def test_long_texts_are_read_completely():
     assert shares[-1] == 1 and shares == sorted(shares[:2]) + sorted(shares[2:]) and len(shares) == 2 + 4
 
 
-def test_read_targets_from_a_matrix(tmp_path):
-    pieces = [
-        SurfaceForm("", False),
-        SurfaceForm("the", True),
-        SurfaceForm("a", False),
-        SurfaceForm("soup", True),
-        SurfaceForm("x", True),
-    ]
-    matrix = np.arange(15, dtype=np.float64).reshape(5, 3)
-    matrix[4] = 0
-    np.save(tmp_path / "f.npy", matrix)
-    targets = read_targets(tmp_path / "f.npy", pieces, stop_words={"the"})
-    assert targets.regularized.tolist() == [False, False, True, True, False]
-    np.testing.assert_array_equal(targets.vectors.numpy(), matrix.astype(np.float32))
-    scaled = read_targets(tmp_path / "f.npy", pieces, normalize=True)
-    np.testing.assert_allclose(scaled.vectors[1:4].norm(dim=1).numpy(), 3**0.5, rtol=1e-6)
-    with pytest.raises(UserError, match="5 rows and the vocabulary 4 tokens"):
-        read_targets(tmp_path / "f.npy", pieces[:4])
-    for broken, message in (
-        (matrix[0], "a matrix"),
-        (matrix * np.nan, "NaN or infinite"),
-        (np.zeros((5, 3)), "No token"),
-    ):
-        np.save(tmp_path / "broken.npy", broken)
-        with pytest.raises(UserError, match=message):
-            read_targets(tmp_path / "broken.npy", pieces)
-    (tmp_path / "text.npy").write_text("1 2 3")
-    with pytest.raises(UserError, match="cannot be read"):
-        read_targets(tmp_path / "text.npy", pieces)
-
-
 def test_invalid_input_is_an_error(tmp_path):
     with pytest.raises(UserError, match="lower min_count"):
         train_fasttext(["one two three"], min_count=5, dimension=8, buckets=5_000)
@@ -259,52 +222,6 @@ def test_a_damaged_size_is_an_error(model, tmp_path, size):
     with pytest.raises(UserError, match=r"v\.bin' is not a fastText model") as error:
         load_fasttext(tmp_path / "v.bin")
     assert "\n" not in str(error.value)
-
-
-def test_which_tokens_have_targets(model):
-    pieces = [
-        SurfaceForm("", False),
-        SurfaceForm("the", True),
-        SurfaceForm("so", True),
-        SurfaceForm("soup", True),
-        SurfaceForm("erly", False),
-        SurfaceForm("all", False),  # as in "vertic-all-y"
-    ]
-    targets = make_targets(model, pieces, stop_words=read_stop_words("english"))
-    assert targets.regularized.tolist() == [False, False, False, True, True, True]
-    np.testing.assert_allclose(targets.vectors[3].numpy(), model.wv["soup"])
-    assert targets.mean_norm == pytest.approx(targets.vectors[3:].norm(dim=1).mean().item())
-    scaled = make_targets(model, pieces, normalize=True)
-    np.testing.assert_allclose(scaled.vectors[3:].norm(dim=1).numpy(), 12**0.5, rtol=1e-5)
-    with pytest.raises(UserError, match="No token"):
-        make_targets(model, pieces[:1])
-
-
-@pytest.mark.parametrize("kind", ["wordpiece", "bytes"])
-def test_which_tokens_of_a_vocabulary_have_targets(model, kind):
-    """R(X), derived token by token from the vocabulary's strings."""
-    tokenizer = tiny_tokenizer() if kind == "wordpiece" else trained("bytes")
-    tokenizer.add_tokens(["erlotinib", "café"])
-    tokenizer.add_tokens(["[DOMAIN]"], special_tokens=True)
-    targets = make_targets(model, read_surface_forms(tokenizer), stop_words=read_stop_words("english"))
-    seen = set()
-    for token, index in tokenizer.get_vocab().items():
-        if token in ("erlotinib", "café"):
-            text, starts = token, True  # added tokens are stored as text, not as bytes
-        elif kind == "wordpiece":
-            text, starts = token.removeprefix("##"), not token.startswith("##")
-        else:
-            text = decoders.ByteLevel().decode([token]).strip()  # incomplete characters become U+FFFD
-            starts = token.startswith("Ġ")
-        special = token in (*tokenizer.all_special_tokens, "</s>", "[DOMAIN]")
-        stop = starts and text.lower() in ENGLISH_STOP_WORDS
-        part = not special and "\ufffd" not in text and len(text) >= 3 and not stop
-        assert bool(targets.regularized[index]) == part, token
-        if part:
-            expected = model.wv[text] if text in model.wv.key_to_index else average(model, grams(f"<{text}>"))
-            np.testing.assert_allclose(targets.vectors[index].numpy(), expected, rtol=1e-4, atol=1e-7)
-        seen.add((part, special))
-    assert seen == {(True, False), (False, False), (False, True)}
 
 
 def test_split_words():

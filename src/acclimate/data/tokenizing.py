@@ -16,9 +16,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -303,6 +303,22 @@ def read_as_text(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
         reader._tokenizer = type(backend).from_str(json.dumps(content))
         reader.extra_special_tokens = [token for token in tokenizer.extra_special_tokens if str(token) in roles]
     return reader
+
+
+class DecodedDocuments:
+    """The documents of token rows, decoded on the fly at every iteration.
+
+    The rows of a document are joined before decoding, since long documents may be split within a word.
+    """
+
+    def __init__(self, rows: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._rows, self._tokenizer = rows, tokenizer
+
+    def __iter__(self) -> Iterator[str]:
+        documents = getattr(self._rows, "document", range(len(self._rows)))
+        for _, indices in groupby(range(len(self._rows)), key=documents.__getitem__):
+            ids = np.concatenate([self._rows[index] for index in indices]).tolist()
+            yield self._tokenizer.decode(ids, skip_special_tokens=True)  # type: ignore[misc]
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:

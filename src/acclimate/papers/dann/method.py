@@ -8,7 +8,6 @@ from torch import nn
 from acclimate.api import (
     AdaptContext,
     BatchObjective,
-    DomainAdversary,
     DrawnClassification,
     LabelledMethod,
     Objective,
@@ -19,6 +18,7 @@ from acclimate.api import (
     register_method,
     with_presets,
 )
+from acclimate.papers.dann.objective import DomainAdversary
 
 
 @register_method(

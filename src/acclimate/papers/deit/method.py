@@ -9,11 +9,11 @@ from acclimate.api import (
     LanguageModelling,
     Method,
     Objective,
-    TokenDistillation,
     check_not_negative,
     register_method,
     virtual_ids,
 )
+from acclimate.papers.deit.objective import TokenDistillation
 
 
 @register_method(

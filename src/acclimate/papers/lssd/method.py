@@ -6,13 +6,13 @@ from typing import ClassVar
 from acclimate.api import (
     BatchObjective,
     LanguageModelling,
-    LogitSwapDistillation,
     Method,
     Objective,
     check_not_negative,
     check_positive,
     register_method,
 )
+from acclimate.papers.lssd.objective import LogitSwapDistillation
 
 
 @register_method(

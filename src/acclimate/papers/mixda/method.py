@@ -13,12 +13,10 @@ from acclimate.api import (
     AdaptContext,
     BatchObjective,
     DomainAdapters,
-    DomainLanguageModelling,
     HeadLayer,
     Method,
     Objective,
     Published,
-    StateRetention,
     UpdateRule,
     UserError,
     add_domain_adapters,
@@ -34,6 +32,7 @@ from acclimate.api import (
     register_method,
     share_weights,
 )
+from acclimate.papers.mixda.objective import DomainLanguageModelling, StateRetention
 
 DROPOUT = 0.2
 """Dropout of the gate, that of the released code."""

@@ -22,7 +22,8 @@ from acclimate.models.extensions import DomainAdapters, add_domain_adapters, dom
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
 from acclimate.papers.mixda.method import GateRate
-from acclimate.parts.objectives import DomainLanguageModelling, LanguageModelling, StateRetention
+from acclimate.papers.mixda.objective import DomainLanguageModelling, StateRetention
+from acclimate.parts.objectives import LanguageModelling
 from tests.cases import each
 from tests.models.test_skip_unread import HEADS, outputs, with_head
 from tests.papers.first_step import checked_steps

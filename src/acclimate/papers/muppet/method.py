@@ -9,7 +9,6 @@ from acclimate.api import (
     BatchObjective,
     DrawnClassification,
     LabelledMethod,
-    NoiseConsistency,
     Objective,
     Published,
     UserError,
@@ -19,6 +18,7 @@ from acclimate.api import (
     register_method,
     with_presets,
 )
+from acclimate.papers.muppet.objective import NoiseConsistency
 
 FEW_TASKS = 15
 """Number of tasks below which pre-finetuning made models worse in the paper."""

@@ -17,13 +17,13 @@ from acclimate.api import (
     Objective,
     Published,
     Stage,
-    StateDistillation,
     UserError,
     check_not_negative,
     kind_of,
     pool_first_token,
     register_method,
 )
+from acclimate.papers.self_distill.objective import StateDistillation
 
 
 @register_method(

@@ -13,7 +13,7 @@ from acclimate.adaptation.method import get
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
 from acclimate.models.loading import load_language_model
-from acclimate.parts.objectives import StateDistillation
+from acclimate.papers.self_distill.objective import StateDistillation
 from tests.cases import each
 from tests.kills import counted, killed
 from tests.papers.test_contract import DOCUMENTS, SHORT, weights

@@ -11,11 +11,11 @@ from acclimate.api import (
     DrawnClassification,
     LabelledMethod,
     Objective,
-    SimilarityDistillation,
     UserError,
     check_not_negative,
     register_method,
 )
+from acclimate.papers.similarity_kd.objective import SimilarityDistillation
 
 
 @register_method(

@@ -18,11 +18,11 @@ from acclimate.api import (
     UserError,
     check_not_negative,
     check_positive,
-    make_fasttext_targets,
     register_method,
     with_presets,
 )
 from acclimate.papers.tapter.objective import EmbeddingProjection, EmbeddingRegularizer
+from acclimate.papers.tapter.target_vectors import make_fasttext_targets
 
 PROJECTION_NAME = "acclimate_projection"
 """Name of the projection's submodule of the model during training, so that checkpoints include it."""

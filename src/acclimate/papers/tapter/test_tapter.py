@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from acclimate.adaptation import target_vectors
 from acclimate.adaptation.adapt import adapt
 from acclimate.adaptation.method import get
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
+from acclimate.papers.tapter import target_vectors
 from acclimate.papers.tapter.method import TAPTER
 from acclimate.papers.tapter.objective import EmbeddingProjection
 from tests.cases import each

@@ -13,7 +13,6 @@ from acclimate.api import (
     Method,
     Objective,
     Published,
-    TiedDecoder,
     UserError,
     is_sentence_encoder,
     load_pooling_head,
@@ -21,6 +20,7 @@ from acclimate.api import (
     register_method,
     with_presets,
 )
+from acclimate.papers.tsdae.model import TiedDecoder
 from acclimate.papers.tsdae.objective import SentenceReconstruction
 
 DECODER_NAME = "acclimate_decoder"

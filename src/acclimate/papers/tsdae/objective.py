@@ -2,22 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from acclimate.api import (
     Batch,
-    DeleteWords,
     Objective,
     Outputs,
     PoolingHead,
+    Rewriting,
     View,
+    Vocabulary,
+    Words,
     chosen_positions,
     cross_entropy,
+    make_rows,
     next_tokens,
+    positions_by_text,
 )
+
+
+@dataclass(frozen=True)
+class DeleteWords(Rewriting):
+    """The text without a random part of its words, one row per text; special tokens and at least one word remain.
+
+    Attributes:
+        rate: Probability that a word is deleted.
+    """
+
+    rate: float = 0.6
+
+    def __call__(
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Delete words of each text."""
+        words = Words.of(ids, text, allowed, vocabulary.subwords)
+        deleted = np.zeros(ids.size, dtype=bool)
+        starts = np.searchsorted(words.text, np.arange(len(seeds) + 1))
+        for number, seed in enumerate(seeds):
+            first, end = starts[number], starts[number + 1]
+            rng = np.random.default_rng(seed)
+            gone = rng.random(end - first) < self.rate
+            if gone.all() and len(gone):
+                gone[rng.integers(len(gone))] = False
+            tokens = slice(words.starts[first], words.starts[end])
+            deleted[words.positions[tokens][np.repeat(gone, words.lengths[first:end])]] = True
+        flat = ids.ravel()
+        return make_rows([flat[place[~deleted[place]]] for place in positions_by_text(text)], ids, text)
 
 
 class SentenceReconstruction(Objective):

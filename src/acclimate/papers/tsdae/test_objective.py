@@ -19,9 +19,8 @@ from acclimate.evaluation.embeddings import load_pooling_head, pool_first_token
 from acclimate.models.encoding import encode
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
-from acclimate.papers.tsdae.objective import SentenceReconstruction
-from acclimate.parts.masking import DeleteWords
-from acclimate.parts.modules import TiedDecoder
+from acclimate.papers.tsdae.model import TiedDecoder
+from acclimate.papers.tsdae.objective import DeleteWords, SentenceReconstruction
 from acclimate.parts.objectives import Outputs, View
 from acclimate.parts.objectives.base import mean_pool, split_texts
 from tests.cases import each

@@ -16,7 +16,6 @@ from acclimate.parts.masking.base import (
     resolve,
 )
 from acclimate.parts.masking.rewriting import (
-    DeleteWords,
     DrawExamples,
     Drawing,
     DrawRelations,
@@ -32,7 +31,6 @@ __all__ = [
     "IGNORE_INDEX",
     "MASK_RATE",
     "REGISTRY",
-    "DeleteWords",
     "DrawExamples",
     "DrawRelations",
     "DrawTriplets",

@@ -1,7 +1,4 @@
-"""Rewritten texts for views of a batch: without an n-gram, the n-gram alone, or without certain tokens or words.
-
-The n-grams follow InfoWord (Kong et al., ICLR 2020), the deletion of words follows TSDAE (Wang et al., 2021).
-"""
+"""Rewritten texts for views of a batch: without an n-gram, or the n-gram alone (InfoWord; Kong et al., ICLR 2020)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 
 from acclimate.parts.masking.base import Vocabulary
-from acclimate.parts.masking.words import Words
 
 SECOND_SEGMENT = 1 << 32
 """Added to the ids of a drawn text that are in the second segment of a pair, for models that distinguish the two."""
@@ -137,10 +133,10 @@ class ExtractNGram(Rewriting):
                 kept[: ordinary[0]] = True
                 kept[ordinary[-1] + 1 :] = True
             rows.append(flat[positions[kept]] if kept.any() else flat[positions])
-        return _make_rows(rows, ids, text)
+        return make_rows(rows, ids, text)
 
 
-def _make_rows(rows: Sequence[np.ndarray], ids: np.ndarray, text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def make_rows(rows: Sequence[np.ndarray], ids: np.ndarray, text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return ids and text numbers of one row per text; they have the types of ``ids`` and ``text``."""
     width = max((len(row) for row in rows), default=0)
     made = np.zeros((len(rows), width), dtype=ids.dtype)
@@ -149,53 +145,6 @@ def _make_rows(rows: Sequence[np.ndarray], ids: np.ndarray, text: np.ndarray) ->
         made[index, : len(row)] = row
         number[index, : len(row)] = index
     return made, number
-
-
-@dataclass(frozen=True)
-class DeleteWords(Rewriting):
-    """The text without a random part of its words, one row per text; special tokens and at least one word remain.
-
-    Attributes:
-        rate: Probability that a word is deleted.
-    """
-
-    rate: float = 0.6
-
-    def __call__(
-        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Delete words of each text."""
-        words = Words.of(ids, text, allowed, vocabulary.subwords)
-        deleted = np.zeros(ids.size, dtype=bool)
-        starts = np.searchsorted(words.text, np.arange(len(seeds) + 1))
-        for number, seed in enumerate(seeds):
-            first, end = starts[number], starts[number + 1]
-            rng = np.random.default_rng(seed)
-            gone = rng.random(end - first) < self.rate
-            if gone.all() and len(gone):
-                gone[rng.integers(len(gone))] = False
-            tokens = slice(words.starts[first], words.starts[end])
-            deleted[words.positions[tokens][np.repeat(gone, words.lengths[first:end])]] = True
-        flat = ids.ravel()
-        return _make_rows([flat[place[~deleted[place]]] for place in positions_by_text(text)], ids, text)
-
-
-@dataclass(frozen=True)
-class DropTokens(Rewriting):
-    """The original text with certain tokens turned into padding, which no token attends to.
-
-    Attributes:
-        tokens: Ids of these tokens. They must be at the end of a text, so that the positions of the others do not
-            change.
-    """
-
-    tokens: tuple[int, ...]
-
-    def __call__(
-        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Turn the tokens into padding."""
-        return ids, np.where(np.isin(ids, self.tokens), -1, text)
 
 
 class Drawing(Rewriting):
@@ -220,7 +169,7 @@ class Drawing(Rewriting):
     ) -> tuple[np.ndarray, ...]:
         """Return a drawn text instead of each text, what is known of it, and its segments if it has two."""
         drawn = [self.draw(np.random.default_rng(seed)) for seed in seeds]
-        marked, number = _make_rows([row for row, _ in drawn], ids, text)
+        marked, number = make_rows([row for row, _ in drawn], ids, text)
         segments, rows = np.divmod(marked, SECOND_SEGMENT)
         return rows, number, np.array([known for _, known in drawn]), *([segments] if segments.any() else [])
 

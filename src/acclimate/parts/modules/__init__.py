@@ -1,7 +1,6 @@
-"""Additions to a network during training: learned vectors that are read as tokens, projections, cross-attention."""
+"""Additions to a network during training: learned vectors that are read as tokens, and projections."""
 
 from acclimate.models.loading import virtual_ids
-from acclimate.parts.modules.tied_decoder import TiedDecoder
 from acclimate.parts.modules.virtual_tokens import add_virtual_tokens
 
-__all__ = ["TiedDecoder", "add_virtual_tokens", "virtual_ids"]
+__all__ = ["add_virtual_tokens", "virtual_ids"]

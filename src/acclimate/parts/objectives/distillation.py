@@ -7,8 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from acclimate.parts.masking.rewriting import DropTokens
-from acclimate.parts.objectives.base import Batch, Objective, Outputs, PoolingHead, View
+from acclimate.parts.objectives.base import Batch, Objective, Outputs, View
 
 
 class Distillation(Objective):
@@ -59,120 +58,6 @@ class Distillation(Objective):
             student, teacher = teacher, student
         divergence = nn.functional.kl_div(student, teacher, reduction="sum", log_target=True)
         return self.temperature**2 * divergence
-
-
-class LogitSwapDistillation(Objective):
-    """Mean over labelled tokens y of T^2 KL(q' || p), with p the student's prediction of the token (Mix-CPT).
-
-    q' is the prediction q of the frozen original in which y and the most probable token a have changed places: y
-    becomes the most probable token, and the set of probabilities stays the same. (Jiang et al.,
-    ICLR 2025, call it logit swap self-distillation.) Student and original read the tokens of the LM loss.
-    """
-
-    name = "lssd"
-    chosen_only = True
-
-    def __init__(self, weight: float = 1.0, temperature: float = 1.0) -> None:
-        """Set up the two views.
-
-        Args:
-            weight: Factor of the term.
-            temperature: T, which divides the logits of both models.
-        """
-        self.weight, self.temperature = weight, temperature
-        self.views = (View(), View(reader="reference"))
-
-    def count(self, batch: Batch) -> int:
-        """Return the number of labelled positions."""
-        return batch.labelled
-
-    def total(self, outputs: Outputs) -> Tensor:
-        """Return the summed divergences."""
-        return outputs.map_logits(self._divergence, self.views, outputs.batch.targets).sum()
-
-    def _divergence(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
-        """Return the divergence at each position (positions,), without a swapped copy of the teacher's logits.
-
-        Swapping leaves the entropy of q unchanged, and moves q_a - q_y from log p_a to log p_y in the cross-entropy.
-        """
-        log_p, log_q = ((logits / self.temperature).log_softmax(-1) for logits in (student, teacher))
-        top = log_q.argmax(-1, keepdim=True)
-        gold = targets[:, None]
-        moved = log_q.gather(1, top).exp() - log_q.gather(1, gold).exp()
-        plain = nn.functional.kl_div(log_p, log_q, reduction="none", log_target=True).sum(-1)
-        return self.temperature**2 * (plain + (moved * (log_p.gather(1, top) - log_p.gather(1, gold)))[:, 0])
-
-
-class StateDistillation(Objective):
-    """Mean over texts of || h(x) - h_T(x) ||^2, the squared distance to the text's vector of a frozen teacher.
-
-    x is the unmasked text, and the distance is a sum over features (Lee et al., ICLR 2023).
-    """
-
-    name = "self-distill"
-
-    def __init__(self, weight: float = 1.0, pooling: PoolingHead | None = None) -> None:
-        """Set up the two views; the reader of the second is called ``"teacher"``.
-
-        Args:
-            weight: Factor of the term.
-            pooling: How the hidden states of a text become its vector; None for their mean.
-        """
-        self.weight, self.pooling = weight, pooling
-        self.student, self.teacher = View("original"), View("original", reader="teacher")
-        self.views = (self.student, self.teacher)
-
-    def count(self, batch: Batch) -> int:
-        """Return the number of texts."""
-        return batch.texts
-
-    def total(self, outputs: Outputs) -> Tensor:
-        """Return the summed squared distances."""
-        student, teacher = (outputs.pooled(view, self.pooling) for view in self.views)
-        return (student - teacher).square().sum()
-
-
-class TokenDistillation(Objective):
-    """Mean over texts of D(f0(x), h), where h is the student's last hidden state at the distillation token.
-
-    It is DeiT (Touvron et al., ICML 2021) as adapted in the DGA paper. f0(x) is the mean over tokens of the hidden
-    states of the frozen original for the unmasked text without the token. The student reads the masked text, the view
-    of the LM loss. The code of this baseline was not released, so D is a choice: the divergence of softmaxes over
-    features, as in the paper's other distillation, the cosine distance, or the squared distance (mean over features).
-    """
-
-    name = "distillation"
-
-    def __init__(
-        self, token: int, weight: float = 1.0, distance: Literal["divergence", "cosine", "squared"] = "divergence"
-    ) -> None:
-        """Set up the two views.
-
-        Args:
-            token: Id of the distillation token, which occurs once in every text.
-            weight: Factor of the term.
-            distance: D.
-        """
-        self.token, self.weight, self.distance = token, weight, distance
-        self.student, self.teacher = View(), View(DropTokens((token,)), reader="reference")
-        self.views = (self.student, self.teacher)
-
-    def count(self, batch: Batch) -> int:
-        """Return the number of texts."""
-        return batch.texts
-
-    def total(self, outputs: Outputs) -> Tensor:
-        """Return the summed distances."""
-        batch = outputs.batch
-        place = batch.on_device((batch.host.original.flatten() == self.token).nonzero()[:, 0])
-        learned = outputs.hidden(self.student).flatten(0, 1)[place].float()
-        target = outputs.pooled(self.teacher)[batch.text.flatten()[place]]
-        if self.distance == "cosine":
-            return (1 - nn.functional.cosine_similarity(learned, target, dim=-1)).sum()
-        if self.distance == "squared":
-            return (learned - target).square().mean(-1).sum()
-        student, teacher = learned.log_softmax(-1), target.log_softmax(-1)
-        return nn.functional.kl_div(student, teacher, reduction="sum", log_target=True)
 
 
 def activation_boundary_loss(student: Tensor, active: Tensor, margin: float = 1.0, scale: float = 1e-3) -> Tensor:

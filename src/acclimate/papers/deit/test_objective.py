@@ -13,9 +13,9 @@ from acclimate.engine.steps import Engine, make_reference
 from acclimate.models.kinds import MASKED
 from acclimate.models.loading import virtual_ids
 from acclimate.models.probe import attach
+from acclimate.papers.deit.objective import TokenDistillation
 from acclimate.parts.masking import RandomMasking
 from acclimate.parts.modules import add_virtual_tokens
-from acclimate.parts.objectives import TokenDistillation
 from tests.cases import each
 from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 

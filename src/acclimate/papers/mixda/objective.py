@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from acclimate.models.encoding import encode
-from acclimate.models.kinds import ModelKind
-from acclimate.parts.objectives.base import Batch, Objective, Outputs, View
-from acclimate.parts.objectives.vocabulary import cross_entropy
+from acclimate.api import Batch, ModelKind, Objective, Outputs, View, cross_entropy, encode
 
 DOMAIN = 0
 """Index of the domain text among the sources of a batch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from acclimate.parts.objectives import LogitSwapDistillation
+from acclimate.papers.lssd.objective import LogitSwapDistillation
 from tests.cases import each
 from tests.parts.objectives.layouts import packed, padded, random_states, same_gradients, spread
 from tests.parts.objectives.token_losses import HEADS, STUDENT, TEACHER, WORDS, predictions, read

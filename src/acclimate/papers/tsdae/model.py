@@ -8,12 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from acclimate.base.errors import UserError
-from acclimate.models.attention import HeadLayer
-from acclimate.models.encoding import decode
-from acclimate.models.families import family_of, probe_of
-from acclimate.models.gates import linear_sizes
-from acclimate.models.loading import dropout_rates
+from acclimate.api import HeadLayer, UserError, decode, dropout_rates, family_of, linear_sizes, probe_of
 
 
 class CrossAttention(nn.Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acclimate.adaptation.method import AdaptContext, cache_key
-from acclimate.base.errors import UserError, first_line
-from acclimate.base.files import atomic_folder, cache_folder, find_file, hash_file
-from acclimate.base.progress import Progress
-from acclimate.data.documents import Corpus
-from acclimate.data.fasttext import (
+from acclimate.api import (
     NEGATIVE_SAMPLING_EXPONENT,
-    Boundary,
+    AdaptContext,
+    Corpus,
+    DecodedDocuments,
+    FastTextBoundary,
+    Progress,
+    SurfaceForm,
+    TextNormalizer,
+    UserError,
+    atomic_folder,
+    cache_folder,
+    cache_key,
+    find_file,
+    first_line,
+    hash_file,
     load_fasttext,
     lookup_vector,
+    read_stop_words,
+    read_surface_forms,
     save_fasttext,
     train_fasttext,
 )
-from acclimate.data.stop_words import read_stop_words
-from acclimate.data.surface_forms import SurfaceForm, TextNormalizer, read_surface_forms
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ def make_targets(
     pieces: Sequence[SurfaceForm],
     *,
     stop_words: Collection[str] = (),
-    boundary: Boundary = "paper",
+    boundary: FastTextBoundary = "paper",
     normalize: bool = False,
 ) -> Targets:
     """Look up every token of a vocabulary in fastText.
@@ -152,7 +159,9 @@ def make_fasttext_targets(run: AdaptContext, settings: Mapping[str, Any]) -> Tar
             model = load_fasttext(
                 _general_vectors_file(run, general, {**options, "epochs": settings["general_epochs"]})
             )
-        model = _train_vectors(run, "the text of the run", DecodedDocuments(run), model, options, run.seed)
+        model = _train_vectors(
+            run, "the text of the run", DecodedDocuments(run.rows, run.tokenizer), model, options, run.seed
+        )
         targets = make_targets(
             model,
             read_surface_forms(run.tokenizer),
@@ -213,20 +222,3 @@ class _NormalizedTexts:
 
     def __iter__(self) -> Iterator[str]:
         return map(self._normalize, self._texts)
-
-
-class DecodedDocuments:
-    """The documents of a run, decoded on the fly at every iteration.
-
-    The rows of a document are joined before decoding, since long documents may be split within a word.
-    """
-
-    def __init__(self, run: AdaptContext) -> None:
-        self._run = run
-
-    def __iter__(self) -> Iterator[str]:
-        rows = self._run.rows
-        documents = getattr(rows, "document", range(len(rows)))
-        for _, indices in groupby(range(len(rows)), key=documents.__getitem__):
-            ids = np.concatenate([rows[index] for index in indices]).tolist()
-            yield self._run.tokenizer.decode(ids, skip_special_tokens=True)  # type: ignore[misc]
