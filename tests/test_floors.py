@@ -26,6 +26,7 @@ ENTRY_POINTS = {"__init__", "__main__"}
 REGISTRIES = {
     "acclimate.merging.base": ["acclimate.merges"],
     "acclimate.models.adapters": ["acclimate.adapters"],
+    "acclimate.adaptation.rules": ["acclimate.rules"],
     "acclimate.adaptation.method": ["acclimate.methods"],
     "acclimate.data.mix.base": ["acclimate.mixes"],
     "acclimate.data.operations": ["acclimate.selections", "acclimate.transforms"],

@@ -18,24 +18,20 @@ TEXT = Corpus.of([f"general: {text}" for text in TEXTS])
 OTHERS = {
     **{"steps": 7, "epochs": 3.0, "tokens": 1_000, "max_minutes": 2.0, "seed": 3, "max_length": 40, "batch_size": 3},
     **{"mask_rate": 0.4, "masking": "span", "weight_decay": 0.2, "max_gradient_norm": 2.0, "warmup": 0.3},
-    **{"dropout": 0.4, "precision": "bf16", "optimizer": "adamw-8bit", "weights": "bf16", "sparsity": 0.25},
-    **{"sparsity_choice": "random"},
+    **{"dropout": 0.4, "precision": "bf16", "optimizer": "adamw-8bit", "weights": "bf16"},
     **{"layout": "packed", "documents": "joined", "text_column": "body", "heldout": TEXT, "heldout_every": 9},
     **{"keep_steps": (1,), "replay": TEXT, "replay_share": 0.3, "chat": "chat.jsonl", "chat_share": 0.2},
     **{"mix": "fixed", "sources": {"law": TEXT}, "replay_memory": 5, "memory_share": 0.2, "memory_rule": "reservoir"},
     **{"corpus": TEXT, "method": "mlm", "task": "folder", "learning_rate": 0.5},
-    **{"head_tokens": 9, "new_tokens": 5, "new_token_settings": {"min_count": 2}, "similarity": "pairs.csv"},
+    **{"head_tokens": 9, "new_tokens": "5 min_count=2", "similarity": "pairs.csv"},
     **{"adapter": "lora r=2", "general": TEXT, "monitor": True},
-    **{"keep_best": True, "patience": 2, "l2_sp": 0.1, "ewc": 0.1, "ewc_text": TEXT, "layer_decay": 0.5},
-    **{"freeze": ("embeddings",), "refactor_every": 2},
+    **{"keep_best": True, "patience": 2, "rules": ("freeze names=embeddings",)},
 }
 """Another value of each option."""
 WITH = {
     "heldout_every": ("heldout",), "general": ("heldout",), "monitor": ("heldout",), "keep_best": ("heldout",),
     "patience": ("heldout",), "replay_share": ("replay",), "sources": ("mix",), "mix": ("sources",),
-    "memory_share": ("replay_memory",), "memory_rule": ("replay_memory",), "sparsity_choice": ("sparsity",),
-    "ewc": ("ewc_text",), "ewc_text": ("ewc",), "refactor_every": ("adapter",),
-    "new_token_settings": ("new_tokens",),
+    "memory_share": ("replay_memory",), "memory_rule": ("replay_memory",),
 }  # fmt: skip
 """Options without which another one is refused."""
 REFUSED = {"optimizer", "weights", "documents", "chat", "chat_share", "task", "similarity"}

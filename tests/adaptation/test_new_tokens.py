@@ -174,7 +174,7 @@ def test_the_map_of_vectors_is_a_ridge_regression():
 def run(tiny_bert, tmp_path_factory):
     """An adaptation of BERT with new tokens and a warm-up."""
     out = tmp_path_factory.mktemp("new") / "out"
-    options = {"new_tokens": 6, "new_token_settings": {"min_count": 2, "warm_up_tokens": 300}}
+    options = {"new_tokens": "6 min_count=2 warm_up_tokens=300"}
     return adapt(tiny_bert, Corpus.of(DOMAIN), "lm", out, **SHORT, **options), options
 
 
@@ -245,8 +245,7 @@ def test_given_words_start_from_their_vectors(tiny_bert, tmp_path):
         Corpus.of(DOMAIN),
         "none",
         tmp_path / "out",
-        new_tokens=str(tmp_path / "words.txt"),
-        new_token_settings=chosen,
+        new_tokens={str(tmp_path / "words.txt"): chosen},
         **SHORT,
     )
     report, model = result.preparation[NEW_TOKENS_FILE], load_language_model(tmp_path / "out")
@@ -263,7 +262,7 @@ def test_fasttext_vectors_of_the_text_give_starts(tiny_bert, tmp_path):
     pytest.importorskip("gensim")
     text = Corpus.of([f"{text} {number}" for number in range(20) for text in DOMAIN])
     chosen = {"start": "fasttext"}
-    result = adapt(tiny_bert, text, "none", tmp_path / "out", new_tokens=WORDS, new_token_settings=chosen, **SHORT)
+    result = adapt(tiny_bert, text, "none", tmp_path / "out", new_tokens={tuple(WORDS): chosen}, **SHORT)
     report, table = result.preparation[NEW_TOKENS_FILE], load_language_model(tmp_path / "out").model
     rows = table.get_input_embeddings().weight[len(VOCABULARY) :]
     assert report["with_vectors"] == len(rows) == 3 and rows.isfinite().all()
@@ -272,7 +271,7 @@ def test_fasttext_vectors_of_the_text_give_starts(tiny_bert, tmp_path):
 
 @pytest.mark.needs("tapt")
 def test_later_stages_do_not_add_tokens_again(tiny_bert, tmp_path):
-    options = {"new_tokens": 4, "new_token_settings": {"min_count": 2}}
+    options = {"new_tokens": {4: {"min_count": 2}}}
     adapt(tiny_bert, Corpus.of(DOMAIN), "dapt+tapt task_steps=1", tmp_path / "out", task=TASK, **SHORT, **options)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert len(VOCABULARY) < len(tokenizer) <= len(VOCABULARY) + 4
@@ -283,14 +282,15 @@ def test_later_stages_do_not_add_tokens_again(tiny_bert, tmp_path):
     [
         ({"new_tokens": 0}, "'new_tokens' must be a whole number from 1"),
         ({"new_tokens": []}, "a list of words"),
-        ({"new_token_settings": {"min_count": 3}}, "'new_token_settings' is for new tokens"),
+        ({"new_token_settings": {"min_count": 3}}, "Give it as new_tokens: 500 min_count=5"),
+        ({"new_tokens": "5 words"}, "A new vocabulary is NAME"),
         ({"new_tokens": 5, "adapter": "lora"}, "which an adapter freezes"),
-        ({"new_tokens": 5, "new_token_settings": {"min_count": 10_000}}, "occur 10000 times in the text; lower"),
+        ({"new_tokens": "5 min_count=1e4"}, "occur 10000 times in the text; lower"),
         ({"new_tokens": ["food", "12"]}, "each of the given words is a token already"),
         ({"new_tokens": "no.txt"}, r"new tokens 'no\.txt' cannot be read"),
-        ({"new_tokens": 5, "new_token_settings": {"start": "vectors"}}, "give both or neither"),
-        ({"new_tokens": 5, "new_token_settings": {"start": "random"}}, "start"),
-        ({"new_tokens": 5, "new_token_settings": {"start": "vectors", "vectors": "no.vec"}}, "does not exist"),
+        ({"new_tokens": "5 start=vectors"}, "give both or neither"),
+        ({"new_tokens": "5 start=random"}, "start"),
+        ({"new_tokens": "5 start=vectors vectors=no.vec"}, "does not exist"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(tiny_bert, tmp_path, options, message):

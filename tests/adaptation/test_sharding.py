@@ -154,7 +154,7 @@ RUNS = {
     "pulled": (
         "bert",
         "lm",
-        {"l2_sp": 0.5, "ewc": 50, "ewc_text": GENERAL, "layer_decay": 0.5, "freeze": ["layer.0"]},
+        {"rules": {"l2-sp": 0.5, "ewc": {"strength": 50, "text": GENERAL}, "layer-decay": 0.5, "freeze": ["layer.0"]}},
     ),
 }
 """Architecture, method and options of runs, by name."""

@@ -24,8 +24,14 @@ from tests.tiny import TEXTS, save_tiny
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 GENERAL = Corpus.of([f"{text} {number} is not new" for text in TEXTS for number in range(3)])
 SHORT = {"steps": 4, "batch_size": 8, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
-OFF = {"l2_sp": 0, "ewc": 0, "layer_decay": 1, "freeze": (), "refactor_every": None, "sparsity": 0}
-RULES = {"l2_sp": 0.5, "ewc": 50, "ewc_text": GENERAL, "layer_decay": 0.5, "freeze": ["embed*"]}
+RULES = {
+    "rules": {
+        "l2-sp": 0.5,
+        "ewc": {"strength": 50, "text": GENERAL},
+        "layer-decay": {"factor": 0.5},
+        "freeze": ("embed*",),
+    }
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +53,12 @@ def distance(base, folder):
     return sum(float((after[name] - before[name]).square().sum()) for name in before) ** 0.5
 
 
-def test_off_is_plain_and_recorded(models, tmp_path):
-    run(models["bert"], tmp_path / "plain")
-    run(models["bert"], tmp_path / "off", **OFF)
-    plain, off = (weights(tmp_path / name) for name in ("plain", "off"))
-    assert all(torch.equal(plain[name], off[name]) for name in plain)
-    manifest = read_json(tmp_path / "off" / "acclimate.json")
-    assert {name: manifest[name] for name in OFF} == {**OFF, "freeze": []} and manifest["ewc_text"] is None
-
-
 def test_a_stronger_pull_leaves_the_model_nearer_to_its_base(models, tmp_path):
     found = []
-    for number, options in enumerate([{}, {"l2_sp": 1}, {"l2_sp": 100}, {"ewc": 100_000, "ewc_text": GENERAL}]):
-        run(models["bert"], tmp_path / str(number), max_gradient_norm=0, **options)
+    for number, given in enumerate(
+        [(), "l2-sp strength=1", {"l2-sp": 100}, {"ewc": {"strength": 100_000, "text": GENERAL}}]
+    ):
+        run(models["bert"], tmp_path / str(number), max_gradient_norm=0, rules=given)
         found.append(distance(models["bert"], tmp_path / str(number)))
     assert found[0] > found[1] > found[2] > 0 and found[0] > 1.2 * found[2] and found[0] > 1.1 * found[3] > 0
 
@@ -79,12 +78,15 @@ def test_all_rules_work_together_with_a_method_and_over_a_kill(models, tmp_path,
     changed = {name for name in whole if not torch.equal(before[name], whole[name])}
     assert changed and not any("embed" in name for name in changed)
     manifest = read_json(tmp_path / "whole" / "acclimate.json")
-    assert manifest["ewc_text"] == GENERAL.fingerprint and manifest["layer_decay"] == 0.5
+    recorded = {rule["name"]: rule for rule in manifest["rules"]}
+    assert [*recorded] == ["freeze", "layer-decay", "l2-sp", "ewc"], "in the order in which they act"
+    assert recorded["ewc"] == {"name": "ewc", "strength": 50, "text": GENERAL.fingerprint}
+    assert recorded["layer-decay"]["factor"] == 0.5
 
 
 def test_lower_layers_move_less_with_layer_decay(models, tmp_path):
     run(models["bert"], tmp_path / "plain", max_gradient_norm=0)
-    run(models["bert"], tmp_path / "slow", max_gradient_norm=0, layer_decay=0.25)
+    run(models["bert"], tmp_path / "slow", max_gradient_norm=0, rules="layer-decay factor=0.25")
     before = weights(models["bert"])
     plain, slow = (
         {name: float((value - before[name]).norm()) for name, value in weights(tmp_path / out).items()}
@@ -100,16 +102,16 @@ def test_the_importance_is_measured_once_per_model_and_text(models, tmp_path, mo
     calls, measured = [], []
     monkeypatch.setattr(rules, "measure_fisher", lambda context: calls.append(measure_fisher(context)) or calls[-1])
     monkeypatch.setattr(rules, "summed_fisher", lambda *a, **k: measured.append(1) or summed_fisher(*a, **k))
-    options = {"ewc": 1, "ewc_text": Corpus.of([f"another {text}" for text in TEXTS]), "steps": 1}
+    text = Corpus.of([f"another {text}" for text in TEXTS])
     for number, strength in enumerate((1, 2)):
-        run(models["bert"], tmp_path / str(number), **{**options, "ewc": strength})
+        run(models["bert"], tmp_path / str(number), steps=1, rules={"ewc": {"strength": strength, "text": text}})
     assert len(calls) == 2 and measured == [1]
     assert all(torch.equal(calls[0][name], calls[1][name]) for name in calls[0])
     assert all((values >= 0).all() for values in calls[0].values())
 
 
 def test_an_adapter_freezes_and_decays_by_layer(models, tmp_path):
-    options = {"adapter": "lora r=2", "freeze": "layer.0", "layer_decay": 0.5}
+    options = {"adapter": "lora r=2", "rules": ["freeze names=layer.0", "layer-decay factor=0.5"]}
     run(models["bert"], tmp_path / "out", **options)
     before, after = weights(models["bert"]), weights(tmp_path / "out")
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -119,15 +121,19 @@ def test_an_adapter_freezes_and_decays_by_layer(models, tmp_path):
 @each(
     ("options", "message"),
     [
-        ({"l2_sp": 1, "adapter": "lora"}, "'l2_sp' pulls the weights of the model.*'weight_decay'"),
-        ({"ewc": 1, "ewc_text": GENERAL, "adapter": "lora"}, "'ewc' pulls the weights of the model"),
-        ({"refactor_every": 2}, "'refactor_every' is for adapters"),
-        ({"ewc": 1}, "'ewc' needs general text .* --ewc-text"),
-        ({"ewc_text": GENERAL}, "'ewc_text' needs --ewc above 0"),
-        ({"l2_sp": -1}, "'l2_sp' must be at least 0"),
-        ({"layer_decay": 0}, "'layer_decay' must be more than 0"),
-        ({"freeze": ""}, "'freeze'.* it is empty; give at least one name"),
-        ({"freeze": "embedings"}, "Did you mean 'embeddings'"),
+        ({"rules": "l2-sp strength=1", "adapter": "lora"}, "'l2-sp' pulls the weights of the model.*'weight_decay'"),
+        ({"rules": {"ewc": {"strength": 1, "text": GENERAL}}, "adapter": "lora"}, "'ewc' pulls the weights"),
+        ({"rules": "sparsity share=0.5", "adapter": "lora"}, "'sparsity' is for weights that train"),
+        ({"rules": "refactor every=2"}, "'refactor' is for adapters"),
+        ({"rules": "ewc strength=1"}, "'ewc' needs general text .* text=FILE"),
+        ({"rules": "l2-sp"}, "needs the parameter 'strength'"),
+        ({"rules": "l2-sp strength=-1"}, "greater than 0"),
+        ({"rules": "layer-decay factor=0"}, "greater than 0"),
+        ({"rules": ["l2-sp strength=1", {"l2-sp": 2}]}, "'l2-sp' is given twice"),
+        ({"rules": "freeze names="}, "it is empty; give at least one name"),
+        ({"rules": "freeze names=embedings"}, "Did you mean 'embeddings'"),
+        ({"rules": "l2_sp strength=1"}, "Did you mean 'l2-sp'"),
+        ({"layer_decay": 0.5}, "Give it as rules: layer-decay factor=0.9"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_by_name(models, tmp_path, options, message):
@@ -140,22 +146,24 @@ def test_the_command_line(models, tmp_path, monkeypatch, capsys):
         (tmp_path / f"{name}.txt").write_text("\n".join(texts))
     code, out, err = call(
         monkeypatch, capsys, "adapt", "--model", models["bert"], "--corpus", tmp_path / "corpus.txt", "--steps", 1,
-        "--max-length", 24, "--out", tmp_path / "out", "--freeze", "embeddings,layer.0", "--freeze", "*.bias",
-        "--l2-sp", 0.1, "--ewc", 2, "--ewc-text", tmp_path / "general.txt", "--layer-decay", 0.9,
+        "--max-length", 24, "--out", tmp_path / "out", "--rule", "freeze names=embeddings,layer.0,*.bias",
+        "--rule", "l2-sp strength=0.1", "--rule", f"ewc strength=2 text={tmp_path / 'general.txt'}",
+        "--rule", "layer-decay factor=0.9",
     )  # fmt: skip
     assert code == 0 and re.search(r"Frozen: [\d,]+ of [\d,]+ parameters", out + err), err
     manifest = read_json(tmp_path / "out" / "acclimate.json")
-    assert manifest["freeze"] == ["embeddings", "layer.0", "*.bias"] and manifest["ewc"] == 2
+    assert manifest["rules"][0]["names"] == ["embeddings", "layer.0", "*.bias"]
+    assert [rule.get("strength") for rule in manifest["rules"]] == [None, None, 0.1, 2]
 
 
 @pytest.mark.slow
 def test_an_adapter_is_factored_anew_at_the_same_steps_after_a_kill(models, tmp_path):
-    options = {"adapter": "lora r=2", "refactor_every": 2, "save_every": 1, "steps": 5}
+    options = {"adapter": "lora r=2", "rules": "refactor every=2", "save_every": 1, "steps": 5}
     run(models["llama"], tmp_path / "whole", **options)
     with killed(3):
         run(models["llama"], tmp_path / "cut", **options)
     run(models["llama"], tmp_path / "cut", **options)
-    run(models["llama"], tmp_path / "plain", **{**options, "refactor_every": None})
+    run(models["llama"], tmp_path / "plain", **{**options, "rules": ()})
     whole, cut, plain = (weights(tmp_path / name) for name in ("whole", "cut", "plain"))
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     assert any(not torch.equal(whole[name], plain[name]) for name in whole)

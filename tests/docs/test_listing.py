@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from acclimate.adaptation.method import REGISTRY as METHODS
+from acclimate.adaptation.rules import RULES
 from acclimate.cli.main import app
 from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
@@ -44,6 +45,7 @@ def known() -> dict[str, set[str]]:
         "mix": set(MIXES.names()),
         "merging": set(MERGES.names()),
         "adapter": set(ADAPTERS.names()),
+        "rule": set(RULES.names()),
         "task kind": set(TASK_KINDS.names()),
         "command": set(commands),
         "inspection": set(commands["inspect"].commands),

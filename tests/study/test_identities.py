@@ -15,7 +15,7 @@ from acclimate.study.jobs.distill import COMMON_OPTIONS, TEACHER_OPTIONS
 from tests.study.fakes import World, distilling, of_kind, read
 
 WITHOUT_EFFECT = {"compile", "gradient_checkpointing", "save_every", "loader_workers", "overwrite", "report_to"}
-WITHOUT_EFFECT |= {"preset", "new_token_settings"}  # its values count; there are no new tokens
+WITHOUT_EFFECT |= {"preset"}  # its values count
 SET_BY_STUDY = {
     "adapt": {"seed"},
     "floor": {"labels_per_class", "draws", "max_length"},
@@ -24,6 +24,8 @@ SET_BY_STUDY = {
 }
 OTHER_DEFAULTS = {
     "masking": "span mask=0.7",
+    "adapter": "lora",
+    "rules": ("l2-sp strength=1",),
     "objective": "kl",
     "labels_per_class": (2,),
 }

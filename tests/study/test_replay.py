@@ -131,18 +131,20 @@ def test_sources_are_relative_to_the_study_file(folder, tmp_path):
 
 def test_pulls_to_the_base_model_count_where_they_are_given_and_read_no_measured_document(folder):
     inputs, (plain,) = planned(folder)
-    _, (off,) = planned(folder, adapt={"tokens": 1000, "l2_sp": 0, "freeze": []})
-    methods = ["none", "lm", *({"name": "lm", "label": str(ewc), "adapt": {"ewc": ewc}} for ewc in (0, 10))]
+    _, (off,) = planned(folder, adapt={"tokens": 1000, "rules": []})
+    more = ([], "ewc strength=10")
+    methods = ["none", "lm", *({"name": "lm", "label": str(rule), "adapt": {"rules": rule}} for rule in more)]
     values = study(folder, models=[str(folder / "decoder")], methods=methods)
     # Jobs with equal keys are one job.
     same, other = of_kind(plan(read_study(StudyConfig.of(values), World().backend())), "adapt")
     assert same.key == plain.key and off.settings.keys() == plain.settings.keys()
-    assert other.key != plain.key and other.settings["ewc"] == 10
-    text = other.options["ewc_text"]
+    ((identity,), (rule,)) = other.settings["rules"], other.options["rules"]
+    assert other.key != plain.key and identity["strength"] == 10
+    text = rule.text
     assert sorted(text) == sorted(set(LINES) - set(inputs.general.texts))
-    assert other.settings["ewc_text"] == text.fingerprint
-    with pytest.raises(UserError, match=r"'adapt.ewc' needs text that is not measured on"):
-        planned(folder, general=None, adapt={"tokens": 1000, "ewc": 1, "replay_share": 0})
+    assert identity["text"] == text.fingerprint
+    with pytest.raises(UserError, match=r"'adapt.rules.ewc' needs text that is not measured on"):
+        planned(folder, general=None, adapt={"tokens": 1000, "rules": "ewc strength=1", "replay_share": 0})
 
 
 @pytest.mark.needs("upsample")

@@ -176,10 +176,10 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "similarity.SimilarityCheck": ("similarity",),
     "adapters.AddedAdapter": ("adapter",),
     "new_tokens.AddedTokens": ("new_tokens",),
-    "rules.UpdateRules": ("freeze", "sparsity", "layer_decay", "l2_sp", "ewc", "ewc_text", "refactor_every"),
+    "rules.UpdateRules": ("rules",),
 }
 """Module and class of each feature, in the order of their hooks, and the options that turn it on."""
-OFF = {"optimizer": "adamw", "weights": "fp32", "layer_decay": 1.0}
+OFF = {"optimizer": "adamw", "weights": "fp32"}
 """Values with which an option turns nothing on; those of others are None, False, 0 and the empty tuple."""
 
 

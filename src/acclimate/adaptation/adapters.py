@@ -19,7 +19,7 @@ from acclimate.data.documents import Corpus
 from acclimate.data.tokenizing import tokenize
 from acclimate.engine.batches import Collator
 from acclimate.engine.steps import Engine
-from acclimate.models.adapters import ADAPTERS, NO_FACTORS, NO_MASK, PROBE_TEXTS, Adapter
+from acclimate.models.adapters import ADAPTERS, NO_MASK, PROBE_TEXTS, Adapter
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.models.extensions import has_adapters
 from acclimate.parts.masking import RandomMasking
@@ -56,8 +56,6 @@ class AddedAdapter(Feature):
         given, method = run.options, run.method
         assert run.adapter is not None
         self.adapter: Adapter = run.adapter
-        if given.refactor_every and type(self.adapter).factors is Adapter.factors:
-            raise UserError(NO_FACTORS.format(self.adapter.name))
         if given.learning_rate is None:
             times = self.adapter.rate
             run.learning_rate = times * method.learning_rate

@@ -20,6 +20,7 @@ from acclimate.adaptation.mlm_head import train_parts
 from acclimate.adaptation.run import Feature, Run
 from acclimate.adaptation.tokenizer import Piece, extend_tokenizer, learn_pieces, sample_documents, split_into_tokens
 from acclimate.adaptation.tokenizer import tokenizer_model as read_model
+from acclimate.adaptation.vocabulary_options import split_new_tokens
 from acclimate.base.errors import UserError, check_positive, first_line
 from acclimate.base.files import cache_folder, find_file, hash_file, read_json, write_json
 from acclimate.base.progress import Progress, print_message
@@ -96,20 +97,21 @@ class NewTokens:
     record: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Any, settings: Mapping[str, Any] | None) -> NewTokens | None:
-        """Return what the options ``new_tokens`` and ``new_token_settings`` ask for; None for no new tokens.
+    def of(cls, given: Any) -> NewTokens | None:
+        """Return what the option ``new_tokens`` asks for; None for no new tokens.
 
         Raises:
             UserError: If a setting is wrong or a file is missing or empty.
         """
         if given is None:
             return None
-        made = build_dataclass(NewTokenSettings, "the option", "new-tokens", settings or {})
+        what, settings = split_new_tokens(given)
+        made = build_dataclass(NewTokenSettings, "the option", "new-tokens", settings)
         if made.vectors and find_file(made.vectors) is None:
             raise UserError(f"The file of vectors '{made.vectors}' does not exist.")
-        if isinstance(given, int):
-            return cls(given, (), made)
-        return cls(None, tuple(given) if isinstance(given, list | tuple) else _read_words(given), made)
+        if isinstance(what, int):
+            return cls(what, (), made)
+        return cls(None, what if isinstance(what, tuple) else _read_words(what), made)
 
     def identity(self) -> dict[str, Any]:
         """Return what determines the tokens and their start."""
@@ -298,13 +300,13 @@ class AddedTokens(Feature):
 
     def __init__(self, run: Run) -> None:
         """Read the words and the settings."""
-        found = NewTokens.of(run.options.new_tokens, run.options.new_token_settings)
+        found = NewTokens.of(run.options.new_tokens)
         assert found is not None
         self.new = found
 
     def identity(self) -> dict[str, Any]:
         """Return what determines the tokens and their start; the settings are part of it."""
-        return {"new_tokens": self.new.identity(), "new_token_settings": None}
+        return {"new_tokens": self.new.identity()}
 
     def prepare(self, run: Run) -> None:
         """Add the tokens to the model and its tokenizer."""

@@ -11,23 +11,15 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from acclimate.adaptation.replay_options import ReplayOptions, check_shares
 from acclimate.adaptation.step_options import (
-    EWC,
-    L2SP,
-    EWCText,
-    Freeze,
     General,
     Heldout,
     HeldoutEvery,
     KeepBest,
-    LayerDecay,
     Monitor,
     Patience,
-    RefactorEvery,
-    Sparsity,
-    SparsityChoice,
-    check_steps,
+    Rules,
 )
-from acclimate.adaptation.vocabulary_options import NewTokens, NewTokenSettings, check_new_tokens
+from acclimate.adaptation.vocabulary_options import NewTokens, check_new_tokens
 from acclimate.base.bounds import (
     MAX_SIZE,
     Count,
@@ -197,8 +189,7 @@ class TrainingOptions:
     precision: Precision = "auto"
     optimizer: Optimizer = "adamw"
     weights: Weights = "fp32"
-    sparsity: Sparsity = 0.0
-    sparsity_choice: SparsityChoice = "magnitude"
+    rules: Rules = ()
     compile: Compile = False
     gradient_checkpointing: GradientCheckpointing = None
     max_memory: MaxMemory = None
@@ -290,7 +281,6 @@ class AdaptOptions(TrainingOptions, LabelOptions, ReplayOptions):
     ] = None
     head_tokens: Annotated[TokenCount, Option("Tokens for training a missing masked-LM head.", MODEL)] = HEAD_TOKENS
     new_tokens: NewTokens = None
-    new_token_settings: NewTokenSettings = None
     similarity: Annotated[
         Any,
         Option(
@@ -308,17 +298,11 @@ class AdaptOptions(TrainingOptions, LabelOptions, ReplayOptions):
     monitor: Monitor = False
     keep_best: KeepBest = False
     patience: Patience = None
-    l2_sp: L2SP = 0.0
-    ewc: EWC = 0.0
-    ewc_text: EWCText = None
-    layer_decay: LayerDecay = 1.0
-    freeze: Freeze = ()
-    refactor_every: RefactorEvery = None
 
     @model_validator(mode="after")
     def check_options(self) -> Any:
         """Check that options fit each other."""
-        for check in (check_adapter, check_new_tokens, check_steps, check_shares):
+        for check in (check_adapter, check_new_tokens, check_shares):
             check(self)
         return self
 

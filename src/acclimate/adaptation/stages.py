@@ -57,7 +57,7 @@ def adapt_in_stages(adapt: Callable[..., AdaptResult], run: Run) -> AdaptResult:
         made = stage.method if isinstance(stage.method, Method) else stage.method(places)
         results.append(adapt(start, texts[reads], made, place, **{**options, **stage.options}))
         places.append(place)
-        options = {**options, "new_tokens": None, "new_token_settings": None}  # the first stage has added them
+        options = {**options, "new_tokens": None}  # the first stage has added them
     total = run.result = AdaptResult(
         out,
         config["method"],

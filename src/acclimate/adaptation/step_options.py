@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator
 
 from acclimate.adaptation.replay_options import MEMORY_OPTIONS
-from acclimate.base.bounds import Count, Fraction, NonNegative, Share
+from acclimate.base.bounds import Count
 from acclimate.base.options import DATA, METHOD, Option
+from acclimate.base.registry import PartLike
 
 if TYPE_CHECKING:
     from acclimate.data.documents import Corpus
 
     Text = str | Path | Iterable[str | Path] | Corpus
     Names = tuple[str, ...]
+    Parts = PartLike | Collection[PartLike]
 else:  # the command line imports neither torch nor transformers to show its help
     Text = Any
     Names = tuple[str, ...]
+    Parts = tuple[Any, ...]
 
 HELDOUT_EVERY = 50
 """Default number of optimizer steps between measurements of the held-out loss."""
 MEASURING_OPTIONS = ("monitor", "keep_best", "patience")
 """Options of the measurements during training."""
-SPARSITY = ("sparsity", "sparsity_choice")
-STEP_OPTIONS = ("l2_sp", "ewc", "layer_decay", "freeze", "refactor_every", *SPARSITY, *MEMORY_OPTIONS)
+STEP_OPTIONS = ("rules", *MEMORY_OPTIONS)
 """Options of update rules, and of the texts that are kept."""
+
+
+def list_parts(value: Any) -> Any:
+    """Return parts, each in any form that :meth:`acclimate.base.registry.Registry.read` takes, as a tuple."""
+    if value is None:
+        return ()
+    if isinstance(value, Mapping):
+        return tuple({name: settings} for name, settings in value.items())
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def split_names(value: Any) -> Any:
@@ -103,54 +114,16 @@ Patience = Annotated[
         "text is forgotten more and more, the training therefore goes on.",
     ),
 ]
-L2SP = Annotated[
-    NonNegative,
+Rules = Annotated[
+    Parts,
+    BeforeValidator(list_parts),
     Option(
-        "Strength of the pull of all weights to the base model (L2-SP).",
+        "Update rule in addition to the method's, such as 'l2-sp strength=0.1' or 'freeze names=embeddings'.",
         METHOD,
-        more="It adds strength / 2 times the squared distance from the base weights to the loss (Li et al., ICML "
-        "2018); 0 turns it off. The logged loss does not include it.",
-        flag="--l2-sp",
-    ),
-]
-EWC = Annotated[
-    NonNegative,
-    Option(
-        "Strength of the pull of weights to the base model by their importance for general text (EWC).",
-        METHOD,
-        more="As ``l2_sp``, with each squared distance multiplied by the Fisher information of the weight in nats per "
-        "token of ``ewc_text`` (Kirkpatrick et al., PNAS 2017); 1 counts a token of general text as much as one of "
-        "domain text. 0 turns it off.",
-    ),
-]
-EWCText = Annotated[
-    Text | None,
-    Option(
-        "General text on which the importance of weights for --ewc is measured: file, folder, glob or hf:NAME.",
-        DATA,
-        more="In a study it is the general text, without the documents that the study measures on.",
-        many=True,
-        study=False,
-    ),
-]
-LayerDecay = Annotated[
-    Fraction,
-    Option(
-        "Factor of the learning rate per layer, from the head down to the embeddings, such as 0.9.",
-        METHOD,
-        more="Head and final normalization have the whole rate, the last of n layers the factor, the embeddings its "
-        "power n + 1 (Howard and Ruder, ACL 2018; Clark et al., ICLR 2020). An output matrix that is tied to the "
-        "embeddings has their rate.",
-    ),
-]
-Freeze = Annotated[
-    Names,
-    BeforeValidator(split_names),
-    Option(
-        "Parts of names of weights that do not train, such as embeddings or 'layer.[0-5]'.",
-        METHOD,
-        more="A pattern (``*``, ``?``, ``[0-5]``) matches whole parts of a name between dots. Tied weights are one "
-        "weight.",
+        more="Or ``{name: parameters}``; several in a list. Rules: ``l2-sp`` and ``ewc`` pull weights to the base "
+        "model, ``layer-decay`` and ``freeze`` limit what trains, ``sparsity`` keeps weights at zero, ``refactor`` "
+        "balances a low-rank adapter; see docs/limits.md.",
+        flag="--rule",
         many=True,
     ),
 ]
@@ -160,56 +133,8 @@ FreezeForTask = Annotated[
     Option(
         "Parts of names of weights that do not train, such as embeddings or 'layer.[0-1]'.",
         METHOD,
-        more="See ``freeze`` of :func:`acclimate.adapt`.",
+        more="See the update rule ``freeze`` of :func:`acclimate.adapt`.",
         many=True,
         study=False,
     ),
 ]
-RefactorEvery = Annotated[
-    Count | None,
-    Option(
-        "Optimizer steps between two balanced factorizations of a low-rank adapter.",
-        METHOD,
-        default="never",
-        more="The product B A of each layer stays the same; its factors become those of the singular value "
-        "decomposition, each with the root of the singular values, and their moments in the optimizer start anew "
-        "(Glentis et al., 2025).",
-    ),
-]
-Sparsity = Annotated[
-    Share,
-    Option(
-        "Share of the weights of each linear layer that are zero throughout the training, such as 0.5.",
-        METHOD,
-        more="Embeddings, head, biases and normalizations stay dense. The result is an ordinary model, of which "
-        "``finetune`` trains all weights (SPDF, Thangarasa et al., 2023). It computes as fast as a dense one.",
-    ),
-]
-SparsityChoice = Annotated[
-    Literal["magnitude", "random"],
-    Option(
-        "Which weights are zero with --sparsity: the smallest of each layer, or random ones.",
-        METHOD,
-        more="SPDF chooses random ones of a model without training; of a trained model these cost far more.",
-    ),
-]
-
-
-def check_steps(given: Any) -> None:
-    """Check that options that change the weights of the model, or an adapter, come without or with an adapter.
-
-    Raises:
-        ValueError: If not.
-    """
-    for name in ("l2_sp", "ewc"):
-        if getattr(given, name) and given.adapter is not None:
-            raise ValueError(
-                f"'{name}' pulls the weights of the model to the base, which an adapter leaves unchanged; pull the "
-                "adapter to zero with 'weight_decay', or remove 'adapter'"
-            )
-    if given.sparsity and given.adapter is not None:
-        raise ValueError("'sparsity' is for weights that train, which an adapter freezes; remove one of them")
-    if given.sparsity_choice == "random" and not given.sparsity:
-        raise ValueError("'sparsity_choice' needs a share of weights that are zero; give it with --sparsity")
-    if given.refactor_every is not None and given.adapter is None:
-        raise ValueError("'refactor_every' is for adapters; add 'adapter', such as lora, or remove it")

@@ -51,6 +51,14 @@ PARAMETERS = {
     "masking_settings": ("masking", "whole-word mask=1 random=0"),
     "adapter_settings": ("adapter", "lora r=8"),
     "quantize": ("adapter", "lora quantize=4bit"),
+    "l2_sp": ("rules", "l2-sp strength=0.1"),
+    "ewc": ("rules", "ewc strength=1 text=general.txt"),
+    "ewc_text": ("rules", "ewc strength=1 text=general.txt"),
+    "layer_decay": ("rules", "layer-decay factor=0.9"),
+    "freeze": ("rules", "freeze names=embeddings"),
+    "refactor_every": ("rules", "refactor every=100"),
+    "sparsity": ("rules", "sparsity share=0.5"),
+    "sparsity_choice": ("rules", "sparsity share=0.5 choice=random"),
     "new_token_settings": ("new_tokens", "500 min_count=5"),
 }
 """Names that are no options since they are parameters of an entry: the option that takes it, and an example."""
@@ -225,7 +233,7 @@ def propose_part(name: str, known: Collection[str]) -> str:
     """
     plain = name.removeprefix("--").replace("-", "_")
     option, example = PARAMETERS.get(re.sub(r"\bset$|(?<=_)set$", "settings", plain), ("", ""))
-    flag = "--" + option.replace("_", "-")
+    flag = {"rules": "--rule"}.get(option, "--" + option.replace("_", "-"))
     shown = f"{flag} '{example}'" if flag in known else f"{option}: {example}" if option in known else ""
     return f" Give it as {shown}." if shown else ""
 

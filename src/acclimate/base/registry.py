@@ -37,6 +37,7 @@ PLACES = {
     "acclimate.methods": ("adaptation/methods/*", "papers/*/method"),
     "acclimate.masking": ("parts/masking/*",),
     "acclimate.adapters": ("models/lora", "parts/modules/*", "papers/*/adapter"),
+    "acclimate.rules": ("adaptation/rules", "papers/*/rule"),
     "acclimate.mixes": ("data/mix/*", "papers/*/mix"),
     "acclimate.selections": ("data/select/*", "papers/*/select"),
     "acclimate.merges": ("merging/methods/*", "papers/*/merge"),
@@ -163,7 +164,7 @@ REGISTRIES: dict[str, Registry[Any]] = {}
 
 
 def find_registry(group: str) -> Registry[Any]:
-    """Return the registry of a group, with all its entries."""
+    """Return the registry of a group."""
     import_entries(group)
     return REGISTRIES[group]
 

@@ -31,7 +31,11 @@ NAMES = {
     "transform": {"by": ("acclimate.transforms", "transform")},
 }
 """Options that name entries of a registry, by command: the group of the registry, and what an entry is."""
-MASKING = {"masking": ("acclimate.masking", "masking")}
+PARTS = {
+    "masking": ("acclimate.masking", "masking"),
+    "adapter": ("acclimate.adapters", "adapter"),
+    "rules": ("acclimate.rules", "update rule"),
+}
 
 
 def refuse_early(command: str, options: Any, fields: Mapping[str, OptionField], plugins: bool) -> None:
@@ -50,7 +54,7 @@ def refuse_early(command: str, options: Any, fields: Mapping[str, OptionField], 
         return
     problems = Problems()
     given = {name: _strings(getattr(options, name, None)) for name in fields}
-    for name, (package, kind) in ({} if plugins else {**NAMES.get(command, {}), **MASKING}).items():
+    for name, (package, kind) in ({} if plugins else {**NAMES.get(command, {}), **PARTS}).items():
         for value in given.get(name, ()):
             with problems.collect():
                 check_name(split_entry(value, kind)[0], package, kind)

@@ -255,9 +255,7 @@ def shard(
     model, group = engine.model, engine.group
     probe = probe_of(model)
     if rule is not None and rule.needs_whole_weights:
-        _refuse(
-            "the update rule of this method, or refactor_every, needs whole weights; use another method, such as lm"
-        )
+        _refuse("the update rule of this method, or 'refactor', needs whole weights; use another method, such as lm")
     if probe is not None and not probe.pads:
         _refuse(f"{type(model).__name__} reads texts of each length by themselves, as {probe.obstacles['padding']}")
     if loaded.adapter is not None and not loaded.adapter.shards:

@@ -39,7 +39,7 @@ NO_MASK = (
     "This method protects units of the model, which the adapter '{}' cannot: it trains only what it adds. Use lora or "
     "rslora, or the method lm."
 )
-NO_FACTORS = "The adapter '{}' has no low-rank factors; use lora, or remove refactor-every."
+NO_FACTORS = "The adapter '{}' has no low-rank factors; use lora, or remove the rule 'refactor'."
 
 
 @dataclass(eq=False)

@@ -155,7 +155,7 @@ class LowRankAdapter(Adapter):
         """
         found = [(layer.lora_A[TRAINED].weight, layer.lora_B[TRAINED].weight) for layer in self.layers.values()]
         if not all(factor.requires_grad for pair in found for factor in pair):
-            raise UserError(f"The adapter '{self.name}' freezes a factor; use lora, or remove refactor-every.")
+            raise UserError(f"The adapter '{self.name}' freezes a factor; use lora, or remove the rule 'refactor'.")
         return found
 
     def mask(self, factors: Sequence[tuple[Tensor, Tensor]]) -> None:

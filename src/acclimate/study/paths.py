@@ -7,13 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from acclimate.adaptation.vocabulary_options import split_new_tokens
 from acclimate.base.files import is_written_as_path
-from acclimate.base.registry import Part, Registry
-from acclimate.data.mix.base import MIXES
+from acclimate.base.registry import Part, Registry, find_registry
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
 from acclimate.data.sources import is_hub_name
-from acclimate.parts.masking import REGISTRY as MASKING
-from acclimate.parts.masking import file_parameters
 
 
 def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
@@ -30,45 +28,47 @@ def locate_settings(given: Any, names: Collection[str], folder: Path) -> None:
             given[name] = _locate_setting(str(value), folder)
 
 
+PARTS = {
+    "masking": "acclimate.masking",
+    "adapter": "acclimate.adapters",
+    "rules": "acclimate.rules",
+    "mix": "acclimate.mixes",
+}
+"""Options of ``adapt`` that name entries of a registry, and the group of the registry."""
+
+
 def locate_parts(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Resolve the files of parts among options of ``adapt``, or among lists of values to try, against ``folder``."""
-    found = {}
-    for name in ("masking", "new_tokens"):
-        if (value := given.get(name)) is not None:
-            locate = (
-                (lambda one: locate_part(one, MASKING, folder, file_parameters()))
-                if name == "masking"
-                else (lambda one: locate_new_tokens(one, folder))
-            )
-            found[name] = [locate(one) for one in value] if isinstance(value, list) else locate(value)
-    for name in ("new_token_settings",):
-        settings = given.get(name)
-        for one in settings if isinstance(settings, list) else [settings]:
-            locate_settings(one, ("vectors", "general"), folder)
+    found = {
+        name: locate_part(given[name], find_registry(group), folder)
+        for name, group in PARTS.items()
+        if given.get(name)
+    }
+    if given.get("new_tokens"):
+        found["new_tokens"] = locate_new_tokens(given["new_tokens"], folder)
     return found
 
 
-def locate_part(given: Any, registry: Registry[Any], folder: Path, files: Collection[str] = ()) -> Any:
-    """Resolve the files among the parameters of an entry of a registry against ``folder``.
-
-    Args:
-        given: The entry in any form, or None.
-        registry: The registry.
-        folder: The folder.
-        files: Parameters that are files, in addition to those that the entry names.
-    """
-    if given is None or isinstance(given, Part):
+def locate_part(given: Any, registry: Registry[Any], folder: Path) -> Any:
+    """Resolve the files among the parameters of a part, or of several, against ``folder``."""
+    if isinstance(given, list | tuple):
+        return type(given)(locate_part(one, registry, folder) for one in given)
+    if isinstance(given, Part):
         return given
     cls, settings = registry.parse(given)
-    locate_settings(settings, {*cls.files, *files}, folder)
+    # A masking may have the parameters of others.
+    locate_settings(settings, {file for name in registry.names() for file in registry.lookup(name).files}, folder)
     return {cls.name: settings} if settings else cls.name
 
 
 def locate_new_tokens(given: Any, folder: Path) -> Any:
-    """Resolve the file of new tokens, or of several to try; numbers and words are returned unchanged."""
+    """Resolve the files of new tokens, or of several to try; numbers and words are returned unchanged."""
     if isinstance(given, list):
         return [locate_new_tokens(one, folder) for one in given]
-    return locate_file(given, folder) if isinstance(given, str) else given
+    what, settings = split_new_tokens(given)
+    locate_settings(settings, ("vectors",), folder)
+    what = locate_file(what, folder) if isinstance(what, str) else what
+    return {what: settings} if settings else what
 
 
 def locate_operations(parts: Iterable[Any], folder: Path) -> None:
@@ -124,8 +124,6 @@ def locate_mixture(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     found = {name: locate_texts(given[name], folder) for name in ("replay", "chat") if name in given}
     if given.get("sources"):
         found["sources"] = {name: locate_texts(text, folder) for name, text in given["sources"].items()}
-    if given.get("mix") is not None:
-        found["mix"] = locate_part(given["mix"], MIXES, folder)
     return found
 
 

@@ -38,7 +38,7 @@ class ElasticWeights(Method):
     F_d is the diagonal of the Fisher information of the text of domain d, in nats per predicted token, measured at the
     end of its adaptation; w_d are the weights at that time. Both are stored beside the model, and the next adaptation
     of the model with ``ewc`` is limited by them. The first domain is plain language modelling: to hold what matters
-    for general text, add ``--ewc`` with ``--ewc-text``.
+    for general text, add the update rule ``ewc``.
 
     The sum over all domains is a single quadratic function, so two tensors of the size of the model are stored,
     however many domains there are.

@@ -3,12 +3,10 @@
 from acclimate.models.kinds import IGNORE_INDEX
 from acclimate.parts.masking.base import (
     MASK_RATE,
-    REGISTRY,
     Masking,
     RandomMasking,
     Strategy,
     Vocabulary,
-    file_parameters,
     get,
     lookup,
     names,
@@ -30,7 +28,6 @@ from acclimate.parts.masking.wrappers import RandomSameCount
 __all__ = [
     "IGNORE_INDEX",
     "MASK_RATE",
-    "REGISTRY",
     "DrawExamples",
     "DrawRelations",
     "DrawTriplets",
@@ -44,7 +41,6 @@ __all__ = [
     "Rewriting",
     "Strategy",
     "Vocabulary",
-    "file_parameters",
     "get",
     "lookup",
     "names",

@@ -177,11 +177,6 @@ class RandomMasking(Strategy):
         return np.where(chosen, np.arange(ids.size).reshape(ids.shape), -1)
 
 
-def file_parameters() -> set[str]:
-    """Return the parameters of all strategies that are paths of files."""
-    return {parameter for name in names() for parameter in lookup(name).files}
-
-
 def resolve(masking: Any, rate: float = MASK_RATE) -> Strategy:
     """Return the strategy that a user gave.
 

@@ -71,7 +71,9 @@ class SparseRankAdapter(LowRankAdapter):
         Raises:
             UserError: Always.
         """
-        raise UserError(f"The adapter '{self.name}' weighs its components, which refactor-every replaces; remove one.")
+        raise UserError(
+            f"The adapter '{self.name}' weighs its components, which the rule 'refactor' replaces; remove one."
+        )
 
     def update_rule(self) -> SoftThreshold:
         """Return the rule that shrinks the weights of the components."""

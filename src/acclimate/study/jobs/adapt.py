@@ -172,7 +172,7 @@ class AdaptJob(Job):
         Other methods take :attr:`acclimate.adaptation.Method.cost` times as long; what they prepare may take hours, so
         it is not part of a pilot.
         """
-        own = ("ewc_text", "general", "method", "heldout_every", "keep_steps", "save_every")
+        own = ("general", "method", "heldout_every", "keep_steps", "save_every")
         left_out = {*BUDGETS, *REPLAY_OPTIONS, *STEP_OPTIONS, *MEASURING_OPTIONS, *own}
         options = {name: value for name, value in self.options.items() if name not in left_out}
         options |= {"max_minutes": seconds / 60, "head_tokens": PILOT_HEAD_TOKENS}
@@ -300,8 +300,8 @@ def adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place
     settings = {name: given.get(name, usual[name]) for name in (*inputs.options["adapt"], *MEASURING_OPTIONS)}
     _add_texts(inputs, given, settings)
     settings["masking"] = resolve(settings["masking"], settings["mask_rate"]).identity()
-    settings["adapter"] = given.get("adapter") and ADAPTERS.read(given["adapter"]).identity()
-    words = NewTokens.of(*(given.get(name, usual[name]) for name in ("new_tokens", "new_token_settings")))
+    settings["adapter"] = settings["adapter"] and ADAPTERS.read(settings["adapter"]).identity()
+    words = NewTokens.of(settings["new_tokens"])
     settings["new_tokens"] = words and words.identity()
     sources = inputs.sources(str(place.model), given)
     mix = given.get("mix") and read_mix(given["mix"])
@@ -331,10 +331,18 @@ def adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place
 
 
 def _add_texts(inputs: StudyInputs, given: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Add the texts that EWC and the measurements read to the options, and their content to the identity."""
-    if settings["ewc"]:
-        given["ewc_text"] = inputs.general_text("ewc")
-        settings["ewc_text"] = given["ewc_text"].fingerprint
+    """Add the texts that update rules and the measurements read to the options, and their content to the identity."""
+    from acclimate.adaptation.rules import RULES, open_rules
+
+    if settings["rules"]:
+        rules: list[Any] = [RULES.read(one) for one in settings["rules"]]
+        given["rules"] = tuple(
+            replace(rule, text=inputs.general_text(f"rules.{rule.name}"))
+            if rule.reads_general and rule.text is None
+            else rule
+            for rule in rules
+        )
+        settings["rules"] = [rule.identity() for rule in open_rules(given["rules"], settings["text_column"])]
     if any(settings[name] for name in MEASURING_OPTIONS) and inputs.general is not None:
         given["general"] = Corpus.of(inputs.general.texts)
         settings["general"] = given["general"].fingerprint
