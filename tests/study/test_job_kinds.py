@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -151,7 +151,6 @@ def size_kind():
     """A kind of job that exists only in this test."""
 
     @register("size")
-    @dataclass(frozen=True, kw_only=True, eq=False)
     class SizeJob(Job):
         """Measure the size of the configuration of a model."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from acclimate.base.errors import UserError
@@ -134,7 +132,6 @@ class Nats(Record):
     nats: float
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Measurement(Job):
     """A job that belongs to no study."""
 

@@ -1,7 +1,7 @@
 """Seeds that start from the same adaptation, on either side of a comparison, are not independent replicates."""
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +25,6 @@ from tests.cases import each
 pytestmark = pytest.mark.usefixtures("no_report")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Step(Job):
     """A job that belongs to no study."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -35,7 +34,6 @@ def calls(world: World) -> int:
     return sum(world.calls[kind] for kind in ("adapt", "lm_loss", "finetune"))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Step(Job):
     """A job that belongs to no study."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, dataclass_transform
 
 from acclimate.base.records import Record, fingerprint, identity
 from acclimate.results.study import JOB_KINDS, MethodRow, ResultKind, StageName
@@ -92,13 +92,14 @@ class RunContext:
         return model.path if isinstance(model, Checkpoint) else str((self.models or self.out) / "models" / model.key)
 
 
+@dataclass_transform(kw_only_default=True, eq_default=False, frozen_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job(ResultKind, ABC):
     """A unit of work and of recovery, identified by its fields.
 
-    A subclass declares as fields all inputs and settings, defaults included, that determine the result. A field with
-    ``compare=False`` is not part of the identity. A field that holds a model is a :class:`Checkpoint` or the job that
-    makes it.
+    A subclass is a frozen dataclass, without a decorator, and declares as fields all inputs and settings, defaults
+    included, that determine the result. A field with ``compare=False`` is not part of the identity. A field that holds
+    a model is a :class:`Checkpoint` or the job that makes it.
 
     Attributes:
         place: Place in the study.
@@ -123,6 +124,10 @@ class Job(ResultKind, ABC):
     options_type: ClassVar[type[Any] | None] = None
     stages: ClassVar[tuple[StageName, ...]] = ()
     section: ClassVar[tuple[str, type[SectionEntry]] | None] = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True, eq=False)(cls)
 
     @cached_property
     def identity(self) -> dict[str, Any]:

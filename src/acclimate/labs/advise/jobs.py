@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from acclimate.base.errors import UserError
@@ -41,7 +41,6 @@ class Advice(Record):
 
 
 @register("advice", summary="how far the domain is from general text, before any training")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class AdviceJob(Job):
     """Measure vocabulary, fragmentation and loss of a base model on domain text and general text.
 

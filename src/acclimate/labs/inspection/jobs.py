@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -73,7 +73,6 @@ class DriftRow(Record):
 
 
 @register("drift", summary="movement of embeddings and hidden states on general text")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class DriftJob(Job):
     """Measure how far an adapted model is from its base model.
 

@@ -67,7 +67,6 @@ class Stage:
 
 
 @register("sequence", summary="adapt one model to several domains, one after the other")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class SequenceJobs(Job):
     """Plans the jobs of sequences, which are adaptations, losses and fine-tunings; there are no jobs of this kind.
 

@@ -6,7 +6,7 @@ import functools
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -90,7 +90,6 @@ class Adaptation(Record):
 
 
 @register("adapt", summary="adapt a model to the text of a domain or a task")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class AdaptJob(Job):
     """Adapt a model with one method and one seed.
 

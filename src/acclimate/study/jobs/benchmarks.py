@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -84,7 +84,6 @@ class BenchmarkItems(Record):
 
 
 @register("benchmark", summary="tasks of lm-eval, compared item by item")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class BenchmarkJob(Job):
     """Run a task of lm-eval on a model.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -64,7 +64,6 @@ class CapabilityRow(Record):
 
 
 @register("capabilities", summary="measurements in groups that the study names")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Capabilities(Job):
     """Groups the measurements of all kinds of jobs; there are no jobs of this kind."""
 

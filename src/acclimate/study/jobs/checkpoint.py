@@ -66,7 +66,6 @@ class Description(Record):
 
 
 @register("checkpoint", summary="describe an unchanged external checkpoint")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class CheckpointJob(Job):
     """Count the parameters of a checkpoint, and the tokens of held-out text under its tokenizer.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -73,7 +73,6 @@ def distill_rows(config: StudyConfig) -> list[DistillSpec]:
 
 
 @register("distill", summary="distill a teacher into a student")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class DistillJob(Job):
     """Fine-tune a student on a task with one seed, then distill the teacher into it.
 

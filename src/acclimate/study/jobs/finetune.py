@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -59,7 +59,6 @@ FIRST_STAGE = ("first_epochs", "first_learning_rate")
 
 
 @register("finetune", summary="fine-tune a model on an end task and score it")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class FinetuneJob(Job):
     """Fine-tune a model on a task with one seed.
 

@@ -7,7 +7,6 @@ or lose. With prompts that suit the adapted model alone, most of them seem to wi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any, ClassVar
 
@@ -68,7 +67,6 @@ class HeadToHeadRow(Record):
 
 
 @register("head_to_head", summary="wins with settings or prompts that were searched for each side")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class HeadToHead(Job):
     """Plans fine-tunings of the baseline with the settings of other rows; there are no jobs of this kind."""
 

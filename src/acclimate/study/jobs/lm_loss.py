@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,7 +53,6 @@ class TextLoss(Record):
 
 
 @register("lm_loss", summary="language-model loss on held-out text")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class LmLossJob(Job):
     """Measure the loss of a model on texts.
 

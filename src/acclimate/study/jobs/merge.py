@@ -87,7 +87,6 @@ class Merged(Record):
 
 
 @register("merge", summary="merge adapted models with other models")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class MergeJob(Job):
     """Merge an adapted model with its base model, a chat vector, or other adapted models.
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -133,7 +133,6 @@ class ProbeRow(TaskScores):
 
 
 @register("probe", summary="learn a task from the states of a frozen model")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class ProbeJob(Job):
     """Probe a model on a task.
 
@@ -317,7 +316,6 @@ class ProbeJob(Job):
 
 
 @register(FLOOR, summary="learn a task from the states of the base model, which fine-tuning has to beat")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class FloorJob(ProbeJob):
     """Fit a linear model on the frozen states of the base model, with the rows that it is fine-tuned on.
 

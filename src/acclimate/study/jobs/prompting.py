@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -90,7 +90,6 @@ class PromptedResult(TaskResult):
 
 
 @register("likelihood", summary="classify texts by the likelihood of label words, without fine-tuning")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class LikelihoodJob(Job):
     """Classify the test split of a task by the likelihood of label words.
 
@@ -270,7 +269,6 @@ class InstructionResult(Record):
 
 
 @register("instructions", summary="share of checkable instructions that a chat model follows")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class InstructionJob(Job):
     """Generate answers to the included instructions and check them.
 

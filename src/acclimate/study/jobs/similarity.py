@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
@@ -76,7 +76,6 @@ class NeighborRanks(Record):
 
 
 @register("similarity", summary="similarity that the embeddings of a sentence encoder show")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class SimilarityJob(Job):
     """Measure sentence embeddings on pairs, or on neighbouring sentences.
 

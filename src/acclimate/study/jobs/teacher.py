@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from acclimate.study.job import Place, register
@@ -10,7 +9,6 @@ from acclimate.study.jobs.finetune import FinetuneJob
 
 
 @register("teacher", summary="fine-tune the teacher of a distillation and keep it")
-@dataclass(frozen=True, kw_only=True, eq=False)
 class TeacherJob(FinetuneJob):
     """Fine-tune a model on a task and save it; all students with the same teacher share it."""
 
