@@ -254,7 +254,6 @@ def summarize_sources(contents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _data_section(manifest: Mapping[str, Any]) -> str:
-    """Describe the text by counts and hash."""
     totals = []
     for part in _parts(manifest):
         text, files = part.get("text") or {}, _files(part)
@@ -269,7 +268,6 @@ def _data_section(manifest: Mapping[str, Any]) -> str:
 
 
 def _describe_selection(account: Mapping[str, Any]) -> str:
-    """Return a sentence on how the text was selected or transformed."""
     settings = {name: value for name, value in account["settings"].items() if type(value) in (int, float)}
     given = "".join(f", {name} {value:g}" for name, value in settings.items())
     verb, word = ("Transformed", "from") if account.get("kind") == "transform" else ("Selected", "of")

@@ -61,7 +61,6 @@ def _mixed_precision(results: StudyResults) -> list[str]:
 
 
 def _unreadable_records(results: StudyResults) -> list[str]:
-    """Warn of training text with unreadable records."""
     found = {}
     for run in results.adaptations:
         if broken := run.broken:
@@ -74,7 +73,6 @@ def _unreadable_records(results: StudyResults) -> list[str]:
 
 
 def _contaminated_corpora(results: StudyResults) -> list[str]:
-    """Warn of adaptation corpora that contain dev or test texts."""
     found = []
     for corpus in results.contamination:
         parts = [_found_texts(row) for row in corpus.texts if row.found]

@@ -158,7 +158,6 @@ def _learn(study: _Study, rows: Sequence[ScoreRow]) -> Step:
 
 
 def _use(study: _Study, row: ScoreRow) -> Step:
-    """Use the model that gained most."""
     model = study.model(row)
     text = f"Use the model adapted with {row.method}: fine-tune it on all your labels, or share it."
     if not model:

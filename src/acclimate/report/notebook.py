@@ -61,7 +61,6 @@ def _render(
 
 
 def _draw(results: StudyResults, most: int | None) -> list[dict[str, Any]]:
-    """Return the first figures that show something."""
     found: list[dict[str, Any]] = []
     for figure in all_figures(results):
         if (most is None or len(found) < most) and (drawn := figure.draw(results)):

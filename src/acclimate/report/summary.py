@@ -154,7 +154,6 @@ def _nothing_to_compare(results: StudyResults) -> str:
 
 
 def _unknown_forgetting(results: StudyResults) -> list[str]:
-    """Say why nothing is known about general text."""
     if not results.losses or any(row.text == "general" and row.difference for row in results.losses):
         return []
     if any(row.text == "general" for row in results.losses):
@@ -209,7 +208,6 @@ def _across_kinds(results: StudyResults) -> list[str]:
 
 
 def _missing_verdicts(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
-    """Say why comparisons have no verdict, and what to do."""
     found = []
     if missed := [row for row in compared if _comparison(row).verdict == NOT_LEARNED]:
         methods = joined(list(dict.fromkeys(row.method for row in missed)))
@@ -237,7 +235,6 @@ def _missing_verdicts(results: StudyResults, compared: list[ScoreRow]) -> list[s
 
 
 def _why_not_learned(results: StudyResults, row: ScoreRow) -> str:
-    """Return why the models of a task have not learned it."""
     place = (row.model, row.domain, row.task)
     bases = [one for one in results.scores if one.learning and (one.model, one.domain, one.task) == place]
     for base in bases:
@@ -299,7 +296,6 @@ def mean_points(rows: Sequence[TaskScores]) -> float:
 
 
 def _describe_losses(rows: list[LossRow], methods: list[str], start: str) -> list[str]:
-    """Describe the mean change of the loss for each method."""
     words = {}
     for method in methods:
         own = [row for row in rows if row.method == method]

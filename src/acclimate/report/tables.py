@@ -197,7 +197,6 @@ def scores(results: StudyResults) -> Table:
 
 
 def _comparison_cells(results: StudyResults, row: ScoreRow, default_metric: str) -> list[Entry]:
-    """Return verdict, difference, interval, score and p-values of a row of scores."""
     entry, score = row.comparison, mean_entry(row.summaries.get(default_metric))
     if entry is None:
         return [Entry("baseline") if row.method == results.baseline else DASH, DASH, DASH, score, DASH, DASH]
@@ -248,7 +247,6 @@ def losses(results: StudyResults) -> Table:
 
 
 def _change_cells(entry: Interval | None) -> list[Entry]:
-    """Return a change of the loss and its interval."""
     if entry is None:
         return [DASH, DASH]
     return [signed_entry(entry.difference, 3), interval_entry(entry, 1, 3)]

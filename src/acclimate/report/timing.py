@@ -117,6 +117,5 @@ def preparation_minutes(records: Mapping[str, Any]) -> Iterator[tuple[str, float
 
 
 def _run_cells(row: AdaptationRow) -> list[Entry]:
-    """Return the cells that identify an adaptation."""
     seed = DASH if row.seed is None else Entry(str(row.seed), row.seed)
     return [Entry(row.model or ""), Entry(row.domain or "all"), Entry(method_name(row)), seed]

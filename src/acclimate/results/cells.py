@@ -50,9 +50,9 @@ def bracket_text(interval: Interval, scale: float = 1.0, digits: int = 1) -> str
     return f"{signed(scale * interval.difference, digits)} [{low}, {high}]"
 
 
-def joined(parts: Sequence[str], last: str = "and") -> str:
-    """Join with commas, and with the conjunction ``last`` before the last part."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}" if parts else ""
+def joined(parts: Sequence[str]) -> str:
+    """Join with commas, and with "and" before the last part."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
 
 
 @dataclass

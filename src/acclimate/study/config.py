@@ -60,7 +60,6 @@ class ModelSpec(Strict, ShortForm):
 
 
 def _adapt_value(name: str, value: Any) -> Any:
-    """Convert a value to try for an option of ``adapt`` to the type of the option."""
     try:
         return AdaptSettings.check({name: value}).get(name, value)
     except ValueError as error:

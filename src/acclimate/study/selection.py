@@ -75,7 +75,6 @@ def select_texts(
 
 
 def _transform(corpus: Corpus, given: Any, context: Context) -> Corpus:
-    """Return what the transforms of a domain or method make of a text."""
     transforms = read_operations(given, TRANSFORMS)
     return operate(corpus, transforms, context) if transforms else corpus
 

@@ -183,7 +183,6 @@ class Pool:
         return (owner.place, "") if found is None else (str(found + 1), self.launcher.place(found))
 
     def _names(self) -> dict[int, tuple[int, str]]:
-        """Return process id and machine of each worker that has begun."""
         found = {}
         for number in range(self.launcher.size):
             with suppress(OSError, ValueError, KeyError):

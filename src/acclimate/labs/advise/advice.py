@@ -171,7 +171,6 @@ def measure_distance(
 
 
 def _check_method(name: str, task: LabelledTask | None) -> None:
-    """Raise UserError for a method that a pilot cannot run."""
     method = REGISTRY.read(name)
     if not can_pilot(name):
         what = "several stages, which a pilot cannot run" if method.trains else "no training to run a pilot of"
@@ -181,7 +180,6 @@ def _check_method(name: str, task: LabelledTask | None) -> None:
 
 
 def _sample(name: str, corpus: Corpus, count: int, progress: bool) -> list[str]:
-    """Sample documents from the whole corpus in one pass."""
     with Progress(name, None, unit="documents", enabled=progress) as bar:
 
         def counted() -> Any:
@@ -307,14 +305,14 @@ def _project_change(curve: list[list[float]], target: int) -> dict[str, Any]:
     return {"steps": target, **changes} if changes else {}
 
 
-def project(steps: Sequence[float], losses: Sequence[float], target: float, level: float = 0.95) -> dict[str, Any]:
+def project(steps: Sequence[float], losses: Sequence[float], target: float) -> dict[str, Any]:
     """Extrapolate a learning curve to a later step.
 
     Two curves are fitted by least squares to the points after step zero: ``log-linear``, L = a - b ln t, and
     ``power law``, L = a t^-b, which is a line between ln L and ln t (Hestness et al., 2017, among others, report power
     laws over orders of magnitude of data). Each has the prediction interval of its linear regression,
 
-        y(x) +- t(level, n - 2) s sqrt(1 + 1/n + (x - mean)^2 / Sxx),    x = ln t,
+        y(x) +- t(0.975, n - 2) s sqrt(1 + 1/n + (x - mean)^2 / Sxx),    x = ln t,
 
     with the residual standard deviation s and Sxx = sum_i (x_i - mean)^2.
 
@@ -325,7 +323,6 @@ def project(steps: Sequence[float], losses: Sequence[float], target: float, leve
         steps: Steps of the measurements; step zero is ignored.
         losses: Losses at these steps.
         target: Step to extrapolate to.
-        level: Coverage of the intervals.
 
     Returns:
         For each curve ``value``, ``low`` and ``high`` of the loss at the target; and ``beyond``, the target divided by
@@ -341,16 +338,16 @@ def project(steps: Sequence[float], losses: Sequence[float], target: float, leve
     t, y = np.array(points, dtype=float).T
     found: dict[str, Any] = {
         "beyond": target / t[-1],
-        "log-linear": _predict(np.log(t), y, math.log(target), level),
+        "log-linear": _predict(np.log(t), y, math.log(target)),
     }
     if y.min() > 0:
-        line = _predict(np.log(t), np.log(y), math.log(target), level)
+        line = _predict(np.log(t), np.log(y), math.log(target))
         found["power law"] = {name: math.exp(value) for name, value in line.items()}
     return found
 
 
-def _predict(x: np.ndarray, y: np.ndarray, target: float, level: float) -> dict[str, float]:
-    """Fit a line to points (n,) and return its value at the target with the prediction interval."""
+def _predict(x: np.ndarray, y: np.ndarray, target: float) -> dict[str, float]:
+    """Fit a line to points (n,) and return its value at the target with the prediction interval of 95 %."""
     from scipy import stats
 
     mean, sxx = x.mean(), ((x - x.mean()) ** 2).sum()
@@ -358,6 +355,6 @@ def _predict(x: np.ndarray, y: np.ndarray, target: float, level: float) -> dict[
     value = float(y.mean() + slope * (target - mean))
     residuals = y - y.mean() - slope * (x - mean)
     sd = math.sqrt((residuals**2).sum() / (len(x) - 2))
-    width = stats.t.ppf((1 + level) / 2, len(x) - 2) * sd
+    width = stats.t.ppf(0.975, len(x) - 2) * sd
     width *= math.sqrt(1 + 1 / len(x) + (target - mean) ** 2 / sxx)
     return {"value": value, "low": value - float(width), "high": value + float(width)}

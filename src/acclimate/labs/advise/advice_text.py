@@ -76,7 +76,6 @@ def verdict(found: dict[str, Any]) -> str:
 
 
 def _two_digits(number: float) -> int:
-    """Round to two significant digits."""
     return int(float(f"{number:.1e}"))
 
 

@@ -87,7 +87,6 @@ def count_reads(task: Any, run: str) -> int:
 
 
 def _lock(path: Path) -> Claim:
-    """Return the lock of a record, once it is taken."""
     lock = Claim(path.with_name(f".{path.name}.lock"))
     lock.wait("another process that counts a read")
     return lock

@@ -213,7 +213,6 @@ def _crown(
 
 
 def _corrected(prices: Prices, found: StageResult, tokens: int) -> Prices:
-    """Return the prices, corrected by what a rung took."""
     for label, scored in found.entrants.items():
         if scored.seconds is not None and label in prices.adapting:
             prices = reprice(prices, label, tokens, scored.seconds)

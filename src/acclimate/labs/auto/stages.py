@@ -367,7 +367,6 @@ def _collect(
     out: Path,
     contamination: Contamination,
 ) -> StageResult:
-    """Return the results of a stage from its finished jobs."""
     made, store, view = StageResult({}), JobStore(out), StudyView(inputs, graph, outcomes, out)
     losses: list[LossRow] = LmLossJob.rows(view)["losses"]
     made.summarize = lambda: summarize(inputs, graph, outcomes, out, contamination=contamination)
@@ -438,7 +437,6 @@ def _rates_to_try(inputs: StudyInputs) -> list[list[float | None]]:
 
 
 def _describe_unlearned(view: StudyView) -> str:
-    """Return which tasks the base model has not learned, and what to do."""
     found = {place: learning for place, learning in judge_base(view).items() if not learning.has_learned}
     if not found:
         return ""

@@ -162,7 +162,7 @@ class _Watched(UpdateRule):
         self._watch.step()
 
 
-def time_ours(folder: Path, steps: int, texts: int, precision: Precision, seed: int = 0) -> Cost:
+def time_ours(folder: Path, steps: int, texts: int, precision: Precision) -> Cost:
     """Adapt the model of a folder with method ``lm``, as a user would."""
     watch, method = StepWatch(), get("lm")
     method.update_rule = lambda: _Watched(watch)  # type: ignore[method-assign]
@@ -178,21 +178,20 @@ def time_ours(folder: Path, steps: int, texts: int, precision: Precision, seed: 
             max_length=MAX_LENGTH,
             precision=precision,
             save_every=10**6,
-            seed=seed,
             progress=False,
         )
     return watch.cost(result.tokens / steps)
 
 
-def time_trainer(folder: Path, steps: int, texts: int, precision: Precision, seed: int = 0) -> Cost:
+def time_trainer(folder: Path, steps: int, texts: int, precision: Precision) -> Cost:
     """Train with ``Trainer`` and its masked-LM collator on texts grouped by length, with fast options.
 
     On a GPU it reads the texts of a step at once, or half of them, a quarter, ... if the memory is too small.
     """
-    return _fit_into_memory(folder, _encode(folder, steps * texts), steps, texts, precision, seed)
+    return _fit_into_memory(folder, _encode(folder, steps * texts), steps, texts, precision)
 
 
-def time_trainer_on_blocks(folder: Path, steps: int, texts: int, precision: Precision, seed: int = 0) -> Cost:
+def time_trainer_on_blocks(folder: Path, steps: int, texts: int, precision: Precision) -> Cost:
     """Train with ``Trainer`` on texts that are joined and cut into blocks, the default of ``run_mlm.py``.
 
     A step has about as many tokens as ``texts`` texts. Texts of a block attend to each other.
@@ -201,7 +200,7 @@ def time_trainer_on_blocks(folder: Path, steps: int, texts: int, precision: Prec
     blocks = max(1, len(joined) // MAX_LENGTH // steps)
     blocks -= blocks % MICRO if blocks > MICRO else 0
     rows = [joined[MAX_LENGTH * number :][:MAX_LENGTH] for number in range(steps * blocks)]
-    return _fit_into_memory(folder, rows, steps, blocks, precision, seed)
+    return _fit_into_memory(folder, rows, steps, blocks, precision)
 
 
 def _encode(folder: Path, count: int) -> list[list[int]]:
@@ -213,14 +212,12 @@ def _encode(folder: Path, count: int) -> list[list[int]]:
     return encoded
 
 
-def _fit_into_memory(
-    folder: Path, rows: list[list[int]], steps: int, batch: int, precision: Precision, seed: int
-) -> Cost:
+def _fit_into_memory(folder: Path, rows: list[list[int]], steps: int, batch: int, precision: Precision) -> Cost:
     """Train with ``Trainer`` with as large a forward pass as memory allows."""
     micro = batch if _on_gpu() else math.gcd(MICRO, batch)
     while True:
         try:
-            return _train_with_trainer(folder, rows, steps, batch, micro, precision, seed)
+            return _train_with_trainer(folder, rows, steps, batch, micro, precision)
         except torch.OutOfMemoryError:
             if micro % 2:
                 raise
@@ -228,7 +225,7 @@ def _fit_into_memory(
 
 
 def _train_with_trainer(
-    folder: Path, ids: list[list[int]], steps: int, batch: int, micro: int, precision: Precision, seed: int
+    folder: Path, ids: list[list[int]], steps: int, batch: int, micro: int, precision: Precision
 ) -> Cost:
     """Train with ``Trainer`` on steps of ``batch`` rows of token ids, of which it reads ``micro`` at once."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "model", trust_remote_code=False)
@@ -256,7 +253,6 @@ def _train_with_trainer(
             report_to="none",
             disable_tqdm=True,
             logging_strategy="no",
-            seed=seed,
         )
         arguments._n_gpu = min(1, arguments.n_gpu)  # otherwise it spreads each batch over all visible GPUs
         trainer = Trainer(

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from acclimate.base.device import to_device
 from acclimate.base.errors import UserError
-from acclimate.base.progress import Progress
 from acclimate.data.tokenizing import read_as_text
 from acclimate.models.batching import micro_batch_tokens
 from acclimate.models.encoding import encode_layers
@@ -151,7 +150,7 @@ class _LayerDrift:
 
 
 def measure_drift(
-    base: str | Path, adapted: str | Path, texts: Sequence[str], *, max_length: int = 128, progress: bool = False
+    base: str | Path, adapted: str | Path, texts: Sequence[str], *, max_length: int = 128
 ) -> dict[str, Any]:
     """Measure how far an adapted model has moved from its base model on the same unmasked text.
 
@@ -161,7 +160,6 @@ def measure_drift(
         texts: Documents, each truncated to ``max_length`` tokens.
         max_length: Maximum tokens per text, special tokens included. Virtual tokens of either model are added to it
             and are not compared.
-        progress: Show a progress bar.
 
     Returns:
         ``texts`` and ``tokens``: number of texts and of ordinary tokens compared.
@@ -197,15 +195,13 @@ def measure_drift(
         attach(to_device(loaded.model))
         loaded.model.eval()
     layers: list[_LayerDrift] = []
-    with torch.no_grad(), Progress("hidden states", len(texts), unit="texts", enabled=progress) as bar:
-        done = 0
+    with torch.no_grad():
         budget = min(micro_batch_tokens(loaded.model, _state_bytes(loaded)) for loaded in (start, end))
         for group in _batches(rows, budget):
             states = [_states(loaded, [own[i] for i in group]) for loaded, own in zip((start, end), rows, strict=True)]
             layers = layers or [_LayerDrift() for _ in states[0]]
             for layer, old, new in zip(layers, *states, strict=True):
                 layer.add(old, new)
-            bar.update(done := done + len(group))
     return {
         "texts": sum(len(own) > 0 for _, own in rows[0]),
         "tokens": sum(len(own) for _, own in rows[0]),

@@ -208,7 +208,6 @@ def _select_words(
 def _drift_by_scope(
     before: np.ndarray, after: np.ndarray, ordinary: np.ndarray, counts: np.ndarray | None
 ) -> dict[str, Any]:
-    """Return the drift over each of :data:`SCOPES`."""
     old, new = before[ordinary], after[ordinary]
     found = {"all": asdict(embedding_drift(old, new))}
     if counts is not None and counts[ordinary].any():
@@ -259,7 +258,6 @@ def log_odds(counts: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _draw(result: EmbeddingsResult, folder: Path) -> None:
-    """Write ``embeddings.png`` and ``embeddings.svg`` into a folder."""
     with figure_style():
         save_figure(_scatter_plot(result), folder, "embeddings")
 

@@ -143,7 +143,6 @@ def render_page(report: dict[str, Any]) -> str:
 
 
 def _format(name: str, value: float | None) -> str:
-    """Format a statistic of :data:`COLUMNS`."""
     if value is None:
         return "–"
     return f"{value:.2f}" if name == "run" else f"{100 * value:.1f} %"

@@ -115,7 +115,6 @@ def _day(day: date) -> Span:
 
 
 def _months(year: int, month: int, count: int) -> Span:
-    """Return the days of ``count`` months."""
     first, after = date(year, month, 1), year * 12 + month - 1 + count
     return Span(first, date(after // 12, after % 12 + 1, 1) - timedelta(days=1))
 
@@ -419,7 +418,6 @@ def sample_texts(texts: Iterable[tuple[Period, str]], most: Mapping[Period, int]
 
 
 def _read_row(line: str, name: str) -> dict[str, Any]:
-    """Return a row that was written as JSON."""
     with suppress(ValueError):
         row = json.loads(line)
         if isinstance(row, dict):

@@ -170,7 +170,6 @@ def _is_compared(row: Mapping[str, Any]) -> bool:
 
 
 def _choose_rows(options: BudgetOptions) -> dict[bool, list[Row]]:
-    """Return the points of the base model and of the adapted one."""
     rows = read_rows(options.log, "scores", REQUIRED)
     task = None if options.run else options.task
     wanted = (("model", options.base, "--base"), ("domain", options.domain, "--domain"), ("task", task, "--task"))
@@ -195,7 +194,6 @@ def _choose_rows(options: BudgetOptions) -> dict[bool, list[Row]]:
 
 
 def _find_cost(rows: Mapping[bool, list[Row]], options: BudgetOptions) -> float:
-    """Return the cost of the adaptation."""
     if (options.cost is None) == (options.hour_price is None):
         raise UserError("Give the cost of the adaptation: either --cost, or --hour-price for the measured time.")
     if options.cost is not None:

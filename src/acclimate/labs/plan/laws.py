@@ -154,7 +154,6 @@ def redraw(
 
 
 def _widening(freedom: int) -> float:
-    """Return the ratio of the quantiles of Student's t and the normal distribution."""
     from scipy import stats
 
     return float(stats.t.ppf(0.975, freedom) / stats.norm.ppf(0.975))

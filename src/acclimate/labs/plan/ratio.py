@@ -204,7 +204,6 @@ def read_points(options: RatioOptions) -> Points:
 
 
 def _base_losses(rows: list[Row]) -> dict[str, float | None]:
-    """Return the mean losses of the rows without training."""
     base = [row for row in rows if take_number(row, "tokens", 0) == 0]
     return {
         text: float(np.mean([take_number(row, f"{text}_loss", 0) for row in base])) if base else None
@@ -287,7 +286,6 @@ def _rule_out(fits: Mapping[str, Fits], points: Points, seed: int) -> tuple[list
 
 
 def _ratio(one: Fit, other: Fit) -> float:
-    """Return the ratio of the residual variances of two fits."""
     return float((np.sum(one.residuals**2) + 1e-30) / (np.sum(other.residuals**2) + 1e-30))
 
 

@@ -343,7 +343,6 @@ def _mean_differences(
 
 
 def _score_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns]) -> list[ScoreRow]:
-    """Return one row per model, domain, task and row label."""
     config, rows = view.inputs.config, list[ScoreRow]()
     learned = judge_base(view)
     for model, domain in itertools.product(config.models, config.domains):

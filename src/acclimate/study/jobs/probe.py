@@ -89,7 +89,6 @@ class ProbeSpec(ProbeSection, SectionEntry):
 
 
 def _section(inputs: StudyInputs) -> ProbeSpec | None:
-    """Return the section of the study, if it has one."""
     return next(iter(inputs.config.sections.get("probe", [])), None)
 
 

@@ -169,7 +169,6 @@ def _pairs(texts: Texts | SentencePairs | None) -> SentencePairs | None:
 
 
 def _measurement(after: Sequence[JobResult[NeighborRanks]], change: SimilarityChange) -> CapabilityRow:
-    """Return the measurement of a method on given pairs."""
     entry: Interval = Interval.from_dict({name: getattr(change, name) for name in ("difference", "low", "high", "p")}
                                          | {"verdict": change.verdict})  # fmt: skip
     entry = entry.without_verdict(WITHHELD) if has_single_origin([one.job for one in after]) else entry
