@@ -51,11 +51,11 @@ class Masks(World):
 
     def adapt(self, model, corpus, method="mlm", out=None, **options):
         result = super().adapt(model, corpus, method, out, **options)
-        replacement = "mask" if method == "mlm" else "unchanged"
+        replacement = "mask" if result.method == "mlm" else "unchanged"
         pieces = [{"text": "cs", "space": False, "replacement": replacement, "replaced_by": ""}]
         other = [{"text": "more", "space": False, "replacement": "", "replaced_by": ""}]
         result.masked = {"masking": "random", "texts": [pieces, other]}
-        if method == "dga":
+        if result.method == "dga":
             (result.out / "importance.json").write_text(json.dumps(importance()))
         return result
 

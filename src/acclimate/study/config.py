@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -66,7 +66,7 @@ def _adapt_value(name: str, value: Any) -> Any:
         raise ValueError(f"search.adapt: {error}") from error
 
 
-class MethodSpec(OperationSpec):
+class MethodSpec(OperationSpec, ShortForm):
     """A method of adaptation, or ``{name, label?, on?, adapt?, scored?, search?, **parameters}``.
 
     All other keys are parameters of the method. The name may hold parameters too, as ``dga contrast_weight=0.5``.
@@ -83,6 +83,7 @@ class MethodSpec(OperationSpec):
     """
 
     model_config = ConfigDict(extra="allow")
+    short: ClassVar[str] = "name"
     name: str
     label: Label = ""
     on: Literal["domain", "task"] | None = None
