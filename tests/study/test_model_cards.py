@@ -24,7 +24,8 @@ class ManifestWorld(World):
     def adapt(self, model, corpus, method="mlm", out=None, **options):
         result = super().adapt(model, corpus, method, out, **options)
         summary = {
-            **{"method": result.method, "model": str(model), "settings": {}, "corpus": "c0ffee", "seed": options["seed"]},
+            **{"method": result.method, "model": str(model), "settings": {}, "corpus": "c0ffee"},
+            "seed": options["seed"],
             **{"result": {"steps": 40, "tokens": 200_000, "seconds": 1.0, "losses": {"mlm": 2.4}}},
             "text": {"documents": 300, "files": {"files": 1, "bytes": 9000, "datasets": []}},
         }
