@@ -1,18 +1,52 @@
-# ruff: noqa: RUF009 (the calls only describe defaults)
 """The expensive functions that jobs call, in one object so that tests can replace them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from importlib import import_module
 from typing import Any
 
 
-def _call(module: str, name: str, /, *args: Any, **options: Any) -> Any:
-    """Call a function of a module that is imported first."""
-    return getattr(import_module(module), name)(*args, **options)
+def _adapt(*args: Any, **options: Any) -> Any:
+    from acclimate.adaptation.adapt import adapt
+
+    return adapt(*args, **options)
+
+
+def _finetune(*args: Any, **options: Any) -> Any:
+    from acclimate.tasks.finetune import finetune
+
+    return finetune(*args, **options)
+
+
+def _distill(*args: Any, **options: Any) -> Any:
+    from acclimate.tasks.distillation.distill import distill
+
+    return distill(*args, **options)
+
+
+def _merge(*args: Any, **options: Any) -> Any:
+    from acclimate.merging.merge import merge
+
+    return merge(*args, **options)
+
+
+def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
+    from acclimate.evaluation.lm_loss import language_model_loss
+
+    return language_model_loss(model, texts, max_length=max_length)
+
+
+def _likelihood(model: str, texts: list[Any], labels: list[str], **settings: Any) -> Any:
+    from acclimate.evaluation.likelihood import classify_by_likelihood
+
+    return classify_by_likelihood(model, texts, labels, **settings)
+
+
+def _instructions(model: str) -> dict[str, Any]:
+    from acclimate.evaluation.instructions import measure_instructions
+
+    return measure_instructions(model)
 
 
 def _benchmark(model: str, *, task: str, **settings: Any) -> dict[str, Any]:
@@ -29,6 +63,12 @@ def _similarity(model: str, pairs: Any) -> list[float]:
 
     measured: list[float] = pairs.measure(load_encoder(model))
     return measured
+
+
+def _probe(*args: Any, **options: Any) -> Any:
+    from acclimate.tasks.probing import measure_probe
+
+    return measure_probe(*args, **options)
 
 
 def _has_head(model: str, max_length: int, methods: Iterable[str] = ()) -> bool:
@@ -66,15 +106,15 @@ class Backend:
         others: Functions for further kinds of jobs, by name of the kind, instead of those that they import.
     """
 
-    adapt: Callable[..., Any] = partial(_call, "acclimate.adaptation.adapt", "adapt")
-    finetune: Callable[..., Any] = partial(_call, "acclimate.tasks.finetune", "finetune")
-    distill: Callable[..., Any] = partial(_call, "acclimate.tasks.distillation.distill", "distill")
-    merge: Callable[..., Any] = partial(_call, "acclimate.merging.merge", "merge")
-    lm_loss: Callable[..., dict[str, Any]] = partial(_call, "acclimate.evaluation.lm_loss", "language_model_loss")
-    likelihood: Callable[..., Any] = partial(_call, "acclimate.evaluation.likelihood", "classify_by_likelihood")
-    instructions: Callable[..., Any] = partial(_call, "acclimate.evaluation.instructions", "measure_instructions")
+    adapt: Callable[..., Any] = _adapt
+    finetune: Callable[..., Any] = _finetune
+    distill: Callable[..., Any] = _distill
+    merge: Callable[..., Any] = _merge
+    lm_loss: Callable[..., dict[str, Any]] = _lm_loss
+    likelihood: Callable[..., Any] = _likelihood
+    instructions: Callable[..., dict[str, Any]] = _instructions
     benchmark: Callable[..., dict[str, Any]] = _benchmark
     similarity: Callable[..., list[float]] = _similarity
-    probe: Callable[..., Any] = partial(_call, "acclimate.tasks.probing", "measure_probe")
+    probe: Callable[..., Any] = _probe
     has_head: Callable[..., bool] = _has_head
     others: Mapping[str, Callable[..., Any]] = field(default_factory=dict)

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -219,15 +218,16 @@ def ray_launcher(
     """
     size = _check_count(workers, "ray")
     try:
-        ray: Any = import_module("ray")  # its types know no options of a task
+        import ray
     except ImportError as error:
         raise _missing("ray", "ray") from error
+    remote: Any = ray.remote  # its types know no options of a task
     given = {name: parse_number(value) for name, value in (settings or {}).items()}
     options = {"num_gpus": 1 / (per_gpu or 1), **RAY_DEFAULTS, **given}
     try:
         if not ray.is_initialized():
             ray.init(address="auto", log_to_driver=False)
-        ray.remote(ClusterTask.__call__).options(**options)
+        remote(ClusterTask.__call__).options(**options)
     except ConnectionError as error:
         raise UserError(
             "No Ray cluster was found: run 'ray start --head' on this machine, or set RAY_ADDRESS."
