@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.adaptation.method import REGISTRY
+from acclimate.adaptation.rules import RULES
 from acclimate.base.registry import Registry
 from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
 from acclimate.merging.base import MERGES
+from acclimate.models.adapters import ADAPTERS
 from acclimate.parts.masking.base import REGISTRY as MASKINGS
 from acclimate.parts.masking.base import Strategy
 from acclimate.results.study import StudyResults
@@ -38,13 +40,15 @@ from scripts.render_results import read_results  # noqa: E402
 PAPERS, DOCS = ROOT / "src" / "acclimate" / "papers", ROOT / "docs"
 GROUPS: dict[str, tuple[str, Registry[Any]]] = {
     "methods": ("methods.md", REGISTRY),
-    "mixes": ("mix.md", MIXES),
-    "selections": ("select.md", SELECTIONS),
-    "transforms": ("transform.md", TRANSFORMS),
+    "mixes": ("prepare.md", MIXES),
+    "selections": ("prepare.md", SELECTIONS),
+    "transforms": ("prepare.md", TRANSFORMS),
 }
 """Page and registry of the tables with entries of papers."""
 CORE: dict[str, tuple[str, Registry[Any], Callable[[Any], list[str]]]] = {
     "masking": ("masking.md", MASKINGS, lambda cls: [cls.summary, parameters(cls, Strategy), cls.paper]),
+    "adapters": ("trains.md", ADAPTERS, lambda cls: [cls.summary, parameters(cls), cls.paper]),
+    "rules": ("trains.md", RULES, lambda cls: [cls.summary, parameters(cls), cls.paper]),
     "merges": ("merging.md", MERGES, lambda cls: [cls.summary, cls.formula, parameters(cls), cls.paper]),
 }
 """Page and registry of the other tables, and a function that returns the cells after the name."""
@@ -232,7 +236,7 @@ def render(verdicts: Mapping[str, dict[str, Any]] | None = None) -> dict[Path, s
     found = {folder / "verdict.json": write_verdict(verdicts[folder.name]) for folder in folders()}
 
     def replace(page: str, group: str, rows: Callable[[str], str]) -> None:
-        text = (DOCS / page).read_text(encoding="utf-8")
+        text = found.get(DOCS / page) or (DOCS / page).read_text(encoding="utf-8")
         found[DOCS / page], count = re.subn(TABLE.format(group=group), lambda match: match[1] + rows(match[2]), text)
         assert count == 1, page
 

@@ -141,7 +141,8 @@ def facts(name: str) -> dict[str, str]:
     """Return what a table says about a method, by title; what does not apply is empty."""
     method = lookup(name)
     only = f" only; it {method.kinds_reason}" if set(KINDS) - set(method.kinds) else ""
-    guide = f"{name}.md" if (DOCS / f"{name}.md").exists() else "methods.md"
+    _, ring, folder, *_ = method.__module__.split(".")
+    guide = f"papers/{folder}.md" if ring == "papers" else "methods.md"
     return {
         "paper": method.paper,
         "models": " and ".join(method.kinds) + " language models" + only,
@@ -152,7 +153,7 @@ def facts(name: str) -> dict[str, str]:
         "learning rate": f"{method.learning_rate:g} by default",
         "low-rank adapters": f"refused: {method.without_adapter}" if method.without_adapter else "`--adapter lora`",
         "loading": "" if method.loads_without_acclimate else "needs acclimate; the model card says how",
-        "more": f"[{'guide' if guide == f'{name}.md' else 'which method'}](../{guide})",
+        "more": f"[{'guide' if ring == 'papers' else 'which method'}](../{guide})",
     }
 
 

@@ -99,18 +99,6 @@ def test_the_page_of_installation_has_every_extra_with_its_packages():
         assert required == set(re.findall(r"`([^`]+)`", table[name])), name
 
 
-def test_the_pages_name_the_methods_without_adapters_and_those_with_settings_of_papers():
-    methods = {name: registry.lookup(name) for name in registry.names()}
-    page = (DOCS / "decoders.md").read_text(encoding="utf-8")
-    (listed,) = re.findall(r"weights of their own have none: ([^.]*)\.", page)
-    without = {name for name, method in methods.items() if method.without_adapter}
-    assert set(re.findall(r"`([^`]+)`", listed)) & set(methods) == without - {"none"}
-    page = (DOCS / "methods.md").read_text(encoding="utf-8")
-    (listed,) = re.findall(r"`preset=paper` selects its values \(([^;]*);", page)
-    presets = {name for name, method in methods.items() if "preset" in method.__dataclass_fields__}
-    assert set(re.findall(r"`([^`]+)`", listed)) & set(methods) == presets
-
-
 def test_the_method_on_the_page_trains(tiny_bert, tmp_path, monkeypatch):
     page = (DOCS / "write-your-own-method.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)

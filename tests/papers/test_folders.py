@@ -18,27 +18,24 @@ from acclimate import api
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [folder.name for folder in render_papers.folders()]
 QUICK = ("dga", "selective", "doge")
-LINKED = (
-    "pyproject.toml",
-    "conftest.py",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "README.md",
-    "Makefile",
-    "examples",
-    "benchmarks",
+PARTS = (
+    *("src", "tests", "scripts", "docs", "examples", "benchmarks"),
+    *("pyproject.toml", "conftest.py", "Makefile", "mkdocs.yml", "README.md"),
+    *("CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE", ".github"),
 )
 CODE = """
 from pathlib import Path
 import acclimate
 from acclimate.cli import main
 from scripts import render_papers
+from tests.docs.test_links import broken_links
 from typer.testing import CliRunner
 assert Path(acclimate.__file__).is_relative_to(Path.cwd())
 for file, text in render_papers.render(render_papers.read_verdicts()).items():
     assert not file.name.endswith(".json") or file.read_text(encoding="utf-8") == text
     assert not [name for name in GONE if f"/papers/{name}/" in text], file
     file.write_text(text, encoding="utf-8")
+assert broken_links(Path.cwd()) == []
 assert CliRunner().invoke(main.app, ["methods"]).exit_code == CliRunner().invoke(main.app, ["--help"]).exit_code == 0
 """
 
@@ -84,10 +81,8 @@ def find_tests(folders):
 )
 def test_without_a_folder_the_rest_works(names, tmp_path):
     """Registries, pages and commands; the slow tests also collect the whole suite, and run what names the folder."""
-    for part in ("src", "tests", "scripts", "docs"):
-        shutil.copytree(ROOT / part, tmp_path / part)
-    for part in LINKED:
-        (tmp_path / part).symlink_to(ROOT / part)
+    for part in PARTS:
+        (shutil.copytree if (ROOT / part).is_dir() else shutil.copy)(ROOT / part, tmp_path / part)
     papers = tmp_path / "src" / "acclimate" / "papers"
     files = {file: file.read_text(encoding="utf-8") for file in papers.glob("*/*.py")}
     users = {file.parent.name for file, text in files.items() if any(f"papers.{name}." in text for name in names)}

@@ -77,7 +77,7 @@ def check_shares(given: Any) -> None:
 Mix = Annotated[
     PartLike | None,
     Option(
-        "Mix of the domain text and the sources: NAME, or 'NAME parameter=value ...'; see docs/mix.md.",
+        "Mix of the domain text and the sources: NAME, or 'NAME parameter=value ...'; see docs/prepare.md.",
         DATA,
         more="Or ``{name: parameters}``. Text that is replayed and conversations keep their shares; the mix divides "
         "the rest. Epochs are those of the domain text.",

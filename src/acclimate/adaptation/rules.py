@@ -77,7 +77,7 @@ RULES: Registry[Rule] = Registry("acclimate.rules", "update rule", "update rules
 register = RULES.register
 
 
-@register("freeze", summary="weights do not train whose names match")
+@register("freeze", summary="weights whose names match do not train")
 @dataclass(frozen=True)
 class Freeze(Rule):
     """Freezes weights by name.
@@ -96,7 +96,11 @@ class Freeze(Rule):
         print_message(freeze(run.loaded.model, self.names), enabled=run.progress)
 
 
-@register("sparsity", paper="SPDF: Thangarasa et al., UAI 2023", summary="a share of the weights is and stays zero")
+@register(
+    "sparsity",
+    paper="SPDF: Thangarasa et al., UAI 2023",
+    summary="a share of the weights of each linear layer is zero and stays zero",
+)
 @dataclass(frozen=True)
 class Sparsity(Rule):
     """Keeps a share of the weights of each linear layer at zero.

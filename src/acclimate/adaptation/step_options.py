@@ -122,7 +122,7 @@ Rules = Annotated[
         METHOD,
         more="Or ``{name: parameters}``; several in a list. Rules: ``l2-sp`` and ``ewc`` pull weights to the base "
         "model, ``layer-decay`` and ``freeze`` limit what trains, ``sparsity`` keeps weights at zero, ``refactor`` "
-        "balances a low-rank adapter; see docs/limits.md.",
+        "balances a low-rank adapter; see docs/trains.md.",
         flag="--rule",
         many=True,
     ),

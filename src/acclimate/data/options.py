@@ -25,7 +25,7 @@ def _read_operations(value: Any) -> Any:
     """Return operations as they are, without empty ones."""
     if value is None or (isinstance(value, str | tuple | list | dict) and not value):
         raise ValueError(
-            "must name at least one operation, such as nearest (docs/select.md) or neighbors (docs/transform.md)"
+            "must name at least one operation, such as nearest (docs/prepare.md) or neighbors (docs/prepare.md)"
         )
     return value
 
@@ -54,7 +54,7 @@ class OperationOptions(LabelOptions):
             many=True,
         ),
     ]
-    by: Annotated[Operations, BeforeValidator(_read_operations), _describe_operations("Selection", "docs/select.md")]
+    by: Annotated[Operations, BeforeValidator(_read_operations), _describe_operations("Selection", "docs/prepare.md")]
     out: Annotated[
         str | Path | None, Option("JSON lines file to write.", OUTPUT, default="a file of the cache", recorded=False)
     ] = None
@@ -104,6 +104,4 @@ class SelectOptions(OperationOptions):
 class TransformOptions(OperationOptions):
     """Options of :func:`acclimate.transform`."""
 
-    by: Annotated[
-        Operations, BeforeValidator(_read_operations), _describe_operations("Transform", "docs/transform.md")
-    ]
+    by: Annotated[Operations, BeforeValidator(_read_operations), _describe_operations("Transform", "docs/prepare.md")]

@@ -103,7 +103,7 @@ def advise_conversion(files: Iterable[Path]) -> str:
         return ""
     return (
         f' A {ending} file is not read: write each text as a row {{"text": ..., "spans": [{{"start": ..., "end": ..., '
-        '"label": ...}]} of train.jsonl, with the lines in docs/entities.md.'
+        '"label": ...}]} of train.jsonl, with the lines in docs/data.md.'
     )
 
 

@@ -162,9 +162,9 @@ def test_the_lines_of_the_page_convert_a_folder_of_brat(tmp_path, monkeypatch):
         file.write_bytes(f"The 😀 waiter\r\nof pasta\nhouse. {number}".encode())
         marks = ["T1\tROLE 6 12\twaiter", "T2\tPLACE 17 22;23 28\tpasta house", "R1\tof Arg1:T1 Arg2:T2", ""]
         file.with_suffix(".ann").write_text("\n".join(marks), encoding="utf-8")
-    with pytest.raises(UserError, match=r"A .ann file is not read: write each text as a row .* docs/entities.md"):
+    with pytest.raises(UserError, match=r"A .ann file is not read: write each text as a row .* docs/data.md"):
         load_task(tmp_path / "brat")
-    page = (Path(__file__).parents[3] / "docs" / "entities.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
     exec(page.partition("needs a folder of brat -->\n```python\n")[2].partition("```")[0], {})
     task = load_task(tmp_path / "train.jsonl")
     assert [len(task.train), len(task.dev), len(task.test)] == [21, 3, 6] and task.train[0].group is not None
@@ -175,9 +175,7 @@ def test_files_of_spacy_are_named_with_what_to_do(tmp_path):
     """The page that the message names has the lines; here only their result can be read."""
     (tmp_path / "train.spacy").write_bytes(b"x")
     for source in (tmp_path, tmp_path / "train.spacy"):
-        with pytest.raises(
-            UserError, match=r"A .spacy file is not read: write each text as a row .* docs/entities.md"
-        ):
+        with pytest.raises(UserError, match=r"A .spacy file is not read: write each text as a row .* docs/data.md"):
             load_task(source)
     write_lines(
         tmp_path / "train.jsonl", [{**row, "text": f"{row['text']} {n}"} for n in range(30) for row in span_rows()]

@@ -36,7 +36,7 @@ def _temporal_questions(options: PeriodsQuestionsOptions) -> TemporalReport:
     if placed.task.task_kind != "choice":
         raise UserError(
             f"'{placed.task.name}' is of the kind '{placed.task.task_kind}'; give questions with choices, see "
-            "docs/choices.md."
+            "docs/data.md."
         )
     periods = placed.report.keep(options.least, 1, "question")
     folder = open_output(options.out, "questions")

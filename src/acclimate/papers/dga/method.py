@@ -93,8 +93,7 @@ class DGA(Method):
         float,
         Published(
             {"paper": 0.0, "released-code": 0.0},
-            "Reads a fifth to an eighth of the text, with an error that is small beside the range of 0 to 1 "
-            "(docs/dev/importance.md).",
+            "Reads a fifth to an eighth of the text, with an error that is small beside the range of 0 to 1.",
         ),
     ] = 0.03
     importance_reads: Literal["hidden", "logits"] = "hidden"
