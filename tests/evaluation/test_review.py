@@ -110,7 +110,7 @@ def save_result(folder, scores: np.ndarray, truth: np.ndarray):
         {
             "gold": ("fine", "hate")[one],
             "predicted": ("fine", "hate")[int(score > 0.5)],
-            "probabilities": [1 - score, score],
+            "probabilities": {"fine": 1 - score, "hate": score},
         }
         for one, score in zip(truth.astype(int), scores.tolist(), strict=True)
     ]

@@ -201,7 +201,7 @@ def test_the_best_epoch_on_dev_is_kept(tiny_bert, tmp_path, monkeypatch):
         if split == "dev" and len(seen) < 3:
             seen.append(learner.head.model.classifier.weight.detach().clone())
             return EvaluationResult({"accuracy": next(scores)}, [], [], [])
-        return EvaluationResult({"accuracy": 0.0}, [0], [1], [[0.2, 0.8]])
+        return EvaluationResult({"accuracy": 0.0}, [0] * 4, [1] * 4, [[0.2, 0.8]] * 4)
 
     monkeypatch.setattr("acclimate.tasks.kinds.classification.classifier.ClassificationLearner.measure", measured)
     options = {"select": "dev", "metric": "accuracy", "epochs": 3, "learning_rate": 1e-2}

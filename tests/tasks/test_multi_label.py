@@ -153,7 +153,8 @@ def test_the_saved_model_is_a_multi_label_model(learned):
     assert config.id2label == {0: "cold", 1: "good"}
     rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
     assert rows[3]["gold"] == ["cold", "good"]
-    assert [row["probabilities"] for row in rows] == result.probabilities
+    assert [list(row["probabilities"].values()) for row in rows] == result.probabilities
+    assert {tuple(row["probabilities"]) for row in rows} == {("cold", "good")}
 
 
 def test_the_loss_is_the_mean_binary_cross_entropy(tiny_bert):

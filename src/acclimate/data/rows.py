@@ -36,6 +36,11 @@ class NoLabel(int):
     """The label -1 in a column of which the classes have names; it marks a row without a label."""
 
 
+def short_place(where: str) -> str:
+    """Return the location of a row without the folder of its file."""
+    return where.replace("\\", "/").rpartition("/")[2]
+
+
 def check_characters(where: str, *texts: str) -> None:
     """Check that texts are valid Unicode, which JSON does not ensure.
 

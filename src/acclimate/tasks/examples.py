@@ -25,6 +25,8 @@ class Example:
     _: KW_ONLY
     group: str | None = None
     """Name of what it shares with others that are not independent of it, such as a document; None if not known."""
+    row: str = field(default="", compare=False)
+    """Where it is in the file of the user, such as ``tickets.csv:829``; empty if that is not known."""
 
     @property
     def texts(self) -> tuple[str | None, ...]:
@@ -66,8 +68,8 @@ ORIGIN = ("name", "path", "drawn")
 
 
 def _values(part: Any) -> list[Any]:
-    """Return all fields of a part of an example, for JSON."""
-    return [getattr(part, field.name) for field in fields(part)]
+    """Return all fields of a part of an example that can change a result, for JSON."""
+    return [getattr(part, field.name) for field in fields(part) if field.name != "row"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,6 +130,10 @@ class Examples(Generic[ExampleT]):
         """Return a row of each item of a split that is scored, in order."""
         rows: Sequence[Any] = getattr(self, split)
         return rows
+
+    def row_names(self, split: str) -> list[str]:
+        """Return the id of each item of a split that is scored, or its row in the file of the user."""
+        return [getattr(row, "id", "") or row.row for row in self.scored_rows(split)]
 
     def groups(self, split: str = "test") -> tuple[int, ...] | None:
         """Return the number of the group of each item of a split that is scored, counted from zero.

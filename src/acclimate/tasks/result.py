@@ -28,12 +28,14 @@ from acclimate.base.files import (
 from acclimate.base.progress import format_duration
 from acclimate.base.records import build_value
 from acclimate.cards import write_task_model_card
+from acclimate.data.writing import write_rows
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.trainer import LOG_FILE
 from acclimate.evaluation.scoring import Collapse, make_scoring
 from acclimate.results.display import Reported, data_frame
 from acclimate.results.study import StudyResults, table_results
 from acclimate.tasks.interfaces import LabelledTask, Learner
+from acclimate.tasks.readers import SPLITS
 from acclimate.tasks.trainer import TrainingResult
 
 if TYPE_CHECKING:
@@ -207,7 +209,7 @@ class RunFolder:
         if self.out is not None and self.group.first:
             with postpone_stop(), atomic_folder(self.out) as folder:
                 learner.head.save(folder, self.out)
-                _write_result(folder, result, learner.readable, trained.log)
+                _write_result(folder, result, learner, trained.log, task)
                 write_task_model_card(folder, self.out.name, verb, sources, task, shown, result)
                 write_json(folder / RECORD_FILE, {"identity": self.identity, "result": asdict(result)})
                 record_files(folder, RECORD_FILE)
@@ -227,18 +229,32 @@ def warn_of_collapse(collapse: Collapse, total: int, task: str, readable: Callab
 
 
 def _write_result(
-    folder: Path, result: FinetuneResult, readable: Callable[[Any], Any], lines: Sequence[dict[str, Any]]
+    folder: Path, result: FinetuneResult, learner: Learner, lines: Sequence[dict[str, Any]], task: LabelledTask
 ) -> None:
-    """Write ``metrics.json``, ``predictions.jsonl`` with a line per test item, and ``log.jsonl``."""
+    """Write ``metrics.json``, ``predictions.jsonl`` with a line per test item, and ``log.jsonl``.
+
+    If splits were drawn, ``split.csv`` says for each row of the user's file in which split it is.
+    """
     summary = asdict(result)
     for name in ("gold", "predicted", "probabilities", "scoring"):
         del summary[name]
     write_json(folder / "metrics.json", summary)
+    by_class = result.kind in ("single_label", "multi_label")
     items = [
-        {"gold": readable(gold), "predicted": readable(predicted), "probabilities": probabilities}
-        for gold, predicted, probabilities in zip(result.gold, result.predicted, result.probabilities, strict=True)
+        {
+            **({"row": row} if row else {}),
+            "gold": learner.readable(gold),
+            "predicted": learner.readable(predicted),
+            "probabilities": dict(zip(result.labels, shares, strict=True)) if by_class else shares,
+        }
+        for row, gold, predicted, shares in zip(
+            task.row_names("test"), result.gold, result.predicted, result.probabilities, strict=True
+        )
     ]
     if groups := result.scoring.get("groups"):
         items = [{**item, "group": group} for item, group in zip(items, groups, strict=True)]
     write_text(folder / "predictions.jsonl", "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items))
+    if task.drawn:
+        places = [(name, split) for split in SPLITS for name in task.row_names(split)]
+        write_rows(folder / "split.csv", [{"row": row, "split": split} for row, split in places])
     write_text(folder / LOG_FILE, "".join(json.dumps(line) + "\n" for line in lines))

@@ -119,7 +119,7 @@ def read_predictions(folder: str | Path, positive: str) -> RankedItems:
         found = [json.loads(line) for line in lines]
         if not isinstance(labels, list) or not found:
             raise ValueError
-        scores = np.array([item["probabilities"] for item in found], dtype=float)
+        scores = np.array([[item["probabilities"][label] for label in labels] for item in found], dtype=float)
         if scores.shape != (len(found), len(labels)) or not np.isfinite(scores).all():
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import Row
+from acclimate.data.rows import Row, short_place
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.regression import RegressionScoring, regression_metrics
@@ -139,7 +139,7 @@ def _read_example(where: str, row: dict[str, Any], pair: bool, group: str | None
             f"{where}: the label must be a number up to {LARGEST:g}, not {row['label']!r:.40}; fix or remove the row, "
             "or give --task-kind classification if the labels are classes."
         )
-    return NumberExample(parsed.text, parsed.second, target, group=group)
+    return NumberExample(parsed.text, parsed.second, target, group=group, row=short_place(where))
 
 
 class Regressor(Classifier):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import LONE_SURROGATE, Row
+from acclimate.data.rows import LONE_SURROGATE, Row, short_place
 from acclimate.evaluation.choice import ChoiceScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.examples import Example, Examples
@@ -397,7 +397,8 @@ def _make_items(
         texts = tuple(choices.texts[number] for number in kept)
         context = _text(row.get(columns.context)) if columns.context else ""
         group, question = grouping.of(row) or context or None, _text(row[columns.question])
-        items.append(Item(question, texts, kept.index(place), context, continues, group=group))
+        found = short_place(where)
+        items.append(Item(question, texts, kept.index(place), context, continues, group=group, row=found))
     return items
 
 

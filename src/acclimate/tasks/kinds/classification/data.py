@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from acclimate.base.errors import UserError, unknown_name_error
-from acclimate.data.rows import check_characters
+from acclimate.data.rows import check_characters, short_place
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
 from acclimate.evaluation.significance import number_groups
 from acclimate.tasks.drawing import Link, draw_places, link_rows
@@ -86,7 +86,11 @@ def build_task(name: str, selected: Selected, path: Path | None = None, split_se
             document = row.document if has_documents else None
             group = selected.groups[row.where]
             examples[split].append(
-                Example(row.text, row.second, places if multi_label else places[0], document, group=group)
+                Example(
+                    *(row.text, row.second, places if multi_label else places[0], document),
+                    group=group,
+                    row=short_place(row.where),
+                )
             )
     examples = _join_documents(examples)
     _warn_about_labels(name, labels, len(rows["train"]))

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import regex
 
 from acclimate.base.errors import UserError, warn_once
-from acclimate.data.rows import check_characters
+from acclimate.data.rows import check_characters, short_place
 from acclimate.evaluation.entities import EntityScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.drawing import spread_groups
@@ -260,7 +260,7 @@ def read_sentence(row: RawSentence, prefixed: bool = True) -> Sentence:
         if nothing := next((entity for entity in entities if not text[entity.start : entity.end].strip()), None):
             raise UserError(f"{row.where}: the words of an entity ('{nothing.type}') are empty; tag them O.")
     check_characters(row.where, text)
-    return Sentence(text, words, tuple(entities), group=row.group)
+    return Sentence(text, words, tuple(entities), group=row.group, row=short_place(row.where))
 
 
 def _trim(row: RawSentence, span: Entity) -> Entity:
