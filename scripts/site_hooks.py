@@ -23,11 +23,12 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import acclimate
-from acclimate.adaptation.method import PURPOSES, lookup, names
+from acclimate.adaptation.method import lookup, names
 from acclimate.adaptation.options import AdaptOptions
 from acclimate.base.options import option_fields
 from acclimate.base.registry import published
 from acclimate.cli.main import app
+from acclimate.labs.advise.methods import PURPOSES
 from acclimate.models.kinds import KINDS
 from acclimate.report import render
 from acclimate.report.tables import overview

@@ -11,18 +11,20 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 import typer
 
 import acclimate.adaptation
-from acclimate.adaptation.method import PURPOSES, REGISTRY, Method, names
+from acclimate.adaptation.method import REGISTRY, Method, names
+from acclimate.adaptation.result import AdaptResult
 from acclimate.base.errors import Stopped
+from acclimate.base.verbs import SECTIONS, find_declared, find_verbs
 from acclimate.cli import main as cli
-from acclimate.cli.commands import HUGGING_FACE, JOURNEY, PAGES, propose
+from acclimate.cli.commands import HUGGING_FACE, propose
 from acclimate.engine import distributed
+from acclimate.labs.advise.methods import PURPOSES
 from tests.cases import each
 from tests.tiny import TEXTS
 
@@ -47,7 +49,7 @@ def test_the_next_commands_read_the_same_text_and_task(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     for name in ("a.csv", "b.csv", "t.csv"):
         (tmp_path / name).write_text("body,queue\nx,y\n")
-    result = SimpleNamespace(out=tmp_path, method="lm", steps=1, tokens=1, seconds=0, losses={}, similarity=())
+    result = AdaptResult(tmp_path, "lm", steps=1, tokens=1, seconds=0, losses={})
     monkeypatch.setattr("acclimate.adaptation.adapt.adapt", lambda **_: result)
     text = ["--corpus", "a.csv", "--corpus", "b.csv:body", "--heldout", "t.csv", "--text-column", "queue"]
     task = ["--task", "t.csv:body", "--label-column", "queue", "--split-seed", 3]
@@ -133,7 +135,7 @@ def test_commands_that_cannot_share_work_refuse_several_processes(verb, monkeypa
 @pytest.mark.parametrize("verb", ["adapt", "pretrain"])
 def test_training_commands_leave_the_process_group(verb, monkeypatch, capsys, tmp_path):
     done = []
-    result = SimpleNamespace(out=tmp_path, method="mlm", steps=1, tokens=9, seconds=1.0, losses={})
+    result = AdaptResult(tmp_path, "mlm", steps=1, tokens=9, seconds=1.0, losses={})
     monkeypatch.setattr(f"acclimate.adaptation.{verb}.{verb}", lambda **_: done.append("trained") or result)
     monkeypatch.setattr(distributed, "leave_process_group", lambda: done.append("left"))
     model = ["--model", "m"] if verb == "adapt" else []
@@ -260,6 +262,7 @@ def test_parameters_of_an_unexplained_method_are_listed_from_its_signature(monke
 
 def test_completion_offers_the_public_functions():
     assert dir(acclimate) == sorted(acclimate.__all__) and "compare" in dir(acclimate)
+    assert set(dir(acclimate)) == {"__version__", *(verb.function_name for verb in find_verbs())}
 
 
 def test_the_command_line_does_not_import_torch():
@@ -389,17 +392,18 @@ def test_the_version_and_the_short_help(monkeypatch, capsys):
 def test_commands_are_listed_in_the_order_of_their_use(monkeypatch, capsys):
     _, out, _ = call(monkeypatch, capsys, "--help")
     shown = [name for line in out.splitlines() if (name := line.strip("│ ").split(" ")[0]) in VERBS]
-    assert shown == [name for names in JOURNEY.values() for name in names] and sorted(shown) == VERBS
-    assert all(panel in out for panel in JOURNEY)
+    assert shown == [one.name for one in find_declared() if one.section] and sorted(shown) == VERBS
+    assert shown[:2] == ["demo", "advise"] and shown.index("select") < shown.index("adapt") < shown.index("finetune")
+    assert all(panel in out for panel in SECTIONS)
 
 
 def test_help_ends_with_an_example_and_a_page(monkeypatch, capsys):
     root = Path(cli.__file__).parents[3]
-    inspected = typer.main.get_command(cli.app).commands["inspect"].commands
-    for command in [[verb] for verb in VERBS] + [["inspect", name] for name in inspected]:
-        _, out, _ = call(monkeypatch, capsys, *command, "--help")
-        assert f"Example: acclimate {' '.join(command)}" in " ".join(out.split()), command
-        assert f"More: {PAGES[command[-1]]}" in out and (root / PAGES[command[-1]]).is_file(), command
+    for one in find_declared():
+        if getattr(one, "cli", True):
+            _, out, _ = call(monkeypatch, capsys, *one.name.split(), "--help")
+            assert f"Example: acclimate {one.name}" in " ".join(out.split()), one.name
+            assert f"More: {one.page}" in out and (root / one.page).is_file(), one.name
 
 
 def test_completion_lists_the_verbs(monkeypatch, capsys):

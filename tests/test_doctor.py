@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import acclimate
-from acclimate.labs.bench.command import _advise as advise
-from acclimate.labs.bench.command import describe, examine
+from acclimate.labs.bench.doctor import _advise as advise
+from acclimate.labs.bench.doctor import doctor, show_machine
+from acclimate.labs.bench.options import DoctorOptions
 from tests.cases import each
 from tests.test_cli import call
 
@@ -50,7 +51,7 @@ def test_the_text_for_a_bug_report(home, monkeypatch, capsys):
         assert any(found.startswith(line) for found in out.splitlines()), line
     assert str(home) not in out and "hf_secret" not in out
     code, out, _ = call(monkeypatch, capsys, "doctor", "--json")
-    found = json.loads(out)
+    found = json.loads(out)["result"]
     assert found["caches"]["acclimate"]["bytes"] == 5_000 and str(home) not in out and "hf_secret" not in out
     assert found["kernels"] and found["machine"]["threads"] == torch.get_num_threads()
 
@@ -66,7 +67,7 @@ def test_an_extra_names_the_packages_that_it_lacks(monkeypatch):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    extras = examine()["extras"]
+    extras = doctor()["extras"]
     assert extras["lora"] == [] and extras["qlora"][0].startswith("bitsandbytes")
     assert extras["excel"][0].startswith("openpyxl>=")  # it is there, and too old
     assert "dev" not in extras
@@ -105,7 +106,7 @@ def test_a_driver_without_a_gpu_in_torch_is_reported(monkeypatch):
 def test_an_invalid_variable_is_reported_and_the_rest_shown(monkeypatch, tmp_path):
     monkeypatch.setenv("ACCLIMATE_KERNELS", "fast")
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "missing" / "cache"))
-    text = "\n".join(describe(examine()))
+    text = "\n".join(show_machine(doctor(), DoctorOptions()))
     assert "Problem: ACCLIMATE_KERNELS is 'fast'; set it to auto or torch." in text
     assert "kernels of an encoder: none" in text
     assert not Path(tmp_path / "missing").exists()

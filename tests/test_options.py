@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 from dataclasses import KW_ONLY
@@ -21,24 +20,13 @@ from acclimate.adaptation.options import AdaptOptions, PretrainOptions
 from acclimate.base.bounds import Count
 from acclimate.base.errors import UserError
 from acclimate.base.options import MISSING, Option, accepts, build, option_fields, options, recorded, section, verb
+from acclimate.base.verbs import Verb, find_verbs
+from acclimate.cli import flags
 from acclimate.cli import main as cli
-from acclimate.cli import options as generator
-from acclimate.cli.compare import CompareCommand
-from acclimate.cli.training import PushCommand
 from acclimate.data.documents import Corpus
-from acclimate.evaluation import options as evaluation
-from acclimate.labs.advise.options import AdviseOptions
-from acclimate.labs.demo.comparison import demo
-from acclimate.labs.demo.options import DemoOptions
 from acclimate.labs.inspection import options as inspection
-from acclimate.labs.inspection.masks import inspect_masks
-from acclimate.labs.periods.options import PERIOD_VERBS
-from acclimate.merging.options import MergeOptions
 from acclimate.parts import masking
-from acclimate.study.in_memory import CompareCall
-from acclimate.study.options import InitOptions
-from acclimate.tasks.embedding_options import GenerateQueriesOptions
-from acclimate.tasks.options import DistillOptions, FinetuneOptions, ProbeSettings
+from acclimate.tasks.options import FinetuneOptions
 from tests.cases import each
 from tests.tiny import TEXTS
 
@@ -65,10 +53,10 @@ def test_a_new_option_is_an_argument_a_flag_a_key_of_the_study_and_a_field_of_th
 
     app, given = typer.Typer(), []
 
-    @generator.command(app, ExtendedOptions, example="adapt --model m")
-    def train(options):
-        """Train."""
-        given.append(options)
+    declared = Verb(
+        name="train", help="Train.", example="adapt --model m", page="p.md", options=ExtendedOptions, run=""
+    )
+    flags.add_command(app, declared, lambda options, _: given.append(options), epilog="Example: adapt --model m")
 
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
     assert "--endurance" in shown and "Steps without progress (default: 1,000 steps)." in shown
@@ -84,38 +72,13 @@ def test_a_new_option_is_an_argument_a_flag_a_key_of_the_study_and_a_field_of_th
         study.model_validate({"endurance": 0})
 
 
-COMMANDS = typer.main.get_command(cli.app).commands
-PAPERS = [
-    importlib.import_module(f"acclimate.papers.{file.parent.name}.command_options")
-    for file in Path(acclimate.__file__).parent.glob("papers/*/command_options.py")
-]
-VERBS = {
-    **{"adapt": AdaptOptions, "pretrain": PretrainOptions, "finetune": FinetuneOptions, "distill": DistillOptions},
-    **{"advise": AdviseOptions, "compare": CompareCommand, "demo": DemoOptions},
-    "init": InitOptions,
-    "push": PushCommand,
-    "merge": MergeOptions,
-    "generate-queries": GenerateQueriesOptions,
-    **{
-        f"inspect {name.removeprefix('Inspect').removesuffix('Options').lower()}": cls
-        for module in (inspection, evaluation, *PAPERS)
-        for name, cls in vars(module).items()
-        if name.startswith("Inspect")
-    },
-    **{
-        cls.__name__.removesuffix("Options").lower(): cls
-        for module in PAPERS
-        for cls in vars(module).values()
-        if isinstance(cls, type) and cls.__name__.removesuffix("Options").lower() in COMMANDS
-    },
-    **{f"periods {name}": cls for name, cls in PERIOD_VERBS.items()},
-}
-FIELDS = [(cls, field) for cls in VERBS.values() for field in option_fields(cls).values()]
+VERBS = {verb.name: verb for verb in find_verbs()}
+FIELDS = [(verb.options, field) for verb in VERBS.values() for field in option_fields(verb.options).values()]
 
 
-@each("cls", VERBS.values())
-def test_every_option_is_described_in_one_panel(cls):
-    for field in option_fields(cls).values():
+@each("verb", VERBS.values())
+def test_every_option_is_described_in_one_panel(verb):
+    for field in option_fields(verb.options).values():
         assert field.option.panel in ("Data", "Model", "Training", "Method", "Output"), field.name
         assert field.option.help.endswith(".") and field.option.help[0].isupper(), field.name
 
@@ -126,47 +89,34 @@ def test_the_functions_have_the_signatures_of_the_classes():
     assert positional == ["model", "corpus", "method", "out"]
     assert acclimate.adapt.__name__ == "adapt" and "Raises:" in acclimate.adapt.__doc__
     assert list(inspect.signature(acclimate.pretrain).parameters)[:2] == ["corpus", "out"]
-    for name, function in {
-        **{"advise": acclimate.advise, "compare": acclimate.compare, "demo": demo},
-        **{"merge": acclimate.merge, "inspect importance": acclimate.inspect_importance},
-        **{"inspect embeddings": acclimate.inspect_embeddings, "inspect leakage": acclimate.inspect_leakage},
-        **{"inspect masks": inspect_masks, "inspect model": acclimate.inspect_model},
-    }.items():
-        assert list(inspect.signature(function).parameters) == list(
-            option_fields({**VERBS, "compare": CompareCall}[name])
-        ), name
-        assert "Args:" in function.__doc__
-
-
-TAKES_PLUGINS = ("adapt", "advise", "compare", "init", "inspect masks", "periods surprisal")
-"""Commands that choose a method or a masking strategy by name."""
+    for declared in VERBS.values():
+        function = getattr(acclimate, declared.function_name)
+        own = set(inspect.signature(function).parameters)
+        assert own <= set(option_fields(declared.options)) or declared.name == "compare", declared.name
+        assert not own or "Args:" in function.__doc__, declared.name
+        assert declared.command or own == set(option_fields(declared.options)), declared.name
 
 
 def test_the_flags_of_every_command_are_the_options_of_its_class():
     root = typer.main.get_command(cli.app)
-    assert len(VERBS) >= 18 + len(PERIOD_VERBS)
-    for verb_name, cls in VERBS.items():
-        first, _, second = verb_name.partition(" ")
+    for declared in VERBS.values():
+        if not declared.cli:
+            continue
+        first, _, second = declared.name.partition(" ")
         made = root.commands[first].commands[second] if second else root.commands[first]
         names = {one.name: [one.metavar] if one.param_type_name == "argument" else one.opts for one in made.params}
         flags = {name for found in names.values() for name in found}
-        expected = {field.flag for field in option_fields(cls).values() if field.option.cli}
-        probe = {"--probe", *(field.flag for field in option_fields(ProbeSettings).values())}
-        extra = {"finetune": {"--seeds", "--repartition", *probe}, "distill": {"--seeds"}, "adapt": {"--push-to-hub"}}
-        quiet = {"--quiet"} if "progress" in option_fields(cls) else set()
-        quiet |= {"--plugin"} if verb_name in TAKES_PLUGINS else set()
-        one_seed = {"--seed"} if verb_name in ("finetune", "distill", "periods gap", "periods self-train") else set()
-        assert flags - {"--help"} == (expected | extra.get(verb_name, set()) | quiet | {"--config"}) - one_seed
-        assert made.epilog.startswith(f"Example: acclimate {verb_name} "), verb_name
-        required = {f"{field.flag}" for field in option_fields(cls).values() if field.default is MISSING}
-        assert required == {name for one in made.params if "required" in (one.help or "") for name in names[one.name]}
-
-
-def test_every_command_and_group_has_an_example():
-    root = typer.main.get_command(cli.app)
-    grouped = [command for group in ("inspect", "periods") for command in root.commands[group].commands.values()]
-    for command in (root, *root.commands.values(), *grouped):
-        assert command.epilog.startswith("Example: acclimate "), command.name
+        fields = {
+            name: field for name, field in option_fields(declared.options).items() if name not in declared.without
+        }
+        expected = {field.flag for field in fields.values() if field.option.cli} | {"--json"}
+        expected |= {"--config"} if fields else set()
+        expected |= {"--quiet"} if "progress" in fields else set()
+        expected |= {"--plugin"} if declared.plugins else set()
+        assert flags - {"--help"} == expected, declared.name
+        assert made.epilog.startswith(f"Example: acclimate {declared.name} "), declared.name
+        required = {field.flag for field in fields.values() if field.default is MISSING}
+        assert required == {name for one in made.params if "(required" in (one.help or "") for name in names[one.name]}
 
 
 def test_the_study_is_given_by_position_or_in_a_file(tmp_path):
@@ -182,8 +132,16 @@ def test_the_study_is_given_by_position_or_in_a_file(tmp_path):
 
 
 def required_options(cls) -> dict:
-    names = [name for name, field in option_fields(cls).items() if field.default is MISSING]
-    return {name: {"x": "x"} if name == "corpora" else "x" for name in names}
+    required = {name: field.type for name, field in option_fields(cls).items() if field.default is MISSING}
+    numbers = {
+        name: 1 if name == "minutes" else 0.5
+        for name, kind in required.items()
+        if accepts(kind, int) or accepts(kind, float)
+    }
+    return {
+        name: {"x": "x", "y": "y"} if name in ("corpora", "experts", "domains", "results") else "x"
+        for name in required
+    } | numbers
 
 
 ODD = st.one_of(
@@ -216,10 +174,10 @@ def test_every_number_has_a_limit():
 def test_every_path_may_begin_with_the_home_folder(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     for cls, field in FIELDS:
-        if accepts(field.type, Path) and field.name not in ("after", "adapted", "finetuned", "models"):
+        if accepts(field.type, Path) and not field.option.many:
             required = required_options(cls)
-            for value, home in (("~/x", "/home/me/x"), (Path("~/x"), Path("/home/me/x")), ("a~", "a~")):
-                assert getattr(build(cls, **{**required, field.name: value}), field.name) == home
+            for value, home in (("~/x", "/home/me/x"), (Path("~/x"), "/home/me/x"), ("a~", "a~")):
+                assert str(getattr(build(cls, **{**required, field.name: value}), field.name)) == home
             with pytest.raises(UserError, match="NUL"):
                 build(cls, **{**required, field.name: "a\0"})
     models = build(inspection.InspectEmbeddingsOptions, "x", ["~/m", "n=~/l", "runs/lr=1"]).after
@@ -275,10 +233,8 @@ def test_what_is_recorded_and_what_a_study_may_set():
 def test_named_values_of_a_file_and_of_flags_are_joined(tmp_path):
     app, given = typer.Typer(), []
 
-    @generator.command(app, SmallOptions, example="small p")
-    def small(options):
-        given.append(options)
-
+    declared = Verb(name="small", help="", example="small p", page="p.md", options=SmallOptions, run="")
+    flags.add_command(app, declared, lambda options, _: given.append(options))
     (tmp_path / "run.toml").write_text('place = "p"\nset = {a = 1, b = 2}\n')
     result = CliRunner().invoke(app, ["--config", str(tmp_path / "run.toml"), "--set", "b=3"])
     assert result.exit_code == 0, result.exception

@@ -16,7 +16,7 @@ from rich.text import Text
 import acclimate
 from acclimate.base.errors import CONTROL, UserError
 from acclimate.base.terminal import SafeConsole, SafeFormatter, echo
-from acclimate.cli.tasks import _print_details
+from acclimate.tasks.seeds import _describe_details
 from tests.cases import SOURCES
 from tests.test_cli import call
 
@@ -92,6 +92,7 @@ def test_documents_and_class_names_are_shown_as_text_and_cut(tmp_path, monkeypat
     assert code == 0 and "kept:" in out and not acts(out + err)
     assert sum(line.lstrip().startswith("kept:") for line in out.splitlines()) == out.count("  kept: ")
     score = {"per_class": {HOSTILE: {"f1": 0.5, "support": 2}, "a" * 100_000: {"f1": 0.5, "support": 2}}}
-    _print_details([score])
+    for line in _describe_details([score]):
+        echo(line)
     out = capsys.readouterr().out
     assert not acts(out) and len(out) < 1_000 and "F1 \\x1b]0;title" in out

@@ -116,6 +116,7 @@ from acclimate.adaptation.method import cache_key, fingerprint_tensors
 from acclimate.tasks.training_cache import cache_lock, computation_key
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import build, values, verb
+from acclimate.base.verbs import Next, show_place
 from acclimate.base.progress import Progress
 from acclimate.base.records import Count, Record, fingerprint, texts_fingerprint
 from acclimate.base.version import __version__ as VERSION

@@ -15,10 +15,9 @@ from huggingface_hub import ModelCard
 from acclimate.adaptation.adapt import adapt
 from acclimate.adaptation.method import get
 from acclimate.adaptation.pretrain import pretrain
-from acclimate.cards import write_adapted_card
 from acclimate.cards.card import Origin, display_name, escape_markdown, find_origin, format_bytes, hub_name
 from acclimate.cards.results import eval_results
-from acclimate.cards.writers import summarize_sources, task_model_name
+from acclimate.cards.writers import summarize_sources, task_model_name, write_adapted_card
 from acclimate.data.documents import Corpus
 from acclimate.models.kinds import MASKED
 from acclimate.models.loading import load_language_model

@@ -11,8 +11,8 @@ from huggingface_hub.utils import filter_repo_objects
 
 from acclimate.base.errors import UserError
 from acclimate.base.files import record_files
-from acclimate.cards import hub, push_to_hub
-from acclimate.cards.hub import check_metadata
+from acclimate.cards import hub
+from acclimate.cards.hub import check_metadata, push_to_hub
 from tests.cases import each
 from tests.test_cli import call, corpus  # noqa: F401  (a fixture)
 

@@ -12,7 +12,8 @@ from acclimate.base.errors import UserError
 from acclimate.base.options import build
 from acclimate.results.study import StudyResults
 from acclimate.study.config import StudyConfig
-from acclimate.study.draft import draft_study, init
+from acclimate.study.described import init
+from acclimate.study.draft import draft_study
 from acclimate.study.options import InitOptions
 from tests.cases import each
 from tests.study.fakes import World, files

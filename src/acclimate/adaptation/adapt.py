@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
@@ -28,10 +28,11 @@ from acclimate.adaptation.inputs import (
 )
 from acclimate.adaptation.method import REGISTRY, AdaptContext, Method, reads_context
 from acclimate.adaptation.mlm_head import warm_up_head
-from acclimate.adaptation.options import HEAD_TOKENS, AdaptOptions
+from acclimate.adaptation.options import HEAD_TOKENS, AdaptCommand, AdaptOptions
 from acclimate.adaptation.replay_options import REPLAY_OPTIONS
 from acclimate.adaptation.result import (
     AdaptResult,
+    describe_kept_steps,
     load_finished,
     open_work_folder,
     preview_masking,
@@ -43,13 +44,17 @@ from acclimate.adaptation.stages import adapt_in_stages, stages_folder
 from acclimate.adaptation.step_options import MEASURING_OPTIONS
 from acclimate.base.bounds import AUTO
 from acclimate.base.device import choose_precision, default_device, to_device
-from acclimate.base.errors import UserError, postpone_stop
+from acclimate.base.errors import UserError, environment_integer, postpone_stop
 from acclimate.base.files import check_writable, follow_link
 from acclimate.base.locks import with_output_lock
-from acclimate.base.options import recorded, verb
+from acclimate.base.options import recorded, values, verb
 from acclimate.base.progress import print_message, report_text
+from acclimate.base.terminal import echo
+from acclimate.base.verbs import Next, plugin_words
 from acclimate.base.version import __version__
+from acclimate.cards.hub import check_repo_name, push_to_hub
 from acclimate.data.fields import PrecisionName
+from acclimate.data.reading import reading_words, text_words
 from acclimate.data.task_kinds import open_task
 from acclimate.data.token_dataset import RowAccount
 from acclimate.data.tokenizing import EVERY_ROW, check_known
@@ -120,6 +125,32 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
 
 
 adapt = verb(AdaptOptions, _adapt)
+
+
+def adapt_and_push(options: AdaptCommand) -> AdaptResult:
+    """Do what ``acclimate adapt`` does: adapt the model, and upload it if that is wanted."""
+    if options.push_to_hub:
+        check_repo_name(options.push_to_hub)
+    result = adapt(**values(options, AdaptOptions))
+    if options.push_to_hub and not environment_integer("RANK"):
+        echo(push_to_hub(result.out, options.push_to_hub))
+    return result
+
+
+def show_adaptation(result: AdaptResult, options: AdaptCommand) -> Iterator[Any]:
+    """Yield what ``acclimate adapt`` prints."""
+    yield from result.describe()
+    yield from describe_kept_steps(result, options.keep_steps)
+    task = "TASK" if options.task is None else options.task
+    reading = reading_words(options)
+    tuned = ["--task", task, *(reading if options.task is not None else [])]
+    yield Next(["finetune", "--model", result.out, *tuned, "--out", "finetuned"], "to train an end task")
+    text = text_words("--corpus", options.corpus, column=options.text_column)
+    if options.heldout is not None:
+        text += text_words("--heldout", options.heldout, column=options.text_column)
+    compared = [*text, "--task", task, *reading, "--methods", result.method, *plugin_words()]
+    words = ["--model", options.model, *compared, "--out", "runs/compare"]
+    yield Next(["compare", *words], "to see whether adaptation helps")
 
 
 def _open_run(options: AdaptOptions) -> Run:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from acclimate.base.errors import UserError
-from acclimate.base.options import verb
+from acclimate.base.errors import UserError, cut, printable
+from acclimate.base.options import values, verb
+from acclimate.base.verbs import Next
 from acclimate.data.documents import Corpus, as_corpus, with_usual_column
-from acclimate.data.operations import TRANSFORMS, Context, check_output, find_accounts, operate, read_operations
-from acclimate.data.options import OperationOptions, SelectOptions, TransformOptions
+from acclimate.data.operations import (
+    TRANSFORMS,
+    Context,
+    check_output,
+    find_accounts,
+    operate,
+    read_accounts,
+    read_operations,
+)
+from acclimate.data.options import OperationOptions, SelectCommand, SelectOptions, TransformCommand, TransformOptions
 from acclimate.data.select.control import Random, match_control
+from acclimate.data.sources import FileSource
 from acclimate.data.task_kinds import open_task, task_texts
 
 
@@ -86,6 +96,42 @@ def _read(options: OperationOptions, *outputs: str | Path | None) -> tuple[Corpu
 
 select = verb(SelectOptions, _select)
 transform = verb(TransformOptions, _transform)
+
+
+def select_to_file(options: SelectCommand) -> dict[str, Any]:
+    """Do what ``acclimate select`` does: write the text, and return what the operations did to it."""
+    select(**values(options))
+    control = None if options.control is None else read_accounts(Path(options.control))
+    return {"out": options.out, "accounts": read_accounts(Path(options.out)), "control": control}
+
+
+def show_selection(result: dict[str, Any], options: SelectCommand) -> Iterator[Any]:
+    """Yield what ``acclimate select`` prints."""
+    yield from _describe_accounts(result)
+    if result["control"]:
+        yield f"Control, {result['control'][-1].summary()}: {options.control}"
+    yield Next(["adapt", "--model", "MODEL", "--corpus", options.out, "--out", "adapted"])
+
+
+def transform_to_file(options: TransformCommand) -> dict[str, Any]:
+    """Do what ``acclimate transform`` does: write the text, and return what the operations did to it."""
+    transform(**values(options))
+    return {"out": options.out, "accounts": read_accounts(Path(options.out))}
+
+
+def show_transform(result: dict[str, Any], options: TransformCommand) -> Iterator[Any]:
+    """Yield what ``acclimate transform`` prints."""
+    yield from _describe_accounts(result)
+    yield Next(["adapt", "--model", "MODEL", "--corpus", options.out, "--out", "adapted"])
+
+
+def _describe_accounts(result: dict[str, Any]) -> Iterator[str]:
+    """Yield what operations did, and examples of what the last one kept and dropped."""
+    accounts, out = result["accounts"], Path(result["out"])
+    yield from (account.summary() for account in accounts)
+    for name, texts in (("kept", accounts[-1].kept), ("dropped", accounts[-1].dropped)):
+        yield from (f"  {name}: {printable(cut(text, 100))}" for text in texts)
+    yield f"{out}; account: {FileSource(out).account}"
 
 
 def make_context(

@@ -290,18 +290,6 @@ class Stage:
     from_base: bool = False
 
 
-PURPOSES = (
-    "Start here",
-    "Use the end task",
-    "Forget less",
-    "Learn better representations",
-    "Learn sentence embeddings",
-    "Learn the words of the domain",
-    "For comparison",
-)
-"""What methods are for, in the order of ``acclimate methods``."""
-
-
 @dataclasses.dataclass
 class Method(Part):
     """Base of all methods; by itself plain language modelling.
@@ -311,7 +299,7 @@ class Method(Part):
     """
 
     purpose: ClassVar[str] = ""
-    """What it is for: one of :data:`PURPOSES`, the headings of ``acclimate methods``; empty for none of them."""
+    """What it is for: a heading of ``acclimate methods``; empty for none of them."""
     cost: ClassVar[float] = 1.0
     """Time per token relative to ``lm``, roughly."""
     preparation: ClassVar[str] = ""

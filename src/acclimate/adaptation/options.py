@@ -35,6 +35,7 @@ from acclimate.base.bounds import (
 from acclimate.base.errors import shorten
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.base.registry import PartLike
+from acclimate.base.verbs import TRAIN, register_verb
 from acclimate.data.fields import (
     LENGTH,
     LENGTH_OF_CAUSAL,
@@ -307,9 +308,19 @@ class AdaptOptions(TrainingOptions, LabelOptions, ReplayOptions):
         return self
 
 
+@register_verb(
+    "pretrain",
+    "acclimate.adaptation.pretrain:pretrain",
+    show="show_pretraining",
+    example="acclimate pretrain --corpus text/ --architecture bert --size small --tokens 1000000000 --out pretrained/",
+    page="docs/pretrain.md",
+    section=TRAIN,
+    order=11,
+    shared=True,
+)
 @options
 class PretrainOptions(TrainingOptions):
-    """Options of :func:`acclimate.pretrain`."""
+    """Train a masked or causal language model and its tokenizer from scratch."""
 
     corpus: Annotated[
         TextInput,
@@ -372,3 +383,28 @@ class PretrainOptions(TrainingOptions):
     learning_rate: LearningRate = 1e-4
     weight_decay: WeightDecay = 0.01
     warmup: Warmup = 0.01
+
+
+@register_verb(
+    "adapt",
+    "acclimate.adaptation.adapt:adapt",
+    command="adapt_and_push",
+    show="show_adaptation",
+    example="acclimate adapt --model roberta-base --corpus reviews/ --method dga --epochs 1 --out adapted/",
+    page="docs/commands.md",
+    section=TRAIN,
+    order=3,
+    plugins=True,
+    shared=True,
+)
+@options
+class AdaptCommand(AdaptOptions):
+    """Adapt a model to domain text."""
+
+    _: KW_ONLY
+    push_to_hub: Annotated[
+        str | None,
+        Option(
+            "Upload the model to the Hugging Face Hub as USER/NAME at the end; a new repository is private.", OUTPUT
+        ),
+    ] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from acclimate.adaptation.inputs import default_rows
 from acclimate.adaptation.kept_steps import check_keep_steps
 from acclimate.adaptation.method import Method
 from acclimate.adaptation.options import PRETRAIN_LENGTH, PretrainOptions, TrainingOptions
-from acclimate.adaptation.result import AdaptResult, read_manifest, roundtrip_json
+from acclimate.adaptation.result import AdaptResult, describe_kept_steps, read_manifest, roundtrip_json
 from acclimate.adaptation.tokenizer import TOKENIZER_KINDS, sample_documents, train_tokenizer
 from acclimate.base.device import preserve_rng_state
 from acclimate.base.errors import UserError, did_you_mean, first_line, unknown_name_error
@@ -27,6 +28,7 @@ from acclimate.base.files import MANIFEST_FILE, atomic_folder, follow_link, loca
 from acclimate.base.locks import output_lock
 from acclimate.base.options import recorded, values, verb
 from acclimate.base.progress import print_message
+from acclimate.base.verbs import Next
 from acclimate.data.documents import Corpus, as_corpus
 from acclimate.data.tokenizing import fingerprint_tokenizer
 from acclimate.engine.distributed import join_process_group
@@ -301,6 +303,13 @@ def _pretrain(options: PretrainOptions) -> AdaptResult:
 
 
 pretrain = verb(PretrainOptions, _pretrain)
+
+
+def show_pretraining(result: AdaptResult, options: PretrainOptions) -> Iterator[Any]:
+    """Yield what ``acclimate pretrain`` prints."""
+    yield from result.describe()
+    yield from describe_kept_steps(result, options.keep_steps)
+    yield Next(["adapt", "--model", result.out, "--corpus", "TEXT", "--out", "adapted"])
 
 
 def _write_initial_model(

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,6 @@ from acclimate.base.files import (
     warn_on_write_error,
     write_json,
 )
-from acclimate.base.progress import format_duration
 from acclimate.base.records import build_value
 from acclimate.data.token_dataset import RowAccount
 from acclimate.engine.batches import Collator
@@ -110,22 +109,35 @@ class AdaptResult(Reported):
 
     def describe(self) -> list[str]:
         """Return the budget, the losses and the folder, in a few lines."""
-        speed = f" in {format_duration(self.seconds)}" if self.seconds else ""
-        lines = [f"{self.method}: {self.steps:,} steps, {self.tokens:,} tokens{speed}"]
-        terms = {name: value for name, value in self.losses.items() if name != "loss"}
-        if terms:
-            shown = ", ".join(f"{name} {value:.3f}" for name, value in terms.items())
-            lines.append(f"training loss, mean of the last logging interval: {shown} nats")
-        curves = read_curves(self.out / LOG_FILE)
-        for name in ("held-out", "general"):
-            points = curves[f"{name.replace('-', '')}_curve"]
-            losses = [point.loss for point in points if point.loss is not None]
-            if losses:
-                lines.append(f"{name} loss: {losses[0]:.3f} before, {losses[-1]:.3f} after, in nats")
-        lines += describe_dips(curves)
+        speed = f", {self.tokens / self.seconds:,.0f} tokens/s" if self.seconds else ""
+        steps = f"{self.method}, {self.steps:,} step{'s' * (self.steps != 1)}"
+        lines = [f"{self.out}: {steps}, {self.tokens:,} tokens{speed}", *self._describe_losses()]
+        lines += [f"Similarity, {change.describe()}" for change in self.similarity]
+        return [*lines, *([f"Warning: {self.warning}"] if self.warning else [])]
+
+    def _describe_losses(self) -> Iterator[str]:
+        """Yield lines on the loss in training, on held-out and on general text, as far as it was measured."""
+        lines = list(read_log(self.out / LOG_FILE))
+        if terms := {name: value for name, value in self.losses.items() if name != "loss"}:
+            trained = [line for line in lines if "terms" in line]
+            before = [line["step"] for line in trained[:-1]]
+            steps = _name_steps(before[-1] + 1 if before else 1, self.steps)
+            first = f"; mean of {_name_steps(1, before[0])}: {_join(trained[0]['terms'])}" if before else ""
+            yield f"Training loss in nats, mean of {steps}: {_join(terms)}{first}"
+        for key, name in (("heldout", "Held-out"), ("general", "General")):
+            measured = [line for line in lines if key in line]
+            if measured:
+                points = measured[:1] + measured[1:][-1:]
+                found = "; ".join(f"{_join(point[key]['terms'])} after step {point['step']:,}" for point in points)
+                yield f"{name} loss in nats: {found}"
+        for dip in describe_dips(read_curves(self.out / LOG_FILE)):
+            yield f"{dip[:1].upper()}{dip[1:]}."
         if self.kept_step is not None:
-            lines.append(f"the model is that of step {self.kept_step:,}, with the lowest held-out loss")
-        return [*lines, f"model: {self.out}", *([f"warning: {self.warning}"] if self.warning else [])]
+            yield f"The model is from step {self.kept_step:,}, with the lowest held-out loss."
+
+    def document(self) -> dict[str, Any]:
+        """Return what ``--json`` prints: the folder and what was measured, without texts of the corpus."""
+        return {"out": self.out, "method": self.method, **self.measured()}
 
     def as_results(self) -> StudyResults:
         """Return the budget, the learning curves and the masked texts, as the results of a study."""
@@ -206,6 +218,14 @@ class AdaptResult(Reported):
         if self.similarity:
             numbers["similarity"] = [change.to_dict() for change in self.similarity]
         return {**numbers, "preparation": sorted(self.preparation)} if self.preparation else numbers
+
+
+def _name_steps(first: int, last: int) -> str:
+    return f"step {last:,}" if first >= last else f"steps {first:,} to {last:,}"
+
+
+def _join(terms: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in terms.items())
 
 
 def open_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
@@ -414,3 +434,10 @@ def warn_of_explosion(
     warning = f"{what}: the training probably diverged. Lower the learning rate (now {learning_rate:g})."
     log.warning("%s", warning)
     return warning
+
+
+def describe_kept_steps(result: AdaptResult, kept: Iterable[int]) -> Iterator[str]:
+    """Yield where the models of intermediate steps are."""
+    for step in kept:
+        folder = result.out / f"step-{step:06d}"
+        yield str(folder) if folder.is_dir() else f"Training ended before step {step:,}, so there is no model of it."

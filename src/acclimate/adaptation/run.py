@@ -22,7 +22,7 @@ from acclimate.adaptation.result import AdaptResult
 from acclimate.base.bounds import AUTO
 from acclimate.base.device import Precision
 from acclimate.base.files import MANIFEST_FILE, atomic_folder, record_files, safe_join, write_json
-from acclimate.cards import summarize_text, write_adapted_card
+from acclimate.cards.writers import summarize_text, write_adapted_card
 from acclimate.data.documents import Corpus, CorpusReport
 from acclimate.data.mix.base import DOMAIN
 from acclimate.data.token_dataset import TokenDataset

@@ -14,7 +14,7 @@ from acclimate.adaptation.run import Run
 from acclimate.base.files import MANIFEST_FILE, atomic_folder, record_files, write_json
 from acclimate.base.options import values
 from acclimate.base.progress import print_message
-from acclimate.cards import write_adapted_card
+from acclimate.cards.writers import write_adapted_card
 from acclimate.engine.trainer import LOG_FILE
 from acclimate.models.adapters import ADAPTER_FOLDER
 

@@ -1,7 +1,7 @@
 """Options that are declared once: fields of a class, from which every interface is derived.
 
 A class decorated with :func:`options` has one field per option, annotated with an :class:`Option`. The Python function
-(:func:`verb`), the command line (:mod:`acclimate.cli.options`), a section of the study file (:func:`section`) and the
+(:func:`verb`), the command line (:mod:`acclimate.cli.flags`), a section of the study file (:func:`section`) and the
 configuration that is recorded with the model (:func:`recorded`) are derived from it.
 """
 

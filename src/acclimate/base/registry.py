@@ -43,7 +43,7 @@ PLACES = {
     "acclimate.merges": ("merging/methods/*", "papers/*/merge"),
     "acclimate.transforms": ("data/transform/*", "papers/*/transform"),
     "acclimate.tasks": ("tasks/kinds/*", "tasks/kinds/*/*"),
-    "acclimate.commands": ("cli/*", "labs/*/command", "papers/*/command"),
+    "acclimate.verbs": ("*/*options", "labs/*/*options", "papers/*/command_options"),
     "acclimate.jobs": ("study/jobs/*", "labs/*/jobs"),
     "acclimate.renderers": ("report/*",),
 }

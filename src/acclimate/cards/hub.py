@@ -6,14 +6,18 @@ import fnmatch
 import glob
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from acclimate.base.errors import UserError, first_line
 from acclimate.base.files import MANIFEST_FILE, RECORD_FILE, recorded_files, write_text
+from acclimate.base.options import verb
+from acclimate.base.terminal import echo
+from acclimate.base.verbs import Next
 from acclimate.cards.card import CARD_FILE, USAGE, read_metadata
+from acclimate.cards.options import PushOptions
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +38,38 @@ LICENSES = frozenset(
 """License identifiers of the Hub: https://huggingface.co/docs/hub/repositories-licenses."""
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code")
 """A language of a card: its code in ISO 639, perhaps with script or region."""
+
+
+def _push(options: PushOptions) -> str:
+    """Upload a model with its card to the Hugging Face Hub; see :func:`push_to_hub`.
+
+    Returns:
+        The URL of the commit.
+
+    Raises:
+        UserError: If the folder has no model, a name, license or language is invalid, or the upload fails.
+    """
+    return push_to_hub(
+        options.folder,
+        options.repo,
+        private=not options.public,
+        license=options.license,
+        language=options.language,
+        base_model=options.base_model_name,
+    )
+
+
+push = verb(PushOptions, _push)
+
+
+def show_upload(url: str, options: PushOptions) -> Iterator[Any]:
+    """Yield what ``acclimate push`` prints."""
+    yield url
+    if missing := missing_metadata(options.folder):
+        flags = " ".join(f"--{name.replace('_model', '-model-name')} ..." for name in missing)
+        names = ", ".join(missing).replace("_", " ")
+        echo(f"The card does not name {names}; push again with {flags}", err=True)
+    yield Next(["finetune", "--model", options.repo, "--task", "TASK"], "on any machine")
 
 
 def push_to_hub(

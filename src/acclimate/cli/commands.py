@@ -1,4 +1,4 @@
-"""Classes of commands: their order in ``acclimate --help``, and what is said of unknown flags."""
+"""Classes of commands, and what is said of unknown flags."""
 
 from __future__ import annotations
 
@@ -11,58 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from acclimate.base.errors import UserError
 from acclimate.base.options import propose_part
 from acclimate.base.registry import find_registry
-
-JOURNEY = {
-    "Evaluate": ("demo", "advise", "plan", "auto", "compare", "init"),
-    "Train": tuple(
-        "select transform adapt sequence generate-queries finetune predict merge distill annotate pretrain".split()
-    ),
-    "Inspect and publish": ("inspect", "periods", "methods", "push", "doctor", "bench"),
-}
-"""The commands by panel of ``acclimate --help``, in the order in which they are used."""
-
-PAGES = {
-    "demo": "docs/commands.md",
-    "advise": "docs/guides/domain.md",
-    "plan": "docs/plan.md",
-    "ratio": "docs/plan.md",
-    "budget": "docs/plan.md",
-    "schedule": "docs/plan.md",
-    "auto": "docs/auto.md",
-    "compare": "docs/study.md",
-    "init": "docs/study.md",
-    "select": "docs/prepare.md",
-    "transform": "docs/prepare.md",
-    "adapt": "docs/commands.md",
-    "sequence": "docs/sequence.md",
-    "finetune": "docs/data.md",
-    "predict": "docs/predict.md",
-    "generate-queries": "docs/data.md",
-    "merge": "docs/merging.md",
-    "distill": "docs/distill.md",
-    "annotate": "src/acclimate/papers/selective/README.md",
-    "pretrain": "docs/pretrain.md",
-    "inspect": "docs/commands.md",
-    "methods": "docs/methods.md",
-    "push": "docs/report.md",
-    "doctor": "docs/install.md",
-    "bench": "docs/cluster.md",
-    "model": "docs/decoders.md",
-    "importance": "docs/analyses.md",
-    "masks": "docs/masking.md",
-    "embeddings": "docs/analyses.md",
-    "leakage": "docs/evidence.md",
-    "experts": "docs/prepare.md",
-    "specificity": "docs/analyses.md",
-    "task-words": "docs/analyses.md",
-    "sensitivity": "docs/analyses.md",
-    "review": "docs/analyses.md",
-    "cost": "src/acclimate/papers/selective/README.md",
-    "instructions": "docs/decoders.md",
-    "benchmarks": "docs/decoders.md",
-    **dict.fromkeys(("periods", "split", "gap", "self-train", "surprisal", "questions"), "docs/time.md"),
-}
-"""The page that describes each command, shown at the end of its ``--help``."""
+from acclimate.base.verbs import find_declared
 
 HUGGING_FACE = {
     "assistant_only_loss": ("", "conversations of --chat are always trained on the answers"),
@@ -139,11 +88,6 @@ PARTS = {"merge": ("--method", "acclimate.merges")}
 """The option whose value holds the parameters of an entry, by command, and the group of the registry."""
 
 
-def make_epilog(example: str, page: str = "") -> str:
-    """Return the end of ``--help``: an example, and the page that says more; each a paragraph."""
-    return f"Example: {example}" + (f"\n\nMore: {page}" if page else "")
-
-
 class Command(TyperCommand):
     """A command that proposes the right flag for an unknown one, such as one of ``run_mlm.py`` or ``run_clm.py``."""
 
@@ -159,6 +103,8 @@ class Command(TyperCommand):
         except Exception as error:
             # The class is click's; newer versions of typer bring their own copy of it.
             if type(error).__name__ != "NoSuchOption" or not (name := getattr(error, "option_name", None)):
+                if "--json" in given and hasattr(error, "format_message"):
+                    raise UserError(error.format_message()) from error
                 raise
             known = [
                 flag for parameter in self.get_params(ctx) for flag in (*parameter.opts, *parameter.secondary_opts)
@@ -222,11 +168,8 @@ def propose(name: str, flags: list[str]) -> str:
 
 
 class Commands(TyperGroup):
-    """The commands in the order and the panels of :data:`JOURNEY`."""
+    """The commands in the order of their use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands, in the order of their use."""
-        panels = {name: panel for panel, names in JOURNEY.items() for name in names if name in self.commands}
-        for name, panel in panels.items():
-            self.commands[name].rich_help_panel = panel  # type: ignore[attr-defined]
-        return [*panels, *(name for name in self.commands if name not in panels)]
+        """Return the names of the commands."""
+        return [declared.name for declared in find_declared() if declared.name in self.commands]

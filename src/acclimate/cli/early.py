@@ -24,7 +24,8 @@ MODELS = ("model", "models", "teacher", "student", "base", "instruct", "before",
 METHODS = ("acclimate.methods", "method")
 NAMES = {
     "adapt": {"method": METHODS},
-    "self-train": {"method": METHODS},
+    "methods": {"name": METHODS},
+    "periods self-train": {"method": METHODS},
     **{command: {"methods": METHODS} for command in ("compare", "init", "sequence")},
     "merge": {"method": ("acclimate.merges", "method of merging")},
     "select": {"by": ("acclimate.selections", "selection")},

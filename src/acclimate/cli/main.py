@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import io
 import logging
 import os
@@ -12,14 +11,11 @@ import sys
 
 from acclimate.base.errors import Stopped, UserError, explain_os_error, first_line, stop_on_signals
 from acclimate.base.files import cache_path
-from acclimate.base.registry import declared_modules
 from acclimate.base.terminal import SafeFormatter, echo
 from acclimate.cli.app import app
+from acclimate.cli.document import make_document, named_verb
 
 __all__ = ["app", "main"]
-
-for module in declared_modules("acclimate.commands"):  # each registers its commands
-    importlib.import_module(module)
 
 ABSURD_INPUT = {
     OverflowError: "too large a number",
@@ -45,7 +41,7 @@ def _silence_libraries() -> None:
 
 
 def main() -> None:
-    """Run the command line; a user error becomes one line and exit code 2, a signal its usual exit code."""
+    """Run the command line; docs/commands.md lists the exit codes."""
     _silence_libraries()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name of a file may have characters that cannot be encoded
@@ -60,16 +56,25 @@ def main() -> None:
         number = error.number if isinstance(error, Stopped) else signal.SIGINT
         name = signal.Signals(number).name
         saved = "keeps nothing" if "bench" in sys.argv[1:2] else getattr(error, "saved", None)
-        echo(f"Stopped by {name}. {AFTER_STOP[saved]}", err=True)
+        _fail(f"Stopped by {name}. {AFTER_STOP[saved]}", 128 + number)
         sys.exit(128 + number)
     except Exception as error:
         if (line := _explain(error)) is None:
+            _fail(f"{type(error).__name__}: {first_line(error)}", 1, logged=True)
             raise
-        echo(f"Error: {line}", err=True)
+        _fail(f"Error: {line}", 2)
         sys.exit(2)
     finally:
         gc.freeze()  # the interpreter would visit all objects of imported modules before it ends, for two seconds
         logging.getLogger("acclimate").removeHandler(warnings)
+
+
+def _fail(line: str, code: int, *, logged: bool = False) -> None:
+    """Print why a command ends, and its JSON document if that is wanted; a traceback is printed by Python."""
+    if not logged:
+        echo(line, err=True)
+    if "--json" in sys.argv:
+        echo(make_document(named_verb(sys.argv[1:]), error=line.removeprefix("Error: "), code=code))
 
 
 def _explain(error: Exception) -> str | None:

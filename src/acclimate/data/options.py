@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator
 
 from acclimate.base.options import DATA, METHOD, OUTPUT, Option, options
+from acclimate.base.verbs import TRAIN, register_verb
 from acclimate.data.fields import Progress, TextColumn, TextInput
 from acclimate.data.reading import Encoding, LabelOptions
 
@@ -105,3 +106,39 @@ class TransformOptions(OperationOptions):
     """Options of :func:`acclimate.transform`."""
 
     by: Annotated[Operations, BeforeValidator(_read_operations), _describe_operations("Transform", "docs/prepare.md")]
+
+
+@register_verb(
+    "select",
+    "acclimate.adaptation.corpus_verbs:select",
+    command="select_to_file",
+    show="show_selection",
+    example="acclimate select --corpus pool/ --by duplicates --by 'nearest k=50' --task task/ --out selected.jsonl",
+    page="docs/prepare.md",
+    section=TRAIN,
+    order=1,
+    plugins=True,
+)
+@options
+class SelectCommand(SelectOptions):
+    """Select the documents of a pool to adapt to, such as the nearest neighbors of a task."""
+
+    out: Annotated[str | Path, Option("JSON lines file to write.", OUTPUT)] = field()  # else it inherits the default
+
+
+@register_verb(
+    "transform",
+    "acclimate.adaptation.corpus_verbs:transform",
+    command="transform_to_file",
+    show="show_transform",
+    example="acclimate transform --corpus pool/ --by 'neighbors k=4' --task task/ --out transformed.jsonl",
+    page="docs/prepare.md",
+    section=TRAIN,
+    order=2,
+    plugins=True,
+)
+@options
+class TransformCommand(TransformOptions):
+    """Rewrite a corpus, such as each text of a task together with its nearest neighbors."""
+
+    out: Annotated[str | Path, Option("JSON lines file to write.", OUTPUT)] = field()  # else it inherits the default

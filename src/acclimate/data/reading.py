@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import KW_ONLY
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from acclimate.base.bounds import SeedNumber
 from acclimate.base.errors import UserError
-from acclimate.base.options import DATA, Option, option_fields, options
+from acclimate.base.options import DATA, Option, defaults, option_fields, options
 
 PairColumn = Annotated[
     str | None,
@@ -119,6 +120,35 @@ DEFAULT_READING = ReadingOptions()
 def reading_names() -> list[str]:
     """Return the names of the options that say how a task is read."""
     return list(option_fields(ReadingOptions))
+
+
+def text_words(flag: str, sources: Any, placeholder: str = "TEXT", *, column: str | None = None) -> list[str]:
+    """Return a flag with each source of text that was given, as words of a command line.
+
+    Args:
+        flag: The flag, such as ``--corpus``.
+        sources: The values given; None for nothing.
+        placeholder: The word for text that has no name.
+        column: The column of sources that name none, for commands without ``--text-column``.
+    """
+    from acclimate.data.sources import name_column
+
+    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources or ())
+    named = [str(source) for source in given if isinstance(source, str | os.PathLike)]
+    if column is not None:
+        named = [name_column(source, column) for source in named]
+    return [word for source in named or [placeholder] for word in (flag, source)]
+
+
+def reading_words(given: Any) -> list[str]:
+    """Return the options of how text and tasks are read that were given, as words of a command line."""
+    usual = {"encoding": None, **(defaults(LabelOptions) if getattr(given, "task", None) is not None else {})}
+    return [
+        word
+        for name, value in usual.items()
+        if getattr(given, name, value) != value
+        for word in (f"--{name.replace('_', '-')}", getattr(given, name))
+    ]
 
 
 def default_task_name(source: str | Path) -> str:

@@ -7,7 +7,7 @@ their difference is narrower than these errors suggest.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from acclimate.base.device import to_device
 from acclimate.base.errors import UserError
 from acclimate.base.files import check_report_file, write_json
 from acclimate.base.options import verb
+from acclimate.base.verbs import show_place
 from acclimate.base.version import __version__
 from acclimate.data.documents import count_units
 from acclimate.evaluation.options import InspectBenchmarksOptions
@@ -179,3 +180,14 @@ def _inspect_benchmarks(options: InspectBenchmarksOptions) -> Measurements:
 
 
 inspect_benchmarks = verb(InspectBenchmarksOptions, _inspect_benchmarks)
+
+
+def show_benchmarks(report: Any, options: InspectBenchmarksOptions) -> Iterator[str]:
+    """Yield what ``acclimate inspect benchmarks`` prints."""
+    for row in report["rows"]:
+        text = f"{row['task']}, {row['metric']}: {row['after']:.4f} on {row['items']:,} items"
+        if difference := row.get("difference"):
+            low, high = (f"{difference[end]:+.4f}" for end in ("low", "high"))
+            text += f"; base model {row['before']:.4f}, difference {difference['difference']:+.4f} [{low}, {high}]"
+        yield text
+    yield from show_place("Full report", options.out)

@@ -12,7 +12,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -27,6 +27,7 @@ from acclimate.base.files import check_regular_file, check_report_file, write_js
 from acclimate.base.limits import LimitedTemplate
 from acclimate.base.options import verb
 from acclimate.base.records import texts_fingerprint
+from acclimate.base.verbs import show_place
 from acclimate.base.version import __version__
 from acclimate.evaluation.options import InspectInstructionsOptions
 from acclimate.evaluation.significance import paired_bootstrap
@@ -268,6 +269,20 @@ def _inspect_instructions(options: InspectInstructionsOptions) -> Measurements:
 
 
 inspect_instructions = verb(InspectInstructionsOptions, _inspect_instructions)
+
+
+def show_instructions(report: Any, options: InspectInstructionsOptions) -> Iterator[str]:
+    """Yield what ``acclimate inspect instructions`` prints."""
+    for name, side in (("base model", report.get("before")), ("model", report["after"])):
+        if side:
+            followed, count = sum(side["followed"]), len(side["followed"])
+            cut = f"; {side['unfinished']} answers were cut" if side["unfinished"] else ""
+            yield f"{name}: follows {followed} of {count} instructions ({100 * side['share']:.1f} %){cut}"
+    if difference := report.get("difference"):
+        low, high = (f"{100 * difference[end]:+.1f}" for end in ("low", "high"))
+        yield f"difference: {100 * difference['difference']:+.1f} percentage points, 95 % interval {low} to {high}"
+    yield from show_place("Answers", options.out)
+
 
 STRAIGHT_QUOTES = str.maketrans("“”‘’", "\"\"''")
 

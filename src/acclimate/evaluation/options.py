@@ -10,12 +10,30 @@ from pydantic import BeforeValidator, Field
 
 from acclimate.base.bounds import Count, Integer, Size
 from acclimate.base.options import DATA, METHOD, MODEL, Option, options
+from acclimate.base.verbs import PUBLISH, register_group, register_verb
 from acclimate.data.fields import JsonFile, Model, Strings, read_listed
 
+register_group(
+    "inspect",
+    help="Inspect a model or a text.",
+    example="acclimate inspect masks --model roberta-base --corpus reviews/ --out masks/",
+    page="docs/commands.md",
+    section=PUBLISH,
+    order=1,
+)
 
+
+@register_verb(
+    "inspect instructions",
+    "acclimate.evaluation.instructions:inspect_instructions",
+    show="show_instructions",
+    example="acclimate inspect instructions --model adapted/ --base HuggingFaceTB/SmolLM2-135M-Instruct",
+    page="docs/decoders.md",
+    order=7,
+)
 @options
 class InspectInstructionsOptions:
-    """Options of :func:`acclimate.inspect_instructions`."""
+    """Measure how many instructions a chat model follows, and compare it with its base model."""
 
     model: Model
     base: Annotated[str | Path | None, Option("Base model to compare with.", MODEL)] = None
@@ -34,9 +52,17 @@ class InspectInstructionsOptions:
     max_tokens: Annotated[Count, Option("Maximum tokens of an answer.", METHOD)] = 160
 
 
+@register_verb(
+    "inspect benchmarks",
+    "acclimate.evaluation.benchmarks:inspect_benchmarks",
+    show="show_benchmarks",
+    example="acclimate inspect benchmarks --model adapted/ --base gpt2 --task hellaswag --task arc_easy",
+    page="docs/decoders.md",
+    order=8,
+)
 @options
 class InspectBenchmarksOptions:
-    """Options of :func:`acclimate.inspect_benchmarks`."""
+    """Run multiple-choice and generation tasks of lm-eval, and compare a model with its base model item by item."""
 
     model: Model
     tasks: Annotated[

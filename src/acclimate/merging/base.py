@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field
 from acclimate.base.bounds import Number, read_number
 from acclimate.base.errors import UserError
 from acclimate.base.registry import Part, Registry
+from acclimate.base.verbs import Next
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -162,10 +163,9 @@ class Merge(Part, ABC):
             missing: The tokens that only its tokenizer has.
         """
 
-    def next_command(self, out: str) -> tuple[list[str], str]:
-        """Return a command to run on the merged model, and what for."""
-        tune = ["acclimate", "finetune", "--model", out, "--task", "TASK", "--out", "DIRECTORY"]
-        return tune, "to train an end task"
+    def next_command(self, out: str) -> Next:
+        """Return a command to run on the merged model."""
+        return Next(["finetune", "--model", out, "--task", "TASK", "--out", "DIRECTORY"], "to train an end task")
 
     def rule(self, context: Context) -> tuple[Rule, list[str]]:
         """Return the rule by which each tensor is merged, and notes on what was measured for it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -19,15 +20,16 @@ from acclimate.base.files import (
 )
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import recorded, verb
+from acclimate.base.verbs import Next
 from acclimate.base.version import __version__
 from acclimate.data.documents import as_corpus
-from acclimate.merging.base import Context, Merge
+from acclimate.merging.base import MERGES, Context, Merge
 from acclimate.merging.card import write_merged_card
 from acclimate.merging.experts import Experts
 from acclimate.merging.measuring import open_data
 from acclimate.merging.merger import Merger, Source
 from acclimate.merging.options import PATH, MergeOptions, read_method
-from acclimate.merging.path import COLUMNS, PATH_FILE, MergeResult, draw_path, measure_path, path_rows
+from acclimate.merging.path import COLUMNS, PATH_FILE, MergeResult, draw_path, measure_path, path_rows, path_tables
 from acclimate.models.checkpoints import check_folder, model_fingerprint
 
 
@@ -117,6 +119,23 @@ def _merge(options: MergeOptions) -> MergeResult:
 
 
 merge = verb(MergeOptions, _merge)
+
+
+def show_merge(result: Any, options: MergeOptions) -> Iterator[Any]:
+    """Yield what ``acclimate merge`` prints."""
+    method = MERGES.read(options.method)
+    yield from result.notes
+    yield from path_tables(result.path)
+    if result.has_model:
+        yield f"{result.out}: {result.method}"
+        yield method.next_command(str(result.out))
+        return
+    yield f"Figure and numbers: {result.out}"
+    if method.merges_weights:
+        models = ["--model", *options.models]  # type: ignore[misc]
+        models += [] if options.base is None else ["--base", options.base]
+        words = ["merge", "--method", f"{method.name} alpha=ALPHA", *models, "--out", "DIRECTORY"]
+        yield Next(words, "with an alpha of your choice")
 
 
 def _find_sources(options: MergeOptions, method: Merge) -> list[Source]:

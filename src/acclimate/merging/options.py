@@ -15,6 +15,7 @@ from acclimate.base.bounds import Count, Number, Positive
 from acclimate.base.errors import UserError
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.base.registry import PartLike, declared_names
+from acclimate.base.verbs import TRAIN, register_verb
 from acclimate.data.fields import MaxLength, Progress, TextColumn, TextInput
 from acclimate.data.reading import Encoding, LabelOptions
 from acclimate.merging.base import MERGES, Merge, read_numbers
@@ -59,9 +60,21 @@ def _text(what: str) -> Option:
     )
 
 
+@register_verb(
+    "merge",
+    "acclimate.merging.merge:merge",
+    show="show_merge",
+    example=(
+        "acclimate merge --method 'chat-vector instruct=Qwen/Qwen3-0.6B' --model adapted/ --base Qwen/Qwen3-0.6B-Base "
+        "--out merged/"
+    ),
+    page="docs/merging.md",
+    section=TRAIN,
+    order=8,
+)
 @options
 class MergeOptions(LabelOptions):
-    """Options of :func:`acclimate.merge`."""
+    """Merge models of one base model: interpolation, chat vectors, soups, Fisher weights, TIES and more."""
 
     models: Annotated[
         Folders,

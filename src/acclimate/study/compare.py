@@ -13,7 +13,7 @@ from acclimate.base.files import follow_link, read_json_object, write_json
 from acclimate.base.options import verb
 from acclimate.base.registry import import_plugin, imported_plugins
 from acclimate.base.terminal import SafeConsole
-from acclimate.cards import write_model_cards
+from acclimate.cards.writers import write_model_cards
 from acclimate.results.study import StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.changes import load_study

@@ -12,14 +12,14 @@ from typing import Any
 from acclimate.adaptation.options import BUDGETS
 from acclimate.base.errors import Problems, UserError
 from acclimate.base.files import write_text
-from acclimate.base.options import build, defaults, option_fields
+from acclimate.base.options import defaults, option_fields
 from acclimate.data.reading import LabelOptions, default_task_name, find_task
 from acclimate.data.sources import is_hub_name, parse_hub_name, resolve_sources
 from acclimate.models.checkpoints import check_folder
 from acclimate.study.changes import change_values
 from acclimate.study.config import StudyConfig, read_study_file
 from acclimate.study.inputs import HELDOUT_SHARE
-from acclimate.study.options import InitOptions, StudyOptions
+from acclimate.study.options import StudyOptions
 from acclimate.study.paths import locate_model, locate_text
 from acclimate.study.settings import UNADAPTED
 
@@ -231,22 +231,3 @@ def removed_if_nothing_ran(out: Path, *, written: bool) -> Iterator[None]:
             with suppress(OSError):  # not empty
                 out.rmdir()
         raise
-
-
-def init(file: str | Path, **options: Any) -> Path:
-    """Write a study file to start from.
-
-    Args:
-        file: The file to write, ``.yaml``.
-        options: Options of ``acclimate init``, such as ``model`` and ``corpus``.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        UserError: If an option is wrong, or the file describes another study already.
-    """
-    made = build(InitOptions, file, **options)
-    study = draft_study(made)
-    check_files(made)
-    return write_study(study, made.file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from acclimate.adaptation.method import lookup
 from acclimate.adaptation.options import BUDGETS
 from acclimate.base.errors import UserError, first_line
 from acclimate.base.progress import print_message
+from acclimate.base.verbs import Next, given_words
 from acclimate.study.backend import Backend
 from acclimate.study.changes import change_values
 from acclimate.study.compare import check_study_folder, prepare
@@ -177,6 +178,38 @@ class Forecast:
     def is_timed(self) -> bool:
         """Whether an estimate is not from finished jobs alone."""
         return any(estimate.source not in ("", FINISHED) for estimate in self.estimates)
+
+    def show(self) -> Iterator[Any]:
+        """Yield the jobs by kind as a table, the estimated time, and the command that runs them."""
+        from rich.table import Table
+
+        table = Table("part", "kind", "jobs", "done", "time left", "estimated from")
+        for one in self.estimates:
+            left = "unknown" if one.seconds is None else _duration(one.seconds)
+            table.add_row(one.part, one.kind, str(one.jobs), str(one.done), left, one.source)
+        yield table
+        jobs, done = (sum(getattr(estimate, name) for estimate in self.estimates) for name in ("jobs", "done"))
+        if done == jobs:
+            yield f"All {jobs:,} jobs are done."
+        elif self.seconds is None:
+            yield f"{done:,} of {jobs:,} jobs are done; their duration is unknown, as no job could be timed."
+        else:
+            how = "a rough estimate" if self.is_timed else "estimated from the finished ones"
+            time = f"about {_duration(self.seconds)} on one process, {how}"
+            yield f"{done:,} of {jobs:,} jobs are done; the others take {time}."
+        if len(self.rows) > 1:
+            rows = ", ".join(f"{label} {_duration(seconds)}" for label, seconds in self.rows.items())
+            yield f"By row: {rows}. The rest is measured on the base model."
+        for label, what in self.prepared.items():
+            yield f"{label}: not estimated is that, before the first step, {what}."
+        if self.guessed:
+            yield "The search has not chosen settings yet; jobs after it are counted with the first combination."
+        yield from self.notes
+        yield Next(given_words("--dry-run"), "to run it")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{max(0.1, seconds / 60):.1f} min" if seconds else "0"
 
 
 def forecast(

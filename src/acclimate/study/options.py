@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from acclimate.base.bounds import Count, SeedCount, TokenCount, number_or_auto
+from acclimate.base.bounds import Count, Duration, SeedCount, TokenCount, number_or_auto
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
+from acclimate.base.verbs import EVALUATE, register_verb
 from acclimate.data.fields import Places, Progress, Strings, read_listed, read_names, text_option
 from acclimate.data.reading import Encoding, LabelOptions
 
@@ -62,9 +63,19 @@ class StudyOptions:
     ] = True
 
 
+@register_verb(
+    "init",
+    "acclimate.study.described:init",
+    show="show_study",
+    example="acclimate init study.yaml --model roberta-base --corpus reviews/ --task tasks/restaurant --seeds 3",
+    page="docs/study.md",
+    section=EVALUATE,
+    order=6,
+    plugins=True,
+)
 @options
 class InitOptions(LabelOptions, StudyOptions):  # fields of the last base come first
-    """Options of ``acclimate init``."""
+    """Write a study file to start from, for `acclimate compare`."""
 
     file: Annotated[str | Path, Option("Study file to write.", OUTPUT, flag="STUDY")]
 
@@ -148,3 +159,44 @@ class CompareOptions:
     backend: Annotated[
         Any, Option("The expensive functions.", TRAINING, default="those of this package", cli=False)
     ] = None
+
+
+@register_verb(
+    "compare",
+    "acclimate.study.compare:compare",
+    command="acclimate.study.described:compare_from_options",
+    show="acclimate.study.described:show_comparison",
+    example="acclimate compare --model roberta-base --corpus reviews/ --task tasks/restaurant --out runs/reviews",
+    page="docs/study.md",
+    section=EVALUATE,
+    order=5,
+    plugins=True,
+)
+@options
+class CompareCommand(CompareOptions, LabelOptions, StudyOptions):
+    """Find out whether adaptation helps: compare a model with its adapted versions, or the grid of a study file.
+
+    Run it again to resume after an interruption. Several processes, also on several machines, may share --out: no
+    job runs twice. Without a study file, the one that was used is written to --out.
+    """
+
+    _: KW_ONLY
+    config: Annotated[
+        Any,
+        Option("YAML or TOML file that describes the study; or give --model and --corpus.", DATA, flag="STUDY"),
+    ] = None
+    minutes: Annotated[
+        Duration | None,
+        Option(
+            "Time for the whole comparison; this machine is timed, and the tokens per adaptation are cut to fit.",
+            TRAINING,
+        ),
+    ] = None
+    dry_run: Annotated[
+        bool,
+        Option(
+            "Run no jobs; print the remaining jobs and the estimated time, for which this machine is timed if no job "
+            "of a kind is finished.",
+            OUTPUT,
+        ),
+    ] = False

@@ -11,6 +11,7 @@ from acclimate.adaptation.options import Overwrite
 from acclimate.base.bounds import Count
 from acclimate.base.options import DATA, METHOD, OUTPUT, Option, options
 from acclimate.base.registry import PartLike
+from acclimate.base.verbs import TRAIN, register_verb
 from acclimate.data.fields import Progress, Seed, TextColumn, TextInput
 from acclimate.data.reading import Encoding
 
@@ -69,9 +70,18 @@ class EmbeddingOptions:
     ] = None
 
 
+@register_verb(
+    "generate-queries",
+    "acclimate.tasks.kinds.retrieval.generation:generate_queries",
+    show="show_queries",
+    example="acclimate generate-queries --corpus passages.jsonl --generator queries.py:write --out generated/",
+    page="docs/data.md",
+    section=TRAIN,
+    order=5,
+)
 @options
 class GenerateQueriesOptions:
-    """Options of :func:`acclimate.generate_queries`."""
+    """Build a retrieval dataset from unlabelled passages with a query generator (GPL)."""
 
     corpus: Annotated[TextInput, Option("Passages: file, folder, glob or hf:NAME.", DATA, many=True)]
     generator: Annotated[

@@ -16,6 +16,7 @@ from acclimate.base.bounds import (
     ALL,
     MAX_SIZE,
     Count,
+    Fraction,
     Integer,
     Levels,
     NonNegative,
@@ -25,8 +26,9 @@ from acclimate.base.bounds import (
     SeedNumber,
     Size,
 )
-from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, defaults, option_fields, options
 from acclimate.base.registry import Published, fill_from_preset, preset_names
+from acclimate.base.verbs import TRAIN, register_verb
 from acclimate.data.fields import Precision, Progress, Seed
 from acclimate.data.reading import ReadingOptions
 from acclimate.engine.options import Compile
@@ -235,6 +237,13 @@ class ProbeSettings:
     neighbors: Annotated[Size, Option("Neighbors whose answers a probe averages.", METHOD)] = 5
 
 
+@register_verb(
+    "probe",
+    "acclimate.tasks.probing:probe",
+    example="acclimate finetune --model roberta-base --task ner/ --probe",
+    page="docs/data.md",
+    cli=False,
+)
 @options
 class ProbeOptions(ProbeSettings, ReadingOptions):
     """Options of :func:`acclimate.probe`."""
@@ -411,4 +420,81 @@ class DistillOptions(SupervisedOptions, ReadingOptions):
                 f"'distill_share' {self.distill_share:g} of {self.epochs} epochs is less than one epoch, so nothing "
                 "would be distilled; give more epochs, a larger share, or 0 to distill nothing"
             )
+        return self
+
+
+@register_verb(
+    "finetune",
+    "acclimate.tasks.finetune:finetune",
+    command="acclimate.tasks.seeds:finetune_seeds",
+    show="acclimate.tasks.seeds:show_finetuned",
+    example="acclimate finetune --model adapted/ --task ner/ --seeds 5 --out finetuned/",
+    page="docs/data.md",
+    section=TRAIN,
+    order=6,
+    without=("seed",),
+    shared=True,
+)
+@options
+class FinetuneCommand(FinetuneOptions, ProbeSettings):
+    """Fine-tune a model on a labelled task, once per seed, and evaluate it on the test split.
+
+    Each seed gets a folder seed-0, seed-1, ... in the output directory. With --probe the model is not trained:
+    simple models learn the task from its states, with several numbers of labels, in little more time than to read
+    the texts.
+    """
+
+    _: KW_ONLY
+    probe: Annotated[
+        bool, Option("Freeze the model: a linear model and nearest neighbours learn from its states.", METHOD)
+    ] = False
+    seeds: Annotated[SeedCount, Option("Number of seeds, counted from 0.")] = 5
+    repartition: Annotated[
+        Fraction | None,
+        Option(
+            "Share of the train split to keep; the rest and the dev split are added to the test split, as in the DGA "
+            "paper.",
+            DATA,
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def check_probe(self) -> Any:
+        """Check that options of a training are given only without a probe, and options of a probe only with it."""
+        usual = defaults(FinetuneCommand)
+        own, shared = option_fields(ProbeSettings).keys(), option_fields(ProbeOptions).keys()
+        others = own if not self.probe else usual.keys() - shared - {"probe", "repartition"}
+        if given := [name for name in usual if name in others and getattr(self, name) != usual[name]]:
+            wrong = "does not apply with a probe, which trains no model" if self.probe else "needs 'probe'"
+            raise ValueError(f"'{given[0]}' {wrong}; remove it" + ("" if self.probe else ", or give --probe"))
+        return self
+
+
+@register_verb(
+    "distill",
+    "acclimate.tasks.distillation.distill:distill",
+    command="acclimate.tasks.seeds:distill_seeds",
+    show="acclimate.tasks.seeds:show_students",
+    example="acclimate distill --teacher adapted/ --student distilroberta-base --task reviews/ --out distilled/",
+    page="docs/distill.md",
+    section=TRAIN,
+    order=9,
+    without=("seed",),
+)
+@options
+class DistillCommand(DistillOptions):
+    """Distill a task from a teacher that knows the domain into a model of another architecture.
+
+    The output directory gets the teacher, if it is fine-tuned, and one student per seed. All students share a
+    teacher.
+    """
+
+    _: KW_ONLY
+    seeds: Annotated[SeedCount, Option("Number of seeds of the student, counted from 0.")] = 1
+
+    @model_validator(mode="after")
+    def check_seeds(self) -> Any:
+        """Check that there is one seed with few-shot examples, which it draws for the teacher, too."""
+        if self.seeds > 1 and self.few_shot is not None:
+            raise ValueError("each seed draws other few-shot examples, but all seeds share one teacher; give one seed")
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from acclimate.adaptation.result import open_work_folder
 from acclimate.base.device import choose_precision, default_device
-from acclimate.base.errors import UserError
+from acclimate.base.errors import UserError, printable
 from acclimate.base.files import RECORD_FILE, check_writable, local_folder, read_json_object, write_text
 from acclimate.base.locks import output_lock
 from acclimate.base.options import build, recorded, values, verb
 from acclimate.base.progress import Progress
+from acclimate.base.verbs import show_place
 from acclimate.base.version import __version__
 from acclimate.data.opening import decode_line, read_numbered_lines
 from acclimate.data.reading import ReadingOptions, find_task
@@ -373,3 +374,9 @@ def _who_is_right(answers: Sequence[Answer | None], gold: Any, names: Sequence[s
 
 
 predict = verb(PredictOptions, _predict)
+
+
+def show_predictions(result: PredictResult, options: PredictOptions) -> Iterator[str]:
+    """Yield what ``acclimate predict`` prints."""
+    yield from map(printable, result.describe())
+    yield from show_place("written", result.out)

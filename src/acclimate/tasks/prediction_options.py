@@ -10,13 +10,23 @@ from pydantic import BeforeValidator
 
 from acclimate.base.bounds import Size
 from acclimate.base.options import DATA, MODEL, OUTPUT, Option, options
+from acclimate.base.verbs import TRAIN, register_verb
 from acclimate.data.fields import Precision, Progress, read_listed
 from acclimate.data.reading import ReadingOptions
 
 
+@register_verb(
+    "predict",
+    "acclimate.tasks.prediction:predict",
+    show="show_predictions",
+    example="acclimate predict --model finetuned/seed-0 --data new.csv --out labelled.csv",
+    page="docs/predict.md",
+    section=TRAIN,
+    order=7,
+)
 @options
 class PredictOptions(ReadingOptions):
-    """Options of :func:`acclimate.predict`."""
+    """Predict the rows of a table with a fine-tuned model; with two models, list the rows that change."""
 
     model: Annotated[
         tuple[str | Path, ...],

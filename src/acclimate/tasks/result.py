@@ -27,7 +27,7 @@ from acclimate.base.files import (
 )
 from acclimate.base.progress import format_duration
 from acclimate.base.records import build_value
-from acclimate.cards import write_task_model_card
+from acclimate.cards.writers import write_task_model_card
 from acclimate.data.writing import write_rows
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.engine.trainer import LOG_FILE

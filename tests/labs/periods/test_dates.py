@@ -120,7 +120,7 @@ def test_documents_without_a_usable_date_are_counted_and_named(form, tmp_path):
 
 def test_a_split_keeps_columns_and_leaves_out_small_periods(tmp_path):
     table = [{"body": f"text {n}", "label": "x", "when": 2010 + (n > 4) + (n > 9) * 3} for n in range(11)]
-    report = acclimate.split_periods(
+    report = acclimate.periods_split(
         table, tmp_path / "years", text_column="body", date_column="when", least=5, progress=False
     )
     assert [(row["period"], row["documents"]) for row in report["periods"]] == [("2010", 5), ("2011", 5)]
@@ -128,7 +128,7 @@ def test_a_split_keeps_columns_and_leaves_out_small_periods(tmp_path):
     assert "left out for too few documents: 2014 (1)" in repr(report) and "Empty periods: 2012, 2013" in repr(report)
     written = [json.loads(line) for line in (tmp_path / "years" / "2011.jsonl").read_text().splitlines()]
     assert written == [{"text": f"text {n}", "label": "x", "when": 2011} for n in range(5, 10)]
-    acclimate.split_periods(table, tmp_path / "years", text_column="body", date_column="when", progress=False, least=1)
+    acclimate.periods_split(table, tmp_path / "years", text_column="body", date_column="when", progress=False, least=1)
     assert sorted(path.stem for path in (tmp_path / "years").glob("*.jsonl")) == ["2010", "2011", "2014"]
 
 
@@ -155,12 +155,12 @@ def test_a_split_keeps_columns_and_leaves_out_small_periods(tmp_path):
 )
 def test_a_split_that_is_not_possible_is_one_line(table, options, message, tmp_path):
     with pytest.raises(UserError, match=message) as error:
-        acclimate.split_periods(table, tmp_path / "out", **{"least": 1, "progress": False, **options})
+        acclimate.periods_split(table, tmp_path / "out", **{"least": 1, "progress": False, **options})
     assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
 
 
 def test_a_split_does_not_replace_what_another_command_wrote(tmp_path):
     (tmp_path / "periods.json").write_text('{"command": "gap"}')
     with pytest.raises(UserError, match="another command of periods"):
-        acclimate.split_periods(rows(), tmp_path, least=1, progress=False)
+        acclimate.periods_split(rows(), tmp_path, least=1, progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["periods.json"]

@@ -135,7 +135,7 @@ def test_the_gap_is_found_and_a_finished_training_is_not_repeated(forgetful, tin
     rows = [*dated_rows(each_year=200), {"text": "late", "label": "no", "year": "?"}, dated_rows()[0] | {"year": 2012}]
     table = tmp_path / "task.jsonl"
     options = {"metric": "accuracy", "progress": False, "out": tmp_path / "gap"}
-    report = acclimate.temporal_gap(tiny_bert, rows, **options)
+    report = acclimate.periods_gap(tiny_bert, rows, **options)
     slope = report["loss_per_unit"]
     assert slope["low"] < 0.2 < slope["high"] and slope["low"] > 0.1
     assert {size["train"] for size in report["sizes"].values()} == {count for *_, count in forgetful}
@@ -149,8 +149,8 @@ def test_the_gap_is_found_and_a_finished_training_is_not_repeated(forgetful, tin
     said = repr(report)
     assert "1 whose date cannot be read (such as '?')" in said and "1 with the same text as one of an earlier" in said
     done = len(forgetful)
-    assert acclimate.temporal_gap(tiny_bert, rows, **options) == report and len(forgetful) == done
-    acclimate.temporal_gap(tiny_bert, rows, **options, train_size=20)
+    assert acclimate.periods_gap(tiny_bert, rows, **options) == report and len(forgetful) == done
+    acclimate.periods_gap(tiny_bert, rows, **options, train_size=20)
     assert len(forgetful) == 2 * done and not table.exists()
 
 
@@ -204,11 +204,11 @@ def test_the_command_trains_a_model_and_says_what_to_do_next(tiny_bert, tmp_path
 )
 def test_a_gap_that_cannot_be_measured_is_one_line(rows, options, message, tiny_bert):
     with pytest.raises(UserError, match=message):
-        acclimate.temporal_gap(tiny_bert, rows, progress=False, **options)
+        acclimate.periods_gap(tiny_bert, rows, progress=False, **options)
 
 
 def test_the_folder_of_something_else_is_kept(forgetful, tiny_bert, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="is not empty"):
-        acclimate.temporal_gap(tiny_bert, dated_rows(), least=5, out=tmp_path, progress=False)
+        acclimate.periods_gap(tiny_bert, dated_rows(), least=5, out=tmp_path, progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -86,7 +86,7 @@ def words(monkeypatch):
 
 def test_labels_cross_a_drift_one_period_at_a_time(words, tiny_bert, tmp_path):
     options = {"metric": "accuracy", "least": 20, "seeds": 2, "progress": False, "out": tmp_path / "updated"}
-    report = acclimate.temporal_self_training(tiny_bert, drifting_rows(), **options)
+    report = acclimate.periods_self_train(tiny_bert, drifting_rows(), **options)
     assert [row["period"] for row in report["rows"]] == ["2011", "2012", "2013"]
     assert [row["after"] for row in report["rows"]] == [1.0, 1.0, 1.0]
     assert [row["before"] for row in report["rows"]] == [1.0, 0.5, 0.5]  # 2010 shares words with 2011 only
@@ -97,14 +97,14 @@ def test_labels_cross_a_drift_one_period_at_a_time(words, tiny_bert, tmp_path):
     assert sizes == [28, 56, 84, 112]  # learn="all": of each period all but the test rows
     assert [path.name for path in sorted((tmp_path / "updated" / "models" / "seed-1").iterdir())] == ["2013"]
     done = len(words)
-    assert acclimate.temporal_self_training(tiny_bert, drifting_rows(), **options) == report and len(words) == done
+    assert acclimate.periods_self_train(tiny_bert, drifting_rows(), **options) == report and len(words) == done
 
 
 def test_what_is_learned_is_chosen_and_test_rows_never_are(words, tiny_bert, tmp_path):
     rows = drifting_rows()
     corpus = [{"text": row["text"] + " extra", "date": f"{row['year']}-05-01"} for row in rows]
     corpus += [{"text": row["text"], "date": row["year"]} for row in rows] + [{"text": "other", "date": "1999"}]
-    report = acclimate.temporal_self_training(
+    report = acclimate.periods_self_train(
         tiny_bert, rows, tmp_path / "out", corpus=corpus, learn="new", start="base", least=20, seeds=1, progress=False,
         date_column=None, documents=30,
     )  # fmt: skip
@@ -119,7 +119,7 @@ def test_what_is_learned_is_chosen_and_test_rows_never_are(words, tiny_bert, tmp
 
 def test_a_model_that_is_sure_of_nothing_stays_and_says_so(words, tiny_bert, tmp_path):
     rows = drifting_rows((2010, 2013))
-    report = acclimate.temporal_self_training(tiny_bert, rows, tmp_path / "o", least=20, seeds=1, progress=False)
+    report = acclimate.periods_self_train(tiny_bert, rows, tmp_path / "o", least=20, seeds=1, progress=False)
     assert report["rows"][0]["difference"] == 0 and report["labelled"][0]["labelled"] == 0
     assert "nothing was learned; lower it" in repr(report) and len(words) == 1
 
@@ -129,15 +129,15 @@ def test_a_corpus_carries_labels_beyond_the_last_labelled_period(words, tiny_ber
     labelled = [{"text": row["text"], "label": row["label"], "date": row["year"]} for row in drifting_rows()]
     given = {"corpus": corpus, "least": 20, "seeds": 1, "progress": False, "metric": "accuracy"}
     only_first = [row for row in labelled if row["date"] == 2010]
-    report = acclimate.temporal_self_training(tiny_bert, only_first, tmp_path / "a", **given)
+    report = acclimate.periods_self_train(tiny_bert, only_first, tmp_path / "a", **given)
     assert [path.name for path in (tmp_path / "a" / "models" / "seed-0").iterdir()] == ["2013"]
     assert report["rows"] == [] and report["mean"] is None and "not tested on later text" in repr(report)
     assert [row["labelled"] for row in report["labelled"]] == [40, 40, 40]
     ends = [row for row in labelled if row["date"] in (2010, 2013)]
-    report = acclimate.temporal_self_training(tiny_bert, ends, tmp_path / "b", **given)
+    report = acclimate.periods_self_train(tiny_bert, ends, tmp_path / "b", **given)
     assert [(row["period"], row["before"], row["after"]) for row in report["rows"]] == [("2013", 0.5, 1.0)]
     with pytest.raises(UserError, match="no period after 2010"):
-        acclimate.temporal_self_training(
+        acclimate.periods_self_train(
             tiny_bert, only_first, tmp_path / "c", **given | {"corpus": [row | {"date": 2010} for row in corpus]}
         )
 
@@ -152,7 +152,7 @@ def test_a_corpus_carries_labels_beyond_the_last_labelled_period(words, tiny_ber
 )
 def test_tasks_that_cannot_be_labelled_are_refused(rows, message, tiny_bert, tmp_path):
     with pytest.raises(UserError, match=message):
-        acclimate.temporal_self_training(tiny_bert, rows, tmp_path / "out", least=20, progress=False)
+        acclimate.periods_self_train(tiny_bert, rows, tmp_path / "out", least=20, progress=False)
 
 
 def test_the_command_trains_and_labels_with_a_model(tiny_bert, tmp_path):

@@ -69,7 +69,7 @@ def unigrams(monkeypatch):
 
 def test_every_text_is_measured_under_the_model_of_every_period(unigrams, tmp_path):
     rows = drifting()
-    report = acclimate.temporal_surprisal("base", rows, tmp_path / "out", heldout=0.2, progress=False)
+    report = acclimate.periods_surprisal("base", rows, tmp_path / "out", heldout=0.2, progress=False)
     day = {row["text"]: row["date"] for row in rows}
     measured = [json.loads(line) for line in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
     trained = {name: {day[text] for text in texts} for name, texts in unigrams.items()}
@@ -96,7 +96,7 @@ def test_every_text_is_measured_under_the_model_of_every_period(unigrams, tmp_pa
 
 
 def test_single_documents_are_held_out_where_only_the_year_is_known(unigrams, tmp_path):
-    report = acclimate.temporal_surprisal(
+    report = acclimate.periods_surprisal(
         "base", drifting(days=False), tmp_path / "out", heldout=0.3, documents=20, measured=10, progress=False
     )
     measured = [json.loads(line)["text"] for line in (tmp_path / "out" / "texts.jsonl").read_text().splitlines()]
@@ -111,7 +111,7 @@ def test_models_that_exist_are_compared_without_training(unigrams, tmp_path):
         counts = dict.fromkeys(LETTERS[3 * number : 3 * number + 7], 50)
         (tmp_path / name / "counts.json").write_text(json.dumps(counts))
     models = {"before-2011": tmp_path / "a", "2012": tmp_path / "b"}
-    report = acclimate.temporal_surprisal(
+    report = acclimate.periods_surprisal(
         models, drifting((2010, 2012)), tmp_path / "out", by="2011", progress=False, measured=40
     )
     assert not unigrams and report["base"] is None and "Base model" not in repr(report)
@@ -132,7 +132,7 @@ def test_models_that_exist_are_compared_without_training(unigrams, tmp_path):
 )
 def test_a_comparison_that_is_not_possible_is_one_line(models, rows, options, message, unigrams, tmp_path):
     with pytest.raises(UserError, match=message):
-        acclimate.temporal_surprisal(models, rows, tmp_path / "out", progress=False, **options)
+        acclimate.periods_surprisal(models, rows, tmp_path / "out", progress=False, **options)
 
 
 def test_dating_equals_a_slow_computation():
@@ -183,7 +183,7 @@ def questions():
 
 def test_questions_are_answered_by_period(tmp_path, shared):
     model = shared / "models" / "stories260k"
-    report = acclimate.temporal_questions({"base": model, "new": model}, questions(), tmp_path / "q", least=5)
+    report = acclimate.periods_questions({"base": model, "new": model}, questions(), tmp_path / "q", least=5)
     rows = {(row["period"], row["model"]): row for row in report["rows"]}
     assert sorted({period for period, _ in rows}) == ["2020", "2021", "all"]
     assert rows["2020", "base"]["accuracy"] == pytest.approx(1 - rows["2021", "base"]["accuracy"])
@@ -195,9 +195,9 @@ def test_questions_are_answered_by_period(tmp_path, shared):
 def test_questions_without_choices_or_dates_are_refused(tiny_bert):
     table = [{"text": f"text {n}", "label": "ab"[n % 2], "date": 2020} for n in range(60)]
     with pytest.raises(UserError, match="give questions with choices"):
-        acclimate.temporal_questions({"a": tiny_bert}, table)
+        acclimate.periods_questions({"a": tiny_bert}, table)
     with pytest.raises(UserError, match="epochs"):  # an encoder cannot answer as it is
-        acclimate.temporal_questions({"a": tiny_bert}, questions(), least=5, progress=False)
+        acclimate.periods_questions({"a": tiny_bert}, questions(), least=5, progress=False)
     undated = [{name: value for name, value in row.items() if name != "date"} for row in questions()]
     with pytest.raises(UserError, match="no column of dates"):
-        acclimate.temporal_questions({"a": tiny_bert}, undated)
+        acclimate.periods_questions({"a": tiny_bert}, undated)

@@ -29,7 +29,7 @@ from tests.tiny import tiny_model
 def test_it_measures_both_trainings_of_a_shape():
     arguments = ["bench", "--shape", "tiny", "--batch-size", "4", "--minutes", "0.001", "--json", "--quiet"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    found = json.loads(result.stdout)
+    found = json.loads(result.stdout)["result"]
     (shape,) = found["shapes"]
     ours, theirs, on_blocks = shape["costs"].values()
     assert (found["device"]["type"], shape["texts"], shape["share_of_peak"]) == ("cpu", 4, None)
@@ -136,7 +136,7 @@ def test_processes_show_weak_scaling(tmp_path):
     environment = {**os.environ, "ACCLIMATE_CACHE": str(tmp_path)}
     done = subprocess.run([*command, "--json"], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout)["result"]
     (shape,) = found["shapes"]
     alone, scaling = shape["costs"]["acclimate"], shape["scaling"]
     assert found["processes"] == 2 and scaling.keys() == alone.keys() | {"efficiency"}

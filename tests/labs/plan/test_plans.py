@@ -312,7 +312,7 @@ def test_the_command_writes_a_plan(tmp_path):
     assert "Domain share: " in shown.output and "--replay-share" in shown.output
     assert {"plan.json", "plan.png", "plan.svg"} == {path.name for path in out.iterdir()}
     again = CliRunner().invoke(app, [*call, "--json"])
-    assert json.loads(again.output)["share"] == read_plan(out)["share"]
+    assert json.loads(again.stdout)["result"]["share"] == read_plan(out)["share"]
 
 
 def test_the_study_of_a_plan(tmp_path):

@@ -19,8 +19,10 @@ from acclimate.base.errors import UserError
 from acclimate.base.files import check_report_file, write_json
 from acclimate.base.options import verb
 from acclimate.base.progress import Progress
+from acclimate.base.verbs import Next, show_place
 from acclimate.base.version import __version__
 from acclimate.data.documents import Corpus, as_corpus, subsample_documents, with_usual_column
+from acclimate.data.reading import reading_words, text_words
 from acclimate.data.stop_words import read_stop_words
 from acclimate.data.task_kinds import open_task, task_texts
 from acclimate.data.tokenizing import tokenize
@@ -127,6 +129,25 @@ def _advise(options: AdviseOptions) -> Measurements:
 
 
 advise = verb(AdviseOptions, _advise)
+
+
+def show_advice(report: Any, options: AdviseOptions) -> Iterator[Any]:
+    """Yield what ``acclimate advise`` prints."""
+    from rich.text import Text
+
+    for part in report["words"]:
+        yield Text(part["about"][:1].upper() + part["about"][1:], style="bold")
+        yield Text(f"  {part['says']}")
+        yield Text(f"  It does not say: {part['does_not_say']}", style="dim")
+    yield from show_place("All figures", options.out)
+    task: list[Any] = [] if options.task is None else ["--task", options.task]
+    texts = (("--corpus", options.corpus), ("--general", options.general))
+    described = [word for text in texts for word in text_words(*text, column=options.text_column)]
+    described += [*task, *reading_words(options)]
+    chosen = report["recommendation"]["options"]
+    described += [word for name, value in chosen.items() for word in ("--set", f"adapt.{name}={value}")]
+    words = ["compare", "--model", options.model, *described, "--out", "runs/compare"]
+    yield Next(words, "to see whether adaptation helps")
 
 
 def measure_distance(

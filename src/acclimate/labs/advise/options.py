@@ -9,7 +9,8 @@ from typing import Annotated
 from pydantic import Field
 
 from acclimate.base.bounds import Count, Integer
-from acclimate.base.options import DATA, MODEL, Option, options
+from acclimate.base.options import DATA, METHOD, MODEL, Option, options
+from acclimate.base.verbs import EVALUATE, PUBLISH, register_verb
 from acclimate.data.fields import (
     JsonFile,
     MaxLength,
@@ -29,9 +30,19 @@ from acclimate.data.reading import Encoding, LabelOptions
 from acclimate.tasks.options import TaskLike
 
 
+@register_verb(
+    "advise",
+    "acclimate.labs.advise.advice:advise",
+    show="show_advice",
+    example="acclimate advise --model roberta-base --corpus reviews/ --general wiki.txt --out advice.json",
+    page="docs/guides/domain.md",
+    section=EVALUATE,
+    order=2,
+    plugins=True,
+)
 @options
 class AdviseOptions(LabelOptions):
-    """Options of :func:`acclimate.advise`."""
+    """Measure how far the domain is from general text, and what a pilot adaptation learns and forgets."""
 
     model: Annotated[
         Model,
@@ -69,3 +80,20 @@ class AdviseOptions(LabelOptions):
     encoding: Encoding = None
     seed: PilotSeed = 0
     progress: Progress = True
+
+
+@register_verb(
+    "methods",
+    "acclimate.labs.advise.methods:methods",
+    show="show_methods",
+    example="acclimate methods dga",
+    page="docs/methods.md",
+    section=PUBLISH,
+    order=3,
+    plugins=True,
+)
+@options
+class MethodsOptions:
+    """List all methods by purpose, with their cost, or describe one with its paper, parameters and defaults."""
+
+    name: Annotated[str | None, Option("Name of a method, to describe its parameters.", METHOD, flag="NAME")] = None

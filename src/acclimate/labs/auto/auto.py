@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from acclimate.base.locks import with_output_lock
 from acclimate.base.options import build, option_fields, verb
 from acclimate.base.progress import print_message
 from acclimate.base.records import Record, fingerprint, internal, read_record
+from acclimate.base.verbs import Next
 from acclimate.data.reading import LabelOptions
 from acclimate.labs.auto.options import AutoOptions
 from acclimate.labs.auto.plan import BASE, Plan, afterwards, choose_entrants, make_plan, why_no_race
@@ -241,6 +243,13 @@ def _auto(options: AutoOptions) -> AutoResult:
 
 
 auto = verb(AutoOptions, _auto)
+
+
+def show_auto(result: AutoResult, options: AutoOptions) -> Iterator[Any]:
+    """Yield what ``acclimate auto`` prints."""
+    yield from result.describe()
+    if not options.dry_run:
+        yield Next(["finetune", "--model", result.model, "--task", "TASK"], "to train an end task")
 
 
 def check_auto_folder(out: str | Path) -> Path:

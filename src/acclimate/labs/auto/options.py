@@ -11,6 +11,7 @@ from pydantic import BeforeValidator
 
 from acclimate.base.bounds import Count, Duration, NonNegative, TokenCount, number_or_auto
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
+from acclimate.base.verbs import EVALUATE, register_verb
 from acclimate.data.fields import Progress, Seed, Strings, read_names, text_option
 from acclimate.data.reading import Encoding, LabelOptions
 from acclimate.study.options import MAX_WORKERS
@@ -18,9 +19,24 @@ from acclimate.study.options import MAX_WORKERS
 _text = partial(text_option, more="Or texts in memory.")
 
 
+@register_verb(
+    "auto",
+    "acclimate.labs.auto.auto:auto",
+    show="show_auto",
+    example=(
+        "acclimate auto --model roberta-base --corpus reviews/ --task tasks/restaurant --general wiki.txt --minutes "
+        "120 --forget-at-most 0.05 --out runs/auto"
+    ),
+    page="docs/auto.md",
+    section=EVALUATE,
+    order=4,
+)
 @options
 class AutoOptions(LabelOptions):
-    """Options of :func:`acclimate.auto`."""
+    """Race ways to adapt a model under a budget; return the best one with a proof, or the base model.
+
+    Run it again to resume after an interruption.
+    """
 
     model: Annotated[str | Path, Option("Base model: folder or name on the Hugging Face Hub.", MODEL)]
     corpus: Annotated[Any, _text("Domain text")]

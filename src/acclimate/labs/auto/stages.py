@@ -345,7 +345,7 @@ class Stages:
 
     def write_report(self, found: StageResult) -> None:
         """Write the report of the claim, and the cards of its models."""
-        from acclimate.cards import write_model_cards
+        from acclimate.cards.writers import write_model_cards
         from acclimate.report import write_report
 
         if found.summarize is not None:

@@ -105,6 +105,11 @@ def _bench(options: BenchOptions) -> dict[str, Any]:
 bench = verb(BenchOptions, _bench)
 
 
+def show_speed(found: Mapping[str, Any], options: BenchOptions) -> Iterator[str]:
+    """Yield what ``acclimate bench`` prints."""
+    yield from describe(found)
+
+
 def _bench_shape(
     name: str, texts: int, precision: Precision, seconds: float, device: torch.device, progress: bool
 ) -> dict[str, Any]:
@@ -181,7 +186,7 @@ def _bench_alone(options: BenchOptions) -> dict[str, Any]:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"The measurement of one process failed: {(done.stderr.strip() or 'no message')[-500:]}")
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)["result"]
     return found
 
 

@@ -9,12 +9,40 @@ from pydantic import BeforeValidator
 
 from acclimate.base.bounds import Duration, Size
 from acclimate.base.options import METHOD, MODEL, Option, options
+from acclimate.base.verbs import PUBLISH, register_verb
 from acclimate.data.fields import Precision, Progress, Strings, read_listed
 
 
+@register_verb(
+    "doctor",
+    "acclimate.labs.bench.doctor:doctor",
+    show="show_machine",
+    example="acclimate doctor > machine.txt",
+    page="docs/install.md",
+    section=PUBLISH,
+    order=5,
+)
+@options
+class DoctorOptions:
+    """Show versions, devices, caches and kernels for a bug report, and what would make this machine faster."""
+
+
+@register_verb(
+    "bench",
+    "acclimate.labs.bench.bench:bench",
+    show="show_speed",
+    example="acclimate bench --json > bench.json",
+    page="docs/cluster.md",
+    section=PUBLISH,
+    order=6,
+    shared=True,
+)
 @options
 class BenchOptions:
-    """Options of ``acclimate bench``."""
+    """Measure how fast this machine trains, what limits it, and how the Trainer of transformers compares.
+
+    Nothing is downloaded: models have random weights, and texts are made at random.
+    """
 
     _: KW_ONLY
     shapes: Annotated[

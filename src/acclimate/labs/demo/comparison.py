@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from acclimate.base.errors import UserError
 from acclimate.base.options import verb
+from acclimate.base.verbs import Next
 from acclimate.labs.demo.data import DemoData, prepare_data
 from acclimate.labs.demo.docstrings import distribution_name, package_folder
 from acclimate.labs.demo.options import DemoOptions
@@ -97,6 +99,13 @@ def _demo(options: DemoOptions) -> StudyResults:
 
 
 demo = verb(DemoOptions, _demo)
+
+
+def show_demo(results: StudyResults, options: DemoOptions) -> Iterator[Any]:
+    """Yield what ``acclimate demo`` prints."""
+    yield f"Report: {Path(options.out) / 'report.html'}"
+    own = ["--model", "MODEL", "--corpus", "TEXT", "--task", "TASK", "--out", "runs/own"]
+    yield Next(["compare", *own], "with your text and task")
 
 
 def make_study(model: Path, data: DemoData, *, seeds: int) -> dict[str, Any]:

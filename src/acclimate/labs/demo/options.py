@@ -8,12 +8,25 @@ from typing import Annotated
 
 from acclimate.base.bounds import SeedCount
 from acclimate.base.options import OUTPUT, Option, options
+from acclimate.base.verbs import EVALUATE, register_verb
 from acclimate.data.fields import Progress
 
 
+@register_verb(
+    "demo",
+    "acclimate.labs.demo.comparison:demo",
+    show="show_demo",
+    example="acclimate demo --out runs/demo",
+    page="docs/commands.md",
+    section=EVALUATE,
+    order=1,
+)
 @options
 class DemoOptions:
-    """Options of :func:`acclimate.labs.demo.comparison.demo`."""
+    """Adapt an included model to documentation that is on this machine, and report what changed.
+
+    For your own model, text and task see 'acclimate compare'.
+    """
 
     out: Annotated[str | Path, Option("Output directory for data, models, results.json and report.html.", OUTPUT)] = (
         "runs/demo"

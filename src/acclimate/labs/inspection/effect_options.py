@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from acclimate.base.bounds import Count, Fraction, Integer, Number, SeedCount
 from acclimate.base.options import DATA, METHOD, MODEL, Option, options
+from acclimate.base.verbs import register_verb
 from acclimate.data.fields import (
     JsonFile,
     MaxLength,
@@ -44,9 +45,20 @@ After = Annotated[str | Path, Option("Adapted model: folder or name on the Huggi
 Task = Annotated[TaskLike | str | Path, Option("Labelled task: a folder, a file, or hf:NAME.", DATA)]
 
 
+@register_verb(
+    "inspect specificity",
+    "acclimate.labs.inspection.specificity:inspect_specificity",
+    show="show_specificity",
+    example=(
+        "acclimate inspect specificity --before roberta-base --task tickets.csv --general general.txt --corpus "
+        "tickets/"
+    ),
+    page="docs/analyses.md",
+    order=9,
+)
 @options
 class InspectSpecificityOptions(LabelOptions):
-    """Options of :func:`acclimate.labs.inspection.specificity.inspect_specificity`."""
+    """Measure whether adapting to a domain helps with the text of a task, beyond general text."""
 
     before: Before
     task: Annotated[
@@ -84,9 +96,17 @@ class InspectSpecificityOptions(LabelOptions):
     progress: Progress = True
 
 
+@register_verb(
+    "inspect task-words",
+    "acclimate.labs.inspection.task_words:inspect_task_words",
+    show="show_task_words",
+    example="acclimate inspect task-words --before roberta-base --after adapted/ --task tickets.csv",
+    page="docs/analyses.md",
+    order=10,
+)
 @options
 class InspectTaskWordsOptions(LabelOptions):
-    """Options of :func:`acclimate.labs.inspection.task_words.inspect_task_words`."""
+    """Measure whether an adaptation taught the words that the labels of a task depend on."""
 
     before: Before
     after: After
@@ -106,9 +126,16 @@ class InspectTaskWordsOptions(LabelOptions):
     progress: Progress = True
 
 
+@register_verb(
+    "inspect sensitivity",
+    "acclimate.labs.inspection.sensitivity:inspect_sensitivity",
+    example="acclimate inspect sensitivity --before roberta-base --after adapted/ --corpus general.txt",
+    page="docs/analyses.md",
+    order=11,
+)
 @options
 class InspectSensitivityOptions:
-    """Options of :func:`acclimate.labs.inspection.sensitivity.inspect_sensitivity`."""
+    """Measure whether an adapted model is harder to fine-tune: its loss under noise of the weights."""
 
     before: Before
     after: After
@@ -144,9 +171,19 @@ class InspectSensitivityOptions:
     progress: Progress = True
 
 
+@register_verb(
+    "inspect review",
+    "acclimate.labs.inspection.review:inspect_review",
+    example=(
+        "acclimate inspect review --result base=tuned-base/seed-0 --result adapted=tuned/seed-0 --positive hate "
+        "--prevalence 0.002"
+    ),
+    page="docs/analyses.md",
+    order=12,
+)
 @options
 class InspectReviewOptions:
-    """Options of :func:`acclimate.labs.inspection.review.inspect_review`."""
+    """Score classifiers where their label is rare, and count what a budget of human review finds."""
 
     results: Annotated[
         Models,
@@ -184,9 +221,20 @@ class InspectReviewOptions:
     seed: Annotated[Seed, Option("Random seed of the resamples.")] = 0
 
 
+@register_verb(
+    "inspect experts",
+    "acclimate.labs.inspection.experts:inspect_experts",
+    show="show_experts",
+    example=(
+        "acclimate inspect experts --expert news=a/ --expert law=b/ --corpus news=news/ --corpus law=law/ --target "
+        "reviews/"
+    ),
+    page="docs/prepare.md",
+    order=6,
+)
 @options
 class InspectExpertsOptions:
-    """Options of :func:`acclimate.labs.inspection.experts.inspect_experts`."""
+    """Rank models adapted to other domains by how well they fit a new one, to merge the best of them."""
 
     experts: Annotated[
         Models,

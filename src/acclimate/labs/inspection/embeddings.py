@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from acclimate.base.files import (
 )
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import verb
+from acclimate.base.verbs import show_place
 from acclimate.base.version import __version__
 from acclimate.data.documents import Corpus, as_corpus
 from acclimate.data.stop_words import read_stop_words
@@ -68,6 +69,10 @@ class EmbeddingsResult(Displayed):
             f"{row['model']}, {row['over']}: distance {row['distance']:.4f}, cosine {row['cosine']:.4f}"
             for row in self._rows()
         ]
+
+    def document(self) -> dict[str, Any]:
+        """Return what ``--json`` prints: the report."""
+        return self.report
 
     def as_results(self) -> StudyResults:
         """Return the drift of the embeddings and of the labelled words as tables."""
@@ -164,6 +169,12 @@ def _inspect_embeddings(options: InspectEmbeddingsOptions) -> EmbeddingsResult:
 
 
 inspect_embeddings = verb(InspectEmbeddingsOptions, _inspect_embeddings)
+
+
+def show_embeddings(result: EmbeddingsResult, options: InspectEmbeddingsOptions) -> Iterator[Any]:
+    """Yield what ``acclimate inspect embeddings`` prints."""
+    yield from embedding_tables(result.report)
+    yield from show_place("Figure and numbers", options.out)
 
 
 def _token_counts(text: Corpus | None, loaded: LanguageModel, progress: bool) -> np.ndarray | None:

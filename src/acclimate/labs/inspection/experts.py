@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.files import check_report_file, write_json
 from acclimate.base.options import verb
 from acclimate.base.progress import Progress
+from acclimate.base.verbs import Next, show_report
 from acclimate.base.version import __version__
 from acclimate.data.documents import as_corpus, subsample_documents
 from acclimate.evaluation.lm_loss import language_model_loss
@@ -62,6 +63,16 @@ def _inspect_experts(options: InspectExpertsOptions) -> Measurements:
 
 
 inspect_experts = verb(InspectExpertsOptions, _inspect_experts)
+
+
+def show_experts(report: Any, options: InspectExpertsOptions) -> Iterator[Any]:
+    """Yield what ``acclimate inspect experts`` prints."""
+    for row in report["experts"]:
+        similarity = "" if row["similarity"] is None else f"similarity {row['similarity']:.3f}, "
+        yield f"{row['expert']}: {similarity}{row['nats']:.3f} nats, {row['bits_per_byte']:.3f} bits per byte"
+    yield from show_report(report, options)
+    models = [word for name in report["by_performance"] for word in ("--model", options.experts[name])]
+    yield Next(["merge", "--method", "ties", *models, "--out", "merged"], "to merge the best")
 
 
 def _best(rows: Sequence[Mapping[str, Any]], measure: str, count: int, lowest: bool = False) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +27,7 @@ from acclimate.base.files import (
 )
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import verb
+from acclimate.base.verbs import Next, show_place
 from acclimate.base.version import __version__
 from acclimate.data.documents import as_corpus
 from acclimate.data.tokenizing import tokenize
@@ -67,6 +68,10 @@ class ImportanceResult(Displayed):
             f"{name}: {row['documents']:,} documents, {', '.join(f'{read:,}' for read in row['read'])} tokens read"
             for name, row in self.report["domains"].items()
         ]
+
+    def document(self) -> dict[str, Any]:
+        """Return what ``--json`` prints: the report."""
+        return self.report
 
     def as_results(self) -> StudyResults:
         """Return the importance of each layer as a table."""
@@ -174,6 +179,16 @@ def _inspect_importance(options: InspectImportanceOptions) -> ImportanceResult:
 
 
 inspect_importance = verb(InspectImportanceOptions, _inspect_importance)
+
+
+def show_importance(result: ImportanceResult, options: InspectImportanceOptions) -> Iterator[Any]:
+    """Yield what ``acclimate inspect importance`` prints."""
+    from acclimate.labs.inspection.importance_plots import importance_tables
+
+    yield from importance_tables(result.report)
+    yield from show_place("Figures and numbers", options.out)
+    words = ["--model", options.model, "--corpus", "TEXT", "--method", "dga", "--out", "adapted"]
+    yield Next(["adapt", *words], "to protect what is important")
 
 
 def _check(corpora: Iterable[str], parts: list[str]) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from acclimate.base.errors import UserError
+from acclimate.base.errors import UserError, cut
 from acclimate.base.files import check_report_file, write_json
 from acclimate.base.options import verb
+from acclimate.base.verbs import Next, show_place
 from acclimate.base.version import __version__
 from acclimate.data.contamination import MatchRules, find_contamination, summarize_contamination
 from acclimate.data.documents import as_corpus
+from acclimate.data.reading import reading_words, text_words
 from acclimate.data.task_kinds import open_task
 from acclimate.labs.inspection.options import InspectLeakageOptions
 from acclimate.results.study import Measurements
@@ -69,6 +72,32 @@ def _inspect_leakage(options: InspectLeakageOptions) -> Measurements:
 
 
 inspect_leakage = verb(InspectLeakageOptions, _inspect_leakage)
+
+
+def show_leakage(report: Any, options: InspectLeakageOptions) -> Iterator[Any]:
+    """Yield what ``acclimate inspect leakage`` prints."""
+    if options.corpus:
+        yield f"{report['flagged']:,} of {report['documents']:,} documents contain a dev or test text."
+        yield from _describe_matches(report, "texts")
+    for found in report["train"]:
+        yield from _describe_matches(found, "texts in its own train split")
+    yield from show_place("Full report", options.out)
+    if options.corpus and report["flagged"]:
+        words = [word for task in options.tasks for word in ("--task", task)]
+        words += text_words("--corpus", options.corpus, column=options.text_column)
+        words += [*reading_words(options), "--set", "leakage=remove", "--out", "runs/compare"]
+        yield Next(["compare", "--model", "MODEL", *words], "to train without these documents")
+
+
+def _describe_matches(found: dict[str, Any], what: str) -> Iterator[str]:
+    for row in found["texts"]:
+        kinds = ", ".join(f"{row[kind]:,} {kind}" for kind in ("exact", "near", "contained"))
+        short = f"; {row['short']:,} are short, and only compared with whole documents" if row["short"] else ""
+        yield f"{row['task']}, {row['split']}: {row['found']:,} of {row['texts']:,} {what} ({kinds}){short}"
+    for example in found["examples"][:3]:
+        kind = {"exact": "is", "near": "nearly is", "contained": "is in"}[example["kind"]]
+        text, document = (cut(" ".join(example[name].split()), 70) for name in ("text", "document"))
+        yield f"  '{text}' {kind} '{document}'"
 
 
 def _search_train_split(task: Any, rules: MatchRules, progress: bool) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,16 @@ from acclimate.base.errors import UserError
 from acclimate.base.files import atomic_folder, check_replaceable, check_writable, record_files, write_json, write_text
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import verb
+from acclimate.base.verbs import Next, show_place
 from acclimate.base.version import __version__
 from acclimate.data.documents import as_corpus
+from acclimate.data.reading import reading_words, text_words
 from acclimate.data.stop_words import read_stop_words
 from acclimate.data.task_kinds import open_task
 from acclimate.data.token_dataset import TokenDataset
 from acclimate.data.tokenizing import tokenize
 from acclimate.engine.batches import Collator
-from acclimate.labs.inspection.mask_summary import count_masks, render_page
+from acclimate.labs.inspection.mask_summary import count_masks, mask_tables, render_page
 from acclimate.labs.inspection.options import InspectMasksOptions
 from acclimate.models.kinds import MASKED
 from acclimate.models.loading import load_language_model, load_tokenizer
@@ -114,6 +116,15 @@ def _inspect_masks(options: InspectMasksOptions) -> dict[str, Any]:
 
 
 inspect_masks = verb(InspectMasksOptions, _inspect_masks)
+
+
+def show_masks(report: Any, options: InspectMasksOptions) -> Iterator[Any]:
+    """Yield what ``acclimate inspect masks`` prints."""
+    yield from mask_tables(report)
+    yield from show_place("All texts, as a page", options.out and Path(options.out) / PAGE)
+    words = ["--model", options.model, *text_words("--corpus", options.corpus, column=options.text_column)]
+    words += [*reading_words(options), "--masking", "NAME"]
+    yield Next(["adapt", *words, "--out", "adapted"], "to train with one of them")
 
 
 def _by_label(maskings: Sequence[str] | Mapping[str, Masking], rate: float) -> dict[str, Masking]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from acclimate.base.device import choose_precision, to_device
 from acclimate.base.errors import UserError
 from acclimate.base.files import check_report_file, write_json
 from acclimate.base.options import verb
+from acclimate.base.verbs import Next, show_place
 from acclimate.base.version import __version__
 from acclimate.labs.inspection.options import InspectModelOptions
 from acclimate.models.attention import HeadLayer
@@ -107,6 +109,13 @@ def _inspect_model(options: InspectModelOptions) -> Measurements:
 
 
 inspect_model = verb(InspectModelOptions, _inspect_model)
+
+
+def show_model(report: Any, options: InspectModelOptions) -> Iterator[Any]:
+    """Yield what ``acclimate inspect model`` prints."""
+    yield from model_tables(report)
+    yield from show_place("Full report", options.out)
+    yield Next(["adapt", "--model", options.model, "--corpus", "TEXT", "--out", "adapted"])
 
 
 def _ability(probe: Probe, name: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from acclimate.base.bounds import Count, Fraction, NonNegative, Number, SeedNumber, Share, Size, TokenCount
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.base.registry import PartLike
+from acclimate.base.verbs import register_verb
 from acclimate.data.fields import (
     MASK_RATE,
     Folder,
@@ -48,9 +49,20 @@ else:
     Tasks = tuple[Any, ...]
 
 
+@register_verb(
+    "inspect importance",
+    "acclimate.labs.inspection.importance:inspect_importance",
+    show="show_importance",
+    example=(
+        "acclimate inspect importance --model roberta-base --corpus reviews=reviews.txt --corpus news=news.txt --out "
+        "importance/"
+    ),
+    page="docs/analyses.md",
+    order=2,
+)
 @options
 class InspectImportanceOptions:
-    """Options of :func:`acclimate.inspect_importance`."""
+    """Measure the importance of heads and units for general knowledge on several domains, and compare with chance."""
 
     model: Model
     corpora: Annotated[
@@ -106,9 +118,17 @@ class InspectImportanceOptions:
     progress: Progress = True
 
 
+@register_verb(
+    "inspect model",
+    "acclimate.labs.inspection.model:inspect_model",
+    show="show_model",
+    example="acclimate inspect model HuggingFaceTB/SmolLM2-135M --out model.json",
+    page="docs/decoders.md",
+    order=1,
+)
 @options
 class InspectModelOptions:
-    """Options of :func:`acclimate.inspect_model`."""
+    """Show what a model is, how it will be run and why, what it can do, and the memory of each way of training."""
 
     model: Annotated[str | Path, Option("Model folder or name on the Hugging Face Hub.", MODEL, flag="MODEL")]
     out: JsonFile = None
@@ -116,9 +136,18 @@ class InspectModelOptions:
     max_length: Annotated[Size, Option("Tokens per row, for the memory of attention.", DATA)] = 1_024
 
 
+@register_verb(
+    "inspect masks",
+    "acclimate.labs.inspection.masks:inspect_masks",
+    show="show_masks",
+    example="acclimate inspect masks --model roberta-base --corpus reviews/ --masking whole-word --out masks/",
+    page="docs/masking.md",
+    order=3,
+    plugins=True,
+)
 @options
 class InspectMasksOptions(LabelOptions):
-    """Options of :func:`acclimate.labs.inspection.masks.inspect_masks`."""
+    """Compare masking strategies: which tokens they mask, with counts."""
 
     model: Annotated[
         str | Path,
@@ -163,9 +192,17 @@ class InspectMasksOptions(LabelOptions):
     progress: Progress = True
 
 
+@register_verb(
+    "inspect embeddings",
+    "acclimate.labs.inspection.embeddings:inspect_embeddings",
+    show="show_embeddings",
+    example="acclimate inspect embeddings --before roberta-base --after adapted/ --out embeddings/",
+    page="docs/analyses.md",
+    order=4,
+)
 @options
 class InspectEmbeddingsOptions:
-    """Options of :func:`acclimate.inspect_embeddings`."""
+    """Measure and draw how far adaptation moved the static word embeddings."""
 
     before: Annotated[str | Path, Option("Base model: folder or name on the Hugging Face Hub.", MODEL)]
     after: Annotated[
@@ -210,9 +247,17 @@ class InspectEmbeddingsOptions:
     progress: Progress = True
 
 
+@register_verb(
+    "inspect leakage",
+    "acclimate.labs.inspection.leakage:inspect_leakage",
+    show="show_leakage",
+    example="acclimate inspect leakage --task reviews-task/ --corpus reviews/ --out leakage.json",
+    page="docs/evidence.md",
+    order=5,
+)
 @options
 class InspectLeakageOptions(LabelOptions):
-    """Options of :func:`acclimate.inspect_leakage`."""
+    """Find dev and test texts of tasks in an adaptation corpus, and in the train splits of the tasks."""
 
     tasks: Annotated[
         Tasks,

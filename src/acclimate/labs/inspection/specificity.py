@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from acclimate.adaptation.result import AdaptResult
 from acclimate.base.errors import UserError
 from acclimate.base.files import check_report_file, write_json
 from acclimate.base.options import verb
+from acclimate.base.verbs import Next, show_report
 from acclimate.base.version import __version__
 from acclimate.data.documents import Corpus, as_corpus, subsample_documents
+from acclimate.data.reading import text_words
 from acclimate.data.task_kinds import open_task, task_texts
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.evaluation.significance import Interval
@@ -96,6 +98,13 @@ def _inspect_specificity(options: InspectSpecificityOptions) -> Measurements:
 
 
 inspect_specificity = verb(InspectSpecificityOptions, _inspect_specificity)
+
+
+def show_specificity(report: Any, options: InspectSpecificityOptions) -> Iterator[Any]:
+    """Yield what ``acclimate inspect specificity`` prints."""
+    yield from show_report(report, options)
+    words = ["--model", options.before, *text_words("--corpus", options.corpus, column=options.text_column)]
+    yield Next(["compare", *words, "--task", options.task, "--out", "runs/compare"], "to score the task")
 
 
 def can_pilot(given: Any) -> bool:

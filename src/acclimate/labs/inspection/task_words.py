@@ -14,6 +14,7 @@ from acclimate.base.files import check_report_file, write_json
 from acclimate.base.options import verb
 from acclimate.base.progress import Progress
 from acclimate.base.ranking import best_first
+from acclimate.base.verbs import Next, show_report
 from acclimate.base.version import __version__
 from acclimate.data.stop_words import read_stop_words
 from acclimate.data.task_kinds import find_task_kind, open_task
@@ -99,6 +100,12 @@ def _inspect_task_words(options: InspectTaskWordsOptions) -> Measurements:
 
 
 inspect_task_words = verb(InspectTaskWordsOptions, _inspect_task_words)
+
+
+def show_task_words(report: Any, options: InspectTaskWordsOptions) -> Iterator[Any]:
+    """Yield what ``acclimate inspect task-words`` prints."""
+    yield from show_report(report, options)
+    yield Next(["finetune", "--model", options.after, "--task", options.task], "to score the task")
 
 
 def _labelled_texts(task: Any) -> tuple[list[str], np.ndarray]:

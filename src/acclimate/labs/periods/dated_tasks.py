@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -246,6 +246,13 @@ def write_report(
         write_json(folder / REPORT, dict(report))
         report.report(folder / PAGE)
     return report
+
+
+def show_periods(report: TemporalReport, options: Any) -> Iterator[Any]:
+    """Yield the summary of a report on periods, and where it is."""
+    yield from report.describe()
+    if options.out is not None:
+        yield f"Report: {Path(options.out) / PAGE}; numbers: {Path(options.out) / REPORT}"
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from acclimate.base.errors import UserError
-from acclimate.base.options import verb
+from acclimate.base.options import values, verb
+from acclimate.base.verbs import Next
 from acclimate.data.documents import format_count
 from acclimate.labs.periods.dated_tasks import (
     Trainings,
@@ -11,13 +15,14 @@ from acclimate.labs.periods.dated_tasks import (
     open_output,
     read_dated_task,
     sample,
+    show_periods,
     write_report,
 )
 from acclimate.labs.periods.decay import ScoreMatrix, TemporalReport, write_matrix
-from acclimate.labs.periods.options import PeriodsGapOptions
+from acclimate.labs.periods.options import PeriodOptions, PeriodsGapOptions
 
 
-def _temporal_gap(options: PeriodsGapOptions) -> TemporalReport:
+def _periods_gap(options: PeriodsGapOptions) -> TemporalReport:
     """Fine-tune a model on the rows of each period, and score each on the test rows of all periods.
 
     All models learn from the same number of rows, drawn anew for each seed, and are tested on the same rows.
@@ -67,4 +72,14 @@ def _temporal_gap(options: PeriodsGapOptions) -> TemporalReport:
     return write_report(folder, "gap", "Models over time", content, lines, tables)
 
 
-temporal_gap = verb(PeriodsGapOptions, _temporal_gap)
+periods_gap = verb(PeriodsGapOptions, _periods_gap)
+
+
+def show_gap(report: TemporalReport, options: PeriodsGapOptions) -> Iterator[Any]:
+    """Yield what ``acclimate periods gap`` prints."""
+    yield from show_periods(report, options)
+    usual = values(PeriodOptions())
+    dates = {name: getattr(options, name) for name in usual if getattr(options, name) != usual[name]}
+    changed = [part for name, value in dates.items() for part in (f"--{name.replace('_', '-')}", value)]
+    words = ["--model", options.model, "--task", options.task, *changed, "--out", "updated"]
+    yield Next(["periods", "self-train", *words], "to keep a model current without new labels")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from acclimate.base.bounds import Count, Duration, Fraction, SeedCount, Size
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.base.verbs import PUBLISH, register_group, register_verb
 from acclimate.data.fields import Folder, MaxLength, Models, Progress, Seed, TextColumn, TextInput, read_models
 from acclimate.data.reading import Encoding, ReadingOptions
 from acclimate.tasks.options import SupervisedOptions, TaskLike
@@ -34,6 +34,15 @@ DatedTask = Annotated[
     ),
 ]
 TestShare = Annotated[Fraction, Field(lt=1)]
+
+register_group(
+    "periods",
+    help="Divide dated text and tasks into periods, and measure how models age.",
+    example="acclimate periods gap --model roberta-base --task dated.csv --by year",
+    page="docs/time.md",
+    section=PUBLISH,
+    order=2,
+)
 
 
 @options
@@ -62,9 +71,17 @@ class PeriodOptions:
     ] = None
 
 
+@register_verb(
+    "periods split",
+    "acclimate.labs.periods.split:periods_split",
+    show="show_split",
+    example="acclimate periods split --corpus posts.jsonl --by year --out years/",
+    page="docs/time.md",
+    order=1,
+)
 @options
 class PeriodsSplitOptions(PeriodOptions):
-    """Options of :func:`acclimate.split_periods`."""
+    """Write rows with dates as one file per period."""
 
     corpus: DatedText
     out: Annotated[str | Path, Option("Output directory, with a file of JSON lines per period.", OUTPUT)]
@@ -83,9 +100,22 @@ class TemporalTaskOptions(SupervisedOptions, PeriodOptions, ReadingOptions):
     test_share: Annotated[TestShare, Option("Share of the rows of each period that a model is tested on.", DATA)] = 0.3
 
 
+@register_verb(
+    "periods gap",
+    "acclimate.labs.periods.gap:periods_gap",
+    show="show_gap",
+    example="acclimate periods gap --model roberta-base --task dated.csv --by year --out gap/",
+    page="docs/time.md",
+    order=2,
+    without=("seed",),
+)
 @options
 class PeriodsGapOptions(TemporalTaskOptions):
-    """Options of :func:`acclimate.temporal_gap`."""
+    """Fine-tune on each period and score on all of them: how much worse models get with their age.
+
+    All models learn from the same number of rows and are tested on the same rows; differences have intervals over
+    rows and seeds.
+    """
 
     model: Annotated[str | Path, Option("Model folder or name on the Hugging Face Hub.", MODEL)]
     task: DatedTask
@@ -101,9 +131,21 @@ class PeriodsGapOptions(TemporalTaskOptions):
     ] = None
 
 
+@register_verb(
+    "periods self-train",
+    "acclimate.labs.periods.self_training:periods_self_train",
+    show="show_self_training",
+    example="acclimate periods self-train --model roberta-base --task dated.csv --by year --out updated/",
+    page="docs/time.md",
+    order=3,
+    without=("seed",),
+)
 @options
 class PeriodsSelfTrainOptions(TemporalTaskOptions):
-    """Options of :func:`acclimate.temporal_self_training`."""
+    """Carry the labels of the first period to later ones by labels that the model predicts, and test on all.
+
+    True labels of later periods only test. Each difference compares with the model of the first period.
+    """
 
     model: Annotated[str | Path, Option("Model folder or name on the Hugging Face Hub.", MODEL)]
     task: DatedTask
@@ -139,9 +181,21 @@ class PeriodsSelfTrainOptions(TemporalTaskOptions):
     documents: Annotated[Count, Option("Maximum unlabelled documents per period, drawn at random.", DATA)] = 5_000
 
 
+@register_verb(
+    "periods surprisal",
+    "acclimate.labs.periods.surprisal:periods_surprisal",
+    show="show_surprisal",
+    example="acclimate periods surprisal --model roberta-base --corpus posts.jsonl --by year --out surprisal/",
+    page="docs/time.md",
+    order=4,
+    plugins=True,
+)
 @options
 class PeriodsSurprisalOptions(PeriodOptions):
-    """Options of :func:`acclimate.temporal_surprisal`."""
+    """Adapt a model to the text of each period, and measure held-out text of all periods under each of them.
+
+    The losses show how language changes, and the model that is surprised least is a guess of the date of a text.
+    """
 
     models: Annotated[
         Models,
@@ -182,9 +236,20 @@ class PeriodsSurprisalOptions(PeriodOptions):
     progress: Progress = True
 
 
+@register_verb(
+    "periods questions",
+    "acclimate.labs.periods.questions:periods_questions",
+    show="acclimate.labs.periods.dated_tasks:show_periods",
+    example="acclimate periods questions --model gpt2 --model adapted/ --questions news.jsonl --by 2023-06",
+    page="docs/time.md",
+    order=5,
+)
 @options
 class PeriodsQuestionsOptions(PeriodOptions, ReadingOptions):
-    """Options of :func:`acclimate.temporal_questions`."""
+    """Answer dated multiple-choice questions with decoders as they are: what they know of each period.
+
+    The first model, such as the base model, is what the others are compared with, question by question.
+    """
 
     models: Annotated[
         Models,
@@ -210,13 +275,3 @@ class PeriodsQuestionsOptions(PeriodOptions, ReadingOptions):
     _: KW_ONLY
     max_length: Annotated[Size | None, Option("Maximum tokens of a question with one choice.", DATA)] = None
     progress: Progress = True
-
-
-PERIOD_VERBS: Mapping[str, type[Any]] = {
-    "split": PeriodsSplitOptions,
-    "gap": PeriodsGapOptions,
-    "self-train": PeriodsSelfTrainOptions,
-    "surprisal": PeriodsSurprisalOptions,
-    "questions": PeriodsQuestionsOptions,
-}
-"""The options of each command of ``acclimate periods``, by its name."""

@@ -16,7 +16,7 @@ from acclimate.labs.periods.options import PeriodsQuestionsOptions
 from acclimate.tasks.finetune import finetune
 
 
-def _temporal_questions(options: PeriodsQuestionsOptions) -> TemporalReport:
+def _periods_questions(options: PeriodsQuestionsOptions) -> TemporalReport:
     """Answer multiple-choice questions with decoders as they are, and compare their accuracy period by period.
 
     A question has the date of its answer; the same question may occur with several dates and answers. A choice
@@ -80,4 +80,4 @@ def _temporal_questions(options: PeriodsQuestionsOptions) -> TemporalReport:
     return write_report(folder, "questions", "Questions over time", content, lines, {"Accuracy by period": rows})
 
 
-temporal_questions = verb(PeriodsQuestionsOptions, _temporal_questions)
+periods_questions = verb(PeriodsQuestionsOptions, _periods_questions)

@@ -14,6 +14,7 @@ from acclimate.base.errors import UserError
 from acclimate.base.options import verb
 from acclimate.base.progress import print_message
 from acclimate.base.records import texts_fingerprint
+from acclimate.base.verbs import Next
 from acclimate.data.documents import format_count
 from acclimate.data.operations import TRANSFORMS, Context
 from acclimate.data.pool import Documents
@@ -24,6 +25,7 @@ from acclimate.labs.periods.dated_tasks import (
     choose_metric,
     open_output,
     read_dated_task,
+    show_periods,
     write_report,
 )
 from acclimate.labs.periods.dates import Period, sample_texts
@@ -33,7 +35,7 @@ from acclimate.labs.periods.split import open_dated
 from acclimate.tasks.readers import fold_text
 
 
-def _temporal_self_training(options: PeriodsSelfTrainOptions) -> TemporalReport:
+def _periods_self_train(options: PeriodsSelfTrainOptions) -> TemporalReport:
     """Fine-tune on the labels of the first period, and adapt to each later one by labels that the model predicts.
 
     The model of a period labels the texts of the next one; the next model learns those labels of which it is sure, and
@@ -88,7 +90,14 @@ def _temporal_self_training(options: PeriodsSelfTrainOptions) -> TemporalReport:
     return write_report(folder, "self-train", "Self-training over time", content, lines, tables)
 
 
-temporal_self_training = verb(PeriodsSelfTrainOptions, _temporal_self_training)
+periods_self_train = verb(PeriodsSelfTrainOptions, _periods_self_train)
+
+
+def show_self_training(report: TemporalReport, options: PeriodsSelfTrainOptions) -> Iterator[Any]:
+    """Yield what ``acclimate periods self-train`` prints."""
+    yield from show_periods(report, options)
+    if models := sorted((Path(options.out) / "models" / "seed-0").glob("*/")):
+        yield Next(["push", models[-1], "USER/NAME"], "to share the latest model")
 
 
 def _mean_counts(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from acclimate.base.files import (
 )
 from acclimate.base.options import verb
 from acclimate.base.progress import Progress
+from acclimate.base.verbs import Next
 from acclimate.base.version import __version__
 from acclimate.data.documents import format_count
 from acclimate.labs.periods.dates import DatedCorpus, Periods
@@ -41,7 +43,7 @@ def open_dated(text: Any, options: Any) -> DatedCorpus:
     )
 
 
-def _split_periods(options: PeriodsSplitOptions) -> Measurements:
+def _periods_split(options: PeriodsSplitOptions) -> Measurements:
     """Write dated rows as one file of JSON lines per period, ``PERIOD.jsonl``.
 
     The rows keep all their columns, so the files of a labelled table are tasks. A text that occurs several times is
@@ -91,4 +93,11 @@ def _split_periods(options: PeriodsSplitOptions) -> Measurements:
     return Measurements(report, [*lines, *dated.describe()], "Documents by period", rows)
 
 
-split_periods = verb(PeriodsSplitOptions, _split_periods)
+periods_split = verb(PeriodsSplitOptions, _periods_split)
+
+
+def show_split(report: Any, options: PeriodsSplitOptions) -> Iterator[Any]:
+    """Yield what ``acclimate periods split`` prints."""
+    yield from report.describe()
+    last = report["periods"][-1]["file"]
+    yield Next(["adapt", "--model", "MODEL", "--corpus", last, "--out", "adapted"], "to the latest period")

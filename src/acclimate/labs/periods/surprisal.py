@@ -21,10 +21,11 @@ from acclimate.base.errors import UserError
 from acclimate.base.files import write_text
 from acclimate.base.options import verb
 from acclimate.base.progress import Progress, print_message
+from acclimate.base.verbs import Next
 from acclimate.data.documents import Corpus, format_count
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.evaluation.significance import paired_difference
-from acclimate.labs.periods.dated_tasks import open_output, write_report
+from acclimate.labs.periods.dated_tasks import open_output, show_periods, write_report
 from acclimate.labs.periods.dates import DatedCorpus, DatedDocument, Period, parse_date, sample_texts
 from acclimate.labs.periods.decay import Column, Resampler, ScoreMatrix, TemporalReport, write_matrix
 from acclimate.labs.periods.options import PeriodsSurprisalOptions
@@ -37,7 +38,7 @@ QUOTED = 200
 """Characters of each text in ``texts.jsonl``."""
 
 
-def _temporal_surprisal(options: PeriodsSurprisalOptions) -> TemporalReport:
+def _periods_surprisal(options: PeriodsSurprisalOptions) -> TemporalReport:
     """Adapt a model to the text of each period, and measure held-out text of all periods under each of them.
 
     All models read the same number of documents. Text that is more surprising to the model of one
@@ -51,7 +52,7 @@ def _temporal_surprisal(options: PeriodsSurprisalOptions) -> TemporalReport:
     Returns:
         ``matrix``, a row per model with its bits per byte on each period, which for masked models are a pseudo-measure
         (:func:`acclimate.evaluation.lm_loss.language_model_loss`); ``by_distance`` and ``loss_per_unit`` as by
-        :func:`acclimate.temporal_gap`; ``base``, the losses of the base model; ``dating``, how often the model of the
+        :func:`acclimate.periods_gap`; ``base``, the losses of the base model; ``dating``, how often the model of the
         own period is the least surprised, and the mean absolute error in periods, with intervals over texts.
         ``out/texts.jsonl`` has every text that was measured with its losses.
 
@@ -80,7 +81,16 @@ def _temporal_surprisal(options: PeriodsSurprisalOptions) -> TemporalReport:
     return _report(folder, dated, losses, [*dated.describe(), *notes])
 
 
-temporal_surprisal = verb(PeriodsSurprisalOptions, _temporal_surprisal)
+periods_surprisal = verb(PeriodsSurprisalOptions, _periods_surprisal)
+
+
+def show_surprisal(report: TemporalReport, options: PeriodsSurprisalOptions) -> Iterator[Any]:
+    """Yield what ``acclimate periods surprisal`` prints."""
+    yield from show_periods(report, options)
+    yield f"Losses of each text: {Path(options.out) / 'texts.jsonl'}"
+    if report["base"] is not None:
+        latest = Path(options.out) / "models" / report["matrix"][-1]["model"]
+        yield Next(["finetune", "--model", latest, "--task", "TASK", "--out", "finetuned"])
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from acclimate.base.bounds import Count, Integer, NonNegative, Number, Positive, Price, SeedCount, TokenCount
-from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
+from acclimate.base.options import DATA, METHOD, MODEL, TRAINING, Option, options
 from acclimate.base.registry import parse_number
+from acclimate.base.verbs import EVALUATE, register_group, register_verb
 from acclimate.data.fields import Folder, Places, Progress, Seed, Strings, read_listed
 
 if TYPE_CHECKING:
@@ -49,6 +50,15 @@ Settings = Annotated[
     Option("With --run: change of the study, such as adapt.batch_size=64.", TRAINING, flag="--set"),
 ]
 
+register_group(
+    "plan",
+    help="Extrapolate a training plan from small runs.",
+    example="acclimate plan ratio --log runs.csv --target-tokens 100000000 --out plan/",
+    page="docs/plan.md",
+    section=EVALUATE,
+    order=3,
+)
+
 
 @options
 class PlanOptions:
@@ -70,7 +80,6 @@ class PlanOptions:
         Integer, Field(ge=10, le=10_000), Option("Bootstrap samples of each fit, for the intervals.", METHOD)
     ] = 200
     seed: Annotated[Seed, Option("Random seed of fits and bootstrap.")] = 0
-    as_json: Annotated[bool, Option("Print the plan as JSON.", OUTPUT, flag="--json")] = False
     progress: Progress = True
 
 
@@ -96,9 +105,20 @@ class PilotOptions(PlanOptions):
     settings: Settings = None
 
 
+@register_verb(
+    "plan ratio",
+    "acclimate.labs.plan.pilots:plan_ratio",
+    show="show_ratio",
+    example=(
+        "acclimate plan ratio --run --model roberta-base --corpus reviews/ --general wiki.txt --tokens 2000000 --out "
+        "plan/"
+    ),
+    page="docs/plan.md",
+    order=1,
+)
 @options
 class RatioOptions(PilotOptions):
-    """Options of :func:`acclimate.plan_ratio`."""
+    """Find the largest share of domain text that keeps the loss on general text within a tolerance."""
 
     _: KW_ONLY
     target_tokens: Annotated[
@@ -159,9 +179,17 @@ class RatioOptions(PilotOptions):
     ] = 4
 
 
+@register_verb(
+    "plan budget",
+    "acclimate.labs.plan.pilots:plan_budget",
+    show="show_budget",
+    example="acclimate plan budget --log scores.csv --price 0.5 --cost 20 --budget 300 --out plan/",
+    page="docs/plan.md",
+    order=2,
+)
 @options
 class BudgetOptions(PilotOptions):
-    """Options of :func:`acclimate.plan_budget`."""
+    """Decide between labels alone, and adapting first and labelling with what is left of a budget."""
 
     _: KW_ONLY
     price: Annotated[Price | None, Option("Price of one labelled example; required.", DATA)] = None
@@ -200,9 +228,17 @@ class BudgetOptions(PilotOptions):
     ] = None
 
 
+@register_verb(
+    "plan schedule",
+    "acclimate.labs.plan.pilots:plan_schedule",
+    show="show_schedule",
+    example="acclimate plan schedule --log short/ --log shorter/ --schedule 'linear steps=20000 peak=1e-4'",
+    page="docs/plan.md",
+    order=3,
+)
 @options
 class ScheduleOptions(PlanOptions):
-    """Options of :func:`acclimate.plan_schedule`."""
+    """Predict the loss of trainings with other learning-rate schedules from the logs of some."""
 
     _: KW_ONLY
     schedule: Annotated[

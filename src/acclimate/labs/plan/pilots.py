@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from acclimate.base.errors import UserError
 from acclimate.base.options import build, verb
-from acclimate.data.reading import default_task_name
+from acclimate.base.verbs import Next
+from acclimate.data.reading import default_task_name, text_words
 from acclimate.labs.plan.budget import LEVELS, make_budget_plan
 from acclimate.labs.plan.options import BudgetOptions, RatioOptions, ScheduleOptions
-from acclimate.labs.plan.plans import Plan, check_plan_folder
+from acclimate.labs.plan.plans import Plan, check_plan_folder, show_plan
 from acclimate.labs.plan.ratio import make_ratio_plan
-from acclimate.labs.plan.schedule import make_schedule_plan
+from acclimate.labs.plan.schedule import Schedule, make_schedule_plan
 from acclimate.study.changes import change_values
 from acclimate.study.compare import compare
 from acclimate.study.draft import ONE_PASS, draft_study, write_study
@@ -46,6 +48,17 @@ def _plan_ratio(options: RatioOptions) -> Plan:
 plan_ratio = verb(RatioOptions, _plan_ratio)
 
 
+def show_ratio(plan: Plan, options: RatioOptions) -> Iterator[Any]:
+    """Yield what ``acclimate plan ratio`` prints."""
+    yield from show_plan(plan, options)
+    if plan["refused"] or plan["share"]["value"] is None:
+        return
+    words = ["--model", options.model or "MODEL", *text_words("--corpus", options.corpus or None)]
+    if (replay := round(1 - plan["share"]["value"], 3)) > 0:
+        words += [*text_words("--replay", options.general or None, "GENERAL"), "--replay-share", str(replay)]
+    yield Next(["adapt", *words, "--tokens", plan["target_tokens"], "--out", "adapted"], "to train with it")
+
+
 def _plan_budget(options: BudgetOptions) -> Plan:
     """Decide whether to spend a budget on labels alone, or to adapt the model and label with what is left.
 
@@ -63,6 +76,16 @@ def _plan_budget(options: BudgetOptions) -> Plan:
 
 
 plan_budget = verb(BudgetOptions, _plan_budget)
+
+
+def show_budget(plan: Plan, options: BudgetOptions) -> Iterator[Any]:
+    """Yield what ``acclimate plan budget`` prints."""
+    yield from show_plan(plan, options)
+    if plan["refused"]:
+        return
+    task = options.task if options.run else "TASK"
+    words = ["--model", options.model or "MODEL", *text_words("--corpus", options.corpus or None), "--task", task]
+    yield Next(["compare", *words, "--out", "runs/compare"], "with all labels, to see whether it helps")
 
 
 def _plan_schedule(options: ScheduleOptions) -> Plan:
@@ -87,6 +110,17 @@ def _plan_schedule(options: ScheduleOptions) -> Plan:
 
 
 plan_schedule = verb(ScheduleOptions, _plan_schedule)
+
+
+def show_schedule(plan: Plan, options: ScheduleOptions) -> Iterator[Any]:
+    """Yield what ``acclimate plan schedule`` prints."""
+    yield from show_plan(plan, options)
+    if plan["refused"]:
+        return
+    best = Schedule.parse(plan["best"])
+    words = ["--steps", best.steps, "--learning-rate", f"{best.peak:g}", "--warmup", f"{best.warmup:g}"]
+    if best.shape == "linear":
+        yield Next(["adapt", "--model", "MODEL", "--corpus", "TEXT", *words, "--out", "adapted"])
 
 
 def _make(options: Any, make: Any, study: Any) -> Plan:

@@ -12,8 +12,9 @@ import numpy as np
 
 from acclimate.base.errors import UserError
 from acclimate.base.files import check_report_file, read_json_object, write_json
+from acclimate.base.verbs import show_place
 from acclimate.base.version import __version__
-from acclimate.results.display import figure_style, save_figure
+from acclimate.results.display import figure_style, save_figure, titled_table
 from acclimate.results.study import Measurements
 
 FILE, FIGURE = "plan.json", "plan"
@@ -156,3 +157,27 @@ def read_plan(path: str | Path) -> dict[str, Any]:
     if not found or "plan" not in found or "lines" not in found:
         raise UserError(f"'{path}' is not a plan: give the {FILE} that `acclimate plan` wrote, or its folder.")
     return found
+
+
+def show_plan(plan: Plan, options: Any) -> Iterator[Any]:
+    """Yield the table of a plan, with the interval of a number next to it, and its lines."""
+    rows = plan.to_pandas().to_dict("records")
+    table = titled_table(plan.as_results().tables[0].title)
+    names = [name for name in rows[0] if not name.endswith((", low", ", high"))]
+    for name in names:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*(_cell(row, name) for name in names))
+    yield table
+    yield from plan.describe()
+    yield from show_place("All figures", options.out)
+
+
+def _cell(row: Mapping[Any, Any], name: str) -> str:
+    value = row[name]
+    if not isinstance(value, float):
+        return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    if math.isnan(value):
+        return ""
+    bounds = [f"{row[f'{name}, {end}']:,.3f}" for end in ("low", "high") if f"{name}, {end}" in row]
+    return f"{value:,.3f}" + (f" [{', '.join(bounds)}]" if bounds else "")

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator
 from acclimate.adaptation.replay_options import Texts
 from acclimate.base.bounds import Count, SeedCount, SeedNumber, TokenCount, number_or_auto
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
+from acclimate.base.verbs import TRAIN, register_verb
 from acclimate.data.fields import Places, Progress, Strings, read_listed, read_names
 from acclimate.study.options import MAX_WORKERS
 
@@ -119,3 +120,28 @@ class SequenceOptions:
     backend: Annotated[
         Any, Option("The expensive functions.", TRAINING, default="the functions of this package", cli=False)
     ] = None
+
+
+@register_verb(
+    "sequence",
+    "acclimate.labs.sequence.run:sequence",
+    command="sequence_or_forecast",
+    show="show_sequence",
+    example=(
+        "acclimate sequence --model roberta-base --domain law=law/ --domain food=food.jsonl --methods das,lm "
+        "--general wiki.txt --out runs/sequence"
+    ),
+    page="docs/sequence.md",
+    section=TRAIN,
+    order=4,
+    plugins=True,
+)
+@options
+class SequenceCommand(SequenceOptions):
+    """Adapt a model to several domains, one after the other; show what it gains, keeps and forgets.
+
+    Run it again to resume after an interruption, or with a further --domain, and only that one is trained.
+    """
+
+    _: KW_ONLY
+    dry_run: Annotated[bool, Option("Train nothing; print the remaining jobs and the estimated time.", OUTPUT)] = False

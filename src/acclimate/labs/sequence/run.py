@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from acclimate.base.errors import UserError
-from acclimate.base.options import verb
-from acclimate.labs.sequence.options import SequenceOptions
+from acclimate.base.options import values, verb
+from acclimate.base.verbs import Next
+from acclimate.labs.sequence.options import SequenceCommand, SequenceOptions
 from acclimate.results.study import StudyResults
 from acclimate.study.changes import change_values
 from acclimate.study.compare import check_study_folder, compare
 from acclimate.study.config import StudyConfig, read_study_file
 from acclimate.study.draft import removed_if_nothing_ran, write_study
+from acclimate.study.forecast import TIMING_SECONDS, Forecast, forecast
 from acclimate.study.in_memory import DATA_FOLDER, STUDY_FILE, place_text
 from acclimate.study.paths import locate_model, locate_text
 from acclimate.study.settings import UNADAPTED
@@ -49,6 +51,28 @@ def _sequence(options: SequenceOptions) -> StudyResults:
 
 
 sequence = verb(SequenceOptions, _sequence)
+
+
+def sequence_or_forecast(options: SequenceCommand) -> StudyResults | Forecast:
+    """Do what ``acclimate sequence`` does: train, or estimate the time."""
+    if not options.dry_run:
+        return sequence(**values(options, SequenceOptions))
+    study = StudyConfig.of(draft_sequence(options, Path(options.out)))
+    return forecast(study, options.out, timing=TIMING_SECONDS, progress=options.progress)
+
+
+def show_sequence(result: Any, options: SequenceCommand) -> Iterator[Any]:
+    """Yield what ``acclimate sequence`` prints."""
+    if options.dry_run:
+        yield from result.show()
+        return
+    out = Path(options.out)
+    last = {row.method: out / row.orders[0].folders[0] for row in reversed(result.rows["sequence"]) if row.orders}
+    for method, folder in reversed(last.items()):
+        yield f"Model after the last domain, {method}: {folder}"
+    yield f"Report: {out / 'report.html'}"
+    model = next(iter(reversed(last.values())), "MODEL")
+    yield Next(["finetune", "--model", model, "--task", "TASK"], "to train an end task")
 
 
 def draft_sequence(options: SequenceOptions, out: Path) -> dict[str, Any]:

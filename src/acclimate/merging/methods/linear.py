@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from acclimate.base.bounds import Number
+from acclimate.base.verbs import Next
 from acclimate.merging.base import Context, Merge, ModelName, Weight, WeightedMerge, register
 from acclimate.merging.merger import Merger
 from acclimate.merging.path import Loss, merged_model
@@ -41,10 +42,10 @@ class ChatVector(Merge):
         """Return the label with the weight, unless it is 1."""
         return f"{of} + {'' if self.weight == 1 else f'{self.weight:g} '}chat vector"
 
-    def next_command(self, out: str) -> tuple[list[str], str]:
+    def next_command(self, out: str) -> Next:
         """Return the command that measures which instructions the model follows."""
-        measure = ["acclimate", "inspect", "instructions", "--model", out, "--base", self.instruct]
-        return measure, "to see which instructions it still follows"
+        words = ["inspect", "instructions", "--model", out, "--base", self.instruct]
+        return Next(words, "to see which instructions it still follows")
 
     def adopt(self, merger: Merger, other: Checkpoint, template: Any, missing: Sequence[str]) -> None:
         """Take the chat template and the generation settings."""

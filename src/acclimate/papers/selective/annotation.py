@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from acclimate.api import (
     Classifier,
     Example,
+    Next,
     UserError,
     atomic_folder,
     check_replaceable,
@@ -349,3 +350,21 @@ def _annotate_task(options: AnnotateOptions) -> AnnotatedTask:
 
 
 annotate_task = verb(AnnotateOptions, _annotate_task)
+
+
+def show_annotation(result: AnnotatedTask, options: AnnotateOptions) -> Iterator[Any]:
+    """Yield what ``acclimate annotate`` prints."""
+    found = result.summary["annotate"]
+    yield (
+        f"{found['important']:,} of {found['tokens']:,} tokens are important ({found['share']:.1%}); "
+        f"{found['share_first_half']:.1%} in the first halves of the texts, "
+        f"{found['share_second_half']:.1%} in the second halves."
+    )
+    yield (
+        f"{found['misclassified']:,} of {found['units']:,} texts are misclassified, {found['units_without']:,} have "
+        f"no important token; {found['near_threshold']:,} tokens lie within 0.001 of the threshold."
+    )
+    yield from (f"  {line}" for line in result.samples)
+    yield f"{options.out}: annotated.jsonl, summary.json"
+    words = ["--model", options.model, "--task", options.task, "--corpus", "TEXT", "--method", "selective"]
+    yield Next(["adapt", *words, "--out", "adapted"], "to mask such tokens")

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from acclimate.base.bounds import Count, Integer, Positive, Size
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.base.verbs import TRAIN, register_verb
 from acclimate.data.fields import JsonFile, MaxLength, Models, Precision, Progress, Seed, read_models
 from acclimate.data.reading import ReadingOptions
 from acclimate.tasks.options import TaskLike
@@ -35,9 +36,18 @@ class AnnotatorOptions:
     max_length: MaxLength = 256
 
 
+@register_verb(
+    "annotate",
+    "acclimate.papers.selective.annotation:annotate_task",
+    show="show_annotation",
+    example="acclimate annotate --model bert-base-uncased --task reviews/ --out annotated/",
+    page="src/acclimate/papers/selective/README.md",
+    section=TRAIN,
+    order=10,
+)
 @options
 class AnnotateOptions(AnnotatorOptions, ReadingOptions):
-    """Options of ``acclimate annotate``."""
+    """Find the tokens of a task's train split that its labels depend on (Gu et al., EMNLP 2020)."""
 
     model: Annotated[
         str | Path,
@@ -67,9 +77,17 @@ class AnnotateOptions(AnnotatorOptions, ReadingOptions):
     progress: Progress = True
 
 
+@register_verb(
+    "inspect cost",
+    "acclimate.papers.selective.cost_table:inspect_cost",
+    show="show_cost",
+    example="acclimate inspect cost --adapted selective/ --pretrained pretrained/ --finetuned tuned/",
+    page="src/acclimate/papers/selective/README.md",
+    order=13,
+)
 @options
 class InspectCostOptions:
-    """Options of ``acclimate inspect cost``."""
+    """Compare the time that task-guided pre-training takes with the time that stopping early saves."""
 
     adapted: Annotated[
         Models,

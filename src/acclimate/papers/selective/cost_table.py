@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acclimate.api import VERSION, UserError, check_report_file, split_name, unknown_name_error, verb, write_json
+from acclimate.api import (
+    VERSION,
+    UserError,
+    check_report_file,
+    show_place,
+    split_name,
+    unknown_name_error,
+    verb,
+    write_json,
+)
 from acclimate.papers.selective.command_options import InspectCostOptions
-from acclimate.papers.selective.cost import Cost, read_cost
+from acclimate.papers.selective.cost import Cost, cost_table, read_cost
 
 
 def _inspect_cost(options: InspectCostOptions) -> dict[str, Cost]:
@@ -37,6 +46,12 @@ def _inspect_cost(options: InspectCostOptions) -> dict[str, Cost]:
 
 
 inspect_cost = verb(InspectCostOptions, _inspect_cost)
+
+
+def show_cost(costs: Mapping[str, Cost], options: InspectCostOptions) -> Iterator[str]:
+    """Yield what ``acclimate inspect cost`` prints."""
+    yield cost_table(costs)
+    yield from show_place("Full report", options.out)
 
 
 def _by_column(given: Any, columns: list[str]) -> Mapping[str, Sequence[str | Path]]:

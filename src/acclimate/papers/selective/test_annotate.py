@@ -7,7 +7,7 @@ import json
 import pytest
 
 from acclimate.base.errors import UserError
-from acclimate.papers.selective.annotation import annotate_task
+from acclimate.papers.selective.annotation import annotate
 from acclimate.papers.selective.test_selective import task
 from acclimate.tasks.finetune import finetune
 from tests.cases import each
@@ -47,10 +47,10 @@ def test_the_command_writes_one_line_per_text_and_a_summary(tiny_bert, folder, t
 
 def test_a_classifier_of_the_task_is_not_fine_tuned_again(tiny_bert, folder, tmp_path, monkeypatch):
     options = {"settings": {"delta": 0.1}, "precision": "fp32", "progress": False}
-    first = annotate_task(tiny_bert, folder, tmp_path / "a", **QUICK, **options)
+    first = annotate(tiny_bert, folder, tmp_path / "a", **QUICK, **options)
     assert "minutes" in first.summary["finetune"]
     monkeypatch.setattr("acclimate.papers.selective.annotation.fine_tune_annotator", None)
-    second = annotate_task(tmp_path / "a" / "classifier", folder, tmp_path / "b", **options)
+    second = annotate(tmp_path / "a" / "classifier", folder, tmp_path / "b", **options)
     assert second.summary["finetune"]["accuracy"] == first.summary["finetune"]["accuracy"]
     one, two = ((tmp_path / name / "annotated.jsonl").read_text() for name in "ab")
     assert one == two
@@ -65,21 +65,21 @@ def test_a_classifier_of_another_task_is_fine_tuned(tiny_bert, folder, tmp_path)
         [{"text": row.text, "label": f"kind {row.label}"} for row in other.test[:4]],
     )
     finetune(tiny_bert, other, epochs=1, out=tmp_path / "other", progress=False)
-    made = annotate_task(tmp_path / "other", folder, tmp_path / "out", epochs=1, progress=False)
+    made = annotate(tmp_path / "other", folder, tmp_path / "out", epochs=1, progress=False)
     assert "minutes" in made.summary["finetune"]
 
 
 def test_an_output_directory_with_other_files_is_an_error(tiny_bert, folder, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="something other"):
-        annotate_task(tiny_bert, folder, tmp_path, progress=False)
+        annotate(tiny_bert, folder, tmp_path, progress=False)
 
 
 def test_an_unreadable_model_is_an_error(folder, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model_type": "bert", "hidden_size": "many"}')
     with pytest.raises(UserError, match="No model could be read"):
-        annotate_task(tmp_path / "model", folder, tmp_path / "out", progress=False)
+        annotate(tmp_path / "model", folder, tmp_path / "out", progress=False)
 
 
 @each(
@@ -92,4 +92,4 @@ def test_an_unreadable_model_is_an_error(folder, tmp_path):
 )
 def test_invalid_numbers_fail_before_any_work(folder, tmp_path, option, message):
     with pytest.raises(UserError, match=message):
-        annotate_task("no-such/model/folder", folder, tmp_path / "out", progress=False, **option)
+        annotate("no-such/model/folder", folder, tmp_path / "out", progress=False, **option)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from acclimate.base.locks import with_output_lock
 from acclimate.base.options import recorded, verb
 from acclimate.base.progress import Progress
 from acclimate.base.registry import load_function
+from acclimate.base.verbs import Next
 from acclimate.base.version import __version__
 from acclimate.data.documents import as_corpus, subsample_documents
 from acclimate.evaluation.retrieval import rank_with_bm25
@@ -123,6 +124,13 @@ def _generate_queries(options: GenerateQueriesOptions) -> GeneratedQueries:
 
 
 generate_queries = verb(GenerateQueriesOptions, _generate_queries)
+
+
+def show_queries(result: Any, options: GenerateQueriesOptions) -> Iterator[Any]:
+    """Yield what ``acclimate generate-queries`` prints."""
+    yield f"{result.out}: {result.describe()}"
+    words = ["--model", "MODEL", "--task", result.out, "--epochs", "1", "--batch-size", "64", "--out", "search"]
+    yield Next(["finetune", *words], "to train a retrieval model")
 
 
 def _generate(

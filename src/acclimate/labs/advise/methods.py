@@ -1,23 +1,37 @@
-"""``acclimate advise`` and ``methods``."""
+"""``acclimate methods``: what methods there are, and what each does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from acclimate.base.options import METHOD, values
-from acclimate.base.terminal import SafeConsole, echo
-from acclimate.cli.app import app, describe_plugins, describe_reading, describe_text, print_next, print_tables
-from acclimate.cli.commands import PAGES, Command, make_epilog
-from acclimate.cli.early import check_name
-from acclimate.cli.options import Plugin, command, import_plugins
-from acclimate.labs.advise.options import AdviseOptions
+from acclimate.base.catalog import read_entries
+from acclimate.base.files import read_json_object
+from acclimate.base.options import verb
+from acclimate.base.registry import imported_plugins
+from acclimate.base.verbs import Next, plugin_words
+from acclimate.labs.advise.options import MethodsOptions
 
 if TYPE_CHECKING:
     from acclimate.adaptation.method import Method
 
+PURPOSES = (
+    "Start here",
+    "Use the end task",
+    "Forget less",
+    "Learn better representations",
+    "Learn sentence embeddings",
+    "Learn the words of the domain",
+    "For comparison",
+)
+"""What methods are for, in the order in which they are listed."""
+GROUP = "acclimate.methods"
+FIELDS = ("name", "paper", "summary", "purpose", "cost", "preparation", "kinds", "trains", "needs_task")
+"""What is known of each method, see :class:`acclimate.adaptation.method.Method`."""
+ALL_KINDS = ("masked", "causal")
 SECTION = "Attributes:"
 """Heading of the parameters in the docstring of a method."""
 OTHERS = "Others"
@@ -28,116 +42,95 @@ COST_NOTE = (
 )
 
 
-@command(
-    app,
-    AdviseOptions,
-    plugins=True,
-    example="acclimate advise --model roberta-base --corpus reviews/ --general wiki.txt --out advice.json",
-)
-def advise(options: AdviseOptions) -> None:
-    """Measure how far the domain is from general text, and what a pilot adaptation learns and forgets."""
-    from acclimate.labs.advise.advice import advise as run
+def _methods(options: MethodsOptions) -> list[dict[str, Any]]:
+    """List all methods, or describe one.
 
-    report = run(**values(options))
-    console = SafeConsole()
-    for part in report["words"]:
-        console.print(part["about"][:1].upper() + part["about"][1:], style="bold")
-        console.print(f"  {part['says']}")
-        console.print(f"  It does not say: {part['does_not_say']}", style="dim")
-    if options.out is not None:
-        echo(f"All figures: {options.out}")
-    task: list[Any] = [] if options.task is None else ["--task", options.task]
-    texts = (("--corpus", options.corpus), ("--general", options.general))
-    described = [word for text in texts for word in describe_text(*text, column=options.text_column)]
-    described += [*task, *describe_reading(options)]
-    chosen = report["recommendation"]["options"]
-    described += [word for name, value in chosen.items() for word in ("--set", f"adapt.{name}={value}")]
-    print_next(
-        ["acclimate", "compare", "--model", options.model, *described, "--out", "runs/compare"],
-        "to see whether adaptation helps",
-    )
+    Returns:
+        A row per method: ``name``, ``paper``, ``summary``, ``purpose``, ``cost`` per token relative to ``lm``,
+        ``preparation`` before the first step, ``kinds`` of language models, whether it ``trains`` and ``needs_task``,
+        and what was ``measured`` in published studies. If one is named, its row has a ``description``, too.
+
+    Raises:
+        UserError: If there is no method of that name.
+    """
+    if options.name is None:
+        return list_methods()
+    from acclimate.adaptation.method import lookup
+
+    method = lookup(options.name)
+    return [{**next(row for row in list_methods() if row["name"] == method.name), "description": _describe(method)}]
 
 
-@app.command(cls=Command, epilog=make_epilog("acclimate methods dga", PAGES["methods"]))
-def methods(
-    name: Annotated[
-        str | None,
-        typer.Argument(help="Name of a method, to describe its parameters.", rich_help_panel=METHOD, metavar="NAME"),
-    ] = None,
-    plugin: Plugin = None,
-) -> None:
-    """List all methods by purpose, with their cost, or describe one with its paper, parameters and defaults."""
-    import_plugins(plugin)
-    if name is not None:
-        check_name(name, "acclimate.methods", "method")
-    from acclimate.adaptation.method import lookup, names
+methods = verb(MethodsOptions, _methods)
 
-    if name is None:
-        print_tables(_method_tables([lookup(known) for known in names()]))
-        echo("acclimate methods NAME explains a method, its parameters and its paper.")
-        print_next(["acclimate", "adapt", "--model", "MODEL", "--corpus", "TEXT", "--method", "lm"])
+
+def list_methods() -> list[dict[str, Any]]:
+    """Return a row per method; without plugins it is read from the source, as importing torch takes seconds."""
+    if "torch" in sys.modules or imported_plugins() or entry_points(group=GROUP):
+        import inspect
+
+        from acclimate.adaptation.method import lookup, names
+
+        classes = [lookup(name) for name in names()]
+        rows = [{name: getattr(cls, name) for name in FIELDS} for cls in classes]
+        files = [Path(inspect.getfile(cls)) for cls in classes]
+    else:
+        found = [entry for _, entry in sorted(read_entries(GROUP).items())]
+        rows, files = [{name: entry[name] for name in FIELDS} for entry in found], [entry["file"] for entry in found]
+    return [{**row, "measured": _verdict(row["name"], file)} for row, file in zip(rows, files, strict=True)]
+
+
+def show_methods(rows: Sequence[Mapping[str, Any]], options: MethodsOptions) -> Iterator[Any]:
+    """Yield what ``acclimate methods`` prints."""
+    if options.name is None:
+        yield from _method_tables(rows)
+        yield "acclimate methods NAME explains a method, its parameters and its paper."
+        yield Next(["adapt", "--model", "MODEL", "--corpus", "TEXT", "--method", "lm"])
         return
-    method = lookup(name)
-    echo(_describe(method), nl=False)
-    needs = ["--task", "TASK"] if method.needs_task else []
-    words = ["--model", "MODEL", "--corpus", "TEXT", *needs, "--method", method.name, *describe_plugins()]
-    print_next(["acclimate", "adapt", *words])
+    yield rows[0]["description"].removesuffix("\n")
+    needs = ["--task", "TASK"] if rows[0]["needs_task"] else []
+    yield Next(["adapt", "--model", "MODEL", "--corpus", "TEXT", *needs, "--method", rows[0]["name"], *plugin_words()])
 
 
-def _method_tables(methods: Sequence[type[Method]]) -> list[Any]:
+def _method_tables(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Return one table per purpose, and a note on the cost."""
     from rich.table import Table
 
-    from acclimate.adaptation.method import PURPOSES
-    from acclimate.models.kinds import KINDS
-
-    groups: dict[str, list[type[Method]]] = {purpose: [] for purpose in (*PURPOSES, OTHERS)}
-    for method in methods:
-        groups[method.purpose if method.purpose in PURPOSES else OTHERS].append(method)
-    width = max(len(method.name) for method in methods)
+    groups: dict[str, list[Mapping[str, Any]]] = {purpose: [] for purpose in (*PURPOSES, OTHERS)}
+    for row in rows:
+        groups[row["purpose"] if row["purpose"] in PURPOSES else OTHERS].append(row)
+    width = max(len(row["name"]) for row in rows)
     tables = list[Any]()
     for purpose, members in groups.items():
         table = Table(title=purpose, title_justify="left", title_style="bold", box=None, show_header=False)
         table.add_column(min_width=width, no_wrap=True)
         table.add_column(min_width=7, no_wrap=True)
         table.add_column()
-        for method in sorted(members, key=lambda one: (one.cost, bool(one.preparation), one.name)):
-            only = "" if set(KINDS) <= set(method.kinds) else f" ({' and '.join(method.kinds)} models only)"
-            found = "; measured" if _verdict(method) else ""
-            table.add_row(method.name, _cost(method), method.summary + only + found)
+        for row in sorted(members, key=lambda one: (one["cost"], bool(one["preparation"]), one["name"])):
+            only = "" if set(ALL_KINDS) <= set(row["kinds"]) else f" ({' and '.join(row['kinds'])} models only)"
+            cost = f"{row['cost']:g} ×{' +' if row['preparation'] else ''}" if row["trains"] else ""
+            table.add_row(row["name"], cost, row["summary"] + only + ("; measured" if row["measured"] else ""))
         tables += [table] if members else []
     return [*tables, COST_NOTE]
 
 
-def _verdict(method: type[Method]) -> list[str]:
+def _verdict(name: str, file: Path) -> list[str]:
     """Return what published studies measured of a method, a line each; the folder of its paper holds them."""
-    import inspect
-    from pathlib import Path
-
-    from acclimate.base.files import read_json_object
-
-    file = Path(inspect.getfile(method)).with_name("verdict.json")
-    studies = (read_json_object(file) or {}).get("studies", [])
+    studies = (read_json_object(file.with_name("verdict.json")) or {}).get("studies", [])
     return [
         f"Measured in docs/results/{one['study']} with {one['seeds']} seeds, against {one['baseline']}: "
-        f"{one['summary']}.\n"
+        f"{one['summary']}."
         for one in studies
-        if one["name"] == method.name
+        if one["name"] == name
     ]
-
-
-def _cost(method: type[Method]) -> str:
-    return f"{method.cost:g} ×{' +' if method.preparation else ''}" if method.trains else ""
 
 
 def _describe(method: type[Method]) -> str:
     """Return what a method is, with the default of each parameter, also of those that it inherits."""
     import inspect
 
-    from acclimate.models.kinds import KINDS
-
     notes = [method.paper] if method.paper else []
-    notes += [f"{' and '.join(method.kinds)} models only"] if set(KINDS) - set(method.kinds) else []
+    notes += [f"{' and '.join(method.kinds)} models only"] if set(ALL_KINDS) - set(method.kinds) else []
     about = f" ({'; '.join(notes)})" if notes else ""
     texts = [inspect.cleandoc(cls.__doc__ or "").partition(SECTION) for cls in method.__mro__]
     written = texts[0][0].strip()
@@ -146,8 +139,8 @@ def _describe(method: type[Method]) -> str:
     text = f"{method.name}{about}: {method.summary}\n\n"
     text += "" if made or not written else f"{written}\n\n"
     text += f"Cost per token: roughly {method.cost:g} times the cost of lm{prepares}.\n\n" if method.trains else ""
-    found = _verdict(method)
-    text += "".join(found or ["Not measured in a published study.\n"]) + "\n" if method.trains else ""
+    found = _verdict(method.name, Path(inspect.getfile(method))) or ["Not measured in a published study."]
+    text += "\n".join(found) + "\n\n" if method.trains else ""
     defaults, unexplained, lines = _defaults(method), _types(method), list[str]()
     explained = [inspect.cleandoc("\n" + found.partition("Raises:")[0]) for _, _, found in texts]
     for line in "\n".join(filter(None, explained)).splitlines():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -13,11 +13,21 @@ from pydantic import ValidationError
 
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.files import check_regular_file
-from acclimate.base.options import METHOD, MISSING, PANELS, OptionField, accepts, explain, option_fields, propose_part
+from acclimate.base.options import (
+    METHOD,
+    MISSING,
+    OUTPUT,
+    PANELS,
+    OptionField,
+    accepts,
+    explain,
+    option_fields,
+    propose_part,
+)
 from acclimate.base.registry import parse_number
 from acclimate.base.settings_file import read_settings
-from acclimate.cli.app import Quiet
-from acclimate.cli.commands import PAGES, Command, make_epilog
+from acclimate.base.verbs import Verb
+from acclimate.cli.commands import Command
 from acclimate.cli.early import refuse_early
 
 Config = Annotated[
@@ -38,6 +48,21 @@ Plugin = Annotated[
     ),
 ]
 
+Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress bars.")]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print one JSON document as the last line of standard output, and all else to standard error.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
+def make_epilog(example: str, page: str) -> str:
+    """Return the end of ``--help``: an example, and the page that says more; each a paragraph."""
+    return f"Example: {example}\n\nMore: {page}"
+
 
 def import_plugins(files: Iterable[Path] | None) -> None:
     """Import the files of ``--plugin``."""
@@ -48,52 +73,49 @@ def import_plugins(files: Iterable[Path] | None) -> None:
             import_plugin(file)
 
 
-def command(
+def add_command(
     app: typer.Typer,
-    options: Any,
+    verb: Verb,
+    run: Callable[[Any, bool], None],
     *,
-    example: str,
-    name: str | None = None,
-    without: Collection[str] = (),
-    plugins: bool = False,
-) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-    """Make a command whose flags are the options of a class; the decorated function gets an instance of the class.
+    epilog: str = "",
+    panel: str | None = None,
+) -> None:
+    """Add a command whose flags are the options of a verb.
 
     Args:
-        app: The application that gets the command.
-        options: The class of options.
-        example: A command line, shown at the end of ``--help``.
-        name: Name of the command; by default the function's.
-        without: Options that the command sets itself.
-        plugins: Whether the command takes ``--plugin``.
+        app: The application or group that gets the command.
+        verb: The verb.
+        run: Called with an instance of the class of options, and whether to print JSON.
+        epilog: End of ``--help``.
+        panel: Panel of ``--help`` of the application.
     """
-    declared = option_fields(options)
-    fields = {key: field for key, field in declared.items() if field.option.cli and key not in without}
+    declared = option_fields(verb.options)
+    fields = {key: field for key, field in declared.items() if field.option.cli and key not in verb.without}
 
-    def decorate(run: Callable[[Any], None]) -> Callable[[Any], None]:
-        def call(**flags: Any) -> None:
-            config, quiet, plugins = (flags.pop(key, None) for key in ("config_file", "quiet", "plugin"))
-            import_plugins(plugins)
-            given = read_options(options, fields, flags, config, {} if quiet is None else {"progress": not quiet})
-            refuse_early(name or run.__name__, given, fields, bool(plugins))
-            run(given)
+    def call(**flags: Any) -> None:
+        config, quiet, plugins, as_json = (
+            flags.pop(key, None) for key in ("config_file", "quiet", "plugin", "as_json")
+        )
+        import_plugins(plugins)
+        given = read_options(verb.options, fields, flags, config, {} if quiet is None else {"progress": not quiet})
+        refuse_early(verb.name, given, fields, bool(plugins))
+        run(given, bool(as_json))
 
-        shown = sorted(fields.values(), key=lambda field: PANELS.index(field.option.panel))
-        parameters = [
-            _parameter("config_file", Config, None),
-            *(_parameter(field.name, _annotation(field), None) for field in shown),
-            *([_parameter("plugin", Plugin, None)] if plugins else []),
-            *([_parameter("quiet", Quiet, False)] if "progress" in declared else []),
-        ]
-        paragraphs = inspect.cleandoc(run.__doc__ or "").split("\n\n")
-        call.__name__ = run.__name__
-        call.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)  # wrapped by the terminal
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        app.command(name, cls=Command, epilog=make_epilog(example, PAGES.get(name or run.__name__, "")))(call)
-        return run
-
-    return decorate
+    shown = sorted(fields.values(), key=lambda field: PANELS.index(field.option.panel))
+    parameters = [
+        *([_parameter("config_file", Config, None)] if fields else []),
+        *(_parameter(field.name, _annotation(field), None) for field in shown),
+        *([_parameter("plugin", Plugin, None)] if verb.plugins else []),
+        *([_parameter("quiet", Quiet, False)] if "progress" in declared else []),
+        _parameter("as_json", Json, False),
+    ]
+    name = verb.name.rpartition(" ")[2]
+    call.__name__ = name
+    call.__doc__ = "\n\n".join(" ".join(one.split()) for one in verb.help.split("\n\n"))  # wrapped by the terminal
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app.command(name, cls=Command, epilog=epilog, rich_help_panel=panel)(call)
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -1,28 +1,20 @@
-"""``acclimate doctor``, what this machine has, for a bug report; and ``acclimate bench``, how fast it trains."""
+"""``acclimate doctor``: what this machine has, for a bug report."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from acclimate.base.errors import UserError
 from acclimate.base.files import cache_path
-from acclimate.base.options import OUTPUT, Option, options, values
-from acclimate.base.terminal import echo
+from acclimate.base.options import verb
 from acclimate.base.version import __version__
-from acclimate.cli.app import app
-from acclimate.cli.commands import PAGES, Command, make_epilog
-from acclimate.cli.options import command
-from acclimate.labs.bench.options import BenchOptions
+from acclimate.labs.bench.options import DoctorOptions
 
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
 """Libraries whose versions matter most in a bug report."""
@@ -45,16 +37,7 @@ SMALL_MEMORY, SMALL_DISK = 8e9, 5e9
 """Bytes of memory and of free disk below which a base model may not fit."""
 
 
-@app.command(cls=Command, epilog=make_epilog("acclimate doctor > machine.txt", PAGES["doctor"]))
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)] = False,
-) -> None:
-    """Show versions, devices, caches and kernels for a bug report, and what would make this machine faster."""
-    found = examine()
-    echo(json.dumps(found, indent=2) if as_json else "\n".join(describe(found)))
-
-
-def examine() -> dict[str, Any]:
+def _doctor(options: DoctorOptions) -> dict[str, Any]:
     """Return what this machine has, as plain values; nothing is downloaded, and only paths of caches are named.
 
     Returns:
@@ -102,6 +85,9 @@ def examine() -> dict[str, Any]:
         "problems": problems,
     }
     return {**found, "advice": list(_advise(found))}
+
+
+doctor = verb(DoctorOptions, _doctor)
 
 
 def _library_versions() -> dict[str, str]:
@@ -274,11 +260,12 @@ def _advise_device(devices: list[dict[str, Any]], on_cpu: bool) -> Iterator[dict
         yield {"do": "Use a machine with CUDA or ROCm for long runs.", "why": "acclimate does not use Apple GPUs."}
 
 
-def describe(found: Mapping[str, Any]) -> Iterator[str]:
+def show_machine(found: Mapping[str, Any], options: DoctorOptions) -> Iterator[str]:
     """Yield the lines of the text for a bug report.
 
     Args:
-        found: From :func:`examine`.
+        found: From :func:`doctor`.
+        options: The options of the command.
     """
     machine = found["machine"]
     yield from (f"{name} {version}" for name, version in found["versions"].items())
@@ -314,28 +301,3 @@ def describe(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _gigabytes(size: float) -> str:
     return f"{size / 1e9:,.1f} GB"
-
-
-@options
-class BenchCommand(BenchOptions):
-    """Options of ``acclimate bench``; Python gets the values themselves."""
-
-    _: KW_ONLY
-    as_json: Annotated[bool, Option("Print JSON, to attach to an issue.", OUTPUT, flag="--json")] = False
-
-
-@command(app, BenchCommand, example="acclimate bench --json > bench.json")
-def bench(options: BenchCommand) -> None:
-    """Measure how fast this machine trains, what limits it, and how the Trainer of transformers compares.
-
-    Nothing is downloaded: models have random weights, and texts are made at random.
-    """
-    from acclimate.engine.distributed import leave_process_group
-    from acclimate.labs.bench.bench import bench as run
-    from acclimate.labs.bench.bench import describe as describe_speed
-
-    found = run(**values(options, BenchOptions))
-    leave_process_group()
-    if not found:  # in all processes but the first
-        return
-    echo(json.dumps(found, indent=2) if options.as_json else "\n".join(describe_speed(found)))

@@ -1,0 +1,127 @@
+"""Studies that options describe instead of a file: ``acclimate compare`` and ``acclimate init``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from acclimate.base.errors import UserError
+from acclimate.base.options import values, verb
+from acclimate.base.terminal import echo
+from acclimate.base.verbs import Next, plugin_words
+from acclimate.results.study import StudyResults
+from acclimate.study.changes import load_study
+from acclimate.study.compare import check_study_folder, compare
+from acclimate.study.draft import (
+    ONE_PASS,
+    check_files,
+    draft_study,
+    given,
+    is_written,
+    removed_if_nothing_ran,
+    write_study,
+)
+from acclimate.study.forecast import TIMING_SECONDS, Forecast, fit_budget, forecast
+from acclimate.study.options import CompareCommand, CompareOptions, InitOptions
+
+NEGATED = {"advice": "no-advice", "tune": "no-tune"}
+"""Flags of the options that are on by default, so that they are given only to turn them off."""
+
+
+def _init(options: InitOptions) -> Path:
+    """Write a study file to start from.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        UserError: If an option is wrong, or the file describes another study already.
+    """
+    study = draft_study(options)
+    check_files(options)
+    return write_study(study, options.file)
+
+
+init = verb(InitOptions, _init)
+
+
+def show_study(path: Path, options: InitOptions) -> Iterator[Any]:
+    """Yield what ``acclimate init`` prints."""
+    yield from draft_study(options).get("notes", [])
+    yield f"Study: {path}"
+    words = ["compare", path, *plugin_words(), "--out", Path("runs") / path.stem]
+    yield Next([*words, "--dry-run"], "to estimate the time")
+    yield Next(words, "to run it")
+
+
+def compare_from_options(options: CompareCommand) -> StudyResults | Forecast:
+    """Do what ``acclimate compare`` does: run the study of a file or of options, or estimate the time.
+
+    Raises:
+        UserError: If options exclude each other, or the study cannot be run.
+    """
+    if options.dry_run and (options.shard or options.report_only):
+        raise UserError("--dry-run computes nothing and writes nothing; remove --shard and --report-only.")
+    existed = (Path(options.out) / "study.yaml").exists()
+    study, settings = _find_study(options)
+    if options.dry_run:
+        config = load_study(study, settings, options.only)
+        more: dict[str, Any] = {"minutes": options.minutes, "progress": options.progress}
+        return forecast(config, options.out, timing=TIMING_SECONDS, **more)
+    chosen = {**values(options, CompareOptions), "config": study, "settings": settings}
+    with removed_if_nothing_ran(Path(options.out), written=options.config is None and not existed):
+        return compare(**chosen)
+
+
+def show_comparison(result: Any, options: CompareCommand) -> Iterator[Any]:
+    """Yield what ``acclimate compare`` prints."""
+    if options.dry_run:
+        yield from result.show()
+        return
+    jobs = result.jobs
+    if options.shard and jobs.left:
+        yield f"Shard {options.shard} is finished; {jobs.left} of {jobs.total} jobs are left."
+    else:
+        yield f"Report: {Path(options.out) / 'report.html'}"
+    if options.config is None:
+        study = check_study_folder(options.out) / "study.yaml"
+        yield Next(["compare", study, *plugin_words(), "--out", options.out], "after changing the study file")
+
+
+def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
+    """Return the study to run, and the changes to make to it; a study without a file is written to the output."""
+    described = [*given(options), *(["minutes"] if options.minutes else [])]
+    if options.config is not None:
+        if described:
+            flags = ", ".join(f"--{NEGATED.get(name, name).replace('_', '-')}" for name in described)
+            raise UserError(
+                f"The study file already describes the study: remove {flags}, or the file. --set changes a value of "
+                "the file, and --only runs a part of it."
+            )
+        return options.config, options.settings
+    if not described:
+        raise UserError(
+            "STUDY is required: YAML or TOML file that describes the study. Or describe it with --model and --corpus."
+        )
+    study = draft_study(options, options.settings)
+    path = check_study_folder(options.out) / "study.yaml"
+    if options.minutes and is_written(study, path):
+        return path, None
+    if options.minutes and (options.shard or options.report_only):
+        raise UserError("--minutes runs a part of the study: first run it without --shard and --report-only.")
+    if options.dry_run:
+        return study, None
+    if options.minutes:
+        study = _fit(study, options)
+    write_study(study, path)
+    if options.progress:
+        echo("\n".join(study.get("notes", [])), err=True)
+    return path, None
+
+
+def _fit(study: dict[str, Any], options: CompareCommand) -> dict[str, Any]:
+    """Return a study with the token budget that fits into the time, and a note on it."""
+    tokens, note = fit_budget(study, options.out, options.minutes or 0.0, progress=options.progress)
+    notes = [*(one for one in study["notes"] if one != ONE_PASS), note]
+    return {**study, "notes": notes, "adapt": {**study.get("adapt", {}), **({"tokens": tokens} if tokens else {})}}
