@@ -16,6 +16,10 @@ from acclimate.parts.masking import register as register_masking
 from acclimate.base.registry import Published, build_dataclass, identify_function, load_function, parse_number
 from acclimate.base.registry import preset_values, with_presets
 
+from acclimate.merging.base import Merge, ModelName, register as register_merge
+from acclimate.merging.merger import Merger
+from acclimate.merging.path import Loss as MergeLoss
+
 # Methods
 from acclimate.adaptation.method import AdaptContext, Method, Stage, check_single_process
 from acclimate.adaptation.methods.lm import LM
@@ -91,6 +95,7 @@ from acclimate.models.gates import feed_forward_units, gate_units, linear_sizes,
 from acclimate.models.kinds import ModelKind, kind_of, next_tokens
 from acclimate.models.loading import check_dropout_masks, dropout_rates, load_language_model, virtual_ids
 from acclimate.models.saving import save_model
+from acclimate.evaluation.lm_loss import Memory as MixedMemory, language_model_loss, mix_logits
 from acclimate.evaluation.embeddings import is_sentence_encoder, load_encoder, load_pooling_head, pool_first_token
 from acclimate.base.device import Precision, autocast, choose_precision, copy_to, default_device, to_device
 

@@ -60,7 +60,7 @@ from acclimate.data.token_dataset import RowAccount
 from acclimate.data.tokenizing import EVERY_ROW, check_known
 from acclimate.engine.batches import Collator, StepDataset
 from acclimate.engine.distributed import join_process_group
-from acclimate.engine.micro_batches import set_gradient_checkpointing, set_weight_type, with_memory_limit
+from acclimate.engine.micro_batches import set_gradient_checkpointing, use_bf16_weights, with_memory_limit
 from acclimate.engine.steps import Engine, check_objectives, make_reference
 from acclimate.engine.trainer import CallbackFactory, train
 from acclimate.evaluation.embeddings import is_sentence_encoder
@@ -313,7 +313,8 @@ def _build(run: Run) -> tuple[StepDataset, list[CallbackFactory]]:
     run.context = replace(run.context, tokenizer=loaded.tokenizer, rows=run.rows, sources=run.sources)
     method.prepare(run.context)
     rule = method.update_rule()
-    set_weight_type(loaded.model, options.weights)
+    if options.weights == "bf16":
+        use_bf16_weights(loaded.model)
     run.result.preparation |= run.context.preparation
     objectives = method.objectives()
     check_objectives(objectives, loaded.model)

@@ -146,7 +146,10 @@ def _load_yaml(text: str) -> Any:
                     seen.add(key.value)
             return super().construct_mapping(node, deep)
 
-    Loader.add_constructor("tag:yaml.org,2002:str", lambda loader, node: _join_pairs(loader.construct_scalar(node)))
+        def construct_text(self, node: Any) -> Any:
+            return _join_pairs(self.construct_scalar(node))
+
+    Loader.add_constructor("tag:yaml.org,2002:str", Loader.construct_text)
     loader = Loader(text)
     try:
         node = loader.get_single_node()

@@ -424,8 +424,10 @@ def join_process_group(fsdp: bool | None = None) -> ProcessGroup:
             "Only adapt and pretrain can shard parameters (FSDP); here every process keeps the whole model. Start it "
             "with torchrun or accelerate launch --multi_gpu."
         )
-    if environment_integer("WORLD_SIZE", 1) <= 1:
-        return ProcessGroup()
+    return ProcessGroup() if environment_integer("WORLD_SIZE", 1) <= 1 else _connect_processes()
+
+
+def _connect_processes() -> ProcessGroup:
     from accelerate import PartialState  # chooses the same backend as the Trainer
 
     try:

@@ -93,14 +93,9 @@ def make_optimizer(name: OptimizerName, groups: list[dict[str, Any]], **options:
     return optimizer
 
 
-def set_weight_type(model: nn.Module, weights: WeightsName) -> None:
-    """Convert the parameters of a model to bf16 if wanted; its buffers, such as rotary frequencies, stay as they are.
-
-    Args:
-        model: The model, in fp32.
-        weights: The wanted type.
-    """
-    for parameter in model.parameters() if weights == "bf16" else ():
+def use_bf16_weights(model: nn.Module) -> None:
+    """Convert the parameters of a model to bf16; its buffers, such as rotary frequencies, stay as they are."""
+    for parameter in model.parameters():
         parameter.data = parameter.data.to(torch.bfloat16)
 
 

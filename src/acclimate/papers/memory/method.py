@@ -137,7 +137,7 @@ class Memory(Method):
     without the token itself. Contexts are compared by the last hidden states of a frozen model of the same tokenizer,
     where the paper takes the input of the last feed-forward block. These have another scale, so that the paper's
     temperature makes p_neighbors sharper or flatter than it was there. The result is a memory, which ``acclimate merge
-    --method memory`` and :class:`acclimate.merging.methods.memory.MemoryProcessor` mix with any model of the same
+    --method memory`` and :class:`acclimate.papers.memory.merge.MemoryProcessor` mix with any model of the same
     tokenizer.
 
     Attributes:

@@ -20,8 +20,8 @@ from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
 from acclimate.evaluation.lm_loss import Memory as Mixture
 from acclimate.evaluation.lm_loss import language_model_loss, mix_logits
-from acclimate.merging.methods.memory import MemoryProcessor
 from acclimate.models.loading import load_language_model
+from acclimate.papers.memory.merge import MemoryProcessor
 from acclimate.papers.memory.method import Datastore, _divergence, find_places
 from tests.parts.objectives.layouts import cut, packed, padded
 from tests.tiny import TEXTS, decoder_tokenizer, save_tiny

@@ -13,16 +13,22 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedModel
 
-from acclimate.base.device import to_device
-from acclimate.base.errors import UserError
-from acclimate.evaluation.lm_loss import Memory, language_model_loss, mix_logits
-from acclimate.merging.base import Merge, ModelName, register
-from acclimate.merging.merger import Merger
-from acclimate.merging.path import Loss
-from acclimate.models.loading import load_language_model
+from acclimate.api import (
+    Merge,
+    MergeLoss,
+    Merger,
+    MixedMemory,
+    ModelName,
+    UserError,
+    language_model_loss,
+    load_language_model,
+    mix_logits,
+    register_merge,
+    to_device,
+)
 
 
-@register("memory", paper="Cao et al., 2025", summary="losses with the predictions of a small model mixed in")
+@register_merge("memory", paper="Cao et al., 2025", summary="losses with the predictions of a small model mixed in")
 @dataclass(frozen=True)
 class MemoryMix(Merge):
     """Merges no weights: it measures a model whose predictions are mixed with those of a memory.
@@ -49,14 +55,14 @@ class MemoryMix(Merge):
 
     def measure(
         self, model: str, merger: Merger | None, point: Path, max_length: int
-    ) -> Callable[[float], AbstractContextManager[Loss]]:
+    ) -> Callable[[float], AbstractContextManager[MergeLoss]]:
         """Return the function of the share of the memory that measures the mixture."""
         return measure_memory(model, self.memory, max_length)
 
 
 def measure_memory(
     model: str | Path, memory: str | Path, max_length: int
-) -> Callable[[float], AbstractContextManager[Loss]]:
+) -> Callable[[float], AbstractContextManager[MergeLoss]]:
     """Load a model and a memory, to be measured by :func:`acclimate.merging.path.measure_path`.
 
     Returns:
@@ -75,7 +81,7 @@ def measure_memory(
     if own.tokenizer.get_vocab() != other.tokenizer.get_vocab():
         raise UserError(f"'{memory}' has other tokens than '{model}'; train a memory with the same tokenizer.")
     loss = partial(language_model_loss, own.model, tokenizer=own.tokenizer, max_length=max_length)
-    return lambda share: nullcontext(partial(loss, memory=Memory(other.model, share)))
+    return lambda share: nullcontext(partial(loss, memory=MixedMemory(other.model, share)))
 
 
 class MemoryProcessor(LogitsProcessor):
