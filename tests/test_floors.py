@@ -205,7 +205,7 @@ def test_papers_import_the_public_surface_and_to_inherit_other_papers():
 
 def test_names_of_modules_have_an_address():
     files = [file.stem for file in SOURCES if not file.stem.startswith("__")]
-    fixed = {"options", "data", "model", "method", "objective", "select", "transform", "mix", "base", "command"}
+    fixed = {"options", "data", "model", "method", "objective", "select", "transform", "mix", "base", "jobs"}
     assert [name for name in set(files) - fixed if files.count(name) > 3] == []
     assert set(files) & sys.stdlib_module_names <= STANDARD
 

@@ -163,7 +163,7 @@ class World:
             "finetune": self.finetune,
             "distill": self.distill,
             "lm_loss": self.lm_loss,
-            "others": {"drift": self.drift, "advice": self.advice},
+            "others": {"drift": self.drift, "advice": self.advice, **functions.pop("others", {})},
             "merge": self.merge,
             "has_head": self.has_head,
             "probe": no_probe,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from acclimate.base.errors import UserError
-from acclimate.evaluation.benchmarks import ItemValues
 from acclimate.evaluation.significance import paired_difference
+from acclimate.labs.benchmarks.harness import ItemValues
 from acclimate.report import markdown, render
 from acclimate.results.study import StudyResults
 from acclimate.study.compare import compare
@@ -107,17 +107,19 @@ def measurements(model, **settings):
     return {"acc": ItemValues(names, values, np.ones(count)), "exact": ItemValues(names, 1 - values, np.ones(count))}
 
 
+def followed(model):
+    """Return fake answers: adapted models follow fewer instructions."""
+    most = 40 if str(model).endswith("llama") else 5
+    return {"followed": [number < most for number in range(52)], "answers": [""] * 52, "unfinished": 0}
+
+
 def test_decoders_have_benchmarks_and_instructions(decoders, tmp_path, no_report):
     world = World()
     world._kind = lambda model: "none" if str(model).endswith("llama") else "mlm"
     backend = world.backend(
-        benchmark=measurements,
         likelihood=lambda model, texts, labels, **settings: _Answers([0] * len(texts)),
-        instructions=lambda model: {
-            "followed": [n < (40 if str(model).endswith("llama") else 5) for n in range(52)],
-            "answers": [""] * 52, "unfinished": 0,
-        },
-    )  # fmt: skip
+        others={"benchmark": measurements, "instructions": followed},
+    )
     results = compare(decoders, tmp_path / "out", progress=False, backend=backend)
     rows = {row.measure: row for row in results.rows["capabilities"]}
     assert list(rows) == ["intent", "intent without fine-tuning", "quiz", "sums", "instructions"]

@@ -51,7 +51,7 @@ def answers(share):
         followed = [number < share(model) * 50 for number in range(50)]
         return {"followed": followed, "answers": [""] * 50, "prompts": [""] * 50, "share": 0.0, "unfinished": 4}
 
-    return {"likelihood": likelihood, "instructions": instructions}
+    return {"likelihood": likelihood, "others": {"instructions": instructions}}
 
 
 def test_both_measurements_are_compared_with_the_base_model(chat, tmp_path, no_report):

@@ -43,21 +43,6 @@ def _likelihood(model: str, texts: list[Any], labels: list[str], **settings: Any
     return classify_by_likelihood(model, texts, labels, **settings)
 
 
-def _instructions(model: str) -> dict[str, Any]:
-    from acclimate.evaluation.instructions import measure_instructions
-
-    return measure_instructions(model)
-
-
-def _benchmark(model: str, *, task: str, **settings: Any) -> dict[str, Any]:
-    from acclimate.base.options import build
-    from acclimate.evaluation.benchmarks import measure_items
-    from acclimate.evaluation.options import InspectBenchmarksOptions
-
-    found = measure_items(model, build(InspectBenchmarksOptions, model, task, **settings))
-    return {metric if name == task else f"{metric}, {name}": items for (name, metric), items in found.items()}
-
-
 def _similarity(model: str, pairs: Any) -> list[float]:
     from acclimate.evaluation.embeddings import load_encoder
 
@@ -94,9 +79,6 @@ class Backend:
         merge: Same signature as :func:`acclimate.merge`.
         lm_loss: Same signature as :func:`acclimate.evaluation.lm_loss.language_model_loss`.
         likelihood: Same signature as :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
-        instructions: Same signature as :func:`acclimate.evaluation.instructions.measure_instructions`.
-        benchmark: Takes a model, a task of lm-eval, and options of :func:`acclimate.inspect_benchmarks`; returns the
-            :class:`acclimate.evaluation.benchmarks.ItemValues` by metric.
         similarity: Takes a model and :class:`acclimate.evaluation.embeddings.SentencePairs`; returns what their
             ``measure`` returns.
         probe: Same signature as :func:`acclimate.tasks.probing.measure_probe`.
@@ -112,8 +94,6 @@ class Backend:
     merge: Callable[..., Any] = _merge
     lm_loss: Callable[..., dict[str, Any]] = _lm_loss
     likelihood: Callable[..., Any] = _likelihood
-    instructions: Callable[..., dict[str, Any]] = _instructions
-    benchmark: Callable[..., dict[str, Any]] = _benchmark
     similarity: Callable[..., list[float]] = _similarity
     probe: Callable[..., Any] = _probe
     has_head: Callable[..., bool] = _has_head

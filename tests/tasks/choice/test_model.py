@@ -14,10 +14,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultipleC
 
 from acclimate.base.errors import UserError
 from acclimate.data.task_kinds import load_task
-from acclimate.evaluation.benchmarks import measure_items
 from acclimate.evaluation.choice import ChoiceScoring, compare_choices
-from acclimate.evaluation.options import InspectBenchmarksOptions
 from acclimate.evaluation.scoring import make_scoring
+from acclimate.labs.benchmarks.harness import measure_items
+from acclimate.labs.benchmarks.options import InspectBenchmarksOptions
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds.choice.data import Item
 from acclimate.tasks.kinds.choice.model import load_choice_decoder, load_choice_encoder, prompt_of

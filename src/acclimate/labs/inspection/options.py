@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from acclimate.base.bounds import Count, Fraction, NonNegative, Number, SeedNumber, Share, Size, TokenCount
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.base.registry import PartLike
-from acclimate.base.verbs import register_verb
+from acclimate.base.verbs import PUBLISH, register_group, register_verb
 from acclimate.data.fields import (
     MASK_RATE,
     Folder,
@@ -47,6 +47,15 @@ else:
     Maskings = Any
     Seeds = tuple[SeedNumber, ...]
     Tasks = tuple[Any, ...]
+
+register_group(
+    "inspect",
+    help="Inspect a model or a text.",
+    example="acclimate inspect masks --model roberta-base --corpus reviews/ --out masks/",
+    page="docs/commands.md",
+    section=PUBLISH,
+    order=1,
+)
 
 
 @register_verb(

@@ -12,15 +12,14 @@ import numpy as np
 from acclimate.base.errors import UserError
 from acclimate.base.records import Record, optional
 from acclimate.evaluation.scoring import classification_metrics
-from acclimate.evaluation.significance import paired_bootstrap
 from acclimate.models.checkpoints import load_config
 from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.results.cells import interval_text, signed
-from acclimate.results.scores import VERDICTS, WITHHELD, Interval, TaskScores
+from acclimate.results.scores import VERDICTS, Interval, TaskScores
 from acclimate.results.study import ReportTable
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs
-from acclimate.study.job import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
-from acclimate.study.jobs.capabilities import measurement, score_measurement
+from acclimate.study.job import Job, Model, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.jobs.capabilities import score_measurement
 from acclimate.study.jobs.head_to_head import compare_prompts
 from acclimate.study.settings import TaskSpec
 from acclimate.study.summary import (
@@ -28,22 +27,21 @@ from acclimate.study.summary import (
     TaskRuns,
     compare_runs,
     correct_for_multiple_comparisons,
-    has_single_origin,
     summarize_scores,
 )
 
 WITHOUT_TRAINING = "without fine-tuning"
 OTHER_DOMAIN = "other domain, without fine-tuning"
-INSTRUCTIONS = "instructions"
 
 
-def _is_causal(path: str) -> bool:
+def is_causal(path: str) -> bool:
+    """Return whether a model is causal."""
     return not kind_of_checkpoint(load_config(path).architectures, path).uses_masking
 
 
 def check_causal(inputs: StudyInputs, what: str) -> None:
     """Raise UserError if no base model of the study is causal."""
-    if not any(_is_causal(checkpoint.path) for checkpoint in inputs.checkpoints.values()):
+    if not any(is_causal(checkpoint.path) for checkpoint in inputs.checkpoints.values()):
         raise UserError(f"study: {what} needs a causal language model, and the study has none; remove it.")
 
 
@@ -51,7 +49,7 @@ def reads_prompts(planner: Planner, subject: StudyModel) -> bool:
     """Return whether a model is causal, and is not a second row of its base model."""
     known = planner.inputs.checkpoints[str(subject.place.model)]
     checkpoint = subject.model if isinstance(subject.model, Checkpoint) else known
-    return subject.measures_loss and _is_causal(checkpoint.path)
+    return subject.measures_loss and is_causal(checkpoint.path)
 
 
 def _adapt_seeds(planner: Planner, subject: StudyModel) -> list[int]:
@@ -254,107 +252,7 @@ def _specs(inputs: StudyInputs) -> Iterator[tuple[str, TaskSpec]]:
             yield home, task
 
 
-class InstructionResult(Record):
-    """Which of the included instructions a model follows.
-
-    Attributes:
-        followed: Whether the answer passes all checks, for each instruction.
-        answers: The answers.
-        unfinished: Number of answers that were cut.
-    """
-
-    followed: list[bool]
-    answers: list[str]
-    unfinished: int
-
-
-@register("instructions", summary="share of checkable instructions that a chat model follows")
-class InstructionJob(Job):
-    """Generate answers to the included instructions and check them.
-
-    Attributes:
-        model: The model.
-        version: Content of the instructions, as a hash.
-    """
-
-    model: Model
-    version: str
-
-    result_type: ClassVar[type[Record]] = InstructionResult
-
-    def run(self, context: RunContext) -> InstructionResult:
-        """Generate the answers and check them."""
-        return InstructionResult.from_dict(context.backend.instructions(context.path(self.model)))
-
-    @classmethod
-    def check(cls, inputs: StudyInputs) -> None:
-        """Check that there is a causal model with a chat template."""
-        from acclimate.models.loading import load_tokenizer
-
-        if not inputs.config.evaluate.instructions:
-            return
-        check_causal(inputs, "'evaluate.instructions'")
-        for name, checkpoint in inputs.checkpoints.items():
-            if _is_causal(checkpoint.path) and not load_tokenizer(checkpoint.path).chat_template:
-                raise UserError(
-                    f"study: 'evaluate.instructions' needs a chat template, and the tokenizer of '{name}' has none; "
-                    "remove it, or use the instruction-tuned model."
-                )
-
-    @classmethod
-    def measure(cls, planner: Planner, subject: StudyModel) -> None:
-        """Add a job for each causal model if the study sets ``evaluate.instructions``."""
-        from acclimate.evaluation.instructions import included_version
-
-        if planner.config.evaluate.instructions and reads_prompts(planner, subject):
-            planner.add(cls(place=subject.place, model=subject.model, version=included_version()))
-
-    @classmethod
-    def measurements(cls, inputs: StudyInputs) -> list[str]:
-        """Return the instructions, if they are measured."""
-        return [INSTRUCTIONS] if inputs.config.evaluate.instructions else []
-
-    @classmethod
-    def rows(cls, view: StudyView) -> dict[str, list[Any]]:
-        """Return a table of the share of instructions that each model follows, compared with the base model."""
-        groups = view.group(InstructionResult)
-        rows, measured = [], []
-        for runs in groups.values():
-            place = runs[0].job.place
-            base = groups.get((place.model, place.domain, None, None, None, None, None), [])
-            shares = [100 * float(np.mean(run.result.followed)) for run in runs]
-            entry = _compare_instructions(runs, base) if base and place.method is not None else None
-            label = row_label(place.method, place.adapted_for)
-            cut = float(np.mean([run.result.unfinished for run in runs]))
-            rows.append([place.model, place.domain, label, float(np.mean(shares)), *difference_cells(entry), cut])
-            if entry:
-                measured.append(
-                    measurement(place, INSTRUCTIONS, base[0].result.followed, np.mean(shares) / 100, entry)
-                )
-        if not rows:
-            return {}
-        count = len(next(iter(groups.values()))[0].result.followed)
-        note = (
-            f"Share of {count} instructions whose greedy answer, with the chat template, passes all checks of its "
-            "form (sentences, words, lists, JSON, capital letters). Means over seeds of adaptation. Difference: to "
-            "the base model, in percentage points, paired by instruction. Cut: answers that did not end by themselves."
-        )
-        columns = ["model", "domain", "method", "followed, %", *DIFFERENCE, "cut"]
-        table = ReportTable(title="Instruction-following", note=note, columns=columns, rows=rows, digits=1)
-        return {"tables": [table], "capabilities": measured}
-
-
 DIFFERENCE = ("difference", "95 % interval", "verdict")
-
-
-def _compare_instructions(
-    runs: Sequence[JobResult[InstructionResult]], base: Sequence[JobResult[InstructionResult]]
-) -> Interval | None:
-    before = [int(value) for value in base[0].result.followed]
-    after = [[int(value) for value in run.result.followed] for run in runs]
-    found = paired_bootstrap([1] * len(before), after, [before] * len(after), "accuracy")
-    interval: Interval = Interval.from_dict(found.as_dict())
-    return interval.without_verdict(WITHHELD) if has_single_origin([run.job for run in runs]) else interval
 
 
 def difference_cells(entry: Interval | None, scale: float = 100, digits: int = 1) -> Iterable[Any]:

@@ -10,22 +10,13 @@ from pydantic import BeforeValidator, Field
 
 from acclimate.base.bounds import Count, Integer, Size
 from acclimate.base.options import DATA, METHOD, MODEL, Option, options
-from acclimate.base.verbs import PUBLISH, register_group, register_verb
+from acclimate.base.verbs import register_verb
 from acclimate.data.fields import JsonFile, Model, Strings, read_listed
-
-register_group(
-    "inspect",
-    help="Inspect a model or a text.",
-    example="acclimate inspect masks --model roberta-base --corpus reviews/ --out masks/",
-    page="docs/commands.md",
-    section=PUBLISH,
-    order=1,
-)
 
 
 @register_verb(
     "inspect instructions",
-    "acclimate.evaluation.instructions:inspect_instructions",
+    "acclimate.labs.benchmarks.instructions:inspect_instructions",
     show="show_instructions",
     example="acclimate inspect instructions --model adapted/ --base HuggingFaceTB/SmolLM2-135M-Instruct",
     page="docs/decoders.md",
@@ -46,7 +37,7 @@ class InspectInstructionsOptions:
             DATA,
             default="those that are included",
             more="Each line is an object with ``prompt`` and ``checks``, a list of checks of "
-            ":data:`acclimate.evaluation.instructions.CHECKS` with their arguments.",
+            ":data:`acclimate.labs.benchmarks.instructions.CHECKS` with their arguments.",
         ),
     ] = None
     max_tokens: Annotated[Count, Option("Maximum tokens of an answer.", METHOD)] = 160
@@ -54,7 +45,7 @@ class InspectInstructionsOptions:
 
 @register_verb(
     "inspect benchmarks",
-    "acclimate.evaluation.benchmarks:inspect_benchmarks",
+    "acclimate.labs.benchmarks.harness:inspect_benchmarks",
     show="show_benchmarks",
     example="acclimate inspect benchmarks --model adapted/ --base gpt2 --task hellaswag --task arc_easy",
     page="docs/decoders.md",

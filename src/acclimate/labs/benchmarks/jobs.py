@@ -1,4 +1,4 @@
-"""Benchmark jobs: tasks of lm-eval, on which every causal model of a study is compared with its base model."""
+"""Jobs on causal models, which are compared with their base model: tasks of lm-eval, and checkable instructions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pydantic import model_validator
 
 from acclimate.base.bounds import Count, Integer
 from acclimate.base.errors import UserError
+from acclimate.base.options import build
 from acclimate.base.records import Record
-from acclimate.evaluation.significance import paired_difference
+from acclimate.evaluation.significance import paired_bootstrap, paired_difference
 from acclimate.results.scores import WITHHELD, Interval
 from acclimate.results.study import ReportTable
 from acclimate.study.backend import Backend
@@ -21,7 +22,14 @@ from acclimate.study.config import StudyConfig
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.job import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
 from acclimate.study.jobs.capabilities import CapabilityRow, measurement
-from acclimate.study.jobs.prompting import DIFFERENCE, check_causal, difference_cells, reads_prompts, row_label
+from acclimate.study.jobs.prompting import (
+    DIFFERENCE,
+    check_causal,
+    difference_cells,
+    is_causal,
+    reads_prompts,
+    row_label,
+)
 from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import ShortForm, distinct
 from acclimate.study.summary import has_single_origin
@@ -30,6 +38,8 @@ NOTE = (
     "Tasks of lm-eval without fine-tuning, means over seeds of adaptation. Difference: to the base model, paired by "
     "item, with a 95 % interval over items, or the passages that these share, and adaptations."
 )
+
+INSTRUCTIONS = "instructions"
 
 
 class BenchmarkSpec(SectionEntry, ShortForm):
@@ -100,7 +110,8 @@ class BenchmarkJob(Job):
 
     def run(self, context: RunContext) -> BenchmarkItems:
         """Run the task."""
-        found = context.backend.benchmark(context.path(self.model), **self.settings)
+        measure = context.backend.others.get(self.name, _measure)
+        found = measure(context.path(self.model), **self.settings)
         return BenchmarkItems(
             names={metric: list(made.names) for metric, made in found.items()},
             scores={metric: np.asarray(made.values).tolist() for metric, made in found.items()},
@@ -165,6 +176,14 @@ class BenchmarkJob(Job):
         return {"tables": [table], "capabilities": measured}
 
 
+def _measure(model: str, *, task: str, **settings: Any) -> dict[str, Any]:
+    from acclimate.labs.benchmarks.harness import measure_items  # imports torch
+    from acclimate.labs.benchmarks.options import InspectBenchmarksOptions
+
+    found = measure_items(model, build(InspectBenchmarksOptions, model, task, **settings))
+    return {metric if name == task else f"{metric}, {name}": items for (name, metric), items in found.items()}
+
+
 def _mean(result: BenchmarkItems, metric: str) -> float:
     return float(np.average(result.scores[metric], weights=result.weights[metric]))
 
@@ -182,5 +201,108 @@ def _compare(
     if groups and max(groups) < 1:
         return None
     found = paired_difference(after, before.scores[metric], before.weights[metric], groups=groups)
+    interval: Interval = Interval.from_dict(found.as_dict())
+    return interval.without_verdict(WITHHELD) if has_single_origin([run.job for run in runs]) else interval
+
+
+class InstructionResult(Record):
+    """Which of the included instructions a model follows.
+
+    Attributes:
+        followed: Whether the answer passes all checks, for each instruction.
+        answers: The answers.
+        unfinished: Number of answers that were cut.
+    """
+
+    followed: list[bool]
+    answers: list[str]
+    unfinished: int
+
+
+@register("instructions", summary="share of checkable instructions that a chat model follows")
+class InstructionJob(Job):
+    """Generate answers to the included instructions and check them.
+
+    Attributes:
+        model: The model.
+        version: Content of the instructions, as a hash.
+    """
+
+    model: Model
+    version: str
+
+    result_type: ClassVar[type[Record]] = InstructionResult
+
+    def run(self, context: RunContext) -> InstructionResult:
+        """Generate the answers and check them."""
+        from acclimate.labs.benchmarks.instructions import measure_instructions  # imports torch
+
+        measure = context.backend.others.get(self.name, measure_instructions)
+        return InstructionResult.from_dict(measure(context.path(self.model)))
+
+    @classmethod
+    def check(cls, inputs: StudyInputs) -> None:
+        """Check that there is a causal model with a chat template."""
+        from acclimate.models.loading import load_tokenizer
+
+        if not inputs.config.evaluate.instructions:
+            return
+        check_causal(inputs, "'evaluate.instructions'")
+        for name, checkpoint in inputs.checkpoints.items():
+            if is_causal(checkpoint.path) and not load_tokenizer(checkpoint.path).chat_template:
+                raise UserError(
+                    f"study: 'evaluate.instructions' needs a chat template, and the tokenizer of '{name}' has none; "
+                    "remove it, or use the instruction-tuned model."
+                )
+
+    @classmethod
+    def measure(cls, planner: Planner, subject: StudyModel) -> None:
+        """Add a job for each causal model if the study sets ``evaluate.instructions``."""
+        from acclimate.labs.benchmarks.instructions import included_version
+
+        if planner.config.evaluate.instructions and reads_prompts(planner, subject):
+            planner.add(cls(place=subject.place, model=subject.model, version=included_version()))
+
+    @classmethod
+    def measurements(cls, inputs: StudyInputs) -> list[str]:
+        """Return the instructions, if they are measured."""
+        return [INSTRUCTIONS] if inputs.config.evaluate.instructions else []
+
+    @classmethod
+    def rows(cls, view: StudyView) -> dict[str, list[Any]]:
+        """Return a table of the share of instructions that each model follows, compared with the base model."""
+        groups = view.group(InstructionResult)
+        rows, measured = [], []
+        for runs in groups.values():
+            place = runs[0].job.place
+            base = groups.get((place.model, place.domain, None, None, None, None, None), [])
+            shares = [100 * float(np.mean(run.result.followed)) for run in runs]
+            entry = _compare_instructions(runs, base) if base and place.method is not None else None
+            label = row_label(place.method, place.adapted_for)
+            cut = float(np.mean([run.result.unfinished for run in runs]))
+            rows.append([place.model, place.domain, label, float(np.mean(shares)), *difference_cells(entry), cut])
+            if entry:
+                measured.append(
+                    measurement(place, INSTRUCTIONS, base[0].result.followed, np.mean(shares) / 100, entry)
+                )
+        if not rows:
+            return {}
+        count = len(next(iter(groups.values()))[0].result.followed)
+        note = (
+            f"Share of {count} instructions whose greedy answer, with the chat template, passes all checks of its "
+            "form (sentences, words, lists, JSON, capital letters). Means over seeds of adaptation. Difference: to "
+            "the base model, in percentage points, paired by instruction. Cut: answers that did not end by themselves."
+        )
+        columns = ["model", "domain", "method", "followed, %", *DIFFERENCE, "cut"]
+        table = ReportTable(title="Instruction-following", note=note, columns=columns, rows=rows, digits=1)
+        return {"tables": [table], "capabilities": measured}
+
+
+def _compare_instructions(
+    runs: Sequence[JobResult[InstructionResult]], base: Sequence[JobResult[InstructionResult]]
+) -> Interval | None:
+    before = [int(value) for value in base[0].result.followed]
+    after = [[int(value) for value in run.result.followed] for run in runs]
+    found = paired_bootstrap([1] * len(before), after, [before] * len(after), "accuracy")
     interval: Interval = Interval.from_dict(found.as_dict())
     return interval.without_verdict(WITHHELD) if has_single_origin([run.job for run in runs]) else interval

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from acclimate.base.errors import UserError
-from acclimate.evaluation import benchmarks
-from acclimate.evaluation.benchmarks import ItemValues, _read_metrics, inspect_benchmarks
 from acclimate.evaluation.likelihood import classify_by_likelihood
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.evaluation.significance import paired_difference
+from acclimate.labs.benchmarks import harness as benchmarks
+from acclimate.labs.benchmarks.harness import ItemValues, _read_metrics, inspect_benchmarks
 from tests.tiny import TEXTS, save_tiny
 
 

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.evaluation import instructions
-from acclimate.evaluation.instructions import (
+from acclimate.labs.benchmarks import instructions
+from acclimate.labs.benchmarks.instructions import (
     CHECKS,
     Instruction,
     generate_answers,

@@ -29,8 +29,8 @@ from acclimate.base.options import verb
 from acclimate.base.records import texts_fingerprint
 from acclimate.base.verbs import show_place
 from acclimate.base.version import __version__
-from acclimate.evaluation.options import InspectInstructionsOptions
 from acclimate.evaluation.significance import paired_bootstrap
+from acclimate.labs.benchmarks.options import InspectInstructionsOptions
 from acclimate.models.batching import micro_batch_tokens
 from acclimate.models.families import longest_text
 from acclimate.models.loading import load_language_model, load_tokenizer, read_kind
@@ -63,7 +63,7 @@ def read_instructions(path: str | Path | None = None) -> list[Instruction]:
     if path is not None:
         check_regular_file(Path(path))
     try:
-        source = files("acclimate.evaluation") / PROMPTS if path is None else Path(path)
+        source = files("acclimate.labs.benchmarks") / PROMPTS if path is None else Path(path)
         lines = source.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise UserError(f"The instructions in '{path}' cannot be read: {error.strerror or error}.") from error
@@ -77,7 +77,7 @@ def read_instructions(path: str | Path | None = None) -> list[Instruction]:
 
 def included_version() -> str:
     """Return a hash of the included instructions."""
-    return texts_fingerprint([(files("acclimate.evaluation") / PROMPTS).read_text(encoding="utf-8")])
+    return texts_fingerprint([(files("acclimate.labs.benchmarks") / PROMPTS).read_text(encoding="utf-8")])
 
 
 def _read_line(line: str, where: str) -> Instruction:

@@ -20,8 +20,8 @@ from acclimate.base.options import verb
 from acclimate.base.verbs import show_place
 from acclimate.base.version import __version__
 from acclimate.data.documents import count_units
-from acclimate.evaluation.options import InspectBenchmarksOptions
 from acclimate.evaluation.significance import number_groups, paired_difference
+from acclimate.labs.benchmarks.options import InspectBenchmarksOptions
 from acclimate.models.loading import load_language_model, load_tokenizer, read_kind
 from acclimate.results.study import Measurements
 

@@ -1,0 +1,1 @@
+"""Benchmarks of lm-eval and checkable instructions, for causal models: verbs and kinds of jobs."""
