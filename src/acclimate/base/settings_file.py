@@ -96,7 +96,8 @@ def _check_values(value: Any, name: str = "") -> None:
         raise ValueError(f"{name or 'a key'} has half of a surrogate pair, which is no character")
 
 
-def _join_pairs(text: str) -> str:
+def _construct_text(loader: Any, node: Any) -> str:
+    text: str = loader.construct_scalar(node)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
@@ -146,10 +147,7 @@ def _load_yaml(text: str) -> Any:
                     seen.add(key.value)
             return super().construct_mapping(node, deep)
 
-        def construct_text(self, node: Any) -> Any:
-            return _join_pairs(self.construct_scalar(node))
-
-    Loader.add_constructor("tag:yaml.org,2002:str", Loader.construct_text)
+    Loader.add_constructor("tag:yaml.org,2002:str", _construct_text)
     loader = Loader(text)
     try:
         node = loader.get_single_node()
