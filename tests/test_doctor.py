@@ -28,7 +28,7 @@ FINE = {
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A home folder with a cache of five kilobytes, and secrets beside it."""
+    """A home folder with a cache of five kilobytes, and secrets next to it."""
     (tmp_path / ".cache" / "acclimate" / "rows").mkdir(parents=True)
     (tmp_path / ".cache" / "acclimate" / "rows" / "a").write_bytes(b"a" * 5_000)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -93,7 +93,7 @@ def test_a_changed_method_does_not_reuse_an_earlier_result(mine, tiny_bert, tmp_
 
 @pytest.fixture
 def plugin(tmp_path):
-    """The file of a method, as users write it beside their data."""
+    """The file of a method, as users write it next to their data."""
     (tmp_path / "my-method.py").write_text(USER_MODULE.format("in a file"))
     yield tmp_path / "my-method.py"
     for name in [name for name in sys.modules if name.startswith(PLUGIN)]:

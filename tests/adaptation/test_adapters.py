@@ -1,4 +1,4 @@
-"""Adaptations that train a low-rank adapter in place of the weights."""
+"""Adaptations that train a low-rank adapter instead of the weights."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_an_accelerator_reads_and_measures_what_a_cpu_does(tiny_bert, tmp_path):
     [
         ("fixd", {}, "Unknown mix 'fixd'. Did you mean 'fixed'"),
         ("fixed wiki=1", {}, "Unknown source of the mix 'fixed' 'wiki'"),
-        ("fixed", {"sources": None}, "needs text beside the domain text"),
+        ("fixed", {"sources": None}, "needs text in addition to the domain text"),
         ("fixed", {"sources": {"domain": LAW}}, "'domain' is the name of the domain text"),
         (None, {}, "'sources' needs a mix"),
         ({"fixed": {"law": 1}}, {"epochs": 1}, "does not read the domain text, so it has no epochs"),

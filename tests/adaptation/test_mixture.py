@@ -287,7 +287,7 @@ def test_a_tokenizer_without_a_chat_template_is_refused_before_any_text_is_token
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_only_answers_are_learned(talking, layout):
-    """Loss and gradients are those of transformers with labels at the answers, beside texts that are learned whole."""
+    """Loss and gradients equal transformers' with labels at the answers, next to texts that are learned whole."""
     model, file = talking
     loaded = load_language_model(model)
     attach(loaded.model)

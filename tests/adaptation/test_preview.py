@@ -1,4 +1,4 @@
-"""Previews of masked texts: the same for all strategies, correct, and never written beside the model."""
+"""Previews of masked texts: the same for all strategies, correct, and never written next to the model."""
 
 from __future__ import annotations
 

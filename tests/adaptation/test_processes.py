@@ -104,7 +104,7 @@ def test_processes_round_weights_alike_and_go_on_with_their_own_random_numbers(t
 @pytest.mark.needs("dga")
 @each(("method", "numbers", "others"), [("lm", 2, {}), ("dga", 4, {"all_gather": 1})])
 def test_what_processes_exchange_in_a_step(together, method, numbers, others):
-    """On an emulated accelerator, beside the sums of gradients; exchanged numbers make no process wait for it."""
+    """On an emulated accelerator, besides the sums of gradients; exchanged numbers make no process wait for it."""
     for rank in range(2):
         for step in json.loads((together / f"cost-{method}-{rank}.json").read_text()):
             assert step.pop("waits") <= 2 and step.pop("numbers") <= numbers

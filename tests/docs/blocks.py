@@ -61,9 +61,14 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Return the README and the pages for users."""
+    """Return the README, the pages for users, and those of papers."""
     guides = (page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).parts[0] not in NOT_GUIDES)
-    return [ROOT / "README.md", *sorted(guides)]
+    return [ROOT / "README.md", *sorted(guides), *papers()]
+
+
+def papers() -> list[Path]:
+    """Return the pages of papers."""
+    return sorted(ROOT.glob("src/acclimate/papers/*/README.md"))
 
 
 def blocks(page: Path) -> Iterator[Block]:

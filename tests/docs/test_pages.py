@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
 import types
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from acclimate.adaptation import inputs, kept_steps, method, mixture
 from acclimate.adaptation.kept_steps import check_keep_steps
+from acclimate.adaptation.method import REGISTRY as METHODS
 from acclimate.cli.main import app
 from acclimate.data.mix.base import MIXES
+from acclimate.data.operations import SELECTIONS, TRANSFORMS
 from acclimate.parts.masking import base as masking
 from acclimate.study import forecast
-from tests.docs.blocks import ROOT, blocks, pages, run_page
+from tests.cases import each
+from tests.docs.blocks import ROOT, SHELLS, Runner, blocks, commands, pages, papers, run_page
 from tests.study_files import skip_if_parts_are_missing
 
 STEPS = 2
+COMMANDS = typer.main.get_command(app)
 QUICK = ("README.md", "docs/models.md", "docs/install.md")
 """Pages of the first hour that are short, which are run in every test run; the others are slow tests."""
 MOST_SKIPPED = 14
@@ -65,6 +71,26 @@ def test_a_study_to_copy_runs(study, workspace):
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, (result.exception, result.output)
     assert (workspace / "runs" / "report.html").stat().st_size > 10_000
+
+
+@each("page", papers())
+def test_the_commands_of_a_paper_are_read(page, workspace):
+    """Options, methods, mixes and operations with their parameters; the slow tests run them."""
+    module = types.ModuleType("page")
+    module.__file__ = str(workspace / "page.py")
+    for block in blocks(page):
+        if block.language not in SHELLS:
+            Runner(page, module).run(block)
+            continue
+        for words in (shlex.split(line) for line in commands(block)):
+            command = COMMANDS
+            while words[0] != "pip" and hasattr(command, "commands"):
+                command = command.commands[(words := words[1:])[0]]
+            given = command.make_context(words[0], words[1:]).params if words[0] != "pip" else {}
+            operations = SELECTIONS if words[0] == "select" else TRANSFORMS
+            for registry, key in ((METHODS, "method"), (MIXES, "mix"), (operations, "by")):
+                for value in [given[key]] if isinstance(given.get(key), str) else given.get(key) or ():
+                    registry.read(value)
 
 
 def test_few_blocks_are_skipped_and_each_says_why():

@@ -103,7 +103,7 @@ def study(**changes: Any) -> Maker:
 
 
 def study_text(text: str, *without: str) -> Maker:
-    """Write ``study.yaml`` with raw YAML in place of some keys."""
+    """Write ``study.yaml`` with raw YAML instead of some keys."""
     kept = "".join(f"{key}: {json.dumps(value)}\n" for key, value in STUDY.items() if key not in without)
     return put("study.yaml", kept + text + "\n")
 
@@ -162,7 +162,7 @@ def remove(name: str) -> Maker:
 
 
 def fifo(name: str) -> Maker:
-    """Make a named pipe that nobody writes to, in place of a file if there is one."""
+    """Make a named pipe that nobody writes to, instead of a file if there is one."""
 
     def make(folder: Path) -> None:
         (folder / name).parent.mkdir(exist_ok=True)

@@ -196,7 +196,7 @@ OUTPUTS = [
     Case("a folder as report", f"{LEAKAGE} --task task --out bert", 2, r"^Error: .*bert"),
     Case("files follow the umask", TEXT, 0, DONE, check=readable_by_all),
     Case(
-        "notes beside a seed", TUNE, 2, r"^Error: .*out/seed-0",
+        "notes next to a seed", TUNE, 2, r"^Error: .*out/seed-0",
         several(put("out/seed-0/predictions.jsonl", ""), put("out/seed-0/notes.txt", "mine")),
         check=holds("out/seed-0/notes.txt", "mine"),
     ),
@@ -249,7 +249,7 @@ VERBS = [
     Case("advise: empty text", f"{ADVISE} --pilot-steps 0", 2, r"^Error: ", put("none.txt", "")),
     Case("advise: a negative number", f"{ADVISE} --pilot-steps -1", 2, r"pilot", put("none.txt", "good\n")),
     Case("plan ratio: no points", "plan ratio", 2, r"^Error: Give measured points with --log"),
-    Case("plan ratio: text in place of points", "plan ratio --log text.txt", 2, r"^Error: 'text\.txt' cannot be read"),
+    Case("plan ratio: text instead of points", "plan ratio --log text.txt", 2, r"^Error: 'text\.txt' cannot be read"),
     Case("annotate: an unknown parameter", f"{ANNOTATE} --set dleta=1", 2, r"Did you mean 'delta'"),
     Case(
         "annotate: scores as labels", ANNOTATE, 2, r"needs a task with one label per text", task(SCORES),

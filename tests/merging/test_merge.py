@@ -260,7 +260,7 @@ def test_memory_holds_two_tensors(llamas, tmp_path, monkeypatch):
     monkeypatch.setattr(Checkpoint, "read", spy)
     merge([llamas[name] for name in ("a", "b", "base", "instruct")], "soup", tmp_path / "soup", progress=False)
     assert len(alive) == 4 * len(state(llamas["a"]))
-    assert most == 1  # beside the sum of those before
+    assert most == 1  # in addition to the sum of those before
     alive.clear()
     merge(
         llamas["a"], {"chat-vector": {"instruct": llamas["b"]}}, tmp_path / "chat", base=llamas["base"], progress=False

@@ -87,7 +87,7 @@ def test_encode_and_then_positions_equal_eager():
 
 
 class Blocks(nn.Module):
-    """A model of some layers, in place of one of transformers."""
+    """A model of some layers, instead of one of transformers."""
 
     class Plain(nn.Module):
         def forward(self, values):

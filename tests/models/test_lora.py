@@ -80,7 +80,7 @@ def test_starts_as_the_base_model_and_merges_to_what_was_trained(tmp_path, kind,
     assert merged.state_dict().keys() == plain.state_dict().keys()
     base = {name.replace(".base_layer", ""): value for name, value in model.named_parameters()}
     assert all(torch.equal(base[name], value) for name, value in plain.named_parameters())
-    # What is kept beside the model loads with peft alone.
+    # What is kept next to the model loads with peft alone.
     adapter.save(tmp_path / "adapter", "base")
     loaded = peft.PeftModel.from_pretrained(tiny_model(kind), tmp_path / "adapter").eval()
     for ids in adapter.probe:

@@ -170,7 +170,7 @@ def stamps(folder: Path) -> dict[str, int]:
 
 
 def left_over(folder: Path) -> list[str]:
-    """Return the files and folders beside ``out`` that should be gone at the end."""
+    """Return the files and folders next to ``out`` that should be gone at the end."""
     return sorted(path.name for path in folder.iterdir() if path.name not in ("out", "cache"))
 
 

@@ -1,4 +1,4 @@
-"""Studies of causal models: label likelihoods and instruction-following beside fine-tuning."""
+"""Studies of causal models: label likelihoods and instruction-following next to fine-tuning."""
 
 from __future__ import annotations
 

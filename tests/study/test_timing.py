@@ -1,4 +1,4 @@
-"""Minutes beside scores: the stages from the base model to a scored model."""
+"""Minutes next to scores: the stages from the base model to a scored model."""
 
 from __future__ import annotations
 

@@ -71,11 +71,11 @@ def _blame(file: str | Path, remedy: str) -> Iterator[None]:
 
 @dataclass
 class Carried:
-    """What earlier adaptations left beside a model, and what the one in progress adds.
+    """What earlier adaptations left next to a model, and what the one in progress adds.
 
     ``adapt`` reads it from the folder of the base model. A method finds it as ``context.carried``, may change it in
     :meth:`~acclimate.adaptation.Method.prepare` and :meth:`~acclimate.adaptation.Method.finish`, and leaves what is
-    not its own unchanged. It is written beside the adapted model; a model without it has carried nothing.
+    not its own unchanged. It is written next to the adapted model; a model without it has carried nothing.
 
     Attributes:
         domains: The past domains, oldest first: ``text``, the fingerprint of the text, its number of ``documents``,
@@ -97,7 +97,7 @@ class Carried:
 
     @classmethod
     def read(cls, model: str | Path | Callable[[], Path]) -> Carried:
-        """Read the state beside a model without its tensors, which :meth:`attach` reads.
+        """Read the state next to a model without its tensors, which :meth:`attach` reads.
 
         Args:
             model: A model folder; a name on the Hub, or a function that makes the folder, has carried nothing.

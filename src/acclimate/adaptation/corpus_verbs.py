@@ -32,7 +32,7 @@ def _select(options: SelectOptions) -> Corpus:
     """Select the documents of a pool to adapt to.
 
     The result is read like any other corpus. The accounts of the selections, which say what went in and what came out,
-    are in a file beside it (``NAME.jsonl.account.json``), in the manifest and the card of a model that is adapted to
+    are in a file next to it (``NAME.jsonl.account.json``), in the manifest and the card of a model that is adapted to
     it, and in the report of a study that reads it; :func:`acclimate.data.operations.find_accounts` returns them. A
     selection that was computed before comes from the cache.
 

@@ -18,7 +18,7 @@ from acclimate.parts.updates import estimate_sampling_error, mean_importance, su
 from acclimate.parts.updates.importance import MIN_GROUPS, Reads
 
 TEXT_COUNT = "texts"
-"""Name of the number of texts in the cache, beside the sums of the parts, whose names are single letters."""
+"""Name of the number of texts in the cache, next to the sums of the parts, whose names are single letters."""
 MAX_LISTED_UNITS, THINNED_UNITS = 32, 64
 """Maximum units per layer of which a report lists all, and the size of the sample that it lists of more units."""
 
@@ -108,7 +108,7 @@ def _with_progress(batches: Iterable[Batch], bar: Progress, before: int, process
 def summarize_importance(
     raw: Mapping[str, Tensor], protection: Mapping[str, Tensor], **how: str | int | float
 ) -> dict[str, Any]:
-    """Return importance as plain values, to be stored beside a model and plotted.
+    """Return importance as plain values, to be stored next to a model and plotted.
 
     Args:
         raw: (layers, units) per part, as measured.

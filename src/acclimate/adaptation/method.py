@@ -161,7 +161,7 @@ class AdaptContext:
         sources: Names of the sources of the texts, the domain text first, by :attr:`Batch.source`.
         preparation: What a method recorded before training, by the name of the JSON file to write into the model
             folder.
-        carried: What earlier adaptations left beside the model, and what this one leaves.
+        carried: What earlier adaptations left next to the model, and what this one leaves.
     """
 
     model: PreTrainedModel
@@ -408,7 +408,7 @@ class Method(Part):
         """Remove what was only needed for training, before the model is written."""
 
     def stages(self) -> list[Stage]:
-        """Return the adaptations that run one after the other in place of this one; most methods have none."""
+        """Return the adaptations that run one after the other instead of this one; most methods have none."""
         return []
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a training reads beside the domain text: sources that a mix weights, and text and conversations to replay."""
+"""What a training reads next to the domain text: sources that a mix weights, and text and conversations to replay."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Source:
-    """Text or conversations that are read beside the domain text.
+    """Text or conversations that are read next to the domain text.
 
     Attributes:
         text: The text.
@@ -54,7 +54,7 @@ class Source:
 
 
 def open_sources(given: Mapping[str, Any], text_column: str, kept: Corpus | None = None) -> list[Source]:
-    """Return what is read beside the domain text: first the sources of the mix, then what is replayed.
+    """Return what is read next to the domain text: first the sources of the mix, then what is replayed.
 
     Sources whose share is 0 are left out.
 
@@ -78,7 +78,7 @@ def open_sources(given: Mapping[str, Any], text_column: str, kept: Corpus | None
         mix = read_mix(given_mix)
         if not named and not mix.classes:
             raise UserError(
-                f"The mix '{mix.name}' needs text beside the domain text; give it with --source NAME=TEXT."
+                f"The mix '{mix.name}' needs text in addition to the domain text; give it with --source NAME=TEXT."
             )
         mix.check([DOMAIN, *(source.name for source in named)])
     found = [Source(as_corpus(source, text_column, encoding), share) for source, share in _shares("replay", given)]

@@ -40,7 +40,7 @@ MANY_EPOCHS = 16
 """Repetitions of a text after which another one teaches almost nothing (Muennighoff et al., NeurIPS 2023)."""
 
 MIX_FILE = "mix.json"
-"""File of a checkpoint, and beside the model, with the rounds of a mix."""
+"""File of a checkpoint, and next to the model, with the rounds of a mix."""
 Measurement = Callable[[int], dict[str, np.ndarray]]
 """Returns fields of a :class:`Round`, given the number of the round."""
 
@@ -108,7 +108,7 @@ class MixedRows(Rows):
 
 
 class Mixture:
-    """The domain text and what is read beside it, and the order in which a training reads them.
+    """The domain text and what is read next to it, and the order in which a training reads them.
 
     The sources that a mix weights come first; texts that are replayed keep their shares, and the mix divides the rest.
 
@@ -116,7 +116,7 @@ class Mixture:
         texts: The texts, the domain text first.
         rows: The rows of all texts.
         batch_size: Texts per step.
-        mix: The mix; None if there is only the domain text beside what is replayed.
+        mix: The mix; None if there is only the domain text next to what is replayed.
         rounds: What the mix was asked with, and what it proposed.
         ledger: Losses of the texts in training; None if there is only one text.
     """

@@ -36,7 +36,7 @@ from acclimate.models.loading import LanguageModel
 from acclimate.parts.modules.new_rows import TrainNewRows, add_rows, map_vectors
 
 NEW_TOKENS_FILE = "new-tokens.json"
-"""File beside the model that says which tokens are new, and what they save."""
+"""File next to the model that says which tokens are new, and what they save."""
 EXAMPLES = 10
 """Words that the report names."""
 FASTTEXT = {"dimension": 100, "buckets": 200_000, "epochs": 5, "min_count": 5}

@@ -1,4 +1,4 @@
-"""Types of the options that name what ``adapt`` reads beside the domain text, and in which mixture."""
+"""Types of the options that name what ``adapt`` reads next to the domain text, and in which mixture."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ ChatShare = Annotated[
 ReplayMemory = Annotated[
     Count | None,
     Option(
-        "Texts of all domains so far to keep beside the model; those of earlier domains are replayed.",
+        "Texts of all domains so far to keep next to the model; texts of earlier domains are replayed.",
         DATA,
         more="They are in ``carried.json`` of the model folder, and a later adaptation with this option replays them, "
         "so it does not need the texts of earlier domains. They are not uploaded to the Hub. Of a long document a "
@@ -148,7 +148,7 @@ MemoryRule = Annotated[
 
 @options
 class ReplayOptions:
-    """Options of what ``adapt`` reads beside the domain text."""
+    """Options of what ``adapt`` reads next to the domain text."""
 
     _: KW_ONLY
     replay: Replay = None

@@ -61,7 +61,7 @@ class AdaptResult(Reported):
         losses: Mean of each term over the last logging interval, in nats.
         parameters: The resolved configuration.
         preparation: What the method recorded before training, and the mix during it, by the name of the JSON file
-            beside the model.
+            next to the model.
         rows: What became of the documents; None if the run was finished before, or nothing was trained.
         about: Paper and summary of the method, for the card.
         mix: What was read of each text, if there were several: its share as given and as realized, its tokens and

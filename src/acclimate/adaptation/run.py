@@ -60,7 +60,7 @@ class Feature:
         return cls(run)
 
     def identity(self) -> dict[str, Any]:
-        """Return entries of the recorded configuration, in place of the options of these names or in addition."""
+        """Return entries of the recorded configuration, instead of the options of these names or in addition."""
         return {}
 
     def prepare(self, run: Run) -> None:

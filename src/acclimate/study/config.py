@@ -76,8 +76,8 @@ class MethodSpec(OperationSpec, ShortForm):
         on: ``"task"`` adapts to the text of each task separately, ``"domain"`` to the text of the domain. None uses
             the default of the method.
         adapt: Settings of adaptation for this method, which override those of the study.
-        select: Selection from the text of the domain, in place of that of the domain; ``random`` is its control.
-        transform: Transforms, in place of those of the domain.
+        select: Selection from the text of the domain, instead of that of the domain; ``random`` is its control.
+        transform: Transforms, instead of those of the domain.
         scored: ``false`` if the models are only merged with others, and are no rows of the study.
         search: Values to try for parameters of the method and, under ``adapt``, for settings of its adaptation.
     """

@@ -206,7 +206,7 @@ class StudyInputs:
         return {place: task_corpus(found.task) for place, found in self.tasks.items() if place[0] != OTHER}
 
     def sources(self, model: str, given: Mapping[str, Any]) -> list[Any]:
-        """Return what an adaptation reads beside its corpus (:class:`acclimate.adaptation.mix_sources.Source`).
+        """Return what an adaptation reads next to its corpus (:class:`acclimate.adaptation.mix_sources.Source`).
 
         The documents that the study measures on are never among it.
 
@@ -253,7 +253,7 @@ class StudyInputs:
 
     @cached_property
     def mixed_in(self) -> list[tuple[Any, list[str]]]:
-        """Everything that is read beside a corpus, each with descriptions of the adaptations that read it."""
+        """Everything that is read next to a corpus, each with descriptions of the adaptations that read it."""
         found: dict[str, tuple[Any, list[str]]] = {}
         for model, method in itertools.product(self.config.models, self.config.methods):
             if method.name != UNADAPTED:

@@ -19,7 +19,7 @@ MAX_WORKERS = 4_096
 
 @options
 class StudyOptions:
-    """Options that describe a study in place of its file, together with :class:`LabelOptions`."""
+    """Options that describe a study instead of its file, together with :class:`LabelOptions`."""
 
     _: KW_ONLY
     model: Annotated[Places, Option("Base model: folder or name on the Hugging Face Hub.", MODEL, many=True)] = ()

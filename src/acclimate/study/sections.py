@@ -51,7 +51,7 @@ class SearchSettings(Strict):
         combinations: ``"all"``; ``"one-factor"``: the first value of each list, then one change at a time; or the
             number of combinations to draw at random. Rows with the same lists get the same sample.
         biased: Whether to also fine-tune the baseline with the settings that were chosen for each other row. That
-            comparison favors the others; beside the fair one it shows how much of a difference the search makes.
+            comparison favors the others; next to the fair one it shows how much of a difference the search makes.
         seed: Random seed of that sample.
         tune: Whether three learning rates of fine-tuning are tried, around the default for the width of the model, on
             each task with a dev split for which the study sets none. Models of retrieval keep their rate.

@@ -1,4 +1,4 @@
-"""Operations on the text that a study adapts to: of a domain, and of methods in place of those of their domain."""
+"""Operations on the text that a study adapts to: of a domain, and of methods instead of those of their domain."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ class TaskSpec(TaskSection, ShortForm):
         review: A :class:`ReviewSpec`: scores at another prevalence, and what a budget of human review finds.
         first: Folder of a task to train on before this one.
         limit_first: Maximum rows of the train split of ``first``.
-        evaluate_on: Rows to score on in place of the test split: the dev split, or one of the two halves that
+        evaluate_on: Rows to score on instead of the test split: the dev split, or one of the two halves that
             :func:`acclimate.tasks.splits.cut_dev` makes of it.
     """
 

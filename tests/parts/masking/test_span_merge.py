@@ -17,9 +17,9 @@ def merged(chosen, allowed):
     isolated = [position for position in before if not {position - 1, position + 1} & set(before)]
     after = set(before)
     for first, second in zip(isolated[::2], isolated[1::2], strict=False):
-        for beside in (second - 1, second + 1):
-            if 0 <= beside < len(allowed) and allowed[beside]:
-                after = after - {first} | {beside}
+        for near in (second - 1, second + 1):
+            if 0 <= near < len(allowed) and allowed[near]:
+                after = after - {first} | {near}
                 break
     return sorted(after)
 

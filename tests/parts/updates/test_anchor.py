@@ -120,7 +120,7 @@ def exact_fisher(model, batch):
 
 
 def test_the_expectation_over_drawn_labels_is_the_exact_fisher_information(monkeypatch):
-    """All pairs of labels of two predicted tokens, each with its probability in place of drawing."""
+    """All pairs of labels of two predicted tokens, each with its probability instead of drawing."""
     size = 6
     model = tiny_model("bert", num_hidden_layers=1, hidden_size=8, num_attention_heads=2, vocab_size=size)
     text = torch.tensor([[0, 0, 0], [1, 1, -1]])

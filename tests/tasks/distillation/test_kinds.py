@@ -97,7 +97,7 @@ SLOW = pytest.mark.slow
     pytest.param("choice", "llama", "bert", "auto", marks=SLOW),
 ])  # fmt: skip
 def test_a_student_learns_from_the_teacher_alone(kind, teacher, pupil, objective, encoders, decoders, tmp_path):
-    """The labels that the student reads before and beside distillation are wrong."""
+    """The labels that the student reads before and next to distillation are wrong."""
     models, task, mine = encoders | decoders, load_task(splits_of(kind)), tmp_path / "teacher"
     metric, shared = task.scoring().metrics[0], {**QUICK, "learning_rate": 1e-2}
     finetune(models[teacher], task, out=mine, epochs=8, **shared)

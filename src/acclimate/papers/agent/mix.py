@@ -43,7 +43,7 @@ class Agent(AdaptiveMix):
     Attributes:
         policy: The function, or FILE.py:FUNCTION.
         observe: What is measured for the state, separated by commas.
-        key: What identifies the function in place of its code, such as the version of a model that it calls.
+        key: What identifies the function instead of its code, such as the version of a model that it calls.
     """
 
     policy: Any = None

@@ -142,7 +142,7 @@ class Comprehension(Transform):
         most: Maximum questions of each relation per document.
         least: Minimum characters of the sentences of a pair, as in the released code.
         plain: What happens to documents without a question: ``keep`` or ``drop``. ``pairs`` drop them.
-        generator: A function from a document to pairs of a question and an answer, in place of the patterns, as
+        generator: A function from a document to pairs of a question and an answer, instead of the patterns, as
             ``by`` of ``generate``. Answers that are not in the document are left out, and counted.
         key: What identifies the function, as ``key`` of ``generate``.
         seed: Random seed of the forms of the questions.

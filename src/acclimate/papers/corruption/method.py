@@ -281,7 +281,7 @@ class CorruptionDetected(LabelledMethod):
         self._term = CorruptionDetection(*given)
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the LM loss, unless its weight is 0, and that of the detection."""
+        """Return the LM loss, unless its weight is 0, and the loss of the detection."""
         assert self._term is not None, "prepare first"
         return [*self.language_modelling(self.lm_weight), self._term]
 

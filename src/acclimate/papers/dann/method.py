@@ -92,5 +92,5 @@ class DomainAdversarial(LabelledMethod):
         run.seeded(make)
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the LM loss, unless its weight is 0, and those of both heads."""
+        """Return the LM loss, unless its weight is 0, and the losses of both heads."""
         return [*self.language_modelling(self.lm_weight), *self._terms]

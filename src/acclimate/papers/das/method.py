@@ -43,9 +43,9 @@ class DAS(DGA):
     The importance of a unit is the largest of its importance for general knowledge and for each earlier domain. That
     for general knowledge is measured before the first domain, by dropout as in ``dga``; that for a domain at the end
     of its adaptation, by the gradient of the language-model loss. Each is normalized before the maximum is taken. The
-    maximum is stored beside the model, and the next adaptation of the model with ``das`` continues from it. The
-    contrast is that of ``dga``, with all earlier knowledge in place of general knowledge. Importance limits the update
-    alone; every unit computes. ``parts`` must be the same for all domains.
+    maximum is stored next to the model, and the next adaptation of the model with ``das`` continues from it. The
+    contrast is the same as in ``dga``, with all earlier knowledge instead of general knowledge. Importance limits the
+    update alone; every unit computes. ``parts`` must be the same for all domains.
 
     The ablations of the paper are ``contrast_weight=0``, ``softmask=no``, ``general=no``, ``importance=random`` and
     ``knowledge=domain``.

@@ -40,7 +40,7 @@ class MLMWithDistillationToken(Method):
     kinds: ClassVar[tuple[str, ...]] = ("masked",)
     kinds_reason: ClassVar[str] = "ends every text with an additional token, after which nothing could be generated"
 
-    without_adapter: ClassVar[str] = "it trains a row of the embedding table, that of the distillation token"
+    without_adapter: ClassVar[str] = "it trains a row of the embedding table, for the distillation token"
 
     weight: float = 1.0
     distance: Literal["divergence", "cosine", "squared"] = "divergence"

@@ -159,7 +159,7 @@ class DarkExperience(Method):
 
     z are the logits of the model at the predicted tokens of kept texts of earlier domains, z' those of the model at
     the end of their domain; a step draws a kept text for each of its texts. The texts (as token ids), their masks and
-    z' are stored beside the model, and the next adaptation of the model with ``der++`` replays them. The first domain
+    z' are stored next to the model, and the next adaptation of the model with ``der++`` replays them. The first domain
     is plain language modelling. The paper keeps examples throughout the training, each with the logits of that moment,
     and draws anew for each of the two terms; here both read the same texts.
 
@@ -227,7 +227,7 @@ class DarkExperience(Method):
         return [LanguageModelling(), *(term for term in terms if term.weight)]
 
     def finish(self, run: AdaptContext) -> None:
-        """Keep some texts of this domain with their logits, in place of some of earlier domains."""
+        """Keep some texts of this domain with their logits, instead of some of earlier domains."""
         new = keep_examples(run, self.memory, self.top)
         places = np.cumsum([0, *self._past])
         old = [] if self._kept is None else list(self._kept.examples)
@@ -240,7 +240,7 @@ class DarkExperience(Method):
         size = sum(value.nbytes for value in tensors.values())
         run.say(
             f"DER++: {format_count(sum(kept), 'text')} of {format_count(len(shared), 'domain')}, with logits, take "
-            f"{size / 1e6:,.1f} MB beside the model."
+            f"{size / 1e6:,.1f} MB next to the model."
         )
 
 

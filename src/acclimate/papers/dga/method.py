@@ -93,7 +93,7 @@ class DGA(Method):
         float,
         Published(
             {"paper": 0.0, "released-code": 0.0},
-            "Reads a fifth to an eighth of the text, with an error that is small beside the range of 0 to 1.",
+            "Reads a fifth to an eighth of the text, with an error that is small compared with the range of 0 to 1.",
         ),
     ] = 0.03
     importance_reads: Literal["hidden", "logits"] = "hidden"
@@ -173,7 +173,7 @@ class DGA(Method):
         importance: dict[str, Tensor],
         about: Mapping[str, Any],
     ) -> None:
-        """Protect units by their importance, and record it beside the model.
+        """Protect units by their importance, and record it next to the model.
 
         Args:
             run: The adaptation.

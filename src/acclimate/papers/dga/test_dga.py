@@ -215,7 +215,7 @@ def slow_importance(slow, texts, masks):
 
 
 def slow_loss(slow, texts, masks, importance):
-    """Eq. 11 to 16 with the next-token loss in place of the masked-LM loss."""
+    """Eq. 11 to 16 with the next-token loss instead of the masked-LM loss."""
     pooled = [[], [], []]
     losses = []
     for number, ids in enumerate(texts):

@@ -26,7 +26,7 @@ from acclimate.api import (
 )
 @dataclass(frozen=True)
 class DoGE(MultiplicativeMix):
-    """Reads more of the sources whose gradient is aligned with those of the target sources (Fan et al., ICML 2024).
+    """Reads more of the sources whose gradient aligns with the gradients of the targets (Fan et al., ICML 2024).
 
     The score of a source is the inner product of its gradient with the sum of the gradients of the targets, and its
     weight is multiplied by ``exp(strength * share * score)``, where ``share`` is that of the training until the next

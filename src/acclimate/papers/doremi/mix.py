@@ -18,7 +18,7 @@ from acclimate.api import History, Measure, MultiplicativeMix, UserError, hash_f
 )
 @dataclass(frozen=True)
 class DoReMi(MultiplicativeMix):
-    """Reads more of the sources whose loss exceeds that of a reference model (Xie et al., NeurIPS 2023).
+    """Reads more of the sources whose loss exceeds the loss of a reference model (Xie et al., NeurIPS 2023).
 
     A weight is multiplied by ``exp(eta * excess)``. The reference is a model that was adapted to the same sources with
     fixed weights. The base model is none: training soon has a lower loss than it everywhere, and all weights stay.

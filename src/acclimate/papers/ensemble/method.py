@@ -17,7 +17,7 @@ class Ensemble(Method):
 
     The paper says "concatenating their outputs and taking the average" and released no code for it. Here the task head
     reads (f_adapted(x) + f_base(x)) / 2, the mean of the last hidden states of each token, and fine-tuning trains both
-    encoders. This doubles the cost of the end task. The reported losses are those of the adapted encoder.
+    encoders. This doubles the cost of the end task. The reported losses are the losses of the adapted encoder.
     """
 
     purpose: ClassVar[str] = "Forget less"

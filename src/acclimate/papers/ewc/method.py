@@ -36,7 +36,7 @@ class ElasticWeights(Method):
     """L = L_LM + strength / 2 x sum over earlier domains d and weights i of F_di (w_i - w_di)^2.
 
     F_d is the diagonal of the Fisher information of the text of domain d, in nats per predicted token, measured at the
-    end of its adaptation; w_d are the weights at that time. Both are stored beside the model, and the next adaptation
+    end of its adaptation; w_d are the weights at that time. Both are stored next to the model, and the next adaptation
     of the model with ``ewc`` is limited by them. The first domain is plain language modelling: to hold what matters
     for general text, add the update rule ``ewc``.
 
@@ -98,7 +98,7 @@ class ElasticWeights(Method):
         return self._pull
 
     def finish(self, run: AdaptContext) -> None:
-        """Measure the Fisher information of this domain, and add it to that of earlier ones."""
+        """Measure the Fisher information of this domain, and add it to the information of earlier domains."""
         weights = {name: weight.detach() for name, weight in run.model.named_parameters()}
         old = run.carried.select(FISHER, like=weights), run.carried.select(ANCHOR, like=weights)
         new = measure_fisher(run, self.tokens, cached=False)  # no other run starts from these weights
@@ -113,7 +113,7 @@ class ElasticWeights(Method):
         run.carried.records["ewc"] = {"domains": domains}
         size = sum(value.nbytes for part in stored.values() for value in part.values())
         run.say(
-            f"EWC: the Fisher information of {format_count(domains, 'domain')} takes {size / 1e6:,.1f} MB beside the "
+            f"EWC: the Fisher information of {format_count(domains, 'domain')} takes {size / 1e6:,.1f} MB next to the "
             "model."
         )
 

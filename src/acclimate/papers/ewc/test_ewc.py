@@ -37,7 +37,7 @@ def test_the_carried_quadratic_is_the_sum_of_those_of_all_domains(decay):
 
 
 def test_ewc_sums_the_fisher_information_of_domains_and_holds_the_weights(tiny_bert, tmp_path, monkeypatch):
-    """The first domain is that of ``lm``: the released code of ContinualLM fails there."""
+    """The first domain is trained as with ``lm``: the released code of ContinualLM fails there."""
     measured, measure = [], ewc.measure_fisher
     monkeypatch.setattr(
         ewc, "measure_fisher", lambda *args, **how: measured.append(measure(*args, **how)) or measured[-1]

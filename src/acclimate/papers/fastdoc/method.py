@@ -123,7 +123,7 @@ class DocumentLevelMetadata(LabelledMethod):
         run.seeded(make)
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the LM loss, unless its weight is 0, and that of the documents."""
+        """Return the LM loss, unless its weight is 0, and the loss of the documents."""
         assert self._term is not None, "prepare first"
         return [*self.language_modelling(self.lm_weight), self._term]
 

@@ -30,7 +30,7 @@ class LMWithDistillation(Method):
     Attributes:
         weight: Weight of the distillation loss (released code of DGA: 1).
         temperature: T, which divides the hidden states (paper: 1).
-        tokens: ``"original"`` compares hidden states of the original text. ``"masked"`` compares those of the masked
+        tokens: ``"original"`` compares hidden states of the original text. ``"masked"`` compares states of the masked
             text, which the LM loss needs anyway: one student forward pass instead of two. A causal
             language model reads no masked text, so both are the same, in one pass.
         divergence: ``"forward"`` is KL(base || student); ``"reverse"`` (released code) is KL(student || base).

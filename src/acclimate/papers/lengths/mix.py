@@ -49,7 +49,7 @@ class Lengths(Mix):
         check_weights(self.name, self.weights)
 
     def check(self, names: Sequence[str]) -> None:
-        """Check that all weights are those of sources."""
+        """Check that all weights belong to sources."""
         check_names(self.name, self.weights, names)
 
     def classify(self, lengths: np.ndarray) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""Gated domain adapters beside the feed-forward blocks of a frozen model (MixDA; Diao et al., ACL 2023)."""
+"""Gated domain adapters next to the feed-forward blocks of a frozen model (MixDA; Diao et al., ACL 2023)."""

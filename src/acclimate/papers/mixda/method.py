@@ -1,4 +1,4 @@
-"""Gated domain adapters beside the feed-forward blocks of a frozen model (MixDA; Diao et al., ACL 2023)."""
+"""Gated domain adapters next to the feed-forward blocks of a frozen model (MixDA; Diao et al., ACL 2023)."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ from acclimate.api import (
 from acclimate.papers.mixda.objective import DomainLanguageModelling, StateRetention
 
 DROPOUT = 0.2
-"""Dropout of the gate, that of the released code."""
+"""Dropout of the gate, as in the released code."""
 
 
 def split_list(given: Any) -> Any:
@@ -73,7 +73,7 @@ class MixDA(Method):
         gate: What the gate reads: the first token of each ``text``, or each ``token`` by itself. By default ``text``,
             and ``token`` where no token reads the whole text (decoders) or layers share their weights.
         gate_size: Width of the hidden layers of the gate.
-        gate_rate: Learning rate of the gate, in multiples of that of adapters.
+        gate_rate: Learning rate of the gate, in multiples of the adapters' learning rate.
         weighs: ``adapters``, or ``all`` (released code): the gate weighs the output of the feed-forward block as well,
             which changes the model before any training.
         retention: Weight of the distance of states of general text.
@@ -210,7 +210,7 @@ def _check_base(model: PreTrainedModel, base: PreTrainedModel, path: str) -> Non
     for name, value in model.base_model.state_dict().items():
         if ".domains." not in name and (name not in own or not torch.equal(own[name].to(value), value)):
             raise UserError(
-                f"The adapters of '{path}' were trained beside another base model: '{name}' differs. Give the model "
+                f"The adapters of '{path}' were trained with another base model: '{name}' differs. Give the model "
                 "that they were trained from as --model."
             )
 

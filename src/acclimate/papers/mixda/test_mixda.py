@@ -253,7 +253,7 @@ def test_what_does_not_fit_is_named(results, tmp_path, capsys):
     assert "There is no general text" in heard and "the gate reads the first token of each text" in heard
     save_tiny("bert", results / "other", seed=1)
     for start, settings, message in (
-        ("other", {"adapters": str(results / "a")}, "were trained beside another base model: '.*' differs"),
+        ("other", {"adapters": str(results / "a")}, "were trained with another base model: '.*' differs"),
         ("a", {"adapters": str(results / "b")}, "has domain adapters already"),
         ("base", {"adapters": str(results / "base")}, "is no result of mixda"),
         ("base", {"layers": "0,2"}, "There is no layer 2: .* are 0 to 1"),

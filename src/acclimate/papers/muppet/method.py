@@ -91,7 +91,7 @@ class MultiTask(LabelledMethod):
             self._terms.append(NoiseConsistency(examples, heads, run.model, self.r3f, self.noise))
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the LM loss, unless its weight is 0, that of the tasks, and R3F if it has a weight."""
+        """Return the LM loss, unless its weight is 0, the tasks' loss, and R3F if it has a weight."""
         return [*self.language_modelling(self.lm_weight), *self._terms]
 
     def file_contents(self) -> dict[str, str]:

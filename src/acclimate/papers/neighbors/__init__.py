@@ -1,1 +1,1 @@
-"""Texts of the task beside their nearest neighbors in the corpus (ICL-APT, Zhukova et al., 2025)."""
+"""Texts of the task next to their nearest neighbors in the corpus (ICL-APT, Zhukova et al., 2025)."""

@@ -1,4 +1,4 @@
-"""Texts of the task beside their nearest neighbors: the search, its control, and the limits."""
+"""Texts of the task next to their nearest neighbors: the search, its control, and the limits."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Passages(Transform):
         top_p: Probability of the most probable tokens that it samples from, as in the released code.
         seed: Random seed of its sampling.
         generator: A function from a prompt to passages, as ``by`` of ``generate``.
-        prompt: The prompt; ``{entity}`` is the entity. The default is that of the released code.
+        prompt: The prompt; ``{entity}`` is the entity. The default is from the released code.
         key: What identifies the function, as ``key`` of ``generate``.
         stop_words: Stop words that end a phrase: ``english``, ``none``, a file, or a language of ``stop-words``.
     """

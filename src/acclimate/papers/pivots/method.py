@@ -70,7 +70,7 @@ class Pivots(Method):
 
     The probabilities are those of PERL (Ben-David et al., 2020), which predicts pivots only. DASK (Li et al., 2022)
     chooses the words by polarity and part of speech, and updates polarities from pseudo-labels of the target; here
-    stop words are left out instead, and the polarity is that of the source. Its knowledge graph is not used.
+    stop words are left out instead, and the polarity is taken from the source. Its knowledge graph is not used.
 
     Attributes:
         count: Number of pivots.

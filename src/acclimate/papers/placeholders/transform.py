@@ -87,7 +87,7 @@ class Placeholders(Transform):
         ratio: Minimum ratio of the odds of a word in the domain and elsewhere.
         z: Minimum z-score of the logarithm of this ratio.
         least: Minimum occurrences of a word in the domain.
-        words: File with one word per line to replace, in place of a comparison. The paper has such a list for each
+        words: File with one word per line to replace, instead of a comparison. The paper has such a list for each
             domain, from a large language model and lexicons.
         stop_words: Words that are never replaced: ``english``, ``none``, a file, or the name of a language.
         placeholder: The placeholder. Add it to the tokenizer as a token if it should be one.

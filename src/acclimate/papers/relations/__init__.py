@@ -1,1 +1,1 @@
-"""Relation prediction over a taxonomy beside masked language modelling (ESCOXLM-R, Zhang et al., ACL 2023)."""
+"""Relation prediction over a taxonomy next to masked language modelling (ESCOXLM-R, Zhang et al., ACL 2023)."""

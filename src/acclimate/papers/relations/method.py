@@ -1,4 +1,4 @@
-"""Relation prediction over a taxonomy beside masked language modelling (ESCOXLM-R, Zhang et al., ACL 2023)."""
+"""Relation prediction over a taxonomy next to masked language modelling (ESCOXLM-R, Zhang et al., ACL 2023)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -91,7 +91,7 @@ class TaxonomyRelations(LabelledMethod):
         self._term = DrawnClassification(pairs, heads, self.weight, name="relations")
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the LM loss and that of the relations."""
+        """Return the LM loss and the loss of the relations."""
         assert self._term is not None, "prepare first"
         return [LanguageModelling(), self._term]
 

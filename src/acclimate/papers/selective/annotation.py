@@ -305,8 +305,8 @@ def _annotate_task(options: AnnotateOptions) -> AnnotatedTask:
     """Find the important tokens of the train split of a task, and write them to a folder.
 
     A model that is a classifier of the task is used unchanged; any other one is fine-tuned first, and the classifier
-    is saved in ``out``, beside ``annotated.jsonl`` with one line per text, and ``summary.json``. The annotation always
-    runs in fp32.
+    is saved in ``out``, next to ``annotated.jsonl`` with one line per text, and ``summary.json``. The annotation
+    always runs in fp32.
 
     Raises:
         UserError: If an option is wrong, the model or the task cannot be used, or ``out`` holds other files.

@@ -211,7 +211,7 @@ def fine_tune_annotator(
 
 
 def compare_with_chance(split: str, gold: Any, accuracy: float) -> dict[str, Any]:
-    """Compare an accuracy with that of always predicting the most frequent label (one-sided binomial test).
+    """Compare an accuracy with the accuracy of always predicting the most frequent label (one-sided binomial test).
 
     Args:
         split: Name of the evaluated split.
@@ -219,7 +219,7 @@ def compare_with_chance(split: str, gold: Any, accuracy: float) -> dict[str, Any
         accuracy: Share of correct predictions.
 
     Returns:
-        JSON values; ``p_value`` is that of accuracy above the majority.
+        JSON values; ``p_value`` tests accuracy above the majority.
     """
     (_, most_frequent), *_ = Counter(gold).most_common(1)
     items = len(gold)

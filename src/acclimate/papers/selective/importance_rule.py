@@ -42,7 +42,7 @@ class Confidence(Protocol):
     """A fine-tuned classifier that scores buffers."""
 
     def __call__(self, requests: Sequence[tuple[Unit, Sequence[int]]]) -> np.ndarray:
-        """Return the class probabilities of each buffer, read in place of the tokens of its unit.
+        """Return the class probabilities of each buffer, read instead of the tokens of its unit.
 
         Args:
             requests: Units and buffers (token ids, possibly empty).

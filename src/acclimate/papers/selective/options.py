@@ -1,6 +1,6 @@
 """Options of selective masking, with presets for the paper and for its released code where the two differ.
 
-The released code is that of thunlp/SelectiveMasking.
+The released code is from thunlp/SelectiveMasking.
 """
 
 from __future__ import annotations

@@ -83,5 +83,5 @@ class SimilarityDistilled(LabelledMethod):
         return {} if self._model is None else {"teacher": self._model}
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the LM loss, unless its weight is 0, and those of labels and similarities."""
+        """Return the LM loss, unless its weight is 0, and the losses of labels and similarities."""
         return [*self.language_modelling(self.lm_weight), *self._terms]

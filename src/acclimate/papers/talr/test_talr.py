@@ -44,7 +44,7 @@ def weighted(batch, states, favors, tau, normalized, floor):
 )
 @each("layout", [lambda batch: [batch], lambda batch: cut(batch, 3), lambda batch: [packed(batch)]])
 def test_weights_equal_the_reference(favors, tau, normalized, floor, layout):
-    """The median is that of all texts of the step, however they are split."""
+    """The median is over all texts of the step, however they are split."""
     whole = padded()
     term = WeightedLanguageModelling(favors, tau, normalized, floor)
     states = random_states(whole, seed=1)

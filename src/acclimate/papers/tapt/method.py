@@ -43,7 +43,7 @@ class DAPTThenTAPT(Method):
         task_steps: Maximum optimizer steps of the second stage.
         task_tokens: Maximum tokens of the second stage.
         task_minutes: Maximum minutes of the second stage.
-        task_learning_rate: Learning rate of the second stage; defaults to that of the first.
+        task_learning_rate: Learning rate of the second stage; defaults to the first stage's.
     """
 
     purpose: ClassVar[str] = "Use the end task"

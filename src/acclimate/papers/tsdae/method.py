@@ -46,12 +46,12 @@ class TSDAE(Method):
     head is trained as the head of the decoder, and predicts masked tokens no longer.
 
     ``DenoisingAutoEncoderLoss`` of sentence-transformers has the same value and gradients (without dropout). It
-    splits words with NLTK; here the words are those of whole-word masking.
+    splits words with NLTK; here words are as in whole-word masking.
 
     Attributes:
         preset: ``"paper"`` for its pooling, for models that are no sentence encoders. None for the defaults.
         deletion: Probability that a word is deleted (paper: 0.6).
-        pooling: ``"own"`` for that of the sentence encoder, or the mean over tokens if the model is not one;
+        pooling: ``"own"`` for the pooling of the sentence encoder, or the mean over tokens if the model is not one;
             ``"mean"``, or ``"cls"`` for the first token (paper), only for such other models.
     """
 

@@ -45,7 +45,7 @@ class Velocitune(MultiplicativeMix):
     Attributes:
         eta: Factor of the distances; 1 in the paper.
         fit: Share of the training with the initial weights, for the fit of the targets; no effect if all are given.
-        targets: Target loss of sources by name, in nats per predicted token; those of other sources are predicted.
+        targets: Target loss of sources by name, in nats per predicted token; others are predicted.
     """
 
     eta: float = 1.0
@@ -77,7 +77,7 @@ class Velocitune(MultiplicativeMix):
         return 1 if self.targets else LEAST_POINTS
 
     def check(self, names: Sequence[str]) -> None:
-        """Check that the given targets are those of sources."""
+        """Check that the given targets belong to sources."""
         for name in self.targets or ():
             if name not in names:
                 raise unknown_name_error("source that has a target in the mix 'velocitune'", name, names)

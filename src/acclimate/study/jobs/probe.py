@@ -443,7 +443,7 @@ def _draw_probes(results: StudyResults, name: str, ylabel: str, title: str) -> s
 
 
 def _probe_panel(axes: Axes, rows: list[ProbeRow], styles: Mapping[str, tuple[str, str]], differences: bool) -> None:
-    """Draw the methods of one probe on one task beside each other; hollow dots are differences that include zero."""
+    """Draw the methods of one probe on one task next to each other; hollow dots are differences that include zero."""
     levels = sorted({row.labels_per_class or math.inf for row in rows})
     if differences:
         axes.axhline(0, color=INK, linewidth=1)
