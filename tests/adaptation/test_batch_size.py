@@ -98,7 +98,7 @@ def test_a_training_records_its_batch_and_resumes_with_it(tiny_bert, tmp_path):
 
 
 def test_the_batch_follows_the_device_and_all_that_is_read(tiny_bert, tmp_path, capsys, monkeypatch):
-    long = {"replay": Corpus.of([" ".join([text] * 4) for text in TEXTS]), "replay_share": 0.5}
+    long = {"replay": {Corpus.of([" ".join([text] * 4) for text in TEXTS]): 0.5}}
     monkeypatch.setitem(STEP_TOKENS, "cpu", 400)
     monkeypatch.setitem(STEP_TOKENS, "cuda", 200)
     sizes, options = {}, {**OPTIONS, "steps": 4, "progress": True}

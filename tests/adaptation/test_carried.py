@@ -100,7 +100,7 @@ def test_a_damaged_file_is_an_error_in_one_line(content, words, tmp_path):
 
 
 def test_kept_texts_are_replayed_without_the_corpus_of_the_past(tmp_path, chain):
-    keep = {"replay_memory": 6, "memory_share": 0.5, "steps": 4}
+    keep = {"replay": "memory:6=0.5", "steps": 4}
     first = adapt(chain / "base", FIRST, "lm", tmp_path / "1", **SHORT | keep)
     assert not first.mix
     second = adapt(first.out, SECOND, "lm", tmp_path / "2", **SHORT | keep)
@@ -110,13 +110,13 @@ def test_kept_texts_are_replayed_without_the_corpus_of_the_past(tmp_path, chain)
     assert [len(part["texts"]) for part in one] == [6] and [len(part["texts"]) for part in two] == [3, 3]
     assert {*two[0]["texts"]} <= {*one[0]["texts"]} <= {*FIRST} and {*two[1]["texts"]} <= {*SECOND}
     assert adapt(first.out, SECOND, "lm", tmp_path / "2", **SHORT | keep).steps == 4  # finished before
-    with pytest.raises(UserError, match=re.escape("give their number as 'replay_memory'")):
-        adapt(chain / "base", FIRST, "lm", tmp_path / "3", memory_share=0.5, **SHORT)
+    with pytest.raises(UserError, match=re.escape("needs a number of texts to keep, as memory:500")):
+        adapt(chain / "base", FIRST, "lm", tmp_path / "3", replay="memory:few", **SHORT)
 
 
 def test_a_long_document_gives_a_piece_of_whole_words(chain, tmp_path):
     corpus = Corpus.of([" ".join(["food"] * 2000), "good food"])
-    made = adapt(chain / "base", corpus, "lm", tmp_path / "out", replay_memory=2, **SHORT)
+    made = adapt(chain / "base", corpus, "lm", tmp_path / "out", replay="memory:2", **SHORT)
     texts = Carried.read(made.out).records["memory"][0]["texts"]
     assert {*map(len, texts)} <= {*range(MEMORY_CHARACTERS - 9, MEMORY_CHARACTERS + 1), 9}
     assert {word for text in texts for word in text.split()} == {"food", "good"}
@@ -173,7 +173,7 @@ def states(tmp_path_factory):
     folder = tmp_path_factory.mktemp("states")
     start = save_tiny("bert", folder / "base")
     for method in ("ewc", "das", "der++"):
-        adapt(start, FIRST, method, folder / method, replay_memory=4, **SHORT)
+        adapt(start, FIRST, method, folder / method, replay="memory:4", **SHORT)
     return folder
 
 
@@ -195,7 +195,7 @@ def test_a_state_of_any_form_is_read_or_refused_before_the_work(states, method, 
         assert CARRIED_FILE in str(error) or CARRIED_TENSORS in str(error)
         return
     found.kept_texts()
-    options = build(AdaptOptions, states / "base", FIRST, "lm", folder / "out", replay_memory=2)
+    options = build(AdaptOptions, states / "base", FIRST, "lm", folder / "out", replay="memory:2")
     found.close(options, SECOND, "lm")
     assert all(isinstance(text, str) for part in found.records["memory"] for text in part["texts"])
 

@@ -20,8 +20,8 @@ OTHERS = {
     **{"mask_rate": 0.4, "masking": "span", "weight_decay": 0.2, "max_gradient_norm": 2.0, "warmup": 0.3},
     **{"dropout": 0.4, "precision": "bf16", "optimizer": "adamw-8bit", "weights": "bf16"},
     **{"layout": "packed", "documents": "joined", "text_column": "body", "heldout": TEXT, "heldout_every": 9},
-    **{"keep_steps": (1,), "replay": TEXT, "replay_share": 0.3, "chat": "chat.jsonl", "chat_share": 0.2},
-    **{"mix": "fixed", "sources": {"law": TEXT}, "replay_memory": 5, "memory_share": 0.2, "memory_rule": "reservoir"},
+    **{"keep_steps": (1,), "replay": {TEXT: 0.3}},
+    **{"mix": "fixed", "sources": {"law": TEXT}},
     **{"corpus": TEXT, "method": "mlm", "task": "folder", "learning_rate": 0.5},
     **{"head_tokens": 9, "new_tokens": "5 min_count=2", "similarity": "pairs.csv"},
     **{"adapter": "lora r=2", "general": TEXT, "monitor": True},
@@ -30,11 +30,10 @@ OTHERS = {
 """Another value of each option."""
 WITH = {
     "heldout_every": ("heldout",), "general": ("heldout",), "monitor": ("heldout",), "keep_best": ("heldout",),
-    "patience": ("heldout",), "replay_share": ("replay",), "sources": ("mix",), "mix": ("sources",),
-    "memory_share": ("replay_memory",), "memory_rule": ("replay_memory",),
+    "patience": ("heldout",), "sources": ("mix",), "mix": ("sources",),
 }  # fmt: skip
 """Options without which another one is refused."""
-REFUSED = {"optimizer", "weights", "documents", "chat", "chat_share", "task", "similarity"}
+REFUSED = {"optimizer", "weights", "documents", "task", "similarity"}
 """Options whose other value needs a model, a file or a library that is not here: an error, never silence."""
 FIELDS = option_fields(AdaptOptions)
 RECORDED = sorted(name for name, field in FIELDS.items() if field.option.recorded and name != "model")

@@ -74,7 +74,7 @@ class Follower(AdaptiveMix):
 def test_weights_are_realized_and_the_loss_of_each_source_is_recorded(tiny_bert, tmp_path):
     result = run(
         tiny_bert, tmp_path / "out", {"fixed": {"domain": 1, "law": 2, "news": 1}}, steps=24,
-        replay=LAW, replay_share=0.2,
+        replay={LAW: 0.2},
     )  # fmt: skip
     assert [text["name"] for text in result.mix] == ["domain text", "law", "news", "memory"]
     assert [text["share"] for text in result.mix] == [0.2, 0.4, 0.2, 0.2]
@@ -136,7 +136,7 @@ def test_the_ledger_adds_up_the_losses_of_the_texts_of_each_source(tiny_bert, pr
 
 def test_an_adaptive_mix_sees_the_training_and_its_weights_are_realized(tiny_bert, tmp_path):
     Follower.asked = ()
-    result = run(tiny_bert, tmp_path / "out", Follower(every=6), steps=24, replay=NEWS, replay_share=0.1)
+    result = run(tiny_bert, tmp_path / "out", Follower(every=6), steps=24, replay={NEWS: 0.1})
     assert [history.step for history in Follower.asked] == [0, 6, 12, 18]
     for number, history in enumerate(Follower.asked):
         assert history.names == ("domain", "law", "news") and history.progress == history.step / 24
@@ -288,7 +288,7 @@ def test_text_that_a_mix_measures_on_is_not_trained_on(counts, seed):
 def test_the_tail_starts_from_the_checkpoint_of_another_training(tiny_bert, tmp_path, monkeypatch):
     """The result is that of the whole training, and the steps before the tail are not repeated."""
     mix = {"upsample": {"sources": "law", "tail": 0.25, "start": "equal"}}
-    options = {"steps": 8, "replay": NEWS, "replay_share": 0.1}
+    options = {"steps": 8, "replay": {NEWS: 0.1}}
     whole = run(tiny_bert, tmp_path / "whole", {"upsample": {**mix["upsample"], "without": "news"}}, **options)
     run(tiny_bert, tmp_path / "all", {"upsample": {**mix["upsample"], "reuse": True}}, **options)
     taken, step = [], Engine.step

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from acclimate.adaptation.adapt import adapt
 from acclimate.adaptation.options import AdaptOptions
-from acclimate.adaptation.replay_options import read_shares
+from acclimate.adaptation.replay_options import list_replayed, read_shares
 from acclimate.base.errors import UserError
 from acclimate.base.files import read_json
 from acclimate.data.chat import Chats, plain_ids, tokenize_chats
@@ -195,13 +195,13 @@ def test_shares_are_realized_and_recorded(tiny_bert, tmp_path, caplog):
 
 
 def test_a_token_budget_counts_all_tokens(tiny_bert, tmp_path):
-    result = run(tiny_bert, tmp_path / "out", tokens=2000, replay=Corpus.of(GENERAL), replay_share=0.3)
+    result = run(tiny_bert, tmp_path / "out", tokens=2000, replay={Corpus.of(GENERAL): 0.3})
     assert result.tokens == pytest.approx(2000, rel=0.1)
     assert result.mix[1]["realized"] == pytest.approx(0.3, abs=0.02)
 
 
 def test_a_share_of_zero_is_no_replay(tiny_bert, tmp_path):
-    run(tiny_bert, tmp_path / "with", steps=3, replay=Corpus.of(GENERAL), replay_share=0)
+    run(tiny_bert, tmp_path / "with", steps=3, replay={Corpus.of(GENERAL): 0})
     run(tiny_bert, tmp_path / "without", steps=3)
     with_replay, without = weights(tmp_path / "with"), weights(tmp_path / "without")
     assert all(torch.equal(with_replay[name], without[name]) for name in without)
@@ -209,7 +209,7 @@ def test_a_share_of_zero_is_no_replay(tiny_bert, tmp_path):
 
 
 def test_a_killed_run_resumes_with_the_same_texts(tiny_bert, tmp_path):
-    options = {"steps": 6, "save_every": 2, "replay": Corpus.of(GENERAL), "replay_share": 0.25}
+    options = {"steps": 6, "save_every": 2, "replay": {Corpus.of(GENERAL): 0.25}}
     whole = run(tiny_bert, tmp_path / "whole", **options)
     with killed(3):
         run(tiny_bert, tmp_path / "cut", **options)
@@ -236,16 +236,17 @@ def test_importance_is_that_of_the_domain_text(tiny_bert, tmp_path):
 @each(
     ("options", "message"),
     [
-        ({"replay_share": 0.1}, "'replay_share' needs a source; give it with --replay"),
-        ({"chat_share": 0.1}, "'chat_share' needs a source"),
-        ({"replay": {"a.txt": 0.7}, "chat": {"b.jsonl": 0.4}}, "leave nothing for the domain text"),
+        ({"replay": 0.1}, "'replay' gives the share 0.1 but no text"),
+        ({"replay_share": 0.1}, "Give it as replay: wiki.txt=0.1"),
+        ({"replay": "memory:6", "chat": "a"}, "Give it as replay: chat:dialogues.jsonl=0.05"),
+        ({"replay": ["memory:6=0.1", "reservoir:5=0.1"]}, "keeps texts twice"),
+        ({"replay": {"a.txt": 0.7, "chat:b.jsonl": 0.4}}, "leave nothing for the domain text"),
         ({"replay": {"a.txt": 1.2}}, "less than 1, not 1.2"),
         ({"replay": {"a.txt": "much"}}, "less than 1, not much"),
         ({"replay": ["a.txt=0.1", "b.txt"]}, "'b.txt' has none"),
-        ({"replay": {"a.txt": 0.1}, "replay_share": 0.2}, "remove 'replay_share'"),
         ({"replay": "missing.txt"}, "There is no file 'missing.txt'"),
         ({"replay": "empty.txt"}, "no usable document"),
-        ({"chat": "c.jsonl"}, "for causal language models; a masked language model"),
+        ({"replay": "chat:c.jsonl"}, "for causal language models; a masked language model"),
     ],
 )
 def test_invalid_sources_are_explained(tiny_bert, tmp_path, monkeypatch, options, message):
@@ -282,7 +283,7 @@ def test_a_tokenizer_without_a_chat_template_is_refused_before_any_text_is_token
     plain = save_tiny("llama", tmp_path / "plain")
     monkeypatch.setattr(importlib.import_module("acclimate.adaptation.inputs"), "tokenize", None)
     with pytest.raises(UserError, match="no chat template"):
-        adapt(plain, Corpus.of(TEXTS), "lm", tmp_path / "out", chat=talking[1], steps=1, progress=False)
+        adapt(plain, Corpus.of(TEXTS), "lm", tmp_path / "out", replay=f"chat:{talking[1]}", steps=1, progress=False)
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
@@ -316,7 +317,7 @@ def test_conversations_are_mixed_in(talking, tmp_path):
     model, file = talking
     result = adapt(
         model, Corpus.of(DOCUMENTS), "lm", tmp_path / "out", **{**SHORT, "max_length": 80},
-        epochs=3, replay=Corpus.of(GENERAL), replay_share=0.2, chat=f"{file}=0.3",
+        epochs=3, replay={Corpus.of(GENERAL): 0.2, f"chat:{file}": 0.3},
     )  # fmt: skip
     assert [text["name"] for text in result.mix] == ["domain text", "memory", "chat.jsonl"]
     whole = tokenize_chats(Chats(file), transformers.AutoTokenizer.from_pretrained(model), 1000)
@@ -354,9 +355,10 @@ def test_replay_of_the_domain_text_is_said(tiny_bert, tmp_path, caplog):
 
 
 def test_flags_set_the_share_of_each_source():
-    given = AdaptOptions("m", replay=["a.txt=0.1", "b=c.txt=.25"], chat=["c.jsonl"], chat_share="0.2")
-    assert given.replay == {"a.txt": 0.1, "b=c.txt": 0.25}
-    assert (given.chat, given.chat_share) == (["c.jsonl"], 0.2)
+    given = AdaptOptions("m", replay=["a.txt=0.1", "b=c.txt=.25", "chat:c.jsonl=0.2"])
+    assert given.replay == {"a.txt": 0.1, "b=c.txt": 0.25, "chat:c.jsonl": 0.2}
+    several = list_replayed(["chat:c.jsonl", "a.txt", "memory:5", "b.txt"])
+    assert several == [("text", ["a.txt", "b.txt"], 0.1), ("chat", "c.jsonl", 0.1), ("memory", 5, 0.1)]
 
 
 def test_a_method_that_does_not_train_refuses_replay(tiny_bert, tmp_path):

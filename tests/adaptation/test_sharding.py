@@ -149,7 +149,7 @@ RUNS = {
     "shared layers": ("albert", "dga", {}),
     "no clipping": ("modernbert", "lm", {"max_gradient_norm": 0}),
     "kept": ("bert", "lm", {"keep_steps": (0, 2), "heldout": GENERAL, "heldout_every": 2, "progress": True}),
-    "mixed": ("bert", "lm", {"replay": GENERAL, "replay_share": 0.3}),
+    "mixed": ("bert", "lm", {"replay": {GENERAL: 0.3}}),
     "best": ("bert", "lm", {"heldout": LETTERS, "heldout_every": 1, "keep_best": True, "learning_rate": 0.01}),
     "pulled": (
         "bert",

@@ -159,7 +159,7 @@ def cost_of_steps(method: str, model: Path, out: Path) -> list[dict[str, int]]:
 def mixed() -> dict[str, Any]:
     """Return the options of a training with a source, weighted by the losses in training, and replay."""
     law = Corpus.of([f"they {text}" for text in TEXTS])
-    return {"mix": "bandit every=1", "sources": {"law": law}, "replay": Corpus.of(TEXTS), "replay_share": 0.3}
+    return {"mix": "bandit every=1", "sources": {"law": law}, "replay": {Corpus.of(TEXTS): 0.3}}
 
 
 def main_mixed(out: Path) -> None:

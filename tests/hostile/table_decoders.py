@@ -91,34 +91,35 @@ REPLAYED = [
         for share in ("1", "-0.1", "nan", "9" * 5000)
     ),
     Case("a share of a millionth", f"{TEXT} --replay wiki.txt=1e-6", 0, DONE, WIKI, check=made),
-    Case("a common share that is all", f"{TEXT} --replay wiki.txt --replay-share 1", 2, r"less than 1", WIKI),
+    Case("a common share that is all", f"{TEXT} --replay wiki.txt=1", 2, r"less than 1", WIKI),
     Case("shares above one", f"{TEXT} --replay wiki.txt=0.6 --replay text.txt=0.6", 2, r"leave nothing", WIKI),
     Case("a share for one of two", f"{TEXT} --replay wiki.txt=0.1 --replay text.txt", 2, r"text\.txt' has none", WIKI),
     Case("two shares of one text", f"{TEXT} --replay wiki.txt=0.1 --replay wiki.txt=0.2", 2, r"twice", WIKI),
-    Case("its own and a common share", f"{TEXT} --replay a=0.1 --replay-share 0.2", 2, r"remove 'replay_share'"),
-    Case("a share of no text", f"{TEXT} --replay-share 0.2", 2, r"needs a source"),
-    Case("conversations in an encoder", f"{TEXT} --chat chat.jsonl", 2, r"for causal language models", CHAT),
-    Case("text as conversations", f"{TEXT} --chat text.txt", 2, r"holds no conversations.*'messages'"),
+    Case("a share of no text", f"{TEXT} --replay-share 0.2", 2, r"Give it as --replay 'wiki.txt=0.1'"),
+    Case("conversations in an encoder", f"{TEXT} --replay chat:chat.jsonl", 2, r"for causal language models", CHAT),
+    Case("text as conversations", f"{TEXT} --replay chat:text.txt", 2, r"holds no conversations.*'messages'"),
     Case(
-        "no chat template", f"{DECODE} --chat chat.jsonl", 2, r"has no chat template", several(CHAT, decoder(None)),
+        "no chat template", f"{DECODE} --replay chat:chat.jsonl", 2, r"has no chat template",
+        several(CHAT, decoder(None)),
     ),
     Case(
-        "a chat template that is cut", f"{DECODE} --chat chat.jsonl", 2, r"template does not accept it",
+        "a chat template that is cut", f"{DECODE} --replay chat:chat.jsonl", 2, r"template does not accept it",
         several(CHAT, decoder("{% for turn in")),
     ),
     Case(
-        "a chat template that hides answers", f"{DECODE} --chat chat.jsonl", 2, r"answers cannot be located",
+        "a chat template that hides answers", f"{DECODE} --replay chat:chat.jsonl", 2, r"answers cannot be located",
         several(CHAT, decoder("{{ messages | length }}")),
     ),
     Case(
-        "nothing but broken conversations", f"{DECODE} --chat chat.jsonl", 2, r"left out: 5 broken; first problem",
+        "nothing but broken conversations", f"{DECODE} --replay chat:chat.jsonl", 2,
+        r"left out: 5 broken; first problem",
         several(decoder(), put("chat.jsonl", lines([1, [], {"text": "a"}, {"messages": 3}, {"prompt": "a"}]))),
     ),
     Case(
-        "answers beyond the end", f"{DECODE} --chat chat.jsonl", 2, r"no answer in its first 24 tokens",
+        "answers beyond the end", f"{DECODE} --replay chat:chat.jsonl", 2, r"no answer in its first 24 tokens",
         several(decoder(), put("chat.jsonl", lines([{"prompt": "good " * 99, "response": "good"}]))),
     ),
-    Case("conversations", f"{DECODE} --chat chat.jsonl", 0, DONE, several(CHAT, decoder()), check=made),
+    Case("conversations", f"{DECODE} --replay chat:chat.jsonl", 0, DONE, several(CHAT, decoder()), check=made),
 ]  # fmt: skip
 
 SCRATCH = [

@@ -46,16 +46,16 @@ def test_a_decoder_replays_the_general_text_that_is_not_measured(folder):
 
 def test_an_encoder_replays_nothing_by_default(folder):
     inputs, (job,) = planned(folder, "model")
-    assert not {"replay", "chat", "replay_share", "chat_share"} & job.options.keys() and job.settings["read"] == []
+    assert "replay" not in job.options and job.settings["read"] == []
     assert replay_notes(inputs) == []
 
 
 def test_shares_turn_it_on_and_off(folder):
-    _, (job,) = planned(folder, "model", adapt={"tokens": 1000, "replay_share": 0.3})
+    _, (job,) = planned(folder, "model", adapt={"tokens": 1000, "replay": 0.3})
     assert list(job.options["replay"].values()) == [0.3]
-    _, (off,) = planned(folder, adapt={"tokens": 1000, "replay_share": 0})
+    _, (off,) = planned(folder, adapt={"tokens": 1000, "replay": 0})
     assert "replay" not in job.options.keys() - {"replay"} and "replay" not in off.options
-    values = study(folder, models=[str(folder / "decoder")], methods=[{"name": "lm", "adapt": {"replay_share": 0.25}}])
+    values = study(folder, models=[str(folder / "decoder")], methods=[{"name": "lm", "adapt": {"replay": 0.25}}])
     inputs = read_study(StudyConfig.of(values), World().backend())
     (own,) = of_kind(plan(inputs), "adapt")
     assert list(own.options["replay"].values()) == [0.25]
@@ -64,21 +64,21 @@ def test_shares_turn_it_on_and_off(folder):
 def test_no_measured_document_is_replayed_from_files_of_ones_choice(folder):
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "heldout": str(folder / "heldout.txt")}]
     sources = {str(folder / "general.txt"): 0.1, str(folder / "heldout.txt"): 0.2}
-    adapt = {"tokens": 1000, "replay": sources, "chat": str(folder / "chat.jsonl"), "chat_share": 0.05}
+    sources[f"chat:{folder / 'chat.jsonl'}"] = 0.05
+    adapt = {"tokens": 1000, "replay": sources}
     inputs, (job,) = planned(folder, domains=domains, adapt=adapt)
     measured = {*inputs.general.texts, *inputs.heldout["cs"].texts}
-    assert list(job.options["replay"].values()) == [0.1, 0.2]
-    for text, whole in zip(job.options["replay"], (80, 60), strict=True):
+    assert list(job.options["replay"].values()) == [0.1, 0.2, 0.05]
+    for text, whole in zip(job.options["replay"], (80, 60), strict=False):
         assert not measured & set(text)
         assert len(list(text)) == whole - 20
-    assert list(job.options["chat"].values()) == [0.05]
 
 
 def test_the_identity_of_a_job_covers_what_it_replays(folder):
     keys = set()
     other = folder / "other.txt"
     other.write_text("some other general text\n")
-    for adapt in ({}, {"replay_share": 0.2}, {"replay_share": 0}, {"replay": str(other)}):
+    for adapt in ({}, {"replay": 0.2}, {"replay": 0}, {"replay": str(other)}):
         _, (job,) = planned(folder, adapt={"tokens": 1000, **adapt})
         keys.add(job.key)
     assert len(keys) == 4
@@ -93,8 +93,8 @@ def test_a_study_that_measures_all_of_its_general_text_says_so(folder, caplog):
     _, (job,) = planned(folder, evaluate=evaluate)
     assert "replay" not in job.options
     assert "every document of the general text is measured on, so none is replayed to decoder" in caplog.text
-    with pytest.raises(UserError, match=r"'adapt.replay_share' needs text that is not measured on"):
-        planned(folder, evaluate=evaluate, adapt={"tokens": 1000, "replay_share": 0.1})
+    with pytest.raises(UserError, match=r"the share of 'adapt.replay' needs text that is not measured on"):
+        planned(folder, evaluate=evaluate, adapt={"tokens": 1000, "replay": 0.1})
 
 
 def test_replayed_documents_with_test_texts_are_found_and_removed(folder, tmp_path):
@@ -120,11 +120,10 @@ def test_sources_are_relative_to_the_study_file(folder, tmp_path):
         "models": ["m"],
         "methods": ["none", {"name": "lm", "adapt": {"replay": "other.txt=0.2"}}],
         "domains": [{"name": "d", "corpus": "text"}],
-        "adapt": {"replay": ["a.txt", "hf:org/data"], "chat": {"b.jsonl": 0.1}},
+        "adapt": {"replay": ["a.txt", "hf:org/data", "chat:b.jsonl", "memory:5"]},
     }
     config = StudyConfig.of(values).relative_to(tmp_path)
-    assert config.adapt.replay == [str(tmp_path / "a.txt"), "hf:org/data"]
-    assert config.adapt.chat == {str(tmp_path / "b.jsonl"): 0.1}
+    assert config.adapt.replay == [str(tmp_path / "a.txt"), "hf:org/data", f"chat:{tmp_path / 'b.jsonl'}", "memory:5"]
     assert config.methods[1].adapt["replay"] == {str(tmp_path / "other.txt"): 0.2}
     json.dumps(config.resolved())
 
@@ -144,7 +143,7 @@ def test_pulls_to_the_base_model_count_where_they_are_given_and_read_no_measured
     assert sorted(text) == sorted(set(LINES) - set(inputs.general.texts))
     assert identity["text"] == text.fingerprint
     with pytest.raises(UserError, match=r"'adapt.rules.ewc' needs text that is not measured on"):
-        planned(folder, general=None, adapt={"tokens": 1000, "rules": "ewc strength=1", "replay_share": 0})
+        planned(folder, general=None, adapt={"tokens": 1000, "rules": "ewc strength=1", "replay": 0})
 
 
 @pytest.mark.needs("upsample")

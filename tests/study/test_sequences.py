@@ -278,7 +278,7 @@ def test_a_real_model_from_the_command_line(tmp_path, no_report, monkeypatch, ca
     for name in ("cs", "food"):
         (tmp_path / f"{name}.txt").write_text("".join(f"{text} {name} {n}\n" for text in TEXTS for n in range(30)))
     model = save_tiny("bert", tmp_path / "model")
-    words = ["sequence", "--model", model, "--out", tmp_path / "out", "--set", "adapt.replay_memory=8", "--quiet"]
+    words = ["sequence", "--model", model, "--out", tmp_path / "out", "--set", "adapt.replay=memory:8", "--quiet"]
     words += [
         "--set",
         "adapt.steps=1",

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from acclimate.adaptation.options import AdaptOptions
+from acclimate.adaptation.replay_options import MEMORIES, find_memory
 from acclimate.base.errors import UserError, first_line, shorten
 from acclimate.base.files import check_regular_file, local_folder, read_json_object, write_json
 from acclimate.base.records import Count, Record, build_value, read_record
@@ -205,15 +206,16 @@ class Carried:
 
     def close(self, options: AdaptOptions, text: Corpus, method: str) -> None:
         """Add the domain in progress, if anything is carried, and keep some of its texts if the options say so."""
-        if options.replay_memory is None and not self:
+        memory = find_memory(options.replay)
+        if memory is None and not self:
             return
         again = any(domain["text"] == text.fingerprint for domain in self.domains)
-        if options.replay_memory is not None and not again:
-            kept = subsample_documents(text, options.replay_memory)
+        if memory is not None and not again:
+            kept = subsample_documents(text, memory.what)
             rng = np.random.default_rng([options.seed, 11, len(self.domains)])
             part = {"seen": text.report.documents, "texts": [_cut(document, rng) for document in kept]}
             past = self.records.get(MEMORY, [])
-            self.records[MEMORY] = share_memory([*past, part], options.replay_memory, options.memory_rule, rng)
+            self.records[MEMORY] = share_memory([*past, part], memory.what, MEMORIES[memory.kind], rng)
         if not again:
             entry = {"text": text.fingerprint, "documents": text.report.documents, "method": method}
             self.domains.append(entry)

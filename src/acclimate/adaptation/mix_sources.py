@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.adaptation.mixture import MIX_FILE, MixedText, Mixture, mean_length
-from acclimate.adaptation.replay_options import REPLAY_SHARE
+from acclimate.adaptation.replay_options import CHAT, GENERAL, MEMORIES, find_memory, list_replayed
 from acclimate.adaptation.run import Feature, Run, warn_of_cuts
 from acclimate.adaptation.source_measures import watch_sources
 from acclimate.base.errors import UserError
@@ -61,10 +61,10 @@ def open_sources(given: Mapping[str, Any], text_column: str, kept: Corpus | None
     Args:
         given: The options :data:`acclimate.adaptation.replay_options.REPLAY_OPTIONS`, as far as they are given.
         text_column: Column that holds the text in tables and JSON lines.
-        kept: Kept texts of past domains, which are replayed if ``replay_memory`` is given.
+        kept: Kept texts of past domains.
 
     Raises:
-        UserError: If a share is given without a source, a source does not exist, the shares leave nothing for the
+        UserError: If a share is given without a text, a source does not exist, the shares leave nothing for the
             domain text, or the mix does not suit the sources.
     """
     encoding = given.get("encoding")
@@ -81,28 +81,19 @@ def open_sources(given: Mapping[str, Any], text_column: str, kept: Corpus | None
                 f"The mix '{mix.name}' needs text in addition to the domain text; give it with --source NAME=TEXT."
             )
         mix.check([DOMAIN, *(source.name for source in named)])
-    found = [Source(as_corpus(source, text_column, encoding), share) for source, share in _shares("replay", given)]
-    for source, share in _shares("chat", given):
-        found.append(Source(source if isinstance(source, Chats) else Chats(source), share))
-    if kept is not None and given.get("replay_memory"):
-        chosen = given.get("memory_share")
-        found.append(Source(kept, REPLAY_SHARE if chosen is None else chosen))
+    found = []
+    for kind, what, share in list_replayed(given.get("replay")):
+        if kind in MEMORIES:
+            found += [] if kept is None else [Source(kept, share)]
+        elif kind == CHAT or isinstance(what, Chats):
+            found.append(Source(what if isinstance(what, Chats) else Chats(what), share))
+        elif isinstance(what, str) and what == GENERAL:
+            raise UserError(f"'replay' gives the share {share:g} but no text; give it, as wiki.txt={share:g}.")
+        else:
+            found.append(Source(as_corpus(what, text_column, encoding), share))
     if (total := sum(source.share or 0 for source in found)) >= 1:
-        raise UserError(
-            f"The shares of replay and chat are {total:.0%} together and leave nothing for the domain text."
-        )
+        raise UserError(f"The shares of replay are {total:.0%} together and leave nothing for the domain text.")
     return [*named, *(source for source in found if source.share)]
-
-
-def _shares(name: str, given: Mapping[str, Any]) -> list[tuple[Any, float]]:
-    sources, share = given.get(name), given.get(f"{name}_share")
-    if sources is None:
-        if share:
-            raise UserError(f"'{name}_share' needs a source; give it with --{name}.")
-        return []
-    if isinstance(sources, Mapping):
-        return list(sources.items())
-    return [(sources, REPLAY_SHARE if share is None else share)]
 
 
 class Sources(Feature):
@@ -120,6 +111,7 @@ class Sources(Feature):
             UserError: As :func:`open_sources`, or if the method does not train.
         """
         given = run.options
+        self._kept = [memory.identity()] if (memory := find_memory(given.replay)) else []
         self.sources = open_sources(values(given), given.text_column, run.carried.kept_texts())
         self.mix = None if given.mix is None else read_mix(given.mix)
         if (self.sources or self.mix) and not run.method.trains:
@@ -136,8 +128,7 @@ class Sources(Feature):
     def identity(self) -> dict[str, Any]:
         """Return the hashes of the sources, their shares, and the mix."""
         return {
-            "replay": [source.identity() for source in self.sources if not source.name],
-            "chat": None,  # among the former
+            "replay": [source.identity() for source in self.sources if not source.name] + self._kept,
             "sources": [source.identity() for source in self.sources if source.name],
             "mix": self.mix and self.mix.identity(),
         }

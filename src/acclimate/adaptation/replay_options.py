@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator
 
-from acclimate.base.bounds import Count, Share
+from acclimate.base.bounds import MAX_SIZE
 from acclimate.base.options import DATA, Option, options
 from acclimate.base.registry import PartLike, parse_number
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from acclimate.data.chat import Chats
     from acclimate.data.documents import Corpus
 
-    Sources = str | Path | Iterable[str | Path] | Corpus | Chats | Mapping[Any, float]
+    Sources = str | Path | Iterable[str | Path] | Corpus | Chats | Mapping[Any, float] | float
     Texts = Mapping[str, str | Path | Iterable[Any] | Corpus]
 else:  # the command line imports neither torch nor transformers to show its help
     Sources = Any
@@ -25,10 +25,74 @@ else:  # the command line imports neither torch nor transformers to show its hel
 
 REPLAY_SHARE = 0.1
 """Default share of the tokens that are replayed (general text, or conversations)."""
-REPLAY_OPTIONS = ("replay", "replay_share", "chat", "chat_share", "mix", "sources")
+REPLAY_OPTIONS = ("replay", "mix", "sources")
 """The options that have these types."""
-MEMORY_OPTIONS = ("replay_memory", "memory_share", "memory_rule")
-"""Options of the texts that an adaptation keeps for later ones."""
+GENERAL = "general:"
+"""The general text of a study as a source."""
+TEXT, CHAT, MEMORIES = "text", "chat", {"memory": "equal", "reservoir": "reservoir"}
+"""Kinds of replayed sources, written before a colon, as in ``chat:FILE`` and ``memory:500``. Those of kept texts
+differ in how these are divided among domains, see :func:`acclimate.adaptation.carried.share_memory`."""
+
+
+class Replayed(NamedTuple):
+    """A source that is replayed.
+
+    Attributes:
+        kind: :data:`TEXT`, :data:`CHAT`, or one of :data:`MEMORIES`.
+        what: The text, the conversations, or the number of texts to keep; names without their kind.
+        share: Its share of the tokens.
+    """
+
+    kind: str
+    what: Any
+    share: float
+
+    def identity(self) -> dict[str, Any]:
+        """Return the entry of kept texts in a recorded configuration."""
+        return {"kept": self.what, "rule": MEMORIES[self.kind], "share": self.share}
+
+
+def split_source(source: Any) -> tuple[str, Any]:
+    """Return the kind of a source and its name without the kind.
+
+    Raises:
+        ValueError: If the number of texts to keep is none.
+    """
+    kind, _, name = source.partition(":") if isinstance(source, str) else ("", "", "")
+    if kind in MEMORIES:
+        if not (name.isdigit() and 0 < int(name) <= MAX_SIZE):
+            raise ValueError(f"needs a number of texts to keep, as {kind}:500, not '{source}'")
+        return kind, int(name)
+    return (CHAT, name) if kind == CHAT and name else (TEXT, source)
+
+
+def list_replayed(given: Any) -> list[Replayed]:
+    """Return the sources that the option ``replay`` names: texts, then conversations, then kept texts.
+
+    Sources of one kind that have no shares of their own are one source.
+    """
+    if isinstance(given, int | float):
+        given = {GENERAL: given}
+    if isinstance(given, Mapping):
+        found = [Replayed(*split_source(source), share) for source, share in given.items()]
+    else:
+        single = given is not None and not isinstance(given, list | tuple)
+        listed = [given] if single else list(given or ())
+        split = [split_source(source) for source in listed]
+        joined = {kind: [what for other, what in split if other == kind] for kind, _ in split}
+        found = [
+            Replayed(kind, several[0] if len(several) == 1 else several, REPLAY_SHARE)
+            for kind, several in joined.items()
+        ]
+    order = [TEXT, CHAT, *MEMORIES]
+    return sorted(found, key=lambda one: order.index(one.kind))
+
+
+def find_memory(given: Any) -> Replayed | None:
+    """Return the kept texts among the sources of the option ``replay``; None if none are kept."""
+    if isinstance(given, str | list | tuple | Mapping):
+        return next((one for one in list_replayed(given) if one.kind in MEMORIES), None)
+    return None
 
 
 def read_shares(value: Any) -> Any:
@@ -37,11 +101,15 @@ def read_shares(value: Any) -> Any:
     Raises:
         ValueError: If a share is not a number between 0 and 1, or only some sources have one.
     """
+    if isinstance(value, int | float):
+        _check_each({GENERAL: value})
+        return value
     items = [value] if isinstance(value, str) else value
     if isinstance(items, list | tuple):
         parts = [str(item).rpartition("=") for item in items]
         shared = [bool(source) and isinstance(parse_number(share), int | float) for source, _, share in parts]
         if not any(shared):
+            find_memory(value)
             return value
         if not all(shared):
             raise ValueError(f"needs a share for each source or for none, and '{items[shared.index(False)]}' has none")
@@ -52,26 +120,27 @@ def read_shares(value: Any) -> Any:
         return value
     if not items:
         raise ValueError("must not be empty")
-    found = {source: parse_number(share) for source, share in items.items()}
+    return _check_each({source: parse_number(share) for source, share in items.items()})
+
+
+def _check_each(found: dict[Any, Any]) -> dict[Any, Any]:
+    """Check the share of each source."""
     for source, share in found.items():
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
             raise ValueError(f"must give '{source}' a share of at least 0 and less than 1, not {share}")
+    if sum(split_source(source)[0] in MEMORIES for source in found) > 1:
+        raise ValueError("keeps texts twice; give one of memory:NUMBER and reservoir:NUMBER")
     return found
 
 
 def check_shares(given: Any) -> None:
-    """Check that options whose sources have a share each come without a common share, and further sources with a mix.
+    """Check that further sources come with a mix.
 
     Raises:
         ValueError: If they do not.
     """
     if given.sources and given.mix is None:
         raise ValueError("'sources' needs a mix that divides the training among them; give one, such as mix=fixed")
-    for name in ("replay", "chat"):
-        if isinstance(getattr(given, name), Mapping) and getattr(given, f"{name}_share") is not None:
-            raise ValueError(f"'{name}' gives each source its share; remove '{name}_share'")
-    if given.replay_memory is None and (given.memory_share is not None or given.memory_rule != "equal"):
-        raise ValueError("'memory_share' and 'memory_rule' are for kept texts; give their number as 'replay_memory'")
 
 
 Mix = Annotated[
@@ -96,52 +165,18 @@ Replay = Annotated[
     Sources | None,
     BeforeValidator(read_shares),
     Option(
-        "General text to mix into the training: file, folder, glob or hf:NAME; wiki.txt=0.1 sets its own share.",
+        "Text to replay: file, folder, glob or hf:NAME; chat:FILE for conversations; memory:500 for kept texts. "
+        "wiki.txt=0.05 sets the share of the tokens (0.1).",
         DATA,
         more="In Python and study files also a mapping of sources to shares. A text that is shorter than its share "
-        "repeats. Epochs are those of the domain text; ``tokens`` counts all tokens. In a study of causal models, the "
-        "default is the general text of the study, without the documents that it measures on.",
+        "repeats. Epochs are those of the domain text; ``tokens`` counts all tokens. Conversations are JSON lines, "
+        "for causal models, in the chat template of their tokenizer; only answers are learned "
+        "(:mod:`acclimate.data.chat`). ``memory:500`` keeps 500 texts of all domains so far in ``carried.json`` of "
+        "the model folder, and replays those of earlier domains, so that a later adaptation does not need their "
+        "corpora. Each domain has as many; with ``reservoir:500`` they are a uniform sample of all documents (Vitter, "
+        "1985). They are not uploaded to the Hub. In a study of causal models, the default is the general text of "
+        "the study, without the documents that it measures on; a number sets its share, and 0 turns it off.",
         many=True,
-    ),
-]
-ReplayShare = Annotated[
-    Share | None, Option("Share of the tokens that are replayed text.", DATA, default=str(REPLAY_SHARE))
-]
-Chat = Annotated[
-    Sources | None,
-    BeforeValidator(read_shares),
-    Option(
-        "Conversations to mix into the training, as JSON lines; chat.jsonl=0.05 sets the share of a file.",
-        DATA,
-        more="For causal models, in the chat template of their tokenizer; only answers are learned. See "
-        ":mod:`acclimate.data.chat` for the layouts.",
-        many=True,
-    ),
-]
-ChatShare = Annotated[
-    Share | None, Option("Share of the tokens that are conversations.", DATA, default=str(REPLAY_SHARE))
-]
-ReplayMemory = Annotated[
-    Count | None,
-    Option(
-        "Texts of all domains so far to keep next to the model; texts of earlier domains are replayed.",
-        DATA,
-        more="They are in ``carried.json`` of the model folder, and a later adaptation with this option replays them, "
-        "so it does not need the texts of earlier domains. They are not uploaded to the Hub. Of a long document a "
-        "random piece is kept.",
-        default="none are kept or replayed",
-    ),
-]
-MemoryShare = Annotated[
-    Share | None,
-    Option("Share of the tokens that are kept texts of earlier domains.", DATA, default=str(REPLAY_SHARE)),
-]
-MemoryRule = Annotated[
-    Literal["equal", "reservoir"],
-    Option(
-        "How kept texts are divided among domains: equal, or reservoir, by their numbers of documents.",
-        DATA,
-        more="``reservoir`` is a uniform sample of all documents so far (Vitter, 1985).",
     ),
 ]
 
@@ -152,11 +187,5 @@ class ReplayOptions:
 
     _: KW_ONLY
     replay: Replay = None
-    replay_share: ReplayShare = None
-    chat: Chat = None
-    chat_share: ChatShare = None
     mix: Mix = None
     sources: MixSources = None
-    replay_memory: ReplayMemory = None
-    memory_share: MemoryShare = None
-    memory_rule: MemoryRule = "equal"

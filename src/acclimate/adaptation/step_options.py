@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator
 
-from acclimate.adaptation.replay_options import MEMORY_OPTIONS
 from acclimate.base.bounds import Count
 from acclimate.base.options import DATA, METHOD, Option
 from acclimate.base.registry import PartLike
@@ -28,8 +27,6 @@ HELDOUT_EVERY = 50
 """Default number of optimizer steps between measurements of the held-out loss."""
 MEASURING_OPTIONS = ("monitor", "keep_best", "patience")
 """Options of the measurements during training."""
-STEP_OPTIONS = ("rules", *MEMORY_OPTIONS)
-"""Options of update rules, and of the texts that are kept."""
 
 
 def list_parts(value: Any) -> Any:

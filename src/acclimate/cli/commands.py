@@ -14,7 +14,7 @@ from acclimate.base.registry import find_registry
 from acclimate.base.verbs import find_declared
 
 HUGGING_FACE = {
-    "assistant_only_loss": ("", "conversations of --chat are always trained on the answers"),
+    "assistant_only_loss": ("", "conversations of --replay chat:FILE are always trained on the answers"),
     "attn_implementation": ("", "the attention is chosen for the model and the device"),
     "bf16": ("--precision",),
     "block_size": ("--max-length",),

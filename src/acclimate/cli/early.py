@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from acclimate.adaptation.replay_options import TEXT, split_source
 from acclimate.base.errors import Problems, unknown_name_error
 from acclimate.base.files import check_output_name, existing_folder
 from acclimate.base.options import MODEL, OptionField, defaults
@@ -55,6 +56,7 @@ def refuse_early(command: str, options: Any, fields: Mapping[str, OptionField], 
         return
     problems = Problems()
     given = {name: _strings(getattr(options, name, None)) for name in fields}
+    given["replay"] = [str(name) for kind, name in map(split_source, given.get("replay", ())) if kind == TEXT]
     for name, (package, kind) in ({} if plugins else {**NAMES.get(command, {}), **PARTS}).items():
         for value in given.get(name, ()):
             with problems.collect():

@@ -178,7 +178,7 @@ def _forgetting(results: StudyResults, study: _Study, methods: set[str]) -> Iter
         yield Step(
             f"{joined(list(dict.fromkeys(lost)))} forgot some general text. If the model needs it, mix general text "
             "into the adaptation, but not the text that forgetting is measured on:",
-            (study.again("adapt.replay=[general.txt]", "adapt.replay_share=0.2"),),
+            (study.again("adapt.replay={general.txt: 0.2}"),),
         )
 
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from acclimate.adaptation.replay_options import CHAT, GENERAL, REPLAY_SHARE, TEXT, list_replayed
 from acclimate.base.errors import Problems, UserError, unknown_name_error
 from acclimate.base.options import MISSING, option_fields
 from acclimate.base.records import texts_fingerprint
-from acclimate.data.documents import Corpus, hash_document, subsample_documents, with_usual_column
+from acclimate.data.chat import Chats
+from acclimate.data.documents import Corpus, as_corpus, hash_document, subsample_documents, with_usual_column
 from acclimate.data.reading import default_task_name, reading_names
 from acclimate.models.checkpoints import load_config, model_fingerprint
 from acclimate.models.kinds import kind_of_checkpoint
@@ -219,17 +221,11 @@ class StudyInputs:
         """
         from acclimate.adaptation.mix_sources import open_sources
 
-        given, share = dict(given), given.get("replay_share")
-        if given.get("replay") is None and (model in self.replaying if share is None else share > 0):
-            given["replay"] = self.unmeasured
-            if share and self.unmeasured is None:
-                raise UserError(
-                    "study: 'adapt.replay_share' needs text that is not measured on: give 'adapt.replay', or more "
-                    "'general' text."
-                )
         return [
             replace(source, text=source.text.without(self.measured)) if isinstance(source.text, Corpus) else source
-            for source in open_sources(given, str(given.get("text_column", "text")))
+            for source in open_sources(
+                {**given, "replay": self.replayed(model, given)}, str(given.get("text_column", "text"))
+            )
         ]
 
     @cached_property
@@ -250,6 +246,36 @@ class StudyInputs:
         if self.unmeasured is None:
             raise UserError(f"study: 'adapt.{option}' needs text that is not measured on; give more 'general' text.")
         return self.unmeasured.without(self.measured)
+
+    def replayed(self, model: str, given: Mapping[str, Any]) -> dict[Any, float]:
+        """Return the shares of what an adaptation replays, the general text by default among it.
+
+        Args:
+            model: Name of the base model.
+            given: The options of the adaptation.
+
+        Raises:
+            UserError: If the general text has a share, and all of it is measured on.
+        """
+        found, of_text = dict[Any, float](), False
+        for kind, what, share in list_replayed(given.get("replay")):
+            of_text |= kind == TEXT
+            if isinstance(what, str) and what == GENERAL:
+                if share and self.unmeasured is None:
+                    raise UserError(
+                        "study: the share of 'adapt.replay' needs text that is not measured on: name a text, or give "
+                        "more 'general' text."
+                    )
+                what = self.unmeasured
+            elif kind != TEXT:
+                what = Chats(what) if kind == CHAT else f"{kind}:{what}"
+            elif isinstance(what, list | tuple):
+                what = as_corpus(what, str(given.get("text_column", "text")), given.get("encoding"))
+            if share:
+                found[what] = share
+        if not of_text and model in self.replaying:
+            found[self.unmeasured] = REPLAY_SHARE
+        return found
 
     @cached_property
     def mixed_in(self) -> list[tuple[Any, list[str]]]:

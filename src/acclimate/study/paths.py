@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from acclimate.adaptation.replay_options import CHAT, MEMORIES
 from acclimate.adaptation.vocabulary_options import split_new_tokens
 from acclimate.base.files import is_written_as_path
 from acclimate.base.registry import Part, Registry, find_registry
@@ -100,7 +101,13 @@ def locate_model(name: str, folder: Path) -> str:
 
 def locate_text(source: str, folder: Path) -> str:
     """Resolve a source of text or a task against ``folder``, unless it is a dataset on the Hub (``hf:...``)."""
-    return source if not source or is_hub_name(source) else locate_file(source, folder)
+    if source.startswith(f"{CHAT}:"):
+        return f"{CHAT}:{locate_text(source.removeprefix(f'{CHAT}:'), folder)}"
+    return source if not source or is_hub_name(source) or _keeps_texts(source) else locate_file(source, folder)
+
+
+def _keeps_texts(source: str) -> bool:
+    return source.partition(":")[0] in MEMORIES
 
 
 def locate_source(source: str | dict[str, str], folder: Path) -> str | dict[str, str]:
@@ -121,7 +128,7 @@ def locate_texts(sources: Any, folder: Path) -> Any:
 
 def locate_mixture(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Resolve the options of ``adapt`` that name further text or a mix, as far as given, against ``folder``."""
-    found = {name: locate_texts(given[name], folder) for name in ("replay", "chat") if name in given}
+    found: dict[str, Any] = {"replay": locate_texts(given["replay"], folder)} if "replay" in given else {}
     if given.get("sources"):
         found["sources"] = {name: locate_texts(text, folder) for name, text in given["sources"].items()}
     return found

@@ -309,7 +309,7 @@ def test_the_command_writes_a_plan(tmp_path):
     call = ["plan", "ratio", "--log", str(file), "--law", "cmr", "--tolerance", "0.2", "--resamples", "10"]
     shown = CliRunner().invoke(app, [*call, "--out", str(out)])
     assert shown.exit_code == 0, shown.output
-    assert "Domain share: " in shown.output and "--replay-share" in shown.output
+    assert "Domain share: " in shown.output and "--replay" in shown.output
     assert {"plan.json", "plan.png", "plan.svg"} == {path.name for path in out.iterdir()}
     again = CliRunner().invoke(app, [*call, "--json"])
     assert json.loads(again.stdout)["result"]["share"] == read_plan(out)["share"]
@@ -323,7 +323,7 @@ def test_the_study_of_a_plan(tmp_path):
     study = ratio_study(options)
     adapted = [method["adapt"] for method in study["methods"][1:]]
     assert len(adapted) == 20 and sum(one["tokens"] for one in adapted) == pytest.approx(664_062, rel=0.001)
-    assert sorted({one["replay_share"] for one in adapted}) == [0.0, 0.25, 0.5, 0.7, 0.9]
+    assert sorted({sum(one.get("replay", {}).values()) for one in adapted}) == [0.0, 0.25, 0.5, 0.7, 0.9]
     tokens = sorted({one["tokens"] for one in adapted})
     assert [b / a for a, b in itertools.pairwise(tokens)] == pytest.approx([4] * 3, rel=0.01)
     assert study["adapt"]["batch_size"] == 64 and study["adapt_seeds"] == 1

@@ -59,7 +59,7 @@ def test_steps_are_those_of_masked_weights(choice):
 
 @pytest.mark.slow
 def test_zeros_stay_over_a_kill_and_become_weights_in_the_end_task(models, tmp_path):  # noqa: F811
-    options = {**SHORT, "sparsity": 0.5, "l2_sp": 0.1, "save_every": 2, "steps": 5}
+    options = {**SHORT, "rules": {"sparsity": 0.5, "l2-sp": 0.1}, "save_every": 2, "steps": 5}
     adapt(models["bert"], Corpus.of(DOCUMENTS), "lm", tmp_path / "whole", **options)
     with killed(3):
         adapt(models["bert"], Corpus.of(DOCUMENTS), "lm", tmp_path / "cut", **options)
@@ -77,7 +77,7 @@ def test_zeros_stay_over_a_kill_and_become_weights_in_the_end_task(models, tmp_p
 
 def test_a_model_from_scratch_can_be_sparse(tmp_path, capsys):
     made = {"size": "tiny", "vocab_size": 150, "steps": 1, "batch_size": 4, "max_length": 16, "precision": "fp32"}
-    pretrain(Corpus.of(DOCUMENTS), tmp_path / "out", sparsity=0.75, sparsity_choice="random", **made)
+    pretrain(Corpus.of(DOCUMENTS), tmp_path / "out", rules="sparsity share=0.75 choice=random", **made)
     heard = " ".join(capsys.readouterr().err.split())
     assert "of 12 linear layers are zero and stay zero, chosen at random" in heard
     found = load_file(tmp_path / "out" / "model.safetensors")
@@ -86,10 +86,10 @@ def test_a_model_from_scratch_can_be_sparse(tmp_path, capsys):
 
 def test_what_does_not_fit_is_named(models, tmp_path):  # noqa: F811
     for options, message in (
-        ({"sparsity": 1}, "'sparsity' must be less than 1"),
-        ({"sparsity_choice": "random"}, "needs a share of weights that are zero"),
-        ({"sparsity": 0.5, "adapter": "lora"}, "which an adapter freezes"),
-        ({"sparsity": 0.5, "freeze": "layer"}, "no linear layer of BertForMaskedLM trains"),
+        ({"rules": "sparsity share=1"}, "less than 1"),
+        ({"rules": "sparsity choice=random"}, "needs the parameter 'share'"),
+        ({"rules": "sparsity share=0.5", "adapter": "lora"}, "which an adapter freezes"),
+        ({"rules": {"sparsity": 0.5, "freeze": "layer"}}, "no linear layer of BertForMaskedLM trains"),
     ):
         with pytest.raises(UserError, match=message):
             adapt(models["bert"], Corpus.of(DOCUMENTS), "lm", tmp_path / "out", **SHORT, **options)

@@ -119,10 +119,10 @@ def _add_replay(made: Recommendation, pilot: Mapping[str, Any] | None, ratio: Ma
     if ratio is not None and not ratio["refused"] and ratio["share"]["value"] is not None:
         made.options["tokens"] = ratio["target_tokens"]
         if (share := round(1 - ratio["share"]["value"], 3)) > 0:
-            made.options["replay_share"] = share
+            made.options["replay"] = share
             made.says = f"Adapt the model with {share:.0%} of general text."
     elif pilot is not None and pilot["change"]["general"]["low"] > 0:
-        made.options["replay_share"] = SMALL_REPLAY
+        made.options["replay"] = SMALL_REPLAY
         made.says = f"Adapt the model with {SMALL_REPLAY:.0%} of general text."
         made.reasons.append(
             "The pilot forgets: replay a few percent of general text (EvoLM, Qi et al., 2025), or find the share with "

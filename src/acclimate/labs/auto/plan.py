@@ -117,9 +117,9 @@ def choose_entrants(facts: Facts) -> tuple[list[Entrant], list[Skipped]]:
     candidates: list[tuple[str, dict[str, Any], str, str | None]] = [
         ("lm, low rate", {"name": "lm", "adapt": {"learning_rate": LOW_RATE}}, "A low rate forgets less.", None),
         (
-            ("lm, no replay", {"name": "lm", "adapt": {"replay_share": 0.0}}, "All tokens are of the domain.", None)
+            ("lm, no replay", {"name": "lm", "adapt": {"replay": 0.0}}, "All tokens are of the domain.", None)
             if facts.replayable and facts.replays
-            else ("lm + replay", {"name": "lm", "adapt": {"replay_share": 0.1}}, replay, no_replay)
+            else ("lm + replay", {"name": "lm", "adapt": {"replay": 0.1}}, replay, no_replay)
         ),
         ("tapt", {"name": "tapt"}, "The text of the task is the closest to the task.", None),
         (

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acclimate.adaptation.replay_options import REPLAY_SHARE
+from acclimate.adaptation.replay_options import list_replayed, read_shares
 from acclimate.base.errors import UserError, did_you_mean, first_line, shorten
 from acclimate.base.files import check_regular_file, read_json
 from acclimate.results.study import StudyResults
@@ -188,10 +188,7 @@ def _domain_share(adapt: Mapping[str, Any]) -> float | None:
     """Return the share of domain text that the settings of an adaptation ask for; None if a mix decides."""
     if adapt.get("mix") is not None:
         return None
-    replay = adapt.get("replay")
-    if replay is None:
-        return 1.0
-    return 1 - (sum(replay.values()) if isinstance(replay, Mapping) else adapt.get("replay_share") or REPLAY_SHARE)
+    return 1 - sum(source.share for source in list_replayed(read_shares(adapt.get("replay"))))
 
 
 def score_points(results: StudyResults) -> Iterable[Row]:

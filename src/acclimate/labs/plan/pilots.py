@@ -55,7 +55,8 @@ def show_ratio(plan: Plan, options: RatioOptions) -> Iterator[Any]:
         return
     words = ["--model", options.model or "MODEL", *text_words("--corpus", options.corpus or None)]
     if (replay := round(1 - plan["share"]["value"], 3)) > 0:
-        words += [*text_words("--replay", options.general or None, "GENERAL"), "--replay-share", str(replay)]
+        texts = text_words("--replay", options.general or None, "GENERAL")
+        words += [f"{word}={2 * replay / len(texts):g}" if place % 2 else word for place, word in enumerate(texts)]
     yield Next(["adapt", *words, "--tokens", plan["target_tokens"], "--out", "adapted"], "to train with it")
 
 
@@ -175,7 +176,7 @@ def ratio_study(options: RatioOptions) -> dict[str, Any]:
         {
             "name": "lm",
             "label": f"{share:g} of domain, {tokens} tokens",
-            "adapt": {"tokens": tokens, "replay_share": round(1 - share, 6)},
+            "adapt": {"tokens": tokens, "replay": round(1 - share, 6)},
         }
         for tokens in budgets
         for share in options.shares

@@ -28,7 +28,7 @@ class LogitSwap(Method):
     token swapped. The model learns y and keeps how the base model ranks the alternatives. The paper has decoders; with
     a masked model, the same is done at the masked positions.
 
-    The paper also mixes general instructions into the text, which is ``--chat`` here.
+    The paper also mixes general instructions into the text, which is ``--replay chat:FILE`` here.
 
     Attributes:
         alpha: Weight of the distillation. The paper's value is not known to us; 0 is ``lm``.

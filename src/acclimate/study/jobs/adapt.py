@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from acclimate.adaptation.options import BUDGETS, HEAD_TOKENS, AdaptOptions
-from acclimate.adaptation.replay_options import REPLAY_OPTIONS
-from acclimate.adaptation.step_options import MEASURING_OPTIONS, STEP_OPTIONS
+from acclimate.adaptation.replay_options import REPLAY_OPTIONS, find_memory
+from acclimate.adaptation.step_options import MEASURING_OPTIONS
 from acclimate.base.errors import UserError
 from acclimate.base.files import MANIFEST_FILE, read_json
 from acclimate.base.options import defaults
@@ -171,8 +171,8 @@ class AdaptJob(Job):
         Other methods take :attr:`acclimate.adaptation.Method.cost` times as long; what they prepare may take hours, so
         it is not part of a pilot.
         """
-        own = ("general", "method", "heldout_every", "keep_steps", "save_every")
-        left_out = {*BUDGETS, *REPLAY_OPTIONS, *STEP_OPTIONS, *MEASURING_OPTIONS, *own}
+        own = ("rules", "general", "method", "heldout_every", "keep_steps", "save_every")
+        left_out = {*BUDGETS, *REPLAY_OPTIONS, *MEASURING_OPTIONS, *own}
         options = {name: value for name, value in self.options.items() if name not in left_out}
         options |= {"max_minutes": seconds / 60, "head_tokens": PILOT_HEAD_TOKENS}
         sample = Corpus.of(itertools.islice(self.corpus, PILOT_DOCUMENTS))
@@ -303,7 +303,7 @@ def adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place
     words = NewTokens.of(settings["new_tokens"])
     settings["new_tokens"] = words and words.identity()
     sources = inputs.sources(str(place.model), given)
-    mix = given.get("mix") and read_mix(given["mix"])
+    mix, memory = given.get("mix") and read_mix(given["mix"]), find_memory(given.get("replay"))
     # What is read is identified by its content, and not by its name or form.
     settings |= {name: usual[name] for name in REPLAY_OPTIONS}
     settings["read"] = [source.identity() for source in sources]
@@ -313,7 +313,10 @@ def adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place
         given |= {"mix": mix, "sources": {source.name: source.text for source in sources if source.name} or None}
     for source in sources:
         if not source.name:
-            given.setdefault("chat" if "chat" in source.identity() else "replay", {})[source.text] = source.share
+            given.setdefault("replay", {})[source.text] = source.share
+    if memory is not None:
+        given.setdefault("replay", {})[f"{memory.kind}:{memory.what}"] = memory.share
+        settings["read"].append(memory.identity())
     here = (str(place.domain), place.adapted_for or "")
     measures = any(settings[name] for name in ("heldout_every", *MEASURING_OPTIONS))
     return AdaptJob(
