@@ -158,5 +158,5 @@ def _size_rules(report: Mapping[str, Any], planned: bool) -> Iterator[str]:
     if weights is not None and weights >= LARGE_MODEL:
         yield (
             f"With {weights / 1e9:.1f} billion weights, the optimizer needs most of the memory: low-rank adapters "
-            "with --refactor-every need less (Glentis et al., 2025); acclimate inspect model compares."
+            "with --rule 'refactor every=200' need less (Glentis et al., 2025); acclimate inspect model compares."
         )

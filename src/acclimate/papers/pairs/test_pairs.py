@@ -93,7 +93,7 @@ def test_a_table_makes_a_sentence_encoder(tiny_bert, tmp_path, capsys):
     assert (tmp_path / "out" / "modules.json").is_file()
     assert get("pairs", table=table).file_contents().keys() == {"table"}
     both = {"table": table, "lm_weight": 0.5}
-    adapter = {"adapter": "lora", "adapter_settings": {"r": 2}}
+    adapter = {"adapter": "lora r=2"}
     result = adapt(tiny_bert, Corpus.of(DOCUMENTS), {"pairs": both}, tmp_path / "lm", **options, **adapter)
     assert set(result.losses) == {"mlm", "pairs", "loss"} and not (tmp_path / "lm" / "modules.json").exists()
     single = write_table(tmp_path / "single.jsonl", [("a", "x"), ("b", "y")])
