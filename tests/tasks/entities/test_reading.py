@@ -244,10 +244,11 @@ def test_names_that_look_like_prefixes(caplog):
 @given(
     texts=st.lists(st.lists(st.sampled_from(["😀", "Ünal", "a", "fire", "𝒳", "men", "."]), min_size=1, max_size=8),
                    min_size=3, max_size=6),
-    unit=st.sampled_from(["utf-32-le", "utf-16-le", "utf-8"]),
+    unit=st.sampled_from(["utf-32-le", "utf-16-le", "utf-8", "inclusive"]),
     shows=st.booleans(),
 )  # fmt: skip
-def test_offsets_count_characters_utf16_units_or_bytes(texts, unit, shows):
+def test_offsets_count_characters_utf16_units_or_bytes_and_ends_may_be_inclusive(texts, unit, shows):
+    last, unit = (1, "utf-32-le") if unit == "inclusive" else (0, unit)
     size = {"utf-32-le": 4, "utf-16-le": 2, "utf-8": 1}[unit]
     rows, expected = [], []
     for words in [*texts, ["😀Ü", "driver", "x", "firemen"]]:
@@ -260,7 +261,7 @@ def test_offsets_count_characters_utf16_units_or_bytes(texts, unit, shows):
         marks = [
             {
                 "start": len(text[:start].encode(unit)) // size,
-                "end": len(text[:end].encode(unit)) // size,
+                "end": len(text[:end].encode(unit)) // size - last,
                 "label": name,
             }
             | ({"text": text[start:end]} if shows else {})

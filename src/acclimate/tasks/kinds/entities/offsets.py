@@ -1,25 +1,24 @@
-"""Offsets of entities that count something else than characters.
+"""Offsets of entities that count something else than characters, or whose end is the last character.
 
 Tools in JavaScript count UTF-16 units, in which a character above U+FFFF, such as an emoji, is two. Others count bytes
-of UTF-8. Python, and this package, count characters.
+of UTF-8. Python, and this package, count characters, and the end of a span is the position after its last character.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from acclimate.base.errors import UserError, warn_once
 from acclimate.tasks.kinds.entities.data import WORD, Entity, RawSentence
 
-UNITS = {"UTF-16 units, as JavaScript does": "utf-16-le", "bytes of UTF-8": "utf-8"}
-"""What offsets can count, with the encoding that it is from."""
 MAX_SHARE = 0.25
 """Another unit is taken if it leaves at most this share of the entities that do not fit as characters."""
 
 
 def convert_offsets(name: str, rows: Mapping[str, Sequence[RawSentence]]) -> dict[str, list[RawSentence]]:
-    """Return rows whose spans count characters; report it if they counted something else.
+    """Return rows whose spans count characters, with an exclusive end; report it if they did not.
 
     An entity fits if it begins and ends where a word does, and is the text that the file shows for it, if any.
 
@@ -31,17 +30,17 @@ def convert_offsets(name: str, rows: Mapping[str, Sequence[RawSentence]]) -> dic
         UserError: If a span is not the text that the file shows for it.
     """
     found = {split: list(part) for split, part in rows.items()}
-    for unit, encoding in UNITS.items():
-        size = 2 if encoding == "utf-16-le" else 1
-        converted = {split: [_convert(row, encoding, size) for row in part] for split, part in found.items()}
+    total = sum(len(row.spans) for part in found.values() for row in part)
+    for unit, convert in READINGS.items():
+        converted = {split: [convert(row) for row in part] for split, part in found.items()}
         pairs = [
             pair for split in found for pair in zip(found[split], converted[split], strict=True) if pair[0] != pair[1]
         ]
         wrong, still = (sum(_misfits(pair, side) for pair in pairs) for side in (0, 1))
-        if wrong and still <= MAX_SHARE * wrong:
+        if wrong and still <= MAX_SHARE * wrong and (convert is not _include_end or 2 * wrong > total):
             warn_once(
-                f"The spans of the task '{name}' count {unit}: {wrong:,} entities would not be at words if they "
-                f"counted characters, {still:,} are not now."
+                f"The spans of the task '{name}' {unit}: {wrong:,} entities would not be at words if they counted "
+                f"characters and the end were exclusive, {still:,} are not now."
             )
             found = converted
             break
@@ -54,6 +53,11 @@ def convert_offsets(name: str, rows: Mapping[str, Sequence[RawSentence]]) -> dic
                     f"'{text[start:end]:.40}'. Offsets count characters from 0, and the end is exclusive."
                 )
     return found
+
+
+def _include_end(row: RawSentence) -> RawSentence:
+    """Return a row whose spans end with their last character, with spans that end after it."""
+    return replace(row, spans=[Entity(start, end + 1, name) for start, end, name in row.spans])
 
 
 def _convert(row: RawSentence, encoding: str, size: int) -> RawSentence:
@@ -86,3 +90,11 @@ def _misfits(pair: tuple[RawSentence, RawSentence], side: int) -> int:
         is_shown = shown is None or surface.strip() == shown.strip()
         count += span != other and not (first in starts and stop in ends and is_shown)
     return count
+
+
+READINGS: dict[str, Callable[[RawSentence], RawSentence]] = {
+    "count UTF-16 units, as JavaScript does": partial(_convert, encoding="utf-16-le", size=2),
+    "count bytes of UTF-8": partial(_convert, encoding="utf-8", size=1),
+    "end with their last character": _include_end,
+}
+"""Other readings of spans, in the order in which they are tried."""
