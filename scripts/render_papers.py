@@ -1,4 +1,4 @@
-"""Write the verdict of each folder of `src/acclimate/papers`, and the tables of its methods, mixes and operations.
+"""Write the verdict of each folder of `src/acclimate/papers`, the tables of what is registered, and types of verbs.
 
     python scripts/render_papers.py            # write what has changed
     python scripts/render_papers.py --check    # only list it, and fail if there is any
@@ -8,6 +8,7 @@
 A table follows a comment `<!-- Table of GROUP from src/acclimate. -->`. Where papers have entries, rows of the core
 are written by hand, and those of papers come from the registry, the README of the folder, and its verdict; other
 tables come from the registry alone. In the listing of papers, what the core runs is written by hand.
+`src/acclimate/__init__.pyi` tells editors and type checkers where the function of each verb is.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import acclimate
 from acclimate.adaptation.method import REGISTRY
 from acclimate.adaptation.rules import RULES
 from acclimate.base.registry import Registry
+from acclimate.base.verbs import Verb, find_verbs
 from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
 from acclimate.merging.base import MERGES
@@ -251,7 +254,29 @@ def render(verdicts: Mapping[str, dict[str, Any]] | None = None) -> dict[Path, s
         rows = [[f"`{name}`", *cells(registry.lookup(name))] for name in registry.names()]
         replace(page, group, lambda _, rows=rows: "".join(f"| {' | '.join(row)} |\n" for row in rows))
     replace("listing.md", "papers", list_papers)
+    replace("commands.md", "verbs", lambda _: "".join(map(describe_verb, find_verbs())))
+    found[PAPERS.parent / "__init__.pyi"] = write_stub()
     return found
+
+
+def describe_verb(verb: Verb) -> str:
+    """Return the row of a verb in the table of commands."""
+    name = f"`{verb.name}`" if verb.cli else "in Python only"
+    page = verb.page.removeprefix("docs/") if verb.page.startswith("docs/") else f"../{verb.page}"
+    text = " ".join(verb.help.partition("\n\n")[0].split())
+    return f"| {name} | `{verb.function_name}` | {text} | [{Path(verb.page).parent.name}]({page}) |\n".replace(
+        "[docs]", f"[{Path(verb.page).stem}]"
+    )
+
+
+def write_stub() -> str:
+    """Return the stub of the package: an import of the function of each verb."""
+    lines = sorted(
+        f"from {module} import {name} as {verb.function_name}\n"
+        for verb in find_verbs()
+        for module, _, name in [verb.run.partition(":")]
+    )
+    return f'"""{acclimate.__doc__}"""\n\n{"".join(lines)}\n__version__: str\n'
 
 
 def main(arguments: list[str]) -> int:

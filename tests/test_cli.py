@@ -25,7 +25,7 @@ from acclimate.cli import main as cli
 from acclimate.cli.commands import HUGGING_FACE, propose
 from acclimate.engine import distributed
 from acclimate.labs.advise.methods import PURPOSES
-from tests.cases import each
+from tests.cases import SOURCES, each
 from tests.tiny import TEXTS
 
 
@@ -410,3 +410,65 @@ def test_completion_lists_the_verbs(monkeypatch, capsys):
     for name, value in (("_ACCLIMATE_COMPLETE", "complete_bash"), ("COMP_WORDS", "acclimate comp"), ("COMP_CWORD", 1)):
         monkeypatch.setenv(name, str(value))
     assert call(monkeypatch, capsys)[1].split() == ["compare"]
+
+
+def paths(value):
+    """Return the texts in a document that look like absolute paths."""
+    if isinstance(value, dict | list):
+        return {path for part in (value.values() if isinstance(value, dict) else value) for path in paths(part)}
+    return {value} if isinstance(value, str) and value.startswith("/") else set()
+
+
+def test_json_is_the_last_line_and_its_paths_exist(tiny_bert, corpus, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    small = ["--steps", 1, "--batch-size", 4, "--max-length", 24, "--precision", "fp32", "--quiet"]
+    selected = tmp_path / "selected.jsonl"
+    for verb, arguments in {
+        "methods": ["dga"],
+        "init": [tmp_path / "study.yaml", "--model", tiny_bert, "--corpus", corpus],
+        "select": ["--corpus", corpus, "--by", "random documents=5", "--out", selected],
+        "adapt": ["--model", tiny_bert, "--corpus", corpus, "--out", tmp_path / "adapted", *small],
+        "inspect masks": ["--model", tiny_bert, "--corpus", corpus, "--out", tmp_path / "masks"],
+    }.items():
+        code, out, err = call(monkeypatch, capsys, *verb.split(), *arguments, "--json")
+        document = json.loads(out)  # nothing else is on standard output
+        assert code == 0 and (document["schema"], document["verb"]) == (1, verb), err
+        assert "Next" in err and all(line.startswith("acclimate ") for line in document["next"])
+        assert all(Path(path).exists() for path in paths([document["out"], document["result"]])), document
+    assert json.loads(call(monkeypatch, capsys, "methods", "--json")[1])["result"][0]["cost"] >= 0
+
+
+@each(
+    ("verb", "arguments", "error"),
+    [
+        ("adapt", ["--json", "--corpus", "no.txt", "--steps", "x"], "--model is required"),
+        ("inspect masks", ["--json", "--modl", "m"], "'acclimate inspect masks' has no option --modl."),
+        ("adapt", ["--json", "--out"], "Option '--out' requires an argument."),
+        ("plan ratio", ["--tolerance", "x", "--json"], "--tolerance must be a number"),
+    ],
+)
+def test_a_failed_command_has_a_document_with_the_error(monkeypatch, capsys, verb, arguments, error):
+    code, out, err = call(monkeypatch, capsys, *verb.split(), *arguments)
+    document = json.loads(out)
+    assert document["error"].startswith(error) and document["error"] in err, document
+    assert (code, document) == (2, {"schema": 1, "verb": verb, "error": document["error"], "code": 2})
+
+
+def test_a_bug_and_a_signal_have_a_document_too(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "app", lambda: os.kill(os.getpid(), signal.SIGINT))
+    code, out, _ = call(monkeypatch, capsys, "finetune", "--json")
+    assert code == json.loads(out)["code"] == 130 and json.loads(out)["error"].startswith("Stopped by SIGINT.")
+    monkeypatch.setattr(cli, "app", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        call(monkeypatch, capsys, "finetune", "--json")
+    assert json.loads(capsys.readouterr().out)["code"] == 1
+
+
+def test_the_page_lists_all_exit_codes():
+    page = (Path(cli.__file__).parents[3] / "docs" / "commands.md").read_text()
+    listed = {int(code) for row in re.findall(r"^\| ([\d, ]+) \|", page, flags=re.M) for code in row.split(", ")}
+    sources = [file.read_text(encoding="utf-8") for file in SOURCES]
+    ends = {int(code) for text in sources for code in re.findall(r"\bexit\((\d+)\)", text)}
+    handled = re.findall(r"signals = \{(.+?), \*more\}", "\n".join(sources))[0]
+    signals = {128 + getattr(signal, name) for name in re.findall(r"SIG\w+", handled)}
+    assert ends | signals | {0, 1, 2} == listed

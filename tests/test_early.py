@@ -10,9 +10,11 @@ import sys
 import pytest
 
 from acclimate.adaptation.method import REGISTRY as METHODS
+from acclimate.base.catalog import read_entries
 from acclimate.base.registry import declared_names
 from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
+from acclimate.labs.advise.methods import FIELDS, list_methods
 from acclimate.merging.base import MERGES
 from acclimate.parts.masking.base import REGISTRY as MASKINGS
 from tests.cases import each
@@ -84,7 +86,7 @@ def refused(tmp_path_factory) -> list[tuple[int, str]]:
     (place / "text.txt").write_text("a text\n")
     (place / "folder").mkdir()
     os.mkfifo(place / "pipe.txt")
-    words = json.dumps([words for words, _ in CASES])
+    words = json.dumps([*(words for words, _ in CASES), ["methods"]])
     ended = subprocess.run([sys.executable, "-c", RUNNER], input=words, capture_output=True, text=True, cwd=place)
     return [tuple(json.loads(line)) for line in ended.stdout.splitlines()]
 
@@ -93,6 +95,15 @@ def refused(tmp_path_factory) -> list[tuple[int, str]]:
 def test_what_is_wrong_is_refused_without_torch(refused, number, case):
     code, said = refused[number]
     assert code == 2 and case[1] in said and len(said.splitlines()) == 1, said
+
+
+def test_methods_are_listed_from_their_source(refused):
+    code, said = refused[-1]
+    assert code == 0 and " dga " in said and "torch is imported" not in said
+    found, rows = read_entries("acclimate.methods"), {row["name"]: row for row in list_methods()}
+    assert rows.keys() == found.keys()  # the rows are from the classes, as torch is imported here
+    for name, row in rows.items():
+        assert {key: found[name][key] for key in FIELDS} == {key: row[key] for key in FIELDS}, name
 
 
 @each("registry", [METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES, MERGES])

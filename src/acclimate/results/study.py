@@ -264,6 +264,11 @@ class StudyResults(Reported, Record, repr=False):
     environment: dict[str, str] = field(default_factory=dict)
     folder: Path | None = internal()
 
+    def document(self) -> dict[str, Any]:
+        """Return what ``--json`` prints: where the report and all results are, the scores, and the numbers of jobs."""
+        places = {name: self.folder and self.folder / name for name in ("report.html", "results.json")}
+        return {**places, "jobs": self.jobs, "scores": self.scores}
+
     def describe(self) -> list[str]:
         """Return what was compared, each difference to the baseline with its interval, and where the report is."""
         counts: dict[str, list[Any]] = {

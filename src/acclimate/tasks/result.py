@@ -90,6 +90,12 @@ class FinetuneResult(Reported):
         """Return the metrics that are single numbers, by what they were measured on: ``"dev"``, ``"test"``."""
         return numbers({"dev": self.dev_metrics, "test": self.metrics})
 
+    def document(self) -> dict[str, Any]:
+        """Return what ``--json`` prints: what was measured, without the predictions of single items."""
+        return {
+            name: value for name, value in vars(self).items() if name not in ("gold", "predicted", "probabilities")
+        }
+
     def describe(self) -> list[str]:
         """Return the size of the training and the metrics, in a few lines."""
         names = make_scoring(self.kind, self.scoring).metrics
