@@ -271,12 +271,14 @@ def describe_verb(verb: Verb) -> str:
 
 def write_stub() -> str:
     """Return the stub of the package: an import of the function of each verb."""
-    lines = sorted(
-        f"from {module} import {name} as {verb.function_name}\n"
-        for verb in find_verbs()
-        for module, _, name in [verb.run.partition(":")]
-    )
-    return f'"""{acclimate.__doc__}"""\n\n{"".join(lines)}\n__version__: str\n'
+    found: dict[str, list[str]] = {}
+    for verb in find_verbs():
+        module, _, name = verb.run.partition(":")
+        alias = "" if name == verb.function_name else f" as {verb.function_name}"
+        found.setdefault(module, []).append(name + alias)
+    imports = "".join(f"from {module} import {', '.join(sorted(names))}\n" for module, names in sorted(found.items()))
+    names = "".join(f'    "{name}",\n' for name in dir(acclimate))
+    return f'"""{acclimate.__doc__}"""\n\n{imports}\n__version__: str\n\n__all__ = [\n{names}]\n'
 
 
 def main(arguments: list[str]) -> int:
