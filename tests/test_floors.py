@@ -25,6 +25,7 @@ PACKAGE = ROOT / "src" / "acclimate"
 ENTRY_POINTS = {"__init__", "__main__"}
 REGISTRIES = {
     "acclimate.merging.base": ["acclimate.merges"],
+    "acclimate.evaluation.scoring": ["acclimate.scorings"],
     "acclimate.models.adapters": ["acclimate.adapters"],
     "acclimate.adaptation.rules": ["acclimate.rules"],
     "acclimate.adaptation.method": ["acclimate.methods"],

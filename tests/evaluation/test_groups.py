@@ -212,7 +212,7 @@ def make_worlds():
 
 WORLDS = make_worlds()
 KINDS = {
-    scoring.kind: scoring
+    scoring.name: scoring
     for scoring in (
         SingleLabel,
         MultiLabel,
@@ -261,7 +261,7 @@ def test_a_group_is_one_unit_in_every_scoring(name):
         longer["documents"] = tuple(place + ITEMS * copy // 2 for copy in range(4) for place in fields["documents"])
     scoring = KINDS[kind](**longer, groups=groups, group_name="passage")
     assert compute_figures(scoring, gold * 4, [run * 4 for run in runs], metric) == pytest.approx(once, abs=1e-9)
-    if kind != ReviewScoring.kind:  # is not stored
+    if kind != ReviewScoring.name:  # is not stored
         assert make_scoring(kind, json.loads(json.dumps(scoring.details()))) == scoring
 
 

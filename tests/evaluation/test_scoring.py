@@ -141,9 +141,9 @@ def test_documents_are_resampled_whole():
 @each("scoring", [SingleLabel((2,)), MultiLabel(3), MultiLabel(2, (0, 0, 1))])
 def test_details_round_trip(scoring):
     details = {name: list(value) if isinstance(value, tuple) else value for name, value in scoring.details().items()}
-    assert make_scoring(scoring.kind, details) == scoring
+    assert make_scoring(scoring.name, details) == scoring
 
 
 def test_an_unknown_kind():
-    with pytest.raises(UserError, match="'haiku' cannot be scored"):
+    with pytest.raises(UserError, match="Unknown scoring 'haiku'"):
         make_scoring("haiku", {})

@@ -98,7 +98,7 @@ STUDIES = [
     Case("a name with a NUL", DRY, 2, r"name", study_domain(name="a\0b")),
     Case("a name of 3,000 letters", DRY, 2, r"name", study_domain(name="a" * 3000)),
     Case("a label read as false", DRY, 2, r"quote", label_no),
-    Case("an unknown baseline", DRY, 2, r"baseline", study(baseline="mlm")),
+    Case("an unknown baseline", DRY, 2, r"baseline", study(baseline="lm")),
     Case(
         "an unreadable study", DRY, 2, r"study\.yaml", mode("study.yaml", 0), inside=give_up_rights,
         never="free some space",

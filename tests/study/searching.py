@@ -82,7 +82,7 @@ class Trials:
         metrics = {"accuracy": score, "macro_f1": score, "micro_f1": score, "ece": ece, "brier": 0.1, "log_loss": 0.3}
         return SimpleNamespace(
             task=task.name, seed=seed, metrics=metrics, gold=gold, predicted=gold, labels=task.labels, seconds=1.0,
-            train_size=len(task.train), scoring=task.scoring().details(), kind=task.scoring().kind,
+            train_size=len(task.train), scoring=task.scoring().details(), kind=task.scoring().name,
         )  # fmt: skip
 
     def backend(self) -> Backend:

@@ -198,8 +198,8 @@ def test_it_is_found_and_read_the_same_from_objects_and_files(kind, tmp_path):
     assert len(limit_splits(task, train=8).train) == 8 and found.shrink(limit_splits(task, train=8)).test
     for split in EVALUATION_SPLITS:
         scoring = task.scoring(split)
-        assert make_scoring(scoring.kind, json.loads(json.dumps(scoring.details()))) == scoring
-        assert scoring.metrics and all(find_scoring(scoring.kind).hub_task)
+        assert make_scoring(scoring.name, json.loads(json.dumps(scoring.details()))) == scoring
+        assert scoring.metrics and all(find_scoring(scoring.name).hub_task)
 
 
 def killing(at, monkeypatch):

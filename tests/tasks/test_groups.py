@@ -91,7 +91,7 @@ def test_no_consumer_sees_rows_without_their_groups_and_no_draw_divides_one(kind
                 expected = number_known_groups(row.group for row in task.scored_rows(split))
                 scoring = task.scoring(split)
                 assert task.groups(split) == scoring.groups == expected and task.group_name == column
-                assert make_scoring(scoring.kind, json.loads(json.dumps(scoring.details()))) == scoring
+                assert make_scoring(scoring.name, json.loads(json.dumps(scoring.details()))) == scoring
             return [groups_in(getattr(task, split)) for split in SPLITS]
 
         drawn = [load_task(form, split_seed=seed, **how) for form in written(rows, tmp_path)]
@@ -114,7 +114,7 @@ def test_no_consumer_sees_rows_without_their_groups_and_no_draw_divides_one(kind
             assert all(whole_groups[group] == size for group, size in Counter(row.group for row in rows_kept).items())
         shots = whole.few_shot(4, seed)
         check_rows(replace(whole, train=shots))
-        if whole.scoring().kind == "single_label":
+        if whole.scoring().name == "single_label":
             larger = repartition(replace(known, test=known.train[:0], dev=[]), 0.6)
             train, _, test = check_rows(larger)
             assert not train & test and len(larger.train) + len(larger.test) == len(rows)

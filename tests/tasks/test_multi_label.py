@@ -57,7 +57,7 @@ def test_lists_of_labels_are_read(lists):
             read(lists)
         return
     task = read(lists)
-    assert task.multi_label and task.scoring().kind == "multi_label"
+    assert task.multi_label and task.scoring().name == "multi_label"
     assert [{task.labels[place] for place in example.places} for example in task.train] == names
     assert all(list(example.places) == sorted(set(example.places)) for example in task.train)
     doubled = read([row + row[::-1] for row in lists])

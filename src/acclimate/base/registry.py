@@ -38,6 +38,9 @@ PLACES = {
     "acclimate.masking": ("parts/masking/*",),
     "acclimate.adapters": ("models/lora", "parts/modules/*", "papers/*/adapter"),
     "acclimate.rules": ("adaptation/rules", "papers/*/rule"),
+    "acclimate.scorings": tuple(
+        f"evaluation/{name}" for name in ("scoring", "choice", "regression", "entities", "qa", "retrieval")
+    ),
     "acclimate.mixes": ("data/mix/*", "papers/*/mix"),
     "acclimate.selections": ("data/select/*", "papers/*/select"),
     "acclimate.merges": ("merging/methods/*", "papers/*/merge"),

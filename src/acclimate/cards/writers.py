@@ -335,7 +335,7 @@ def write_task_model_card(
     Returns:
         The path of the card.
     """
-    pipeline, _ = find_scoring(task.scoring().kind).hub_task
+    pipeline, _ = find_scoring(task.scoring().name).hub_task
     start = models.get("model") or models["student"]
     teacher = f", with the teacher `{display_name(models['teacher'])}`" if "teacher" in models else ""
     done = "distilled" if verb == "distill" else "fine-tuned"

@@ -9,18 +9,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from acclimate.evaluation.scoring import MIN_ITEMS, SCORINGS, Collapse, MeanScoring, find_collapse, pool_rows
+from acclimate.evaluation.scoring import MIN_ITEMS, Collapse, MeanScoring, find_collapse, pool_rows, register
 from acclimate.evaluation.significance import paired_difference
 
 QUANTILE = 1.645
 """A model is better than chance if this holds with 95 % confidence (one-sided)."""
 
 
+@register("choice")
 @dataclass(frozen=True)
 class ChoiceScoring(MeanScoring):
     """Multiple choice; gold and predicted are positions of choices, counted from zero."""
 
-    kind: ClassVar[str] = "choice"
     hub_task: ClassVar[tuple[str, str]] = ("multiple-choice", "Multiple Choice")
     names: ClassVar[tuple[str, ...]] = ("accuracy",)
     failure: ClassVar[str] = "are no better than chance, or choose the same position for almost all test items"
@@ -51,9 +51,6 @@ class ChoiceScoring(MeanScoring):
         positions, counts = np.unique(np.asarray(predicted), return_counts=True)
         reason = f"is no better than chance ({hits:.0f} of {len(gold)} items correct, {chance.sum():.1f} by chance)"
         return Collapse(int(positions[counts.argmax()]), int(counts.max()), reason)
-
-
-SCORINGS[ChoiceScoring.kind] = ChoiceScoring
 
 
 def compare_choices(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from acclimate.evaluation.scoring import SCORINGS, Scoring, mean_f1, pooled_f1, scores_per_class
+from acclimate.evaluation.scoring import Scoring, mean_f1, pooled_f1, register, scores_per_class
 
 NAMES = ("micro_f1", "macro_f1", "unseen_f1", "overlap_f1", "boundary_f1")
 ERRORS = ("correct", "boundary", "type", "boundary and type", "missed", "spurious")
@@ -24,6 +24,7 @@ Entity = Sequence[int]
 """Start, end (exclusive), number of the type, and 1 if train has an entity of this text and type, else 0."""
 
 
+@register("entities")
 @dataclass(frozen=True)
 class EntityScoring(Scoring):
     """Entities; gold and predicted are lists of :data:`Entity`, sorted and without overlaps.
@@ -33,7 +34,6 @@ class EntityScoring(Scoring):
     any in gold.
     """
 
-    kind: ClassVar[str] = "entities"
     hub_task: ClassVar[tuple[str, str]] = ("token-classification", "Named Entity Recognition")
     classes: int
     """Number of types."""
@@ -69,9 +69,6 @@ class EntityScoring(Scoring):
     def equivalent_metric(self, metric: str) -> str:
         """Return micro-F1 for macro-F1 and for the F1 of boundaries if there is only one type."""
         return "micro_f1" if self.classes == 1 and metric in ("macro_f1", "boundary_f1") else metric
-
-
-SCORINGS[EntityScoring.kind] = EntityScoring
 
 
 def _hits(gold: Sequence[Entity], predicted: Sequence[Entity], metric: str) -> Iterable[Entity]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from acclimate.evaluation.scoring import SCORINGS, MeanScoring
+from acclimate.evaluation.scoring import MeanScoring, register
 
 NAMES = ("f1", "exact_match", "strict_accuracy", "lenient_accuracy", "mrr")
 MAX_RANK = 5
@@ -100,6 +100,7 @@ def qa_metrics(gold: Sequence[Sequence[str]], ranked: Sequence[Sequence[str]]) -
     return {name: sum(values) / len(values) for name, values in qa_scores(gold, ranked).items()}
 
 
+@register("qa")
 @dataclass(frozen=True)
 class QAScoring(MeanScoring):
     """Question answering: gold answers and predicted answers, the best first, are lists of texts.
@@ -107,13 +108,9 @@ class QAScoring(MeanScoring):
     All metrics are means over questions; F1 is the primary one.
     """
 
-    kind: ClassVar[str] = "qa"
     hub_task: ClassVar[tuple[str, str]] = ("question-answering", "Question Answering")
     names: ClassVar[tuple[str, ...]] = NAMES
 
     def item_scores(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> Sequence[float]:
         """Return the score of each question."""
         return qa_scores(gold, predicted)[metric]
-
-
-SCORINGS[QAScoring.kind] = QAScoring

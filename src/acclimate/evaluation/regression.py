@@ -12,12 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.stats import rankdata
 
-from acclimate.evaluation.scoring import MIN_ITEMS, SCORINGS, Collapse, Scoring
+from acclimate.evaluation.scoring import MIN_ITEMS, Collapse, Scoring, register
 
 MIN_SPREAD = 0.02
 """Predictions are constant if their standard deviation is below this share of the true values'."""
 
 
+@register("regression")
 @dataclass(frozen=True)
 class RegressionScoring(Scoring):
     """Regression; gold and predicted are numbers.
@@ -26,7 +27,6 @@ class RegressionScoring(Scoring):
     [-1, 1]. A correlation with constant values, which is undefined, counts as zero.
     """
 
-    kind: ClassVar[str] = "regression"
     hub_task: ClassVar[tuple[str, str]] = ("text-classification", "Text Regression")
     errors: ClassVar[tuple[str, ...]] = ("rmse", "mae")
 
@@ -82,9 +82,6 @@ class RegressionScoring(Scoring):
         if len(shown) < MIN_ITEMS or shown.std() >= MIN_SPREAD * true.std():
             return None
         return Collapse(round(float(shown.mean()), 4), len(shown))
-
-
-SCORINGS[RegressionScoring.kind] = RegressionScoring
 
 
 def weighted_ranks(values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from acclimate.base.errors import UserError
 from acclimate.base.ranking import content_ranks, top_positions
-from acclimate.evaluation.scoring import SCORINGS, MeanScoring
+from acclimate.evaluation.scoring import MeanScoring, register
 from acclimate.evaluation.significance import paired_bootstrap
 
 NAMES = ("ndcg@10", "mrr@10", "recall@100")
@@ -45,6 +45,7 @@ def _discounted(gains: Sequence[float]) -> float:
     return float(sum(gain / np.log2(rank + 1) for rank, gain in enumerate(gains, 1)))
 
 
+@register("retrieval")
 @dataclass(frozen=True)
 class RetrievalScoring(MeanScoring):
     """Retrieval: gold is the grade of each relevant document by id, predicted a list of ids, the best first.
@@ -52,7 +53,6 @@ class RetrievalScoring(MeanScoring):
     All metrics are means over queries; nDCG@10 is the primary one.
     """
 
-    kind: ClassVar[str] = "retrieval"
     hub_task: ClassVar[tuple[str, str]] = ("sentence-similarity", "Information Retrieval")
     names: ClassVar[tuple[str, ...]] = NAMES
 
@@ -61,9 +61,6 @@ class RetrievalScoring(MeanScoring):
         return [
             ranking_scores(relevant, list(ranked))[metric] for relevant, ranked in zip(gold, predicted, strict=True)
         ]
-
-
-SCORINGS[RetrievalScoring.kind] = RetrievalScoring
 
 
 def retrieval_metrics(gold: Sequence[Mapping[str, float]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:

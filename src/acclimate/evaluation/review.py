@@ -93,7 +93,7 @@ class ReviewScoring(Scoring):
     ``gold`` says which items have the label; predictions are pairs of whether it is predicted, and its score.
     """
 
-    kind: ClassVar[str] = "review"
+    name: ClassVar[str] = "review"
     hub_task: ClassVar[tuple[str, str]] = ("text-classification", "Text Classification")
     prevalence: float
     budgets: tuple[float, ...] = ()

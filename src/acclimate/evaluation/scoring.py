@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
 
-from acclimate.base.errors import UserError
+from acclimate.base.registry import Part, Registry
 
 COLLAPSE_SHARE = 0.99
 """A model has collapsed if it predicts one answer for more than this share of the items."""
@@ -57,10 +57,10 @@ def find_collapse(gold: Sequence[Any], predicted: Sequence[Any]) -> Collapse | N
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scoring(ABC):
+class Scoring(Part, ABC):
     """The metrics of one kind of task, each in [0, 1], or [-1, 1] for correlations; higher is better.
 
-    A new kind of task needs a subclass, a frozen dataclass, and an entry in :data:`SCORINGS`. The fields are plain
+    A new kind of task needs a registered subclass, a frozen dataclass. The fields are plain
     values: they are stored with the predictions, so that a study can score these again.
 
     Items of one group, such as the sentences of a document, were drawn together and are not independent. So a group is
@@ -68,7 +68,6 @@ class Scoring(ABC):
     Scores are not changed by it.
     """
 
-    kind: ClassVar[str]
     hub_task: ClassVar[tuple[str, str]]
     """Pipeline tag and title of such tasks on the Hugging Face Hub."""
     errors: ClassVar[tuple[str, ...]] = ()
@@ -190,6 +189,11 @@ class MeanScoring(Scoring):
         return np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1e-12))
 
 
+SCORINGS: Registry[Scoring] = Registry("acclimate.scorings", "scoring", "scorings")
+register, find_scoring = SCORINGS.register, SCORINGS.lookup
+
+
+@register("single_label")
 @dataclass(frozen=True)
 class SingleLabel(Scoring):
     """Single-label classification; gold and predicted are class numbers.
@@ -199,7 +203,6 @@ class SingleLabel(Scoring):
     extraction, where most pairs have no relation: correctly predicted negatives do not count.
     """
 
-    kind: ClassVar[str] = "single_label"
     hub_task: ClassVar[tuple[str, str]] = ("text-classification", "Text Classification")
     negative: tuple[int, ...] = ()
     """Class numbers of the negative classes ("no relation")."""
@@ -233,6 +236,7 @@ class SingleLabel(Scoring):
         return "accuracy" if metric == "micro_f1" else metric
 
 
+@register("multi_label")
 @dataclass(frozen=True)
 class MultiLabel(Scoring):
     """Multi-label classification; gold and predicted are lists of class numbers.
@@ -247,7 +251,6 @@ class MultiLabel(Scoring):
     document must be in one group.
     """
 
-    kind: ClassVar[str] = "multi_label"
     hub_task: ClassVar[tuple[str, str]] = ("text-classification", "Multi-label Classification")
     classes: int
     documents: tuple[int, ...] | None = None
@@ -339,34 +342,17 @@ def _unknown_metric(metric: str, scoring: Scoring) -> ValueError:
     return ValueError(f"Unknown metric '{metric}'. Available: {', '.join(scoring.metrics)}.")
 
 
-SCORINGS: dict[str, type[Any]] = {scoring.kind: scoring for scoring in (SingleLabel, MultiLabel)}
-"""The scorings by the kind that is stored in results."""
-
-
-def find_scoring(kind: str) -> type[Any]:
-    """Return the class of the scorings of a kind.
-
-    Raises:
-        UserError: If the kind is unknown; the predictions then come from a newer version.
-    """
-    if kind not in SCORINGS:
-        known = ", ".join(sorted(SCORINGS))
-        raise UserError(f"Predictions of the kind '{kind}' cannot be scored by this version. Known: {known}.")
-    return SCORINGS[kind]
-
-
 def make_scoring(kind: str, details: Mapping[str, Any]) -> Scoring:
     """Make the scoring of stored predictions.
 
     Args:
-        kind: The kind of the scoring.
+        kind: The name of the scoring.
         details: Its fields, as plain values.
 
     Raises:
         UserError: If the kind is unknown.
     """
-    scoring: Scoring = find_scoring(kind)(**details)
-    return scoring
+    return find_scoring(kind)(**details)
 
 
 NAMES = ("accuracy", "macro_f1", "micro_f1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acclimate.evaluation.scoring import SCORINGS
+from acclimate.evaluation.scoring import find_scoring
 from acclimate.report.formatting import row_place
 from acclimate.results.cells import joined
 from acclimate.results.scores import ContaminatedTexts, ScoreRow
@@ -113,7 +113,7 @@ def collapsed_models(results: StudyResults) -> list[str]:
         if row.collapsed:
             seeds = len(row.seeds)
             where = "" if row.collapsed == seeds else f" in {row.collapsed} of {seeds} seeds"
-            places = found.setdefault(SCORINGS[row.kind].failure, {})
+            places = found.setdefault(find_scoring(row.kind).failure, {})
             places.setdefault(row_place(results, row), []).append(row.method + where)
     return [
         f"These models {failure}: {'; '.join(f'{place} ({joined(methods)})' for place, methods in places.items())}. "

@@ -107,7 +107,7 @@ def check_reviews(inputs: StudyInputs) -> None:
                 continue
             task = inputs.tasks[domain.name, spec.name].task
             where = f"study: 'review' of the task '{spec.name}'"
-            if task.scoring().kind not in ("single_label", "multi_label"):
+            if task.scoring().name not in ("single_label", "multi_label"):
                 raise UserError(f"{where} needs a classification; remove it there.")
             if spec.review.positive not in task.labels:
                 error = unknown_name_error("label", spec.review.positive, task.labels)

@@ -85,7 +85,7 @@ def check_first_task(first: LabelledTask, task: LabelledTask) -> None:
     Raises:
         UserError: If the tasks are of different kinds, or their labels differ.
     """
-    kinds = first.scoring().kind, task.scoring().kind
+    kinds = first.scoring().name, task.scoring().name
     if kinds[0] != kinds[1]:
         raise UserError(
             f"'{first.name}' is a task of the kind {kinds[0]} and '{task.name}' of the kind {kinds[1]}: the first "

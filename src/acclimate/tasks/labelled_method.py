@@ -43,7 +43,7 @@ def check_single_label(method: str, tasks: Sequence[Any]) -> None:
         UserError: If one is not; ``method`` is named in the message.
     """
     for task in tasks:
-        if not hasattr(task, "scoring") or task.scoring().kind != "single_label":
+        if not hasattr(task, "scoring") or task.scoring().name != "single_label":
             raise UserError(
                 f"Method '{method}' learns tasks with one label per text, and '{task.name}' is another kind of task; "
                 "remove it."

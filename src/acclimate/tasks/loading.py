@@ -108,7 +108,7 @@ def is_classifier_of(path: str | Path, task: LabelledTask) -> bool:
         UserError: If there is no model.
     """
     config = find_head(path, "ForSequenceClassification", task.labels)
-    several = task.scoring().kind == "multi_label"
+    several = task.scoring().name == "multi_label"
     return config is not None and (config.problem_type == "multi_label_classification") == several
 
 

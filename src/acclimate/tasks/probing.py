@@ -348,7 +348,7 @@ def measure_probe(
         task=task.name,
         gold=gold,
         labels=list(task.labels),
-        kind=scoring.kind,
+        kind=scoring.name,
         scoring=scoring.details(),
         unit=probe.unit,
         scores=scores,

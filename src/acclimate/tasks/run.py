@@ -153,6 +153,6 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
             "train_loss": trained.loss,
             "losses": bin_losses(trained.log),
             "precision": self.precision,
-            "kind": scoring.kind,
+            "kind": scoring.name,
             "scoring": scoring.details(),
         }

@@ -144,7 +144,7 @@ def repartition(task: Task | str | Path, ratio: float) -> Task:
             exactly one label per example.
     """
     task = load_task(task) if isinstance(task, str | Path) else task
-    if task.scoring().kind != SingleLabel.kind:
+    if task.scoring().name != SingleLabel.name:
         raise UserError(f"'{task.name}' cannot be re-partitioned: that needs exactly one label per example.")
     if not 0 < ratio <= 1:
         raise UserError(f"The ratio of a re-partition must be above 0 and at most 1, not {ratio}.")

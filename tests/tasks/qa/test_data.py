@@ -169,7 +169,7 @@ def test_rows_as_datasets_has_them(tmp_path):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "test.parquet")
     task = load_task(tmp_path)
     expected = QATask.of("t", squad(BORN, FATHER), squad(BORN, FATHER))
-    assert task.scoring().kind == "qa" and task.train == task.dev == task.test == expected.train
+    assert task.scoring().name == "qa" and task.train == task.dev == task.test == expected.train
     rows[0]["answers"]["text"].append("more")
     (tmp_path / "train.json").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(UserError, match="question 'q1': 'text' and 'answer_start' must be lists of the same length"):

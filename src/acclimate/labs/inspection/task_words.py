@@ -110,7 +110,7 @@ def show_task_words(report: Any, options: InspectTaskWordsOptions) -> Iterator[A
 
 def _labelled_texts(task: Any) -> tuple[list[str], np.ndarray]:
     """Return the train texts of a classification, and the indicators of their labels (texts, labels)."""
-    if task.scoring().kind not in ("single_label", "multi_label"):
+    if task.scoring().name not in ("single_label", "multi_label"):
         raise UserError(
             f"Words that matter to '{task.name}' need labels of texts; give a classification, with one label per text "
             "or several."

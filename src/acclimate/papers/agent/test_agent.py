@@ -10,7 +10,7 @@ import pytest
 
 from acclimate.base.errors import UserError
 from acclimate.data.mix.base import read_mix
-from acclimate.study.paths import locate_mixture
+from acclimate.study.paths import locate_parts
 from tests.cases import each
 from tests.data.rounds import EVERY, NAMES, train
 
@@ -45,7 +45,7 @@ def test_the_agent_gets_plain_values_and_its_action_is_taken(agent_file):
     keyed = {"agent": {"policy": f"{agent_file}:act", "key": "v2"}}
     assert read_mix(keyed).identity()["policy"] == "act v2"
     study = {"mix": {"agent": {"policy": "policies.py:act"}}}
-    assert locate_mixture(study, agent_file.parent)["mix"] == {"agent": {"policy": f"{agent_file.resolve()}:act"}}
+    assert locate_parts(study, agent_file.parent)["mix"] == {"agent": {"policy": f"{agent_file.resolve()}:act"}}
 
 
 @each(

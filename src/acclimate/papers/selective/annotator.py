@@ -165,7 +165,7 @@ def check_task(task: Any) -> Task:
     Raises:
         UserError: If it is another kind of task.
     """
-    if not hasattr(task, "scoring") or task.scoring().kind != "single_label":
+    if not hasattr(task, "scoring") or task.scoring().name != "single_label":
         raise UserError("Selective masking needs a task with one label per text; give such a task.")
     found: Task = task
     return found

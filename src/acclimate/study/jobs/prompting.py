@@ -130,7 +130,7 @@ class LikelihoodJob(Job):
             predicted=prompts[chosen].predicted,
             labels=task.labels,
             seconds=time.perf_counter() - started,
-            kind=scoring.kind,
+            kind=scoring.name,
             scoring=scoring.details(),
             prompts=prompts if len(prompts) > 1 else None,
             chosen=chosen if len(prompts) > 1 else None,
@@ -144,7 +144,7 @@ class LikelihoodJob(Job):
         for home, spec in _specs(inputs):
             check_causal(inputs, f"'likelihood' of the task '{spec.name}'")
             task = inputs.tasks[home, spec.name].visible
-            if task.scoring().kind != "single_label":
+            if task.scoring().name != "single_label":
                 raise UserError(
                     f"study: 'likelihood' of the task '{spec.name}' needs one label per text; remove it there."
                 )

@@ -83,7 +83,7 @@ def load_or_evaluate(learner: Learner, precision: Precision) -> dict[str, dict[s
     decides = {
         **computation_key(learner.head.model, learner.head.tokenizer, precision),
         "task": [task.fingerprint(), learner.head.max_length],
-        "scoring": [[task.scoring().kind, task.scoring(split, learner.negative).details()] for split in splits],
+        "scoring": [[task.scoring().name, task.scoring(split, learner.negative).details()] for split in splits],
     }
     file = cache_folder() / "scores" / f"{cache_key(decides)}.json"
     try:
