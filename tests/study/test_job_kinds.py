@@ -16,7 +16,7 @@ from acclimate.results.study import StudyResults
 from acclimate.study.compare import compare
 from acclimate.study.config import JOB_KINDS, StudyConfig
 from acclimate.study.forecast import forecast
-from acclimate.study.job import Job, Model, register
+from acclimate.study.job import Job, Model, register, used_kinds
 from acclimate.study.sections import SectionEntry
 from tests.study.fakes import World, graph_of, of_kind, study
 from tests.tiny import save_tiny
@@ -224,7 +224,17 @@ def test_a_kind_that_only_this_test_registers(folder, tmp_path, size_kind):
 def test_rows_that_no_results_have_are_an_error(folder, tmp_path, size_kind, monkeypatch):
     monkeypatch.setattr(size_kind, "rows", lambda view: {"table": []})
     with pytest.raises(TypeError, match="jobs of kind 'size' return rows 'table'"):
-        compare(study(folder), tmp_path / "out", progress=False, backend=World().backend())
+        compare(study(folder, sizes=[{"limit": 100}]), tmp_path / "out", progress=False, backend=World().backend())
+
+
+def test_a_study_asks_only_the_kinds_that_it_uses(folder, size_kind):
+    def used(**more):
+        return {kind.name for kind in used_kinds(StudyConfig.of(study(folder, **more)))}
+
+    least = used()
+    assert {"adapt", "finetune", "lm_loss"} <= least and not {"size", "merge", "distill", "drift", "teacher"} & least
+    assert used(sizes=[{"limit": 1}]) - least == {"size"}
+    assert used(evaluate={"drift": True}) - least == {"drift"}
 
 
 def test_results_of_an_unknown_kind_can_still_be_read(folder, tmp_path, size_kind, no_report):

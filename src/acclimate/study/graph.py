@@ -12,7 +12,7 @@ from acclimate.base.errors import Problems, UserError
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig
 from acclimate.study.inputs import StudyInputs, read_inputs
-from acclimate.study.job import Job, JobGraph, Planner, kinds
+from acclimate.study.job import Job, JobGraph, Planner, used_kinds
 from acclimate.study.method_inputs import read_method
 from acclimate.study.settings import UNADAPTED, TaskSpec
 
@@ -80,14 +80,14 @@ def read_study(config: StudyConfig, backend: Backend) -> StudyInputs:
     Raises:
         UserError: If the study cannot be run; it lists everything that is missing.
     """
-    problems, extras = Problems(), dict[str, Any]()
-    for kind in kinds():
+    problems, extras, kinds = Problems(), dict[str, Any](), used_kinds(config)
+    for kind in kinds:
         with problems.collect():
             extras[kind.name] = kind.read(config, backend)
     with problems.collect():
         inputs = read_inputs(config, backend, extras)
     problems.check()
-    for kind in kinds():
+    for kind in kinds:
         kind.check(inputs)
     return inputs
 
@@ -105,11 +105,11 @@ def plan(inputs: StudyInputs, choices: Choices | None = None) -> JobGraph:
 
 def plan_models(inputs: StudyInputs) -> JobGraph:
     """Return the jobs that make and measure the models of each domain, without those that :func:`extend` adds."""
-    planner = Planner(inputs, JobGraph())
+    planner, kinds = Planner(inputs, JobGraph()), used_kinds(inputs.config)
     for model in inputs.config.models:
         for domain in inputs.config.domains:
-            for subject in (subject for kind in kinds() for subject in kind.models(planner, model, domain)):
-                for kind in kinds():
+            for subject in (subject for kind in kinds for subject in kind.models(planner, model, domain)):
+                for kind in kinds:
                     kind.measure(planner, subject)
     return planner.graph
 
@@ -117,7 +117,7 @@ def plan_models(inputs: StudyInputs) -> JobGraph:
 def extend(graph: JobGraph, inputs: StudyInputs, choices: Choices) -> JobGraph:
     """Return the graph with the jobs added that depend on the jobs of all models, such as distillations."""
     planner = Planner(inputs, JobGraph(graph.entries), choices)
-    for kind in kinds():
+    for kind in used_kinds(inputs.config):
         kind.finish(planner)
     return planner.graph
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, dataclass_transform
 
@@ -113,6 +114,7 @@ class Job(ResultKind, ABC):
             ``inputs.options[name]``.
         stages: Names of stages that :meth:`stage_seconds` of this kind or another returns.
         section: Key of the list in the study file that configures the kind, and the type of its entries.
+        setting: Setting of the study that turns the kind on, such as ``"evaluate.drift"``; empty for none.
     """
 
     place: Place = field(compare=False)
@@ -124,6 +126,7 @@ class Job(ResultKind, ABC):
     options_type: ClassVar[type[Any] | None] = None
     stages: ClassVar[tuple[StageName, ...]] = ()
     section: ClassVar[tuple[str, type[SectionEntry]] | None] = None
+    setting: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -220,6 +223,13 @@ class Job(ResultKind, ABC):
         return {}
 
     @classmethod
+    def is_used(cls, config: StudyConfig) -> bool:
+        """Return whether a study plans jobs of this kind by itself; the methods below are called only then."""
+        if cls.setting:
+            return bool(attrgetter(cls.setting)(config))
+        return cls.section is None or bool(config.sections.get(cls.section[0]))
+
+    @classmethod
     def read(cls, config: StudyConfig, backend: Backend) -> Any:
         """Read and validate inputs that only this kind needs; the result becomes ``inputs.extras[name]``.
 
@@ -305,6 +315,11 @@ class Timed:
 def kinds() -> list[type[Job]]:
     """Return all registered kinds of jobs, sorted by name."""
     return [JOB_KINDS.lookup(name) for name in JOB_KINDS.names()]
+
+
+def used_kinds(config: StudyConfig) -> list[type[Job]]:
+    """Return the kinds of jobs that a study plans, sorted by name."""
+    return [kind for kind in kinds() if kind.is_used(config)]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from acclimate.results.scores import SearchRow, TrialRow
 from acclimate.study.config import DomainSpec, MethodSpec
 from acclimate.study.graph import Choice, Choices, SearchPlace, narrow, plan, plan_models
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.job import Job, JobGraph, Outcome, Place, kinds
+from acclimate.study.job import Job, JobGraph, Outcome, Place, used_kinds
 from acclimate.study.method_inputs import check_not_shared, read_method
 from acclimate.study.sections import SearchSettings, combinations, count_combinations
 from acclimate.study.settings import UNADAPTED, TaskSpec
@@ -129,7 +129,7 @@ def final_graph(inputs: StudyInputs, found: SearchOutcome) -> JobGraph:
 
 def search_stages(inputs: StudyInputs, choices: Choices) -> Iterator[SearchStage]:
     """Yield the stages that have searches. After each, the caller adds the chosen settings to ``choices``."""
-    for fill in (_search_methods, *(fill for kind in kinds() for fill in kind.search_stages())):
+    for fill in (_search_methods, *(fill for kind in used_kinds(inputs.config) for fill in kind.search_stages())):
         stage = SearchStage()
         fill(stage, inputs.trial, choices)
         if stage.searches:

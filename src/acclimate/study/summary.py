@@ -40,7 +40,7 @@ from acclimate.results.study import JOB_KINDS, Failure, JobCounts, MethodRow, Sa
 from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.job import HEAD, Job, JobGraph, JobResult, Outcome, StudyView, kinds
+from acclimate.study.job import HEAD, Job, JobGraph, JobResult, Outcome, StudyView, kinds, used_kinds
 from acclimate.study.selection import selection_results
 
 PACKAGES = ("acclimate", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn", "numpy")
@@ -71,17 +71,18 @@ def summarize(
         contamination: Dev and test texts found in the training text.
     """
     config, contamination = inputs.config, contamination or Contamination()
+    used = used_kinds(config)
     view = StudyView(inputs, graph, outcomes, out)
-    methods = {row.label: row for kind in kinds() for row in kind.method_rows(inputs)}
+    methods = {row.label: row for kind in used for row in kind.method_rows(inputs)}
     rows: dict[str, Any] = selection_results(inputs.corpora, inputs.selected)
     own: dict[str, list[Any]] = {}
-    for kind in kinds():
+    for kind in used:
         for name, found in kind.rows(view).items():
             if name not in (*JOB_KINDS.entries, *StudyResults.__dataclass_fields__):
                 raise TypeError(f"jobs of kind '{kind.name}' return rows '{name}', which StudyResults does not have")
             (own if name in JOB_KINDS.entries else rows).setdefault(name, []).extend(found)
     rows["tables"] = [table for table in rows["tables"] if table.rows or table.first]
-    own = {kind.name: kind.combine(own[kind.name], inputs) for kind in kinds() if kind.name in own}
+    own = {kind.name: kind.combine(own[kind.name], inputs) for kind in used if kind.name in own}
     states = [outcome.state for outcome in outcomes.values()]
     return StudyResults(
         name=config.name,

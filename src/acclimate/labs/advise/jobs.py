@@ -61,6 +61,7 @@ class AdviceJob(Job):
     cost: ClassVar[float] = 0.3
     result_type: ClassVar[type[Record]] = Advice
     shows_progress: ClassVar[bool] = True
+    setting: ClassVar[str] = "evaluate.advice"
 
     def run(self, context: RunContext) -> Advice:
         """Measure, and print the verdict; a text that cannot be measured does not stop the study."""
@@ -78,9 +79,9 @@ class AdviceJob(Job):
 
     @classmethod
     def measure(cls, planner: Planner, subject: StudyModel) -> None:
-        """Add a job for each base model and domain if the study sets ``evaluate.advice``."""
-        inputs, evaluate, name = planner.inputs, planner.config.evaluate, subject.domain.name
-        if evaluate.advice and subject.is_reference:
+        """Add a job for each base model and domain."""
+        inputs, name = planner.inputs, subject.domain.name
+        if subject.is_reference:
             planner.add(
                 cls(
                     place=subject.place,
@@ -88,7 +89,7 @@ class AdviceJob(Job):
                     corpus=inputs.corpora[name],
                     heldout=inputs.heldout[name],
                     general=inputs.general,
-                    max_length=evaluate.max_length,
+                    max_length=planner.config.evaluate.max_length,
                 )
             )
 

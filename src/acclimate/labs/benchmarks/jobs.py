@@ -232,6 +232,7 @@ class InstructionJob(Job):
     version: str
 
     result_type: ClassVar[type[Record]] = InstructionResult
+    setting: ClassVar[str] = "evaluate.instructions"
 
     def run(self, context: RunContext) -> InstructionResult:
         """Generate the answers and check them."""
@@ -245,8 +246,6 @@ class InstructionJob(Job):
         """Check that there is a causal model with a chat template."""
         from acclimate.models.loading import load_tokenizer
 
-        if not inputs.config.evaluate.instructions:
-            return
         check_causal(inputs, "'evaluate.instructions'")
         for name, checkpoint in inputs.checkpoints.items():
             if is_causal(checkpoint.path) and not load_tokenizer(checkpoint.path).chat_template:
@@ -257,16 +256,16 @@ class InstructionJob(Job):
 
     @classmethod
     def measure(cls, planner: Planner, subject: StudyModel) -> None:
-        """Add a job for each causal model if the study sets ``evaluate.instructions``."""
+        """Add a job for each causal model."""
         from acclimate.labs.benchmarks.instructions import included_version
 
-        if planner.config.evaluate.instructions and reads_prompts(planner, subject):
+        if reads_prompts(planner, subject):
             planner.add(cls(place=subject.place, model=subject.model, version=included_version()))
 
     @classmethod
     def measurements(cls, inputs: StudyInputs) -> list[str]:
-        """Return the instructions, if they are measured."""
-        return [INSTRUCTIONS] if inputs.config.evaluate.instructions else []
+        """Return the instructions."""
+        return [INSTRUCTIONS]
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:

@@ -91,6 +91,7 @@ class DriftJob(Job):
     cost: ClassVar[float] = 0.5
     result_type: ClassVar[type[Record]] = Drift
     row_type: ClassVar[type[Record] | None] = DriftRow
+    setting: ClassVar[str] = "evaluate.drift"
 
     def run(self, context: RunContext) -> Drift:
         """Measure the distances."""
@@ -102,9 +103,9 @@ class DriftJob(Job):
 
     @classmethod
     def measure(cls, planner: Planner, subject: StudyModel) -> None:
-        """Add a job for an adapted model if the study sets ``evaluate.drift``."""
+        """Add a job for an adapted model."""
         evaluate, general = planner.config.evaluate, planner.inputs.general
-        if evaluate.drift and general is not None and subject.base is not None:
+        if general is not None and subject.base is not None:
             base = planner.inputs.checkpoints[str(subject.place.model)]
             job = cls(
                 place=subject.place, base=base, model=subject.model, texts=general, max_length=evaluate.max_length

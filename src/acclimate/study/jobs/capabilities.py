@@ -16,7 +16,7 @@ from acclimate.results.cells import DASH, Entry, Table, interval_entry, number_e
 from acclimate.results.scores import VERDICTS, WITHHELD, Interval, TaskScores
 from acclimate.results.study import StudyResults
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.job import Job, Place, kinds, register
+from acclimate.study.job import Job, Place, register, used_kinds
 
 WORDS = {**VERDICTS, "win": "better", "loss": "worse"}
 SHEET = (
@@ -68,6 +68,7 @@ class Capabilities(Job):
     """Groups the measurements of all kinds of jobs; there are no jobs of this kind."""
 
     row_type: ClassVar[type[Record] | None] = CapabilityRow
+    setting: ClassVar[str] = "capabilities"
     on_top: ClassVar[bool] = True
 
     @classmethod
@@ -77,7 +78,7 @@ class Capabilities(Job):
         Raises:
             UserError: If it does not.
         """
-        known = dict.fromkeys(name for kind in kinds() for name in kind.measurements(inputs))
+        known = dict.fromkeys(name for kind in used_kinds(inputs.config) for name in kind.measurements(inputs))
         for group, names in (inputs.config.capabilities or {}).items():
             for name in names:
                 if name not in known:

@@ -165,8 +165,6 @@ class MergeJob(Job):
     def models(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterator[StudyModel]:
         """Yield the merged models of each entry: one per adapted model, or one for all seeds."""
         inputs = planner.inputs
-        if not planner.config.sections.get("merges"):  # in the part of a search that plans single methods
-            return
         for entry in inputs.extras[cls.name]:
             spec, merge = entry.spec, entry.merge
             for subject, others in _group(inputs, entry, model, domain):

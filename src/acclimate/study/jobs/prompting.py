@@ -17,6 +17,7 @@ from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.results.cells import interval_text, signed
 from acclimate.results.scores import VERDICTS, Interval, TaskScores
 from acclimate.results.study import ReportTable
+from acclimate.study.config import StudyConfig
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs
 from acclimate.study.job import Job, Model, Planner, RunContext, StudyModel, StudyView, register
 from acclimate.study.jobs.capabilities import score_measurement
@@ -137,11 +138,16 @@ class LikelihoodJob(Job):
         )
 
     @classmethod
+    def is_used(cls, config: StudyConfig) -> bool:
+        """Return whether a task has ``likelihood``."""
+        return any(True for _ in _specs(config))
+
+    @classmethod
     def check(cls, inputs: StudyInputs) -> None:
         """Check that there is a causal model, and that the tasks and their prompts fit."""
         from acclimate.evaluation.likelihood import check_template, label_words
 
-        for home, spec in _specs(inputs):
+        for home, spec in _specs(inputs.config):
             check_causal(inputs, f"'likelihood' of the task '{spec.name}'")
             task = inputs.tasks[home, spec.name].visible
             if task.scoring().name != "single_label":
@@ -178,7 +184,7 @@ class LikelihoodJob(Job):
     @classmethod
     def measurements(cls, inputs: StudyInputs) -> list[str]:
         """Return the tasks that are answered without fine-tuning."""
-        return [f"{task.name} {WITHOUT_TRAINING}" for _, task in _specs(inputs)]
+        return [f"{task.name} {WITHOUT_TRAINING}" for _, task in _specs(inputs.config)]
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
@@ -243,9 +249,8 @@ def _searched(groups: Mapping[Any, TaskRuns]) -> dict[tuple[str | None, ...], Ta
     return found
 
 
-def _specs(inputs: StudyInputs) -> Iterator[tuple[str, TaskSpec]]:
+def _specs(config: StudyConfig) -> Iterator[tuple[str, TaskSpec]]:
     """Yield the tasks with ``likelihood``, each with its domain or :data:`OTHER`."""
-    config = inputs.config
     tasks = [(domain.name, task) for domain in config.domains for task in domain.tasks]
     for home, task in [*tasks, *((OTHER, task) for task in config.other_tasks)]:
         if task.likelihood:

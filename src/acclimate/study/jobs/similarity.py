@@ -97,6 +97,11 @@ class SimilarityJob(Job):
         return NeighborRanks(ranks=context.backend.similarity(context.path(self.model), pairs) if pairs else [])
 
     @classmethod
+    def is_used(cls, config: StudyConfig) -> bool:
+        """Return that it is: sentence encoders are measured without a section, too."""
+        return True
+
+    @classmethod
     def read(cls, config: StudyConfig, backend: Backend) -> dict[str, SentencePairs]:
         """Return the given pairs by name."""
         from acclimate.adaptation.similarity import open_pairs

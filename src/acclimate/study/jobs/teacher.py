@@ -16,13 +16,9 @@ class TeacherJob(FinetuneJob):
     counts_as_score: ClassVar[bool] = False
 
     @classmethod
-    def measure(cls, planner: object, subject: object) -> None:
-        """Add nothing: distillations add their teacher jobs."""
-
-    @classmethod
-    def rows(cls, view: object) -> dict[str, list[object]]:
-        """Return nothing: the rows of distillations include the scores of teachers."""
-        return {}
+    def is_used(cls, config: object) -> bool:
+        """Return that it is not: distillations add their teachers, and their rows have the scores of these."""
+        return False
 
     def as_trial(self, place: Place) -> FinetuneJob:
         """Return the same fine-tuning without saving the model, with the seed of ``place``."""
