@@ -8,6 +8,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from acclimate.adaptation.adapt import adapt
+from acclimate.adaptation.method import REGISTRY
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus
 from acclimate.models.checkpoints import WEIGHTS
@@ -15,6 +16,7 @@ from acclimate.models.encoding import encode
 from acclimate.models.extensions import Bottleneck, adapter_size, add_adapters
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
+from tests.cases import installed
 from tests.models.test_encoders import IDS, TEXT
 from tests.papers.test_contract import DOCUMENTS, SHORT
 from tests.tasks.test_classification import keyword_task
@@ -109,7 +111,7 @@ def test_incomplete_adapters_are_refused(tiny_bert, tmp_path):
 def test_a_second_set_of_adapters_is_refused(tiny_bert, tmp_path):
     """They would replace the trained ones. Another method trains the model with its adapters."""
     run(tiny_bert, tmp_path / "out")
-    for method in ("adapter", "ensemble"):
+    for method in installed(REGISTRY, ["adapter", "ensemble"]):
         with pytest.raises(UserError, match="adapters"):
             adapt(tmp_path / "out", Corpus.of(DOCUMENTS), method, tmp_path / method, **SHORT)
     adapt(tmp_path / "out", Corpus.of(DOCUMENTS), "mlm", tmp_path / "mlm", **SHORT)

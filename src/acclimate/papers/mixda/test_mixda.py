@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from acclimate import finetune
 from acclimate.adaptation.adapt import adapt
-from acclimate.adaptation.method import get
+from acclimate.adaptation.method import REGISTRY, get
 from acclimate.base.errors import UserError
 from acclimate.base.files import read_json
 from acclimate.data.documents import Corpus
@@ -24,7 +24,7 @@ from acclimate.models.probe import attach
 from acclimate.papers.mixda.method import GateRate
 from acclimate.papers.mixda.objective import DomainLanguageModelling, StateRetention
 from acclimate.parts.objectives import LanguageModelling
-from tests.cases import each
+from tests.cases import each, installed
 from tests.models.test_skip_unread import HEADS, outputs, with_head
 from tests.papers.first_step import checked_steps
 from tests.papers.test_contract import DOCUMENTS, SHORT
@@ -261,7 +261,7 @@ def test_what_does_not_fit_is_named(results, tmp_path, capsys):
     ):
         with pytest.raises(UserError, match=message):
             adapt(results / start, Corpus.of(OWN), {"mixda": settings}, tmp_path / "x", **run)
-    for method in ("adapter", "ensemble"):
+    for method in installed(REGISTRY, ["adapter", "ensemble"]):
         with pytest.raises(UserError, match="adapters"):
             adapt(results / "a", Corpus.of(OWN), method, tmp_path / "x", **run)
     with pytest.raises(UserError, match="'mixda' does not work with an adapter"):
