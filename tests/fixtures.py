@@ -7,6 +7,7 @@ import gc
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 import transformers
@@ -134,6 +135,17 @@ def _empty_figures(request):
 def _warn_again():
     """Let each test see warnings that another has caused."""
     warn_once.cache_clear()
+
+
+def pytest_collection_modifyitems(config, items):
+    """Try a third of the examples of each property in the quick suite; ``-m "slow or hypothesis"`` tries all."""
+    tests = {getattr(item, "function", None) for item in items} if config.option.markexpr == "not slow" else set()
+    while tests := {test for test in tests if test is not None}:
+        for test in tests:
+            if found := vars(test).get("_hypothesis_internal_use_settings"):
+                few = min(found.max_examples, max(5, found.max_examples // 3))
+                test._hypothesis_internal_use_settings = hypothesis.settings(found, max_examples=few)
+        tests = {getattr(test, "__wrapped__", None) for test in tests if not hasattr(test, "hypothesis")}
 
 
 def pytest_collection_finish():

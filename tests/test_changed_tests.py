@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from scripts.changed_tests import find_tests, import_graph, reached
 
 GRAPH = {
@@ -29,6 +30,7 @@ def test_importers_helpers_and_tests_of_the_same_name():
     assert reached({"scripts.other"}, GRAPH) == set()
 
 
+@pytest.mark.slow
 def test_in_this_repository():
     graph = import_graph(find_tests())
     paper = next(name for name in sorted(graph) if re.fullmatch(r"acclimate\.papers\.\w+\.method", name))

@@ -128,8 +128,9 @@ def test_commands_that_cannot_share_work_refuse_several_processes(verb, monkeypa
     assert code == 2
     assert f"Start 'acclimate {verb}' without torchrun" in err
     assert ("--workers auto" in err) == (verb == "compare")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--help")[2]
+    if verb == "compare":
+        monkeypatch.setenv("WORLD_SIZE", "1")
+        assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--help")[2]
 
 
 @pytest.mark.parametrize("verb", ["adapt", "pretrain"])

@@ -78,11 +78,8 @@ def documents() -> list[docstrings.Document]:
     ]
 
 
-@pytest.mark.parametrize(
-    "file",
-    [pytest.param(file, marks=pytest.mark.slow) if file.stem != "first-adaptation" else file for file in NOTEBOOKS],
-    ids=lambda file: file.stem,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_a_notebook_runs_on_a_tiny_model(file, documents, tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setattr(docstrings, "package_documents", lambda name: documents)
     monkeypatch.chdir(tmp_path)

@@ -70,6 +70,7 @@ def select_everything() -> list[list[str]]:
     ]
 
 
+@pytest.mark.slow
 def test_selections_are_the_same_under_two_kernels_of_blas():
     threadpoolctl = pytest.importorskip("threadpoolctl")
     kernels = {one.get("architecture") for one in threadpoolctl.threadpool_info() if one["internal_api"] == "openblas"}

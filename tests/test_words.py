@@ -32,5 +32,6 @@ def test_standard_english_passes(check):
     assert not list(check.find_words("src/kind.py", text, check.read_patterns()))
 
 
+@pytest.mark.slow
 def test_the_repository_is_clean(check, capsys):
     assert check.main([]) == 0, capsys.readouterr().out

@@ -106,7 +106,7 @@ def test_it_is_measured_at_start_interval_and_end_and_changes_nothing(tiny_bert,
     assert held(tmp_path / "held")[-1][1]["terms"]["mlm"] == pytest.approx(total / count, abs=1e-5)
 
 
-@pytest.mark.parametrize("at", [1, 3])
+@pytest.mark.parametrize("at", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_kill_loses_or_duplicates_no_value(tiny_bert, tmp_path, at):
     run(tiny_bert, tmp_path / "whole", heldout=HELD, heldout_every=2)
     with killed(at):

@@ -145,7 +145,7 @@ def test_intermediate_models_are_those_of_their_steps_and_change_nothing(tmp_pat
     assert card["settings"]["configuration"]["hidden_size"] == 32
 
 
-@pytest.mark.parametrize("save_every", [2, None])
+@pytest.mark.parametrize("save_every", [pytest.param(2, marks=pytest.mark.slow), None])
 def test_a_killed_run_resumes_with_the_same_result(tmp_path, monkeypatch, save_every):
     keep = {"keep_steps": [1, 3, 4]}
     run(tmp_path / "whole", **keep)

@@ -236,7 +236,7 @@ def test_masks_do_not_depend_on_the_number_of_processes(layout, strategy, monkey
     masking = resolve(strategy, 0.3)
     collator = Collator.of(tiny_tokenizer(), masking, MASKED, 10_000, layout, rewritings, capacity=120)
     found = []
-    for size in (1, 2, 3, 4, 6, 16, 24):
+    for size in (1, 2, 6, 24):
         groups = [ProcessGroup(rank, size) for rank in range(size)]
         shares = [StepDataset(data, collator, batch_size=130, steps=3, seed=0, group=group)[1] for group in groups]
         found.append([texts_of(batch for share in shares for batch in share)])

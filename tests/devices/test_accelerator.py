@@ -48,6 +48,7 @@ def test_methods_adapt(tiny_bert, tmp_path, method):
         assert accelerator.used, "nothing was computed on the accelerator"
 
 
+@pytest.mark.slow
 @each("method", installed(REGISTRY, ["mlm", "dga", "selective"]))
 def test_methods_adapt_in_fp32(tiny_bert, tmp_path, method):
     with emulated(bf16=False) as accelerator:
@@ -100,6 +101,7 @@ def test_measures(accelerator, tiny_bert, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_study(accelerator, folder, tmp_path):  # noqa: F811
     save_tiny("bert", folder / "model")
     path = write_study(folder, "[none, mlm]")

@@ -31,8 +31,7 @@ from acclimate.tasks.finetune import finetune
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.counting import counted
-from tests.papers.shapes import marked
-from tests.papers.test_contract import DOCUMENTS, TASK, run, weights
+from tests.papers.test_contract import DOCUMENTS, STATEFUL, TASK, run, weights
 from tests.tiny import ENCODERS, WORDS, save_tiny, tiny_model, tiny_tokenizer
 
 MAX_WAITS = 2
@@ -90,7 +89,7 @@ def cost_of(method, folder, *, count=6, steps=3, layers=12, **options):
 
 
 @pytest.mark.needs("dga")
-@pytest.mark.parametrize(("method", "most"), [pytest.param("lm", 1_250, marks=pytest.mark.slow), ("dga", 1_800)])
+@pytest.mark.parametrize(("method", "most"), [("lm", 1_250), pytest.param("dga", 1_800, marks=pytest.mark.slow)])
 def test_launches_of_a_step(method, most, tmp_path):
     """The number of launches does not depend on the number of texts, as long as they are one micro-batch."""
     step = cost_of("dga importance_tokens=500" if method == "dga" else method, tmp_path)
@@ -109,7 +108,14 @@ def test_a_step_of_256_texts_is_one_micro_batch():
     assert len(batches) == 1 and batches[0].tokens == lengths.sum()
 
 
-@pytest.mark.parametrize("method", marked(name for name in names() if lookup(name).trains))
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=() if name in (*STATEFUL, "kd", "prompt") else pytest.mark.slow)
+        for name in names()
+        if lookup(name).trains
+    ],
+)
 def test_any_method_adapts_in_bf16_and_a_step_waits_at_most_twice(tiny_bert, tmp_path, method):
     out, text = tmp_path / "out", Corpus.of(DOCUMENTS[:4])
     with counted() as ledger, steps_of(ledger) as found:
@@ -216,6 +222,7 @@ def test_decoders_are_read_without_padding(family):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_device_without_the_kernel_reads_padded_rows_and_says_so(tiny_bert, tmp_path, monkeypatch, caplog, capsys):
     def refuse(*_):
         raise RuntimeError("no kernel image is available")

@@ -60,7 +60,17 @@ def null_study(rng, seeds=3, items=139, classes=6, seed_effect=0.1):
 
 
 def macro(gold, predicted):
-    return f1_score(gold, predicted, average="macro", zero_division=0)
+    """Macro F1 over the classes that occur: the fastest direct definition, since it is computed thousands of times."""
+    found = np.union1d(gold, predicted)[:, None]
+    true, said = found == gold, found == predicted
+    return np.mean(2 * (true & said).sum(1) / (true.sum(1) + said.sum(1)))
+
+
+def test_macro_f1_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    for classes in (1, 2, 3, 9):
+        gold, predicted = rng.integers(0, classes, (2, 20))
+        assert macro(gold, predicted) == pytest.approx(f1_score(gold, predicted, average="macro", zero_division=0))
 
 
 def coverage(studies, **options):

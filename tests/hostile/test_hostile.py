@@ -21,7 +21,7 @@ from tests.hostile.table_usage import USAGE
 TABLE = {**INPUTS, **USAGE, **DECODERS}
 LONG = ("adapters", "decoders", "measurements", "replay")
 """Topics whose inputs differ least from those of others; they are checked with the slow tests."""
-STRIDE = 4
+STRIDE = 6
 
 
 @pytest.mark.parametrize("topic", sorted(set(TABLE) - set(LONG)))

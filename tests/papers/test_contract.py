@@ -69,6 +69,8 @@ QUICK = {
 PAIRS |= QUICK
 SINGLE_STAGE = [name for name in names() if lookup(name).trains and not get(name).stages()]
 """Methods with a single stage."""
+STATEFUL = ("lm", "dga", "ewc", "memory", "relations", "mixda")
+"""Those that differ in what a run must restore: nothing, gates, a rule, another model, drawn examples, new layers."""
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +191,9 @@ def test_the_seed_determines_the_weights(models, method, tmp_path):
     assert any(not torch.equal(a[name], c[name]) for name in a)
 
 
-@pytest.mark.parametrize("method", marked(SINGLE_STAGE))
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in STATEFUL else pytest.mark.slow) for name in SINGLE_STAGE]
+)
 def test_an_interrupted_run_resumes_to_identical_weights(models, method, tmp_path):
     """The same seed gives the same weights, also if held-out text is measured; another seed of ``lm`` gives others."""
     run(models["bert"], method, tmp_path / "whole", steps=4)

@@ -36,12 +36,18 @@ def full_page(full) -> str:
 
 
 @pytest.fixture
-def small(tmp_path):
-    """Return a function that runs a small study with changes to its configuration; None removes a key."""
+def small(tmp_path, monkeypatch):
+    """Return a function that runs a small study with changes to its configuration; None removes a key.
+
+    Its report has no figures.
+    """
 
     def run(**changes) -> StudyResults:
         values = study(files(tmp_path / "data"), **changes)
         values = {key: value for key, value in values.items() if value is not None}
-        return StudyResults.from_dict(compare(values, tmp_path / "out", progress=False, backend=World().backend()))
+        with monkeypatch.context() as patch:
+            patch.setattr("acclimate.report.page.all_figures", lambda results: [])
+            found = compare(values, tmp_path / "out", progress=False, backend=World().backend())
+        return StudyResults.from_dict(found)
 
     return run

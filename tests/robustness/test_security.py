@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ from acclimate.models.loading import load_language_model
 from acclimate.study.compare import compare
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds.classification.data import Task
+from tests.cases import SOURCES
 from tests.kills import killed
 from tests.study.fakes import World, files, study
 from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
@@ -50,13 +52,20 @@ LISTING = {("data/conversion.py", "zipfile.ZipFile")}
 """The sizes of the parts of a document, before it is read; nothing is unpacked."""
 
 
+WORDS = re.compile(
+    r"pickle|joblib|torch\.(load|save)|\beval|\bexec|system|yaml|marshal|unpack|extractall|tarfile|ZipFile|KeyedV|pretrained"
+)
+"""What a file with one of the calls below contains."""
+
+
 @cache
 def calls():
-    """Return every call in the package: its location, the name that is called, and its keywords."""
+    """Return the calls in the files of the package with such a call: location, the name called, and keywords."""
     return [
         (f"{file.relative_to(SOURCE)}:{node.lineno}", ast.unparse(node.func), node.keywords)
-        for file in sorted(SOURCE.rglob("*.py"))
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for file in SOURCES
+        if WORDS.search(text := file.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call)
     ]
 

@@ -151,6 +151,7 @@ def test_relative_paths_start_at_the_study_file(folder):
     assert spec.merge.instruct == str(folder / "chat") and spec.label == "mlm + 0.5 chat vector"
 
 
+@pytest.mark.slow
 def test_a_real_study_with_an_interpolation(tiny_bert, folder, tmp_path, no_report):
     general = folder / "general.txt"
     general.write_text("\n".join(TEXTS[:4]))

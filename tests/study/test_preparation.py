@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_report")
 QUICK = "{name: selective, delta: 1.0, finetune_epochs: 1, token_epochs: 3, token_learning_rate: 1e-2}"
 
 
+@pytest.mark.slow
 @pytest.mark.needs("selective")
 def test_they_reach_the_results_after_an_interruption(folder, monkeypatch):  # noqa: F811
     save_tiny("bert", folder / "model")

@@ -37,9 +37,7 @@ def assert_same_run(one, two):
     assert [line["step"] for line in lines[0]] == list(range(1, len(lines[0]) + 1))
 
 
-@pytest.mark.parametrize(
-    "at", [pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow), 4, 7]
-)
+@pytest.mark.parametrize("at", [*(pytest.param(step, marks=pytest.mark.slow) for step in (2, 3, 4)), 7])
 def test_fine_tuning_resumes_in_the_middle_and_at_the_end_of_an_epoch(tiny_bert, tmp_path, at):
     """Three steps per epoch; the best epoch on dev and its weights survive the kill."""
     task = keyword_task(train=24, test=12)

@@ -154,6 +154,7 @@ def test_the_logits_of_answers_are_those_of_transformers(kind, letters, variant)
     check()
 
 
+@pytest.mark.slow
 @each(("kind", "letters", "variant"), VARIANTS)
 def test_held_out_losses_are_those_of_transformers(kind, letters, variant):
     loaded = load_language_model(base(kind, letters, variant))

@@ -85,6 +85,7 @@ def test_report_tensors_and_figures_agree(tiny_bert, tmp_path):
     assert max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_one_domain_and_one_seed_have_shares_but_no_similarity(tiny_bert, tmp_path):
     report = inspect_importance(tiny_bert, domains("alone"), tmp_path / "out", **SHORT).report
     found = report["parts"]["H"]

@@ -90,6 +90,7 @@ class FakeEvent:
         return 1_000 * (end.time - self.time)
 
 
+@pytest.mark.slow
 def test_the_branch_for_gpus_on_an_emulated_one(monkeypatch):
     """Every line of it runs; what it would measure is fake."""
     modes, train = [], module._train_with_trainer

@@ -235,6 +235,7 @@ def test_on_the_command_line(folder, tiny_bert):
         assert words in run.output
 
 
+@pytest.mark.slow
 def test_in_a_study(folder, tiny_bert, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(" ".join(row["tokens"]) + " ." for row in rows(60, seed=3)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
@@ -23,6 +24,7 @@ def test_fine_tuning_trains_virtual_tokens_and_model(tiny_bert, tmp_path):
     assert not torch.equal(before[name], after[name])
 
 
+@pytest.mark.slow
 def test_the_distillation_loss_falls(tiny_bert, tmp_path):
     short = run(tiny_bert, "deit", tmp_path / "short", {"weight": 20.0}, steps=2, warmup=0.0)
     long = run(tiny_bert, "deit", tmp_path / "long", {"weight": 20.0}, steps=40, warmup=0.0)

@@ -133,6 +133,7 @@ def test_on_the_command_line(runs, monkeypatch, capsys):
     assert code == 2 and "--pretrained" in err
 
 
+@pytest.mark.slow
 def test_real_runs(tiny_bert, tmp_path):
     rows = [{"text": text, "label": number % 2} for number, text in enumerate(TEXTS * 4)]
     task = Task.of("opinions", rows, rows[:8], rows[:8])

@@ -164,6 +164,7 @@ def test_the_control_masks_as_many_random_tokens_with_the_same_stages(tiny_bert,
     assert any((control[key] != selective[key]).any() for key in control)
 
 
+@pytest.mark.slow
 def test_a_cap_masks_at_most_that_share(tiny_bert, tmp_path, batches):
     run(tiny_bert, tmp_path / "out", settings={"cap": 0.15}, batch_size=40, steps=1)
     assert max((labels != -100).sum() for *_, labels in texts_of(batches)) <= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import pytest
 import torch
 
 from acclimate.papers.taco.objective import (
@@ -105,6 +106,7 @@ def test_one_text_and_texts_of_one_token():
     assert math.isclose(loss.item(), math.log(1 + 4), rel_tol=1e-5), "orthogonal contexts: five equal candidates"
 
 
+@pytest.mark.slow
 def test_the_added_term_falls_on_held_out_text(tiny_bert, tmp_path):
     run(tiny_bert, "taco", tmp_path / "out", heldout=HELD, heldout_every=20)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]

@@ -76,6 +76,7 @@ def planted(seed=0):
     return documents, SentencePairs("topics", *halves)
 
 
+@pytest.mark.slow
 def test_tsdae_learns_which_words_go_together(tmp_path):
     documents, pairs = planted()
     base = save_tiny("bert", tmp_path / "base")
