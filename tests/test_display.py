@@ -94,7 +94,7 @@ def test_libraries_are_silent_without_progress_only_and_as_before_afterwards():
         if given.fails:
             raise UserError("It failed.")
 
-    work = verb(Options, _work)
+    work = verb(Options)(_work)
     with captured() as silent:
         work(progress=False)
         with pytest.raises(UserError, match="It failed"):
@@ -107,9 +107,10 @@ def test_libraries_are_silent_without_progress_only_and_as_before_afterwards():
 
 def test_an_adaptation_is_described_without_the_text_of_the_user(adapted):
     result, lines = adapted[0], repr(adapted[0]).splitlines()
-    assert len(lines) == 4 and lines[0].startswith("lm: 3 steps") and lines[-1] == f"model: {result.out}"
+    assert len(lines) == 3 and lines[0].startswith(f"{result.out}: lm, 3 steps") and lines[1].startswith("Training")
     frame = result.to_pandas()
-    assert f"{frame.heldout_loss.iloc[0]:.3f} before, {frame.heldout_loss.iloc[-1]:.3f} after" in lines[2]
+    first, *_, last = frame.heldout_loss
+    assert f"{first:.3f} after step 0; mlm {last:.3f} after step 3" in lines[2]
     assert not any(word in repr(result) for word in ("waiter", "pizza"))
 
 
@@ -127,7 +128,7 @@ def test_a_missing_log_is_an_error(tiny_bert, tmp_path):
     untrained = adapt(
         tiny_bert, pandas.DataFrame({"text": TEXTS}), "none", tmp_path / "out", max_length=64, progress=False
     )
-    assert repr(untrained).splitlines() == ["none: 0 steps, 0 tokens", f"model: {tmp_path / 'out'}"]
+    assert repr(untrained) == f"{tmp_path / 'out'}: none, 0 steps, 0 tokens"
     with pytest.raises(UserError, match="There is no log in"):
         untrained.to_pandas()
 

@@ -40,9 +40,9 @@ class ExtendedOptions(AdaptOptions):
 
 
 def test_a_new_option_is_an_argument_a_flag_a_key_of_the_study_and_a_field_of_the_manifest(tiny_bert, tmp_path):
-    from acclimate.adaptation.adapt import _adapt
+    from acclimate.adaptation.adapt import adapt as original
 
-    adapt = verb(ExtendedOptions, _adapt)
+    adapt = verb(ExtendedOptions)(original.__wrapped__)
     assert inspect.signature(adapt).parameters["endurance"].default == 1_000
     assert "endurance: Steps without progress (default: 1,000 steps)." in inspect.getdoc(adapt)
     small = {"steps": 1, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}
@@ -280,11 +280,11 @@ class ExtendedFinetuneOptions(FinetuneOptions):
 
 
 def test_options_of_fine_tuning_are_part_of_the_identity_of_a_run(tiny_bert, tmp_path):
-    from acclimate.tasks.finetune import _finetune
+    from acclimate.tasks.finetune import finetune as original
     from acclimate.tasks.kinds.classification.data import Task
 
     rows = [{"text": text, "label": "no" if n % 2 else "yes"} for n, text in enumerate(TEXTS)]
-    finetune = verb(ExtendedFinetuneOptions, _finetune)
+    finetune = verb(ExtendedFinetuneOptions)(original.__wrapped__)
     given = {"epochs": 1, "precision": "fp32", "progress": False, "out": tmp_path / "out"}
     finetune(tiny_bert, Task.of("words", rows, rows), patience=2, **given)
     record = json.loads((tmp_path / "out" / "run.json").read_text())["identity"]["options"]

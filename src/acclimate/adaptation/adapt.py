@@ -72,9 +72,10 @@ from acclimate.models.probe import attach
 from acclimate.parts.masking import MASK_RATE, resolve
 
 
+@verb(AdaptOptions)
 @with_output_lock
 @with_memory_limit
-def _adapt(options: AdaptOptions) -> AdaptResult:
+def adapt(options: AdaptOptions) -> AdaptResult:
     """Adapt a language model to domain text.
 
     The folder ``out`` is created in one step after the training has finished. It contains an ordinary Hugging Face
@@ -122,9 +123,6 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         warn_of_cuts(run.text.report)
     run.group.wait()
     return run.result
-
-
-adapt = verb(AdaptOptions, _adapt)
 
 
 def adapt_and_push(options: AdaptCommand) -> AdaptResult:

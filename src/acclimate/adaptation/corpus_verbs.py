@@ -28,7 +28,8 @@ from acclimate.data.sources import FileSource
 from acclimate.data.task_kinds import open_task, task_texts
 
 
-def _select(options: SelectOptions) -> Corpus:
+@verb(SelectOptions)
+def select(options: SelectOptions) -> Corpus:
     """Select the documents of a pool to adapt to.
 
     The result is read like any other corpus. The accounts of the selections, which say what went in and what came out,
@@ -52,7 +53,8 @@ def _select(options: SelectOptions) -> Corpus:
     return selected
 
 
-def _transform(options: TransformOptions) -> Corpus:
+@verb(TransformOptions)
+def transform(options: TransformOptions) -> Corpus:
     """Make new documents of those of a text, such as each text of a task together with its nearest neighbors.
 
     The result is read like any other corpus. What the transforms say of it is kept as by :func:`acclimate.select`, and
@@ -92,10 +94,6 @@ def _read(options: OperationOptions, *outputs: str | Path | None) -> tuple[Corpu
     task = open_task(options.task, options, text_column=None)
     texts = list(target) if target is not None else None if task is None else task_texts(task)
     return pool, make_context(texts, general, options.tokenizer, options.progress)
-
-
-select = verb(SelectOptions, _select)
-transform = verb(TransformOptions, _transform)
 
 
 def select_to_file(options: SelectCommand) -> dict[str, Any]:

@@ -242,7 +242,8 @@ class FromScratch(Method):
         return {} if name in TOKENIZER_KINDS else {"tokenizer": fingerprint_tokenizer(load_tokenizer(name))}
 
 
-def _pretrain(options: PretrainOptions) -> AdaptResult:
+@verb(PretrainOptions)
+def pretrain(options: PretrainOptions) -> AdaptResult:
     """Train a masked or causal language model from scratch on a general corpus.
 
     The training is run by :func:`acclimate.adapt`: the folder ``out`` is created in one step after the training has
@@ -300,9 +301,6 @@ def _pretrain(options: PretrainOptions) -> AdaptResult:
     if group.first:
         shutil.rmtree(start, ignore_errors=True)
     return result
-
-
-pretrain = verb(PretrainOptions, _pretrain)
 
 
 def show_pretraining(result: AdaptResult, options: PretrainOptions) -> Iterator[Any]:

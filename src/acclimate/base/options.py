@@ -261,36 +261,37 @@ def explain_value(error: Mapping[str, Any]) -> str:
     return f"is invalid: {error['msg']} (got {given})"
 
 
-def verb(options: Callable[P, OptionsT], run: Callable[[OptionsT], R]) -> Callable[P, R]:
-    """Make the public function of a verb, such as ``adapt``, which takes the options as arguments.
+def verb(options: Callable[P, OptionsT]) -> Callable[[Callable[[OptionsT], R]], Callable[P, R]]:
+    """Return a decorator that makes the public function of a verb, such as ``adapt``, with the options as arguments.
+
+    The decorated function takes an instance of the class, and stays as ``__wrapped__``. Its docstring, with a section
+    on the arguments added, becomes the public function's. While it runs with an option ``progress`` that is False,
+    libraries show neither progress bars nor warnings.
 
     Args:
-        options: The class of options.
-        run: The implementation, which takes an instance of the class. Its docstring, with a section on the arguments
-            added, becomes the public function's. While it runs with an option ``progress`` that is False,
-            libraries show neither progress bars nor warnings.
-
-    Returns:
-        A function whose signature, documentation and checks come from the class.
+        options: The class of options, from which signature, documentation and checks come.
     """
 
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = build(options, *args, **kwargs)
-        with nullcontext() if getattr(given, "progress", True) else silence_libraries():
-            try:
-                return run(given)
-            except (SystemExit, GeneratorExit) as error:
-                raise UserError(
-                    f"Code that is not of acclimate ended the program ({type(error).__name__}: {first_line(error)}), "
-                    "such as sys.exit in a method or function of yours; let it raise an error or return instead."
-                ) from error
+    def decorate(run: Callable[[OptionsT], R]) -> Callable[P, R]:
+        @functools.wraps(run)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            given = build(options, *args, **kwargs)
+            with nullcontext() if getattr(given, "progress", True) else silence_libraries():
+                try:
+                    return run(given)
+                except (SystemExit, GeneratorExit) as error:
+                    raise UserError(
+                        f"Code that is not of acclimate ended the program ({type(error).__name__}: "
+                        f"{first_line(error)}), such as sys.exit in a method or function of yours; let it raise an "
+                        "error or return instead."
+                    ) from error
 
-    call.__name__ = call.__qualname__ = run.__name__.lstrip("_")
-    call.__module__ = run.__module__
-    call.__doc__ = _document(inspect.getdoc(run) or "", options)
-    returned = inspect.signature(run).return_annotation
-    call.__signature__ = _signature(options).replace(return_annotation=returned)  # type: ignore[attr-defined]
-    return call
+        call.__doc__ = _document(inspect.getdoc(run) or "", options)
+        returned = inspect.signature(run).return_annotation
+        call.__signature__ = _signature(options).replace(return_annotation=returned)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
 def _document(text: str, cls: Any) -> str:

@@ -40,7 +40,8 @@ LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code")
 """A language of a card: its code in ISO 639, perhaps with script or region."""
 
 
-def _push(options: PushOptions) -> str:
+@verb(PushOptions)
+def push(options: PushOptions) -> str:
     """Upload a model with its card to the Hugging Face Hub; see :func:`push_to_hub`.
 
     Returns:
@@ -57,9 +58,6 @@ def _push(options: PushOptions) -> str:
         language=options.language,
         base_model=options.base_model_name,
     )
-
-
-push = verb(PushOptions, _push)
 
 
 def show_upload(url: str, options: PushOptions) -> Iterator[Any]:

@@ -33,8 +33,9 @@ from acclimate.merging.path import COLUMNS, PATH_FILE, MergeResult, draw_path, m
 from acclimate.models.checkpoints import check_folder, model_fingerprint
 
 
+@verb(MergeOptions)
 @with_output_lock
-def _merge(options: MergeOptions) -> MergeResult:
+def merge(options: MergeOptions) -> MergeResult:
     """Merge the weights of models that come from one base model, without training.
 
     ``method`` names the merge, one of :mod:`acclimate.merging.methods`: see docs/merging.md for what each computes.
@@ -116,9 +117,6 @@ def _merge(options: MergeOptions) -> MergeResult:
             write_merged_card(folder, out.name, method, COLUMNS, path_rows(result.path))
         record_files(folder, manifest)
     return result
-
-
-merge = verb(MergeOptions, _merge)
 
 
 def show_merge(result: Any, options: MergeOptions) -> Iterator[Any]:

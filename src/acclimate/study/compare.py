@@ -52,7 +52,8 @@ def check_study_folder(out: str | Path) -> Path:
     return out
 
 
-def _compare(options: CompareCall) -> StudyResults:
+@verb(CompareCall)
+def compare(options: CompareCall) -> StudyResults:
     """Compare a model with its adapted versions, or a grid of models, methods, domains with their tasks, and seeds.
 
     In one line: ``compare(model="roberta-base", corpus=texts, task=frame, out="runs/reviews")``. Texts and the task
@@ -111,9 +112,6 @@ def _compare(options: CompareCall) -> StudyResults:
         _print(*_describe_left(left, len(outcomes), share))
     executor.check_failures(ignored)
     return results
-
-
-compare = verb(CompareCall, _compare)
 
 
 @contextmanager

@@ -29,7 +29,8 @@ NEGATED = {"advice": "no-advice", "tune": "no-tune"}
 """Flags of the options that are on by default, so that they are given only to turn them off."""
 
 
-def _init(options: InitOptions) -> Path:
+@verb(InitOptions)
+def init(options: InitOptions) -> Path:
     """Write a study file to start from.
 
     Returns:
@@ -41,9 +42,6 @@ def _init(options: InitOptions) -> Path:
     study = draft_study(options)
     check_files(options)
     return write_study(study, options.file)
-
-
-init = verb(InitOptions, _init)
 
 
 def show_study(path: Path, options: InitOptions) -> Iterator[Any]:

@@ -262,4 +262,4 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     return Finetuning(options).run()
 
 
-finetune = verb(FinetuneOptions, _finetune)
+finetune = verb(FinetuneOptions)(_finetune)

@@ -268,7 +268,8 @@ def _differs(first: Any, second: Any) -> bool:
     return bool(first != second)
 
 
-def _predict(options: PredictOptions) -> PredictResult:
+@verb(PredictOptions)
+def predict(options: PredictOptions) -> PredictResult:
     """Predict rows with a fine-tuned model, and write them with all their columns and the predictions.
 
     Classes have a ``label`` and its ``probability`` (lists of both, if a text can have several), numbers a ``score``,
@@ -371,9 +372,6 @@ def _who_is_right(answers: Sequence[Answer | None], gold: Any, names: Sequence[s
     else:
         right = [bool(answer and answer.value == gold) for answer in answers]
     return names[right.index(True)] if sum(right) == 1 else ""
-
-
-predict = verb(PredictOptions, _predict)
 
 
 def show_predictions(result: PredictResult, options: PredictOptions) -> Iterator[str]:

@@ -359,7 +359,8 @@ def measure_probe(
     )
 
 
-def _probe(options: ProbeOptions) -> ProbeResult:
+@verb(ProbeOptions)
+def probe(options: ProbeOptions) -> ProbeResult:
     """Measure how well a linear model and nearest neighbours learn a task from the states of a frozen model.
 
     The model reads every text once, and its last hidden states are averaged over the tokens; a sentence encoder pools
@@ -389,6 +390,3 @@ def _probe(options: ProbeOptions) -> ProbeResult:
         negative=tuple(options.negative or ()),
         progress=options.progress,
     )
-
-
-probe = verb(ProbeOptions, _probe)

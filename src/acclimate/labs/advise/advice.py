@@ -54,7 +54,8 @@ TEXT_NAMES = {"domain": "held-out domain text", "general": "general text", "task
 Loss = dict[str, Any]
 
 
-def _advise(options: AdviseOptions) -> Measurements:
+@verb(AdviseOptions)
+def advise(options: AdviseOptions) -> Measurements:
     """Measure how a model handles domain text before an adaptation, run a short pilot, and explain the numbers.
 
     Returns:
@@ -126,9 +127,6 @@ def _advise(options: AdviseOptions) -> Measurements:
     ]
     lines = [f"{part['about']}: {part['says']}" for part in report["words"]]
     return Measurements(report, lines, "Loss of the base model, and its difference to general text", table)
-
-
-advise = verb(AdviseOptions, _advise)
 
 
 def show_advice(report: Any, options: AdviseOptions) -> Iterator[Any]:

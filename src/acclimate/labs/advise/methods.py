@@ -42,7 +42,8 @@ COST_NOTE = (
 )
 
 
-def _methods(options: MethodsOptions) -> list[dict[str, Any]]:
+@verb(MethodsOptions)
+def methods(options: MethodsOptions) -> list[dict[str, Any]]:
     """List all methods, or describe one.
 
     Returns:
@@ -59,9 +60,6 @@ def _methods(options: MethodsOptions) -> list[dict[str, Any]]:
 
     method = lookup(options.name)
     return [{**next(row for row in list_methods() if row["name"] == method.name), "description": _describe(method)}]
-
-
-methods = verb(MethodsOptions, _methods)
 
 
 def list_methods() -> list[dict[str, Any]]:

@@ -139,8 +139,9 @@ class _State(Record):
         write_json(self.path, self.to_dict())
 
 
+@verb(AutoOptions)
 @with_output_lock
-def _auto(options: AutoOptions) -> AutoResult:
+def auto(options: AutoOptions) -> AutoResult:
     """Race adaptations of a model to your text under a budget, and return the best one, or the base model.
 
     Entrants with default settings are adapted, fine-tuned and scored on half of the dev split, in rungs with more and
@@ -240,9 +241,6 @@ def _auto(options: AutoOptions) -> AutoResult:
     write_json(out / RESULT, result.to_dict())
     result.report(out / PAGE)
     return result
-
-
-auto = verb(AutoOptions, _auto)
 
 
 def show_auto(result: AutoResult, options: AutoOptions) -> Iterator[Any]:

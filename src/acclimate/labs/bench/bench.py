@@ -66,7 +66,8 @@ CONTENDERS: dict[str, Callable[..., Cost]] = {
 }
 
 
-def _bench(options: BenchOptions) -> dict[str, Any]:
+@verb(BenchOptions)
+def bench(options: BenchOptions) -> dict[str, Any]:
     """Time the training of models with common shapes on this machine, and compare it with the ``Trainer``.
 
     Under ``torchrun``, half of the time measures one process alone, and the other half a step of all processes with
@@ -100,9 +101,6 @@ def _bench(options: BenchOptions) -> dict[str, Any]:
         "processes": 1,
         "shapes": found,
     }
-
-
-bench = verb(BenchOptions, _bench)
 
 
 def show_speed(found: Mapping[str, Any], options: BenchOptions) -> Iterator[str]:

@@ -37,7 +37,8 @@ SMALL_MEMORY, SMALL_DISK = 8e9, 5e9
 """Bytes of memory and of free disk below which a base model may not fit."""
 
 
-def _doctor(options: DoctorOptions) -> dict[str, Any]:
+@verb(DoctorOptions)
+def doctor(options: DoctorOptions) -> dict[str, Any]:
     """Return what this machine has, as plain values; nothing is downloaded, and only paths of caches are named.
 
     Returns:
@@ -85,9 +86,6 @@ def _doctor(options: DoctorOptions) -> dict[str, Any]:
         "problems": problems,
     }
     return {**found, "advice": list(_advise(found))}
-
-
-doctor = verb(DoctorOptions, _doctor)
 
 
 def _library_versions() -> dict[str, str]:

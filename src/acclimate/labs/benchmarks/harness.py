@@ -134,7 +134,8 @@ def _read_metrics(samples: Sequence[dict[str, Any]]) -> dict[str, ItemValues]:
     return found
 
 
-def _inspect_benchmarks(options: InspectBenchmarksOptions) -> Measurements:
+@verb(InspectBenchmarksOptions)
+def inspect_benchmarks(options: InspectBenchmarksOptions) -> Measurements:
     """Run benchmarks of ``lm-eval`` on a model, and compare it with its base model item by item.
 
     Returns:
@@ -177,9 +178,6 @@ def _inspect_benchmarks(options: InspectBenchmarksOptions) -> Measurements:
         for row in rows
     ]
     return Measurements(report, lines, "Benchmarks", flat)
-
-
-inspect_benchmarks = verb(InspectBenchmarksOptions, _inspect_benchmarks)
 
 
 def show_benchmarks(report: Any, options: InspectBenchmarksOptions) -> Iterator[str]:

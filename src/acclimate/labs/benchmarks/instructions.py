@@ -232,7 +232,8 @@ def generate_answers(
     return answers, unfinished
 
 
-def _inspect_instructions(options: InspectInstructionsOptions) -> Measurements:
+@verb(InspectInstructionsOptions)
+def inspect_instructions(options: InspectInstructionsOptions) -> Measurements:
     """Measure the share of instructions that a model follows, and compare it with its base model.
 
     Returns:
@@ -266,9 +267,6 @@ def _inspect_instructions(options: InspectInstructionsOptions) -> Measurements:
         for name, side in sides.items()
     ]
     return Measurements(report, lines, "Instructions that were followed", rows)
-
-
-inspect_instructions = verb(InspectInstructionsOptions, _inspect_instructions)
 
 
 def show_instructions(report: Any, options: InspectInstructionsOptions) -> Iterator[str]:

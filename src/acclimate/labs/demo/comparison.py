@@ -64,7 +64,8 @@ def find_bundled_model() -> Path:
     )
 
 
-def _demo(options: DemoOptions) -> StudyResults:
+@verb(DemoOptions)
+def demo(options: DemoOptions) -> StudyResults:
     """Compare a real model with its adaptation to real text, on that text and on a real task.
 
     Everything comes from installed packages: the model from a wheel, the domain text from the documentation of
@@ -96,9 +97,6 @@ def _demo(options: DemoOptions) -> StudyResults:
         progress=progress,
     )
     return compare(make_study(headed, data, seeds=options.seeds), out, progress=progress)
-
-
-demo = verb(DemoOptions, _demo)
 
 
 def show_demo(results: StudyResults, options: DemoOptions) -> Iterator[Any]:

@@ -91,8 +91,9 @@ class EmbeddingsResult(Displayed):
         ]
 
 
+@verb(InspectEmbeddingsOptions)
 @with_output_lock
-def _inspect_embeddings(options: InspectEmbeddingsOptions) -> EmbeddingsResult:
+def inspect_embeddings(options: InspectEmbeddingsOptions) -> EmbeddingsResult:
     """Measure how far the static embeddings of adapted models are from their base model's.
 
     The static embeddings are the rows of the input embedding matrix, before positions and layer normalization. The
@@ -166,9 +167,6 @@ def _inspect_embeddings(options: InspectEmbeddingsOptions) -> EmbeddingsResult:
             _draw(result, folder)
             record_files(folder, REPORT)
     return result
-
-
-inspect_embeddings = verb(InspectEmbeddingsOptions, _inspect_embeddings)
 
 
 def show_embeddings(result: EmbeddingsResult, options: InspectEmbeddingsOptions) -> Iterator[Any]:

@@ -18,7 +18,8 @@ from acclimate.merging.experts import compare_domains
 from acclimate.results.study import Measurements
 
 
-def _inspect_experts(options: InspectExpertsOptions) -> Measurements:
+@verb(InspectExpertsOptions)
+def inspect_experts(options: InspectExpertsOptions) -> Measurements:
     """Rank models that were adapted to other domains by how well they fit a new one, to merge the best of them.
 
     By similarity: the cosine of the mean embeddings of the text that a model was adapted to and of the new domain.
@@ -60,9 +61,6 @@ def _inspect_experts(options: InspectExpertsOptions) -> Measurements:
         write_json(options.out, report)
     lines = [f"{name.replace('_', ' ')}: {', '.join(found)}" for name, found in best.items() if found]
     return Measurements(report, lines, "Experts for the new domain", rows)
-
-
-inspect_experts = verb(InspectExpertsOptions, _inspect_experts)
 
 
 def show_experts(report: Any, options: InspectExpertsOptions) -> Iterator[Any]:

@@ -94,8 +94,9 @@ class ImportanceResult(Displayed):
         )
 
 
+@verb(InspectImportanceOptions)
 @with_output_lock
-def _inspect_importance(options: InspectImportanceOptions) -> ImportanceResult:
+def inspect_importance(options: InspectImportanceOptions) -> ImportanceResult:
     """Measure importance for general knowledge on several domains and compare the domains (DGA, Section 4.3).
 
     The cache is shared with ``adapt --method dga``: scores for the same model, text, seed and settings are measured
@@ -176,9 +177,6 @@ def _inspect_importance(options: InspectImportanceOptions) -> ImportanceResult:
     if options.out is not None:
         _write(Path(options.out), result)
     return result
-
-
-inspect_importance = verb(InspectImportanceOptions, _inspect_importance)
 
 
 def show_importance(result: ImportanceResult, options: InspectImportanceOptions) -> Iterator[Any]:

@@ -21,7 +21,8 @@ from acclimate.tasks.groups import shared_groups
 from acclimate.tasks.interfaces import evaluation_texts, item_texts
 
 
-def _inspect_leakage(options: InspectLeakageOptions) -> Measurements:
+@verb(InspectLeakageOptions)
+def inspect_leakage(options: InspectLeakageOptions) -> Measurements:
     """Search a corpus, in one pass, and the train split of each task for the dev and test texts of the tasks.
 
     Returns:
@@ -69,9 +70,6 @@ def _inspect_leakage(options: InspectLeakageOptions) -> Measurements:
         for row in rows
     ]
     return Measurements(report, lines, "Dev and test texts that were found", rows)
-
-
-inspect_leakage = verb(InspectLeakageOptions, _inspect_leakage)
 
 
 def show_leakage(report: Any, options: InspectLeakageOptions) -> Iterator[Any]:

@@ -42,8 +42,9 @@ MIN_SAMPLE_TOKENS = 12
 """Texts with fewer tokens are shown only if there are not enough longer ones."""
 
 
+@verb(InspectMasksOptions)
 @with_output_lock
-def _inspect_masks(options: InspectMasksOptions) -> dict[str, Any]:
+def inspect_masks(options: InspectMasksOptions) -> dict[str, Any]:
     """Mask a text with several strategies; show samples and compute statistics.
 
     The output directory gets ``masks.json`` and ``masks.html``.
@@ -113,9 +114,6 @@ def _inspect_masks(options: InspectMasksOptions) -> dict[str, Any]:
             write_text(folder / PAGE, render_page(report))
             record_files(folder, REPORT)
     return report
-
-
-inspect_masks = verb(InspectMasksOptions, _inspect_masks)
 
 
 def show_masks(report: Any, options: InspectMasksOptions) -> Iterator[Any]:

@@ -41,7 +41,8 @@ TOKENS = 1_000
 """Number of tokens whose activations are estimated."""
 
 
-def _inspect_model(options: InspectModelOptions) -> Measurements:
+@verb(InspectModelOptions)
+def inspect_model(options: InspectModelOptions) -> Measurements:
     """Describe a language model, compare how acclimate runs it with its own outputs, and estimate memory.
 
     Returns:
@@ -106,9 +107,6 @@ def _inspect_model(options: InspectModelOptions) -> Measurements:
         f"methods: {', '.join(report['methods'])}",
     ]
     return Measurements(report, lines, "Checks", report["checks"])
-
-
-inspect_model = verb(InspectModelOptions, _inspect_model)
 
 
 def show_model(report: Any, options: InspectModelOptions) -> Iterator[Any]:

@@ -19,7 +19,8 @@ from acclimate.results.scores import VERDICTS
 from acclimate.results.study import Measurements
 
 
-def _inspect_review(options: InspectReviewOptions) -> Measurements:
+@verb(InspectReviewOptions)
+def inspect_review(options: InspectReviewOptions) -> Measurements:
     """Score classifiers as if their label had another prevalence, and count what reviewing their best texts finds.
 
     Test splits are often curated to have many texts of a rare label. Precision, F1 and average precision on them are
@@ -72,9 +73,6 @@ def _inspect_review(options: InspectReviewOptions) -> Measurements:
             shown += f"; to {first} {row['difference']:+.3f} {interval}: {row['verdict']}"
         lines.append(shown)
     return Measurements(report, lines, f"'{options.positive}' at a prevalence of {options.prevalence:g}", rows)
-
-
-inspect_review = verb(InspectReviewOptions, _inspect_review)
 
 
 def _shared_items(read: Mapping[str, RankedItems], positive: str) -> tuple[np.ndarray, str]:

@@ -24,7 +24,8 @@ from acclimate.results.study import Measurements
 VERDICTS = {"win": "more sensitive", "loss": "less sensitive", "tie": "not shown to be more or less sensitive"}
 
 
-def _inspect_sensitivity(options: InspectSensitivityOptions) -> Measurements:
+@verb(InspectSensitivityOptions)
+def inspect_sensitivity(options: InspectSensitivityOptions) -> Measurements:
     """Measure how much the loss of a base model and of its adapted version rises under Gaussian noise of the weights.
 
     Springer et al. (2025) find that models which were pre-trained for longer lose more under such noise, and that this
@@ -83,9 +84,6 @@ def _inspect_sensitivity(options: InspectSensitivityOptions) -> Measurements:
     if found["before"]["plain"]["per_text_masked"] != found["after"]["plain"]["per_text_masked"]:
         raise UserError("The two models predict different tokens of the text; give models with the same tokenizer.")
     return _report(options, scales, found)
-
-
-inspect_sensitivity = verb(InspectSensitivityOptions, _inspect_sensitivity)
 
 
 def _report(options: InspectSensitivityOptions, scales: Sequence[float], found: dict[str, Any]) -> Measurements:

@@ -39,7 +39,8 @@ ONLY_LOST = "general text loses more than the text of the task, on which no gain
 """The verdict where the difference is positive only because of what general text loses."""
 
 
-def _inspect_specificity(options: InspectSpecificityOptions) -> Measurements:
+@verb(InspectSpecificityOptions)
+def inspect_specificity(options: InspectSpecificityOptions) -> Measurements:
     """Measure how much an adaptation improves the loss on the text of a task, and how much more than on general text.
 
     The domain specificity of Zheng et al. (2021) is the first number: the mean loss of a general model minus the loss
@@ -95,9 +96,6 @@ def _inspect_specificity(options: InspectSpecificityOptions) -> Measurements:
     lines = [f"{line}: {_gain(row, 'gain')} {unit}" for line, row in zip(lines, rows, strict=True)]
     lines.append(f"specificity: {_gain(difference, 'difference')} {unit}: {difference['verdict']}")
     return Measurements(report, lines, "Gain of the loss by the adaptation", rows)
-
-
-inspect_specificity = verb(InspectSpecificityOptions, _inspect_specificity)
 
 
 def show_specificity(report: Any, options: InspectSpecificityOptions) -> Iterator[Any]:

@@ -61,7 +61,8 @@ class WordPair:
     after: list[float] = field(default_factory=list)
 
 
-def _inspect_task_words(options: InspectTaskWordsOptions) -> Measurements:
+@verb(InspectTaskWordsOptions)
+def inspect_task_words(options: InspectTaskWordsOptions) -> Measurements:
     """Measure the loss on words that matter to a task and on words of equal frequency, before and after adaptation.
 
     Uppaal et al. (2024) explain why continued pre-training helps a task: predicting masked words that are informative
@@ -97,9 +98,6 @@ def _inspect_task_words(options: InspectTaskWordsOptions) -> Measurements:
         with Progress("Measuring words", None, unit="rows", enabled=options.progress):
             _measure(pairs, loaded, measured, options.max_length, name)
     return _report(pairs, options)
-
-
-inspect_task_words = verb(InspectTaskWordsOptions, _inspect_task_words)
 
 
 def show_task_words(report: Any, options: InspectTaskWordsOptions) -> Iterator[Any]:

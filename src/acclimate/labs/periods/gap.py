@@ -22,7 +22,8 @@ from acclimate.labs.periods.decay import ScoreMatrix, TemporalReport, write_matr
 from acclimate.labs.periods.options import PeriodOptions, PeriodsGapOptions
 
 
-def _periods_gap(options: PeriodsGapOptions) -> TemporalReport:
+@verb(PeriodsGapOptions)
+def periods_gap(options: PeriodsGapOptions) -> TemporalReport:
     """Fine-tune a model on the rows of each period, and score each on the test rows of all periods.
 
     All models learn from the same number of rows, drawn anew for each seed, and are tested on the same rows.
@@ -70,9 +71,6 @@ def _periods_gap(options: PeriodsGapOptions) -> TemporalReport:
     tables = {"Scores by distance in time": measured["by_distance"], "Scores by period": measured["matrix"]}
     content = {"metric": metric, "seeds": options.seeds, "sizes": sizes, **measured, "dates": dated.report.to_dict()}
     return write_report(folder, "gap", "Models over time", content, lines, tables)
-
-
-periods_gap = verb(PeriodsGapOptions, _periods_gap)
 
 
 def show_gap(report: TemporalReport, options: PeriodsGapOptions) -> Iterator[Any]:

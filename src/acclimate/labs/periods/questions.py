@@ -16,7 +16,8 @@ from acclimate.labs.periods.options import PeriodsQuestionsOptions
 from acclimate.tasks.finetune import finetune
 
 
-def _periods_questions(options: PeriodsQuestionsOptions) -> TemporalReport:
+@verb(PeriodsQuestionsOptions)
+def periods_questions(options: PeriodsQuestionsOptions) -> TemporalReport:
     """Answer multiple-choice questions with decoders as they are, and compare their accuracy period by period.
 
     A question has the date of its answer; the same question may occur with several dates and answers. A choice
@@ -78,6 +79,3 @@ def _periods_questions(options: PeriodsQuestionsOptions) -> TemporalReport:
         lines.append(text)
     content = {"rows": rows, "dates": placed.report.to_dict()}
     return write_report(folder, "questions", "Questions over time", content, lines, {"Accuracy by period": rows})
-
-
-periods_questions = verb(PeriodsQuestionsOptions, _periods_questions)

@@ -35,7 +35,8 @@ from acclimate.labs.periods.split import open_dated
 from acclimate.tasks.readers import fold_text
 
 
-def _periods_self_train(options: PeriodsSelfTrainOptions) -> TemporalReport:
+@verb(PeriodsSelfTrainOptions)
+def periods_self_train(options: PeriodsSelfTrainOptions) -> TemporalReport:
     """Fine-tune on the labels of the first period, and adapt to each later one by labels that the model predicts.
 
     The model of a period labels the texts of the next one; the next model learns those labels of which it is sure, and
@@ -88,9 +89,6 @@ def _periods_self_train(options: PeriodsSelfTrainOptions) -> TemporalReport:
     if not rows:
         tables = {"Predicted labels": labelled}
     return write_report(folder, "self-train", "Self-training over time", content, lines, tables)
-
-
-periods_self_train = verb(PeriodsSelfTrainOptions, _periods_self_train)
 
 
 def show_self_training(report: TemporalReport, options: PeriodsSelfTrainOptions) -> Iterator[Any]:

@@ -43,7 +43,8 @@ def open_dated(text: Any, options: Any) -> DatedCorpus:
     )
 
 
-def _periods_split(options: PeriodsSplitOptions) -> Measurements:
+@verb(PeriodsSplitOptions)
+def periods_split(options: PeriodsSplitOptions) -> Measurements:
     """Write dated rows as one file of JSON lines per period, ``PERIOD.jsonl``.
 
     The rows keep all their columns, so the files of a labelled table are tasks. A text that occurs several times is
@@ -91,9 +92,6 @@ def _periods_split(options: PeriodsSplitOptions) -> Measurements:
         write_json(folder / MANIFEST, report)
         record_files(folder, MANIFEST)
     return Measurements(report, [*lines, *dated.describe()], "Documents by period", rows)
-
-
-periods_split = verb(PeriodsSplitOptions, _periods_split)
 
 
 def show_split(report: Any, options: PeriodsSplitOptions) -> Iterator[Any]:

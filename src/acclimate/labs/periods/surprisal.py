@@ -38,7 +38,8 @@ QUOTED = 200
 """Characters of each text in ``texts.jsonl``."""
 
 
-def _periods_surprisal(options: PeriodsSurprisalOptions) -> TemporalReport:
+@verb(PeriodsSurprisalOptions)
+def periods_surprisal(options: PeriodsSurprisalOptions) -> TemporalReport:
     """Adapt a model to the text of each period, and measure held-out text of all periods under each of them.
 
     All models read the same number of documents. Text that is more surprising to the model of one
@@ -79,9 +80,6 @@ def _periods_surprisal(options: PeriodsSurprisalOptions) -> TemporalReport:
     if unread := sum(map(len, texts.values())) - len(losses.texts):
         notes.append(f"Not measured: {format_count(unread, 'text')} without a token that all models predict.")
     return _report(folder, dated, losses, [*dated.describe(), *notes])
-
-
-periods_surprisal = verb(PeriodsSurprisalOptions, _periods_surprisal)
 
 
 def show_surprisal(report: TemporalReport, options: PeriodsSurprisalOptions) -> Iterator[Any]:

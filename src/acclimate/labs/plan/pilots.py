@@ -28,7 +28,8 @@ MIN_TOKENS = 1_000
 """Minimum tokens of the smallest run: fewer are hardly a step of training."""
 
 
-def _plan_ratio(options: RatioOptions) -> Plan:
+@verb(RatioOptions)
+def plan_ratio(options: RatioOptions) -> Plan:
     """Find the share of domain text in a mixture with general text, from smaller runs.
 
     The plan is the largest share whose loss on general text stays within a tolerance of the base model's, with
@@ -45,9 +46,6 @@ def _plan_ratio(options: RatioOptions) -> Plan:
     return _make(options, make_ratio_plan, ratio_study)
 
 
-plan_ratio = verb(RatioOptions, _plan_ratio)
-
-
 def show_ratio(plan: Plan, options: RatioOptions) -> Iterator[Any]:
     """Yield what ``acclimate plan ratio`` prints."""
     yield from show_plan(plan, options)
@@ -60,7 +58,8 @@ def show_ratio(plan: Plan, options: RatioOptions) -> Iterator[Any]:
     yield Next(["adapt", *words, "--tokens", plan["target_tokens"], "--out", "adapted"], "to train with it")
 
 
-def _plan_budget(options: BudgetOptions) -> Plan:
+@verb(BudgetOptions)
+def plan_budget(options: BudgetOptions) -> Plan:
     """Decide whether to spend a budget on labels alone, or to adapt the model and label with what is left.
 
     A power law is fitted to the scores by number of labels, for the base model and the adapted one (Bai et al., 2021).
@@ -76,9 +75,6 @@ def _plan_budget(options: BudgetOptions) -> Plan:
     return _make(options, make_budget_plan, budget_study)
 
 
-plan_budget = verb(BudgetOptions, _plan_budget)
-
-
 def show_budget(plan: Plan, options: BudgetOptions) -> Iterator[Any]:
     """Yield what ``acclimate plan budget`` prints."""
     yield from show_plan(plan, options)
@@ -89,7 +85,8 @@ def show_budget(plan: Plan, options: BudgetOptions) -> Iterator[Any]:
     yield Next(["compare", *words, "--out", "runs/compare"], "with all labels, to see whether it helps")
 
 
-def _plan_schedule(options: ScheduleOptions) -> Plan:
+@verb(ScheduleOptions)
+def plan_schedule(options: ScheduleOptions) -> Plan:
     """Predict the loss at the end of trainings with other learning-rate schedules, from the curves of some.
 
     The law separates the area under the schedule, its annealing, and the shift to the new text (Wang et al., 2025).
@@ -108,9 +105,6 @@ def _plan_schedule(options: ScheduleOptions) -> Plan:
     if options.out is not None:
         plan.save(options.out)
     return plan
-
-
-plan_schedule = verb(ScheduleOptions, _plan_schedule)
 
 
 def show_schedule(plan: Plan, options: ScheduleOptions) -> Iterator[Any]:

@@ -21,7 +21,8 @@ from acclimate.study.paths import locate_model, locate_text
 from acclimate.study.settings import UNADAPTED
 
 
-def _sequence(options: SequenceOptions) -> StudyResults:
+@verb(SequenceOptions)
+def sequence(options: SequenceOptions) -> StudyResults:
     """Adapt a model to several domains, one after the other, and measure what it gains, keeps and forgets.
 
     The base of each stage is the model of the stage before. What a method carries, such as the importance of units
@@ -48,9 +49,6 @@ def _sequence(options: SequenceOptions) -> StudyResults:
     given: dict[str, Any] = {"workers": options.workers, "per_gpu": options.per_gpu, "backend": options.backend}
     with removed_if_nothing_ran(out, written=not existed):
         return compare(config, out, progress=options.progress, **given)
-
-
-sequence = verb(SequenceOptions, _sequence)
 
 
 def sequence_or_forecast(options: SequenceCommand) -> StudyResults | Forecast:

@@ -300,8 +300,9 @@ class AnnotatedTask:
     samples: list[str]
 
 
+@verb(AnnotateOptions)
 @with_output_lock
-def _annotate_task(options: AnnotateOptions) -> AnnotatedTask:
+def annotate_task(options: AnnotateOptions) -> AnnotatedTask:
     """Find the important tokens of the train split of a task, and write them to a folder.
 
     A model that is a classifier of the task is used unchanged; any other one is fine-tuned first, and the classifier
@@ -347,9 +348,6 @@ def _annotate_task(options: AnnotateOptions) -> AnnotatedTask:
     drawn = [found.annotated[index] for index in order[: options.samples]]
     lines = [f"{data.labels[item.unit.label]}: {format_annotated_unit(item, classifier.tokenizer)}" for item in drawn]
     return AnnotatedTask(summary, lines)
-
-
-annotate_task = verb(AnnotateOptions, _annotate_task)
 
 
 def show_annotation(result: AnnotatedTask, options: AnnotateOptions) -> Iterator[Any]:

@@ -20,7 +20,8 @@ from acclimate.papers.selective.command_options import InspectCostOptions
 from acclimate.papers.selective.cost import Cost, cost_table, read_cost
 
 
-def _inspect_cost(options: InspectCostOptions) -> dict[str, Cost]:
+@verb(InspectCostOptions)
+def inspect_cost(options: InspectCostOptions) -> dict[str, Cost]:
     """Read the duration of every stage from the folders of finished runs.
 
     Returns:
@@ -43,9 +44,6 @@ def _inspect_cost(options: InspectCostOptions) -> dict[str, Cost]:
         general = None if options.pretrained is None else str(options.pretrained)
         write_json(options.out, {"acclimate": VERSION, "pretrained": general, "columns": columns})
     return costs
-
-
-inspect_cost = verb(InspectCostOptions, _inspect_cost)
 
 
 def show_cost(costs: Mapping[str, Cost], options: InspectCostOptions) -> Iterator[str]:

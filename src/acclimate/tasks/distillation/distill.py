@@ -265,8 +265,9 @@ class Distillation(TaskRun[DistillOptions, DistillResult]):
         )
 
 
+@verb(DistillOptions)
 @with_output_lock
-def _distill(options: DistillOptions) -> DistillResult:
+def distill(options: DistillOptions) -> DistillResult:
     """Distill a teacher of a domain into a student of any architecture, width and tokenizer (DoKTra, ACL 2022).
 
     The teacher is fine-tuned on the task with a confidence penalty, the student without; a checkpoint that already is
@@ -287,6 +288,3 @@ def _distill(options: DistillOptions) -> DistillResult:
         UserError: If a model or the task cannot be used, an option is invalid, or a loss becomes NaN or infinite.
     """
     return Distillation(options).run()
-
-
-distill = verb(DistillOptions, _distill)

@@ -69,8 +69,9 @@ class GeneratedQueries:
         )
 
 
+@verb(GenerateQueriesOptions)
 @with_output_lock
-def _generate_queries(options: GenerateQueriesOptions) -> GeneratedQueries:
+def generate_queries(options: GenerateQueriesOptions) -> GeneratedQueries:
     """Make a retrieval task out of unlabelled passages: a function writes queries, and hard negatives are mined.
 
     The result is a folder with a table of ``query``, ``passage``, ``negative`` and, with a scorer, ``margin``, which
@@ -121,9 +122,6 @@ def _generate_queries(options: GenerateQueriesOptions) -> GeneratedQueries:
         write_json(folder / SUMMARY_FILE, {**used, "corpus": corpus.fingerprint, "result": numbers})
         record_files(folder, SUMMARY_FILE)
     return result
-
-
-generate_queries = verb(GenerateQueriesOptions, _generate_queries)
 
 
 def show_queries(result: Any, options: GenerateQueriesOptions) -> Iterator[Any]:
