@@ -4,13 +4,13 @@ from acclimate.adaptation.adapt import adapt
 from acclimate.adaptation.corpus_verbs import select, transform
 from acclimate.adaptation.pretrain import pretrain
 from acclimate.cards.hub import push
-from acclimate.evaluation.benchmarks import inspect_benchmarks
-from acclimate.evaluation.instructions import inspect_instructions
 from acclimate.labs.advise.advice import advise
 from acclimate.labs.advise.methods import methods
 from acclimate.labs.auto.auto import auto
 from acclimate.labs.bench.bench import bench
 from acclimate.labs.bench.doctor import doctor
+from acclimate.labs.benchmarks.harness import inspect_benchmarks
+from acclimate.labs.benchmarks.instructions import inspect_instructions
 from acclimate.labs.demo.comparison import demo
 from acclimate.labs.inspection.embeddings import inspect_embeddings
 from acclimate.labs.inspection.experts import inspect_experts
