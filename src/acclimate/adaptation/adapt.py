@@ -29,7 +29,7 @@ from acclimate.adaptation.inputs import (
 from acclimate.adaptation.method import REGISTRY, AdaptContext, Method, reads_context
 from acclimate.adaptation.mlm_head import warm_up_head
 from acclimate.adaptation.options import HEAD_TOKENS, AdaptCommand, AdaptOptions
-from acclimate.adaptation.replay_options import REPLAY_OPTIONS, find_memory
+from acclimate.adaptation.replay_options import REPLAY_OPTIONS
 from acclimate.adaptation.result import (
     AdaptResult,
     describe_kept_steps,
@@ -200,7 +200,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "execution.Sharding": ("fsdp",),
     "kept_steps.KeptSteps": ("keep_steps",),
     "heldout.HeldOut": ("heldout", "heldout_every", "general", *MEASURING_OPTIONS),
-    "past_domains.PastDomains": (),
+    "past_domains.PastDomains": ("replay",),
     "mix_sources.Sources": REPLAY_OPTIONS,
     "similarity.SimilarityCheck": ("similarity",),
     "adapters.AddedAdapter": ("adapter",),
@@ -220,7 +220,7 @@ def _find_features(run: Run) -> list[Feature]:
     has_state = model is not None and Path(model, CARRIED_FILE).is_file()
     implied = {
         "execution.Sharding": run.group.size > 1,
-        "past_domains.PastDomains": has_state or reads_context(method) or find_memory(run.options.replay) is not None,
+        "past_domains.PastDomains": has_state or reads_context(method),
         "similarity.SimilarityCheck": pooled,
     }
     found = []
