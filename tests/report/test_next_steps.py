@@ -93,13 +93,6 @@ def test_the_steps_are_in_the_page_and_in_markdown(results, monkeypatch):
     assert "Next steps" not in render(empty) + markdown(empty)
 
 
-def test_the_study_file_is_that_in_the_folder(results, tmp_path):
-    found = with_verdicts(results, "tie")
-    assert next_steps(found, tmp_path)[0].commands[0].startswith("acclimate compare small.yaml --out ")
-    (tmp_path / "small.yaml").touch()
-    assert f"compare {tmp_path / 'small.yaml'} " in next_steps(found, tmp_path)[0].commands[0]
-
-
 def test_commands_read_text_and_tasks_as_the_study_does(results):
     domain = results.config["domains"][0]
     sources = [{"path": "old.csv", "text_column": "body", "encoding": "cp1252"}]

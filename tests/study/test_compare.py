@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 
 from acclimate.base.errors import UserError
+from acclimate.base.registry import import_plugin
+from acclimate.report.next_steps import next_steps
 from acclimate.study.compare import compare
 from acclimate.study.config import StudyConfig
 from tests.cases import each
@@ -63,6 +67,31 @@ def test_an_interrupted_study_resumes_and_repeats_no_finished_job(no_report, fol
     third = World()
     compare(study(folder), tmp_path / "out", progress=False, backend=third.backend())
     assert calls(third) == 0
+
+
+def test_the_folder_has_the_study_so_that_printed_commands_run(no_report, folder, tmp_path, monkeypatch):
+    """Whatever the name of the study, where its file is, and from where the command is run."""
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    out = tmp_path / "out"
+    plain = study(folder, methods=["none", "mlm"], name="my-ablation")
+    (tmp_path / "own.py").write_text("def rate(text):\n    return 0\n")
+    import_plugin(tmp_path / "own.py")
+    file = tmp_path / "sub" / "a-study.yml"
+    file.write_text(json.dumps(plain, default=str))
+    compare(str(file), out, settings={"seeds": 2}, progress=False, backend=World().backend())
+    assert (out / "plugins" / "own.py").read_text() == (tmp_path / "own.py").read_text()
+    monkeypatch.chdir(tmp_path)
+    again = World()
+    results = compare(out / "study.yaml", out, progress=False, backend=again.backend())
+    assert calls(again) == 0 and results.name == "my-ablation"
+    commands = [command for step in next_steps(results, out) for command in step.commands]
+    words = [shlex.split(command) for command in commands if command.startswith("acclimate compare")]
+    assert words and all(Path(word).exists() for found in words for word in found if word.startswith("/"))
+    assert all(found[2:5] == [str(out / "study.yaml"), "--plugin", str(out / "plugins" / "own.py")] for found in words)
+    (out / "study.yaml").write_text("# mine\n" + (out / "study.yaml").read_text())
+    compare(str(file), out, progress=False, backend=World().backend())
+    assert (out / "study.yaml").read_text().startswith("# mine")
 
 
 def test_another_method_adds_only_its_own_jobs(no_report, folder, tmp_path):

@@ -67,9 +67,8 @@ class _Study:
 
     def again(self, *changes: str) -> str:
         """Return the command that runs the study with changes; it reuses the jobs that do not change."""
-        file = f"{self.results.name}.yaml"
-        file = str(self.folder / file) if (self.folder / file).is_file() else file
-        words = ["acclimate", "compare", file, "--out", str(self.folder)]
+        plugins = [word for file in sorted(self.folder.glob("plugins/*.py")) for word in ("--plugin", str(file))]
+        words = ["acclimate", "compare", str(self.folder / "study.yaml"), *plugins, "--out", str(self.folder)]
         return shlex.join([*words, *(word for change in changes for word in ("--set", change))])
 
     def setting(self, section: str, name: str, default: Any) -> Any:

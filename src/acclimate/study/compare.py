@@ -20,6 +20,7 @@ from acclimate.study.changes import load_study
 from acclimate.study.clusters import launchers
 from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination, check_contamination, remove_contamination
+from acclimate.study.draft import keep_study
 from acclimate.study.executor import Executor, JobStore, NothingToClaimError
 from acclimate.study.graph import Shard, read_study
 from acclimate.study.in_memory import CompareCall, find_study
@@ -94,6 +95,8 @@ def compare(options: CompareCall) -> StudyResults:
     if progress:
         _print(*(contamination.warnings() or [CLEAN] * (inputs.config.evaluate.advice and bool(contamination.rows))))
     executor = Executor(JobStore(out), RunContext(backend, out, progress), share, report_only)
+    if not report_only:
+        keep_study(read.config, out)
     with start_workers(options, (study, settings, options.only), executor):
         search = run_search(inputs, executor.execute)
         graph = final_graph(inputs, search)

@@ -13,6 +13,7 @@ from acclimate.adaptation.options import BUDGETS
 from acclimate.base.errors import Problems, UserError
 from acclimate.base.files import write_text
 from acclimate.base.options import defaults, option_fields
+from acclimate.base.registry import imported_plugins
 from acclimate.data.reading import LabelOptions, default_task_name, find_task
 from acclimate.data.sources import is_hub_name, parse_hub_name, resolve_sources
 from acclimate.models.checkpoints import check_folder
@@ -28,6 +29,8 @@ TEXTS = ("corpus", "heldout", "general")
 ONE_PASS = "Each adaptation reads the corpus once."
 FOUND = (("adapt", "tokens"),)
 """Settings that ``--minutes`` finds."""
+COPY = "# A copy of the study as it was run, by `acclimate compare`; the next run replaces it.\n"
+PLUGINS = "plugins"
 HEADER = "# Written by `acclimate init` or `acclimate compare`. docs/study.md describes all keys.\n"
 
 
@@ -218,6 +221,25 @@ def write_study(study: Mapping[str, Any], path: str | Path) -> Path:
             return path
         raise _other_study_error(path)
     return write_text(path, HEADER + yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True, width=110))
+
+
+def keep_study(config: StudyConfig, out: Path) -> None:
+    """Write a study and the files of ``--plugin`` to its folder, so that commands which are printed later find them.
+
+    The file has the values as they are used, with changes of ``--set``, and absolute paths. A study file that is there
+    and is no such copy stays.
+    """
+    import yaml
+
+    path = out / "study.yaml"
+    if path.is_file() and not path.read_text(encoding="utf-8").startswith(COPY):
+        return
+    values = config.relative_to(Path.cwd()).resolved()
+    write_text(path, COPY + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110))
+    for plugin in map(Path, imported_plugins()):
+        kept = out / PLUGINS / plugin.name
+        if not kept.is_file() or not kept.samefile(plugin):
+            write_text(kept, plugin.read_text(encoding="utf-8"))
 
 
 @contextmanager
