@@ -38,6 +38,28 @@ def without_newer(now, used):
     return now
 
 
+RULES = {"l2_sp": "strength", "ewc": "strength", "layer_decay": "factor", "freeze": "names"}
+"""Former options of ``adapt`` that are rules now, with their parameters."""
+
+
+def spelled_today(adapt):
+    """Options of ``adapt`` of stored results in the present spelling."""
+    found, share = dict(adapt), adapt.get("replay_share")
+    for name in ("replay_share", "replay_memory", "memory_share", "adapter_settings", *RULES):
+        found.pop(name, None)
+    if share is not None:
+        found["replay"] = {adapt["replay"]: share} if "replay" in adapt else share
+    if "replay_memory" in adapt:
+        found["replay"] = {f"memory:{adapt['replay_memory']}": adapt["memory_share"]}
+    if adapt.get("mix") == {"fixed": {}}:
+        found["mix"] = "fixed"
+    if "adapter_settings" in adapt:
+        found["adapter"] = {adapt["adapter"]: adapt["adapter_settings"]}
+    if rules := [{name.replace("_", "-"): {RULES[name]: adapt[name]}} for name in RULES if name in adapt]:
+        found["rules"] = rules
+    return found
+
+
 def test_there_are_pages():
     assert STUDIES and set(RESULTS) - set(STUDIES) == {"auto", "recipe"}  # a simulation, and runs that are no study
     assert len(RESULTS) == len(list(PAGES.glob("*/README.md")))
@@ -68,6 +90,8 @@ def test_the_results_are_those_of_the_study_file(name):
         used["methods"] = [{**row, "name": row["name"].removeprefix("mlm-")} for row in used["methods"]]
     file = PAGES / name / "study.yaml"
     given = relative(StudyConfig.load(file).resolved())
+    for part in (used, *used["methods"]):
+        part["adapt"] = spelled_today(part.get("adapt") or {})
     for row in given.get("merges", ()):
         (merge,) = row.pop("method").items()
         row |= dict(zip(("method", "alpha"), merge, strict=True))  # as they were written

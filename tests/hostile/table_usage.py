@@ -313,6 +313,7 @@ VERBS = [
         "generate-queries: no such function", "generate-queries --corpus text.txt --generator no.py:f --out out", 2,
         r"no\.py",
     ),
+    Case("predict: a model without a head", "predict --model bert --data text.txt --out o.csv", 2, r"no head"),
     Case("periods split: no dates", "periods split --corpus text.txt --out years", 2, r"so without dates"),
     Case(
         "periods split: works", "periods split --corpus dated.jsonl --least 1 --out years", 0, r"such as 'soon'",
