@@ -32,3 +32,25 @@ def skip_if_parts_are_missing(study: Path) -> None:
     parts = [*((METHODS, name) for name in methods), *named_parts(given)]
     if missing := {name for registry, name in parts if name not in registry.names()}:
         pytest.skip(f"there is no {missing}")
+
+
+RULES = {"l2_sp": "strength", "ewc": "strength", "layer_decay": "factor", "freeze": "names"}
+"""Former options of ``adapt`` that are rules now, with their parameters."""
+
+
+def spelled_today(adapt):
+    """Options of ``adapt`` of stored results in the present spelling."""
+    found, share = dict(adapt), adapt.get("replay_share")
+    for name in ("replay_share", "replay_memory", "memory_share", "adapter_settings", *RULES):
+        found.pop(name, None)
+    if share is not None:
+        found["replay"] = {adapt["replay"]: share} if "replay" in adapt else share
+    if "replay_memory" in adapt:
+        found["replay"] = {f"memory:{adapt['replay_memory']}": adapt["memory_share"]}
+    if adapt.get("mix") == {"fixed": {}}:
+        found["mix"] = "fixed"
+    if "adapter_settings" in adapt:
+        found["adapter"] = {adapt["adapter"]: adapt["adapter_settings"]}
+    if rules := [{name.replace("_", "-"): {RULES[name]: adapt[name]}} for name in RULES if name in adapt]:
+        found["rules"] = rules
+    return found

@@ -15,7 +15,7 @@ from sklearn.metrics import f1_score
 
 from acclimate.results.study import StudyResults
 from acclimate.study.config import StudyConfig
-from tests.study_files import skip_if_parts_are_missing
+from tests.study_files import skip_if_parts_are_missing, spelled_today
 
 RESULTS = sorted(path.parent.name for path in PAGES.glob("*/results.json"))
 STUDIES = [name for name in RESULTS if (PAGES / name / "study.yaml").exists()]
@@ -36,28 +36,6 @@ def without_newer(now, used):
     if isinstance(now, list) and isinstance(used, list):
         return [without_newer(*pair) for pair in zip(now, used, strict=True)]
     return now
-
-
-RULES = {"l2_sp": "strength", "ewc": "strength", "layer_decay": "factor", "freeze": "names"}
-"""Former options of ``adapt`` that are rules now, with their parameters."""
-
-
-def spelled_today(adapt):
-    """Options of ``adapt`` of stored results in the present spelling."""
-    found, share = dict(adapt), adapt.get("replay_share")
-    for name in ("replay_share", "replay_memory", "memory_share", "adapter_settings", *RULES):
-        found.pop(name, None)
-    if share is not None:
-        found["replay"] = {adapt["replay"]: share} if "replay" in adapt else share
-    if "replay_memory" in adapt:
-        found["replay"] = {f"memory:{adapt['replay_memory']}": adapt["memory_share"]}
-    if adapt.get("mix") == {"fixed": {}}:
-        found["mix"] = "fixed"
-    if "adapter_settings" in adapt:
-        found["adapter"] = {adapt["adapter"]: adapt["adapter_settings"]}
-    if rules := [{name.replace("_", "-"): {RULES[name]: adapt[name]}} for name in RULES if name in adapt]:
-        found["rules"] = rules
-    return found
 
 
 def test_there_are_pages():

@@ -249,7 +249,7 @@ def test_the_command_line(monkeypatch, tmp_path, capsys):
         asked.update(options)
         return StudyResults(name="small", jobs=JobCounts(total=9, done=2, reused=3, left=4))
 
-    monkeypatch.setattr("acclimate.study.compare.compare", fake)
+    monkeypatch.setattr("acclimate.study.described.compare", fake)
     for extra, said in ((["--shard", "2/4"], "4 of 9 jobs are left"), (["--report-only"], "Report: ")):
         asked.clear()
         monkeypatch.setattr("sys.argv", ["acclimate", "compare", "study.yaml", "--out", str(tmp_path), *extra])

@@ -251,7 +251,7 @@ def test_there_is_one_recommendation(domain, general, task, plans, action, chose
     assert (made.action, made.options) == (action, chosen) and made.says.endswith(".")
     reasons = " ".join(made.reasons)
     assert all(plan["lines"][0] in reasons for plan in plans)
-    assert ("expect a small gain" in reasons) == ("--refactor-every" in reasons) == (action == "adapt")
+    assert ("expect a small gain" in reasons) == ("refactor every=" in reasons) == (action == "adapt")
     if domain is not None:
         assert made.expected_gain["value"] == -(task or domain)["difference"] and "95 % interval" in reasons
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -29,6 +30,7 @@ from acclimate.results.study import StudyResults
 from acclimate.study.config import StudyConfig
 from tests.cases import each
 from tests.docs.blocks import ROOT
+from tests.study_files import spelled_today
 from tests.tiny import WORDS
 
 SHARES, TOKENS, NOISE = (0.1, 0.3, 0.5, 0.75, 1.0), (1e6, 4e6, 16e6, 64e6), 0.003
@@ -234,6 +236,8 @@ def test_fits_against_scipy():
 
 def test_points_of_a_study():
     results = StudyResults.load(ROOT / "docs" / "results" / "mixtures" / "results.json")
+    methods = [{**row, "adapt": spelled_today(row.get("adapt") or {})} for row in results.config["methods"]]
+    results = replace(results, config={**results.config, "methods": methods})
     rows = [row for row in loss_points(results) if row["domain"] == "biomed"]
     (base,) = [row for row in rows if row["tokens"] == 0]
     losses = {(row.method, row.text): row for row in results.losses if row.domain == "biomed"}
@@ -323,7 +327,7 @@ def test_the_study_of_a_plan(tmp_path):
     study = ratio_study(options)
     adapted = [method["adapt"] for method in study["methods"][1:]]
     assert len(adapted) == 20 and sum(one["tokens"] for one in adapted) == pytest.approx(664_062, rel=0.001)
-    assert sorted({sum(one.get("replay", {}).values()) for one in adapted}) == [0.0, 0.25, 0.5, 0.7, 0.9]
+    assert sorted({one.get("replay", 0.0) for one in adapted}) == [0.0, 0.25, 0.5, 0.7, 0.9]
     tokens = sorted({one["tokens"] for one in adapted})
     assert [b / a for a, b in itertools.pairwise(tokens)] == pytest.approx([4] * 3, rel=0.01)
     assert study["adapt"]["batch_size"] == 64 and study["adapt_seeds"] == 1

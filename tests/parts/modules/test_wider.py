@@ -136,7 +136,7 @@ def test_methods_with_gates_and_quantized_models_are_refused(tiny_bert, tmp_path
     options = {"adapter": "wider", **SHORT}
     with pytest.raises(UserError, match="This method protects units of the model, which the adapter 'wider' cannot"):
         adapt(tiny_bert, Corpus.of(TEXTS), {"dga": {"importance": "random"}}, tmp_path / "out", **options)
-    with pytest.raises(UserError, match="'wider' has no low-rank factors; use lora, or remove refactor-every"):
+    with pytest.raises(UserError, match="'wider' has no low-rank factors; use lora, or remove the rule 'refactor'"):
         adapt(tiny_bert, Corpus.of(TEXTS), "lm", tmp_path / "out", rules="refactor every=2", **options)
     with pytest.raises(UserError, match="'quantize'"):
         adapt(tiny_bert, Corpus.of(TEXTS), "lm", tmp_path / "out", **{**options, "adapter": "wider quantize=4bit"})

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from acclimate.base.errors import UserError
-from acclimate.papers.selective.annotation import annotate
+from acclimate.papers.selective.annotation import annotate_task as annotate
 from acclimate.papers.selective.test_selective import task
 from acclimate.tasks.finetune import finetune
 from tests.cases import each
