@@ -151,8 +151,8 @@ def test_pairs_and_triplets(caplog):
     assert len(queries) == 22 and max(len(query.relevant) for query in queries) == 3
     own = load_task(rows, text_column="answer", pair_column="question")
     assert own.test[0].text.startswith("the ")
-    with pytest.raises(UserError, match=r"'answer'.*non-empty"):
-        load_task([*rows, {"question": "a", "answer": ""}])
+    with pytest.raises(UserError, match=r"1 without a passage .first: task: row 61"):
+        load_task([*rows, {"question": "a", "answer": ""}], strict=True)
     with pytest.raises(UserError, match="pairs need a column"):
         load_task([{"a": "b", "c": "d"}], task_kind="retrieval")
 

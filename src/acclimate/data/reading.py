@@ -77,6 +77,19 @@ class LabelOptions:
             recorded=False,
         ),
     ] = None
+    strict: Annotated[
+        bool,
+        Option("Refuse a task with rows that cannot be used, which are left out.", DATA, study=False, recorded=False),
+    ] = False
+    merge_labels: Annotated[
+        bool,
+        Option(
+            "Merge labels that differ in case, blanks or Unicode form, or by a typo, into the most frequent spelling.",
+            DATA,
+            study=False,
+            recorded=False,
+        ),
+    ] = False
 
 
 def _check_encoding(value: str | None) -> str | None:
@@ -147,7 +160,7 @@ def reading_words(given: Any) -> list[str]:
         word
         for name, value in usual.items()
         if getattr(given, name, value) != value
-        for word in (f"--{name.replace('_', '-')}", getattr(given, name))
+        for word in (f"--{name.replace('_', '-')}", *([] if value is False else [getattr(given, name)]))
     ]
 
 

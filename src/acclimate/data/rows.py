@@ -1,17 +1,17 @@
-"""Streams of whole rows from files of tables and JSON, for labelled data: a row that cannot be used is an error."""
+"""Streams of whole rows from files of tables and JSON, for labelled data, and the rows that cannot be used."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow
 
-from acclimate.base.errors import DamagedFileError, UserError, first_line
+from acclimate.base.errors import DamagedFileError, UserError, first_line, warn_once
 from acclimate.data.csv_reader import check_names, find_duplicate, read_table
 from acclimate.data.opening import (
     COLUMNAR,
@@ -32,6 +32,85 @@ Row = tuple[str, dict[str, Any]]
 """The location of a row for messages (``file:line``), and its values by column."""
 
 
+MAX_LEFT_OUT = 0.2
+"""Largest share of the rows of a split that is left out."""
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class RowError(UserError):
+    """A row that cannot be used; a task leaves it out and counts it.
+
+    Attributes:
+        where: Its location.
+        fault: What is wrong, as it follows a number of rows, such as ``without a label``.
+        message: What is wrong with this row; empty if the fault says it all.
+    """
+
+    def __init__(self, where: str, fault: str, message: str = "") -> None:
+        super().__init__(f"{where}: {message or f'a row {fault}'}; fix or remove it.")
+        self.where, self.fault, self.message = where, fault, message
+
+
+class LeftOut:
+    """The rows of a task that cannot be used, by split.
+
+    Args:
+        name: Name of the task.
+        strict: Whether such a row is an error.
+        broken: Rows that could not be parsed, by split.
+    """
+
+    def __init__(
+        self, name: str, strict: bool = False, broken: Mapping[str, Iterable[RowError]] | None = None
+    ) -> None:
+        self.name, self.strict = name, strict
+        self.errors = {split: list(found) for split, found in (broken or {}).items()}
+
+    def read(self, split: str, rows: Iterable[T], read: Callable[[T], R]) -> list[R]:
+        """Return what a function makes of rows; those for which it raises a :class:`RowError` are left out."""
+        kept = []
+        for row in rows:
+            try:
+                kept.append(read(row))
+            except RowError as error:
+                self.errors.setdefault(split, []).append(error)
+        return kept
+
+    def report(self, kept: Mapping[str, Sized]) -> None:
+        """Say in one message how many rows have which fault, and where the first of each is.
+
+        Args:
+            kept: The other rows of each split.
+
+        Raises:
+            UserError: If there are such rows and the reading is strict, or too many in a split.
+        """
+        faults: dict[str, list[RowError]] = {}
+        for error in (error for found in self.errors.values() for error in found):
+            faults.setdefault(error.fault, []).append(error)
+        if not faults:
+            return
+        listed = ", ".join(
+            f"{len(found):,} {fault} (first: {short_place(found[0].where)}"
+            + (f": {found[0].message})" if found[0].message else ")")
+            for fault, found in faults.items()
+        )
+        left = sum(map(len, faults.values()))
+        rows = f"{left:,} of {left + sum(map(len, kept.values())):,} rows"
+        most = [
+            split
+            for split, found in self.errors.items()
+            if len(found) > MAX_LEFT_OUT * (len(found) + len(kept.get(split, ())))
+        ]
+        if self.strict or most:
+            why = f"more than {MAX_LEFT_OUT:.0%} of {most[0]}" if most else "and 'strict' is given"
+            raise UserError(
+                f"{rows} of the task '{self.name}' cannot be used, {why}: {listed}. Fix or remove these rows."
+            )
+        warn_once(f"The task '{self.name}' leaves out {rows}: {listed}.")
+
+
 class NoLabel(int):
     """The label -1 in a column of which the classes have names; it marks a row without a label."""
 
@@ -41,17 +120,46 @@ def short_place(where: str) -> str:
     return where.replace("\\", "/").rpartition("/")[2]
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether a cell is empty: None, blank, or a missing number."""
+    return (
+        value is None
+        or (isinstance(value, str) and not value.strip())
+        or (isinstance(value, float) and value != value)
+        or type(value).__name__ in ("NAType", "NaTType")
+    )
+
+
+def check_text(where: str, value: Any, what: str = "text") -> str:
+    """Return a text that can be read.
+
+    Raises:
+        RowError: If it is empty, no string, or not valid Unicode.
+    """
+    if is_missing(value):
+        raise RowError(where, f"without a {what}")
+    if not isinstance(value, str):
+        raise RowError(where, f"whose {what} is not a string", f"the {what} is {value!r:.40}")
+    check_characters(where, value)
+    return value
+
+
 def check_characters(where: str, *texts: str) -> None:
     """Check that texts are valid Unicode, which JSON does not ensure.
 
     Raises:
-        UserError: If one has half of a surrogate pair; no tokenizer reads it, and no file can hold it.
+        RowError: If one has half of a surrogate pair; no tokenizer reads it, and no file can hold it.
     """
     if any(map(LONE_SURROGATE.search, texts)):
-        raise UserError(f"{where}: the text contains half of a surrogate pair, which is not a character; fix the row.")
+        raise RowError(where, "with half of a surrogate pair, which is not a character")
 
 
-def read_rows(path: Path, columns: Collection[str] = (), encoding: str | None = None) -> Iterator[Row]:
+def read_rows(
+    path: Path,
+    columns: Collection[str] = (),
+    encoding: str | None = None,
+    broken: list[RowError] | None = None,
+) -> Iterator[Row]:
     """Yield the rows of a table or of JSON in any format but text, with blanks around the names of columns removed.
 
     Tables are read by :func:`acclimate.data.csv_reader.read_table`. Labels that ``datasets`` has stored as numbers
@@ -61,10 +169,21 @@ def read_rows(path: Path, columns: Collection[str] = (), encoding: str | None = 
         path: The file.
         columns: The columns that every row has.
         encoding: Encoding of a format of text; None for UTF-8.
+        broken: Takes the lines that cannot be parsed; None makes the first of them an error.
 
     Raises:
-        UserError: If a line cannot be parsed, the text is not in that encoding, or the file is damaged.
+        UserError: If the text is not in that encoding, or the file is damaged.
     """
+    for row in _read_any(path, columns, encoding):
+        if not isinstance(row, RowError):
+            yield row
+        elif broken is None:
+            raise row
+        else:
+            broken.append(row)
+
+
+def _read_any(path: Path, columns: Collection[str], encoding: str | None) -> Iterator[Row | RowError]:
     form = detect_format(path)
     check_extra(path)
     try:
@@ -88,7 +207,7 @@ def _advise(path: Path, reason: str) -> str:
     return f"{reason}; {advise_encoding(path)}" if reason.startswith(NOT_UTF8) else reason
 
 
-def _read_json(path: Path, encoding: str | None) -> Iterator[Row]:
+def _read_json(path: Path, encoding: str | None) -> Iterator[Row | RowError]:
     form = detect_format(path)
     for number, row in read_json_rows(path, _parse_json, encoding):
         where = f"{path}:{number}" if form == ".jsonl" else f"{path}: row {number}"
@@ -96,10 +215,15 @@ def _read_json(path: Path, encoding: str | None) -> Iterator[Row]:
             continue
         if isinstance(row, Exception):
             advised = _advise(path, str(row))
-            raise UserError(f"{where}: {advised if advised != str(row) else f'{row}; fix or remove the line'}.")
-        if not isinstance(row := as_row(row), dict):
-            raise UserError(f'{where}: a row must be a JSON object such as {{"text": ..., "label": ...}}.')
-        yield where, _strip_names(where, row)
+            if advised != str(row):
+                raise UserError(f"{where}: {advised}.")
+            yield RowError(where, "that cannot be parsed", str(row))
+        elif not isinstance(row := as_row(row), dict):
+            yield RowError(
+                where, "that are no JSON objects", 'a row must be a JSON object such as {"text": ..., "label": ...}'
+            )
+        else:
+            yield _strip_names(where, row)
 
 
 def as_row(value: Any) -> Any:
@@ -130,18 +254,23 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _strip_names(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row without blanks around the names of its columns."""
-    names = check_names(where, [str(name).strip() for name in row])
-    return dict(zip(names, row.values(), strict=True))
+def _strip_names(where: str, row: Mapping[str, Any]) -> Row | RowError:
+    """Return a row without blanks around the names of its columns; two of the same name are an error."""
+    names = [str(name).strip() for name in row]
+    if (duplicate := find_duplicate(names)) is not None:
+        return RowError(where, "that cannot be parsed", f"two columns are named '{duplicate}'")
+    return where, dict(zip(names, row.values(), strict=True))
 
 
-def _read_table(path: Path, delimiter: str, columns: Collection[str], encoding: str | None) -> Iterator[Row]:
+def _read_table(
+    path: Path, delimiter: str, columns: Collection[str], encoding: str | None
+) -> Iterator[Row | RowError]:
     names: list[str] = []
     for line, fields, problem in read_table(read_numbered_lines(path, encoding), path, delimiter, columns):
         where = f"{path}:{line}"
         if problem:
-            raise UserError(f"{where}: {problem}; fix the line.")
+            yield RowError(where, "that cannot be parsed", problem)
+            continue
         try:
             "".join(fields).encode("utf-8")
         except UnicodeEncodeError as error:
@@ -153,7 +282,7 @@ def _read_table(path: Path, delimiter: str, columns: Collection[str], encoding: 
             yield where, dict(zip(names, fields, strict=True))
 
 
-def _read_columnar(path: Path) -> Iterator[Row]:
+def _read_columnar(path: Path) -> Iterator[Row | RowError]:
     def select(schema: pyarrow.Schema) -> None:
         check_names(path, schema.names)
 
@@ -164,9 +293,12 @@ def _read_columnar(path: Path) -> Iterator[Row]:
         for row in batch.to_pylist():
             number += 1
             where = f"{path}: row {number}"
-            if classes and "label" in row:
-                row["label"] = name_of_class(where, row["label"], classes)
-            yield where, _strip_names(where, row)
+            try:
+                if classes and "label" in row:
+                    row["label"] = name_of_class(where, row["label"], classes)
+                yield _strip_names(where, row)
+            except RowError as error:
+                yield error
 
 
 def class_names(path: Path, column: str) -> list[str]:
@@ -190,7 +322,7 @@ def name_of_class(where: str, value: Any, names: Sequence[str]) -> Any:
     The number -1 is a :class:`NoLabel`, since ``datasets`` marks rows without a label by it.
 
     Raises:
-        UserError: If there is no such class.
+        RowError: If there is no such class.
     """
     if isinstance(value, list):
         return [name_of_class(where, entry, names) for entry in value]
@@ -199,7 +331,7 @@ def name_of_class(where: str, value: Any, names: Sequence[str]) -> Any:
     if value == -1:
         return NoLabel(value)
     if not 0 <= value < len(names):
-        raise UserError(
-            f"{where}: the label {value} is none of the {len(names)} classes of the dataset; remove the row."
+        raise RowError(
+            where, "with an unknown class", f"the label {value} is none of the {len(names)} classes of the dataset"
         )
     return names[value]

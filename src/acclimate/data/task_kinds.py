@@ -196,6 +196,8 @@ def load_task(
     split_seed: int = 0,
     encoding: str | None = None,
     task_kind: str | None = None,
+    strict: bool = False,
+    merge_labels: bool = False,
 ) -> Any:
     """Read a task: a folder with ``train``, ``test`` and optionally ``dev``, a file, a dataset of the Hub, an object.
 
@@ -251,13 +253,16 @@ def load_task(
         split_seed: Random seed of splits that are drawn.
         encoding: Encoding of CSV and TSV files that are not UTF-8.
         task_kind: Name of the kind; by default the files and columns show it.
+        strict: Whether a row that cannot be used is an error. By default such rows are left out and counted, up to
+            a fifth of a split.
+        merge_labels: Whether labels that differ only in case, blanks or Unicode form, or by a typo, are one class.
 
     Returns:
         A task of its kind, such as :class:`acclimate.tasks.kinds.classification.data.Task` or
         :class:`acclimate.tasks.kinds.qa.data.QATask`.
 
     Raises:
-        UserError: If the folder or a file is missing, a row is invalid, or the labels cannot be learned.
+        UserError: If the folder or a file is missing, too many rows cannot be used, or the labels cannot be learned.
     """
     options = build(
         ReadingOptions,
@@ -268,8 +273,12 @@ def load_task(
         split_seed=split_seed,
         encoding=encoding,
         task_kind=task_kind,
+        strict=strict,
+        merge_labels=merge_labels,
     )
     task = _read_task(source, name, options)
+    if merge_labels and not hasattr(task, "multi_label"):
+        raise UserError(f"The task '{task.name}' is {task.task_kind}, so 'merge_labels' does not apply; remove it.")
     for line in task.describe_groups(find_task_kind(task).texts):
         warn_once(line)
     return task

@@ -16,7 +16,7 @@ from acclimate.data.reading import LabelOptions
 from acclimate.data.rows import NoLabel
 from acclimate.study.draft import draft_study, write_study
 from acclimate.study.options import CompareOptions, InitOptions, StudyOptions
-from acclimate.tasks.sources import read_object
+from acclimate.tasks.sources import read_object, refuse_broken
 
 DATA_FOLDER, STUDY_FILE = "data", "study.yaml"
 TEXTS = ("corpus", "heldout", "general")
@@ -116,6 +116,7 @@ def _place_task(value: Any, folder: Path) -> Any:
     if hasattr(value, "task_kind"):
         raise UserError("A loaded task cannot be compared on: give the rows or the files that it was made from.")
     tables = read_object(value, "task")
+    refuse_broken(tables)
     for split, table in tables.items():
         plain = [{name: _plain(cell, table.class_names(name)) for name, cell in row.items()} for _, row in table.rows]
         rows = [row for row in plain if not any(isinstance(cell, NoLabel) for cell in row.values())]

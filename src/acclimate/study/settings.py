@@ -246,6 +246,8 @@ if TYPE_CHECKING:
         split_seed: int | None
         encoding: str | None
         task_kind: str | None
+        strict: bool | None
+        merge_labels: bool | None
 
     class DistillSection(Section):
         """Options of ``acclimate.distill``."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,7 +20,16 @@ from acclimate.data.csv_reader import TEXT_NAMES
 from acclimate.data.documents import table_rows
 from acclimate.data.opening import COLUMNAR, ENCODED, EXCEL, TABLES, detect_format
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import LONE_SURROGATE, Row, as_row, class_names, name_of_class, read_rows
+from acclimate.data.rows import (
+    LONE_SURROGATE,
+    LeftOut,
+    Row,
+    RowError,
+    as_row,
+    class_names,
+    name_of_class,
+    read_rows,
+)
 from acclimate.tasks.groups import find_grouping
 from acclimate.tasks.readers import (
     FORMATS,
@@ -56,6 +65,8 @@ class Table:
 
     rows: list[Row]
     class_names: Callable[[str], list[str]] = lambda column: []
+    broken: list[RowError] = field(default_factory=list)
+    """Rows that could not be parsed."""
 
 
 Tables = dict[str, Table]
@@ -68,6 +79,12 @@ class Selected(NamedTuple):
     rows: dict[str, list[Row]]
     groups: dict[str, str | None]
     group_name: str
+    left: LeftOut
+
+
+def start_left_out(tables: Mapping[str, Table], name: str, options: ReadingOptions) -> LeftOut:
+    """Return a collection of the rows of a task that cannot be used, with those that could not be parsed."""
+    return LeftOut(name, options.strict, {split: table.broken for split, table in tables.items()})
 
 
 def read_tables(source: Any, name: str, options: ReadingOptions) -> Tables:
@@ -90,6 +107,7 @@ def read_tables(source: Any, name: str, options: ReadingOptions) -> Tables:
     if tables.keys() == {"train"}:
         tables = _divide(tables["train"], name)
     if not tables["train"].rows:
+        refuse_broken(tables)
         raise UserError(f"The task '{name}' has no train rows.")
     return tables
 
@@ -114,10 +132,12 @@ def select_columns(
     chosen = choose_columns(names, options, name, rows[0][0], labels)
     grouping = find_grouping(name, read, options.group_column, chosen.values())
     report_unused(name, chain(*read.values()), (*chosen.values(), grouping.column))
+    left = start_left_out(tables, name, options)
     return Selected(
-        {split: _rename(tables[split], chosen) if split in tables else [] for split in SPLITS},
+        {split: _rename(tables[split], chosen, left, split) if split in tables else [] for split in SPLITS},
         {where: grouping.of(row) for found in read.values() for where, row in found},
         grouping.name,
+        left,
     )
 
 
@@ -129,19 +149,19 @@ def _divide(table: Table, name: str) -> Tables:
         return {"train": table}
     split_of = {alias: split for split, aliases in SPLITS.items() for alias in aliases}
     found: dict[str, list[Row]] = {}
+    broken = list(table.broken)
     for where, row in table.rows:
-        split = split_of.get(str(row.get(column)).strip().lower())
-        if split is None:
-            raise UserError(
-                f"{where}: the column '{column}' is {row.get(column)!r:.40}, not train, dev or test; correct it, or "
-                "rename the column if it is something else."
-            )
-        found.setdefault(split, []).append((where, row))
+        if split := split_of.get(str(row.get(column)).strip().lower()):
+            found.setdefault(split, []).append((where, row))
+        else:
+            what = f"the column '{column}' is {row.get(column)!r:.40}; rename the column if it is something else"
+            broken.append(RowError(where, "that are not of train, dev or test", what))
     if "train" not in found:
-        raise UserError(f"No row of the task '{name}' has 'train' in the column '{column}'.")
+        hint = f" {broken[0]}" if broken else ""
+        raise UserError(f"No row of the task '{name}' has 'train' in the column '{column}'.{hint}")
     counts = ", ".join(f"{len(rows):,} {split}" for split, rows in found.items())
     warn_once(f"The task '{name}' has its splits in the column '{column}': {counts}.")
-    return {split: Table(rows, table.class_names) for split, rows in found.items()}
+    return {split: Table(rows, table.class_names, broken if split == "train" else []) for split, rows in found.items()}
 
 
 def choose_columns(
@@ -207,22 +227,25 @@ def _only(candidates: list[dict[str, str]], column: str, names: Collection[str],
     )
 
 
-def _rename(table: Table, chosen: Mapping[str, str]) -> list[Row]:
+def _rename(table: Table, chosen: Mapping[str, str], left: LeftOut, split: str) -> list[Row]:
     """Return rows in which the chosen columns have their standard names; other rows remain as they are."""
+    for column, name in chosen.items():
+        if table.rows and column != "text_pair" and not any(name in row for _, row in table.rows):
+            where, row = table.rows[0]
+            raise UserError(f"{where}: no column '{name}'. The columns are: {', '.join(map(str, row)) or 'none'}.")
     if all(column == name for column, name in chosen.items()):
         return table.rows
     classes = table.class_names(chosen["label"]) if chosen["label"] != "label" else []
-    rows: list[Row] = []
-    for where, row in table.rows:
-        for column, name in chosen.items():
-            if name not in row and column != "text_pair":
-                raise UserError(f"{where}: no column '{name}'. The columns are: {', '.join(map(str, row)) or 'none'}.")
+
+    def rename(found: Row) -> Row:
+        where, row = found
         renamed = {column: row[name] for column, name in chosen.items() if name in row}
-        if classes:
+        if classes and "label" in renamed:
             renamed["label"] = name_of_class(where, renamed["label"], classes)
         used = {*chosen.values(), *renamed}
-        rows.append((where, renamed | {name: row[name] for name in OTHER_COLUMNS if name in row and name not in used}))
-    return rows
+        return where, renamed | {name: row[name] for name in OTHER_COLUMNS if name in row and name not in used}
+
+    return left.read(split, table.rows, rename)
 
 
 def _read_files(files: list[Path], options: ReadingOptions) -> Table:
@@ -237,11 +260,12 @@ def _read_files(files: list[Path], options: ReadingOptions) -> Table:
             raise UserError(f"'{file}' has the encoding of its format; remove the encoding '{options.encoding}'.")
     # The delimiter of a table is the one that separates these columns.
     columns = (options.text_column or COLUMNS[0], options.label_column or COLUMNS[1])
-    rows = [row for file in files for row in read_rows(file, columns, options.encoding)]
+    broken: list[RowError] = []
+    rows = [row for file in files for row in read_rows(file, columns, options.encoding, broken)]
     if files and not rows:
-        raise UserError(f"'{files[0]}' holds no rows.")
+        raise broken[0] if broken else UserError(f"'{files[0]}' holds no rows.")
     is_columnar = files and detect_format(files[0]) in COLUMNAR
-    return Table(rows, partial(class_names, files[0])) if is_columnar else Table(rows)
+    return Table(rows, partial(class_names, files[0]), broken) if is_columnar else Table(rows, broken=broken)
 
 
 def _read_folder(folder: Path, options: ReadingOptions) -> Tables:
@@ -293,6 +317,12 @@ def match_splits(names: Iterable[str], where: str) -> dict[str, str]:
     return found
 
 
+def refuse_broken(tables: Tables) -> None:
+    """Raise the first of the rows that could not be parsed, where all are needed."""
+    for error in (error for table in tables.values() for error in table.broken):
+        raise error
+
+
 def read_every_row(source: Any, name: str, options: ReadingOptions) -> list[Row]:
     """Return the rows of a file, a folder or an object; those of several splits one after the other.
 
@@ -302,8 +332,10 @@ def read_every_row(source: Any, name: str, options: ReadingOptions) -> list[Row]
         UserError: If the source cannot be read, or holds no rows.
     """
     if isinstance(source, str | Path) and not Path(source).is_dir():
-        return _read_files([Path(source)], options).rows
-    tables = _read_folder(Path(source), options) if isinstance(source, str | Path) else read_object(source, name)
+        tables = {"train": _read_files([Path(source)], options)}
+    else:
+        tables = _read_folder(Path(source), options) if isinstance(source, str | Path) else read_object(source, name)
+    refuse_broken(tables)
     if len(tables) == 1:
         return next(iter(tables.values())).rows
     return [(where, {SPLIT_COLUMN: split, **row}) for split, table in tables.items() for where, row in table.rows]
@@ -391,16 +423,23 @@ def _table_of(value: Any, where: str) -> Table:
     """Return the rows of a ``Dataset``, a data frame of pandas or polars, a table of pyarrow, or a list of rows."""
     features = getattr(value, "features", None) or {}
     numbered: list[Row] = []
-    for number, row in enumerate(_rows_of(value, where), 1):
-        if not isinstance(row := as_row(row), Mapping):
-            raise UserError(f"{where}: row {number} is a {type(row).__name__}; a row is a dictionary of columns.")
-        numbered.append((f"{where}: row {number}", {str(name).strip(): cell for name, cell in row.items()}))
+    broken: list[RowError] = []
     classes = _feature_names(features)
-    if names := classes("label"):
-        for where_row, row in numbered:
-            if "label" in row:
-                row["label"] = name_of_class(where_row, row["label"], names)
-    return Table(numbered, classes)
+    names = classes("label")
+    for number, row in enumerate(_rows_of(value, where), 1):
+        place = f"{where}: row {number}"
+        if not isinstance(row := as_row(row), Mapping):
+            broken.append(RowError(place, "that are no dictionaries of columns", f"it is a {type(row).__name__}"))
+            continue
+        cells = {str(name).strip(): cell for name, cell in row.items()}
+        try:
+            if names and "label" in cells:
+                cells["label"] = name_of_class(place, cells["label"], names)
+        except RowError as error:
+            broken.append(error)
+        else:
+            numbered.append((place, cells))
+    return Table(numbered, classes, broken)
 
 
 def _rows_of(value: Any, where: str) -> list[Any]:

@@ -27,7 +27,7 @@ from acclimate.tasks.finetune import finetune
 from acclimate.tasks.interfaces import resolve_options
 from acclimate.tasks.options import SupervisedOptions
 from acclimate.tasks.readers import fold_text
-from acclimate.tasks.sources import read_tables
+from acclimate.tasks.sources import read_tables, refuse_broken
 
 REPORT = "periods.json"
 """The file of an output directory that says what wrote it, and at the end holds the report."""
@@ -136,7 +136,9 @@ def place_rows(options: Any) -> PlacedRows:
     elif isinstance(source, str | Path):
         source, column = find_task(source)
     reading = replace(options, text_column=column) if column else options
-    rows = [row for table in read_tables(source, name, reading).values() for _, row in table.rows]
+    tables = read_tables(source, name, reading)
+    refuse_broken(tables)
+    rows = [row for table in tables.values() for _, row in table.rows]
     column = choose_date_column(name, options.date_column, list(dict.fromkeys(key for row in rows for key in row)))
     placed = [(row, period) for row in rows if (period := report.place(row.get(column), options.date_format))]
     if not placed:
@@ -144,7 +146,7 @@ def place_rows(options: Any) -> PlacedRows:
     own = [row for row, _ in placed]
     names = ("text_column", "pair_column", "label_column", "group_column", "task_kind")
     columns = {key: getattr(reading, key) for key in names}
-    task = load_task({"train": own, "test": own}, name=name, **columns)
+    task = load_task({"train": own, "test": own}, name=name, strict=True, **columns)
     if len(task.train) != len(own) or len(task.test) != len(own):
         raise UserError(
             f"The task '{name}' is of the kind '{task.task_kind}', whose rows are no single items, so they cannot be "

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import Row, short_place
+from acclimate.data.rows import Row, RowError, is_missing, short_place
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.regression import RegressionScoring, regression_metrics
@@ -26,7 +26,7 @@ from acclimate.tasks.groups import number_known_groups
 from acclimate.tasks.head_model import check_finite
 from acclimate.tasks.interfaces import Answer, EvaluationResult, Learner, Predictor, ResolvedOptions
 from acclimate.tasks.kinds.classification.classifier import Classifier
-from acclimate.tasks.kinds.classification.data import parse_row
+from acclimate.tasks.kinds.classification.data import check_columns, parse_row
 from acclimate.tasks.kinds.classification.labels import NUMBER
 from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.probing import NumberProbe, Probe
@@ -120,25 +120,30 @@ def build_task(name: str, selected: Selected, path: Path | None, split_seed: int
         split_seed: Random seed of splits that are drawn.
 
     Raises:
-        UserError: If a row cannot be used, which the message names, or all targets of train are equal.
+        UserError: If too many rows cannot be used, or all targets of train are equal.
     """
-    pair = any(row.get("text_pair") not in (None, "") for _, row in selected.rows["train"])
+    pair = check_columns(selected.rows)
     examples = {
-        split: [_read_example(where, row, pair, selected.groups[where]) for where, row in selected.rows[split]]
+        split: selected.left.read(
+            split, selected.rows[split], lambda row: _read_example(*row, pair, selected.groups[row[0]])
+        )
         for split in SPLITS
     }
+    selected.left.report(examples)
     if len({example.target for example in examples["train"]}) < 2:
         raise UserError(f"All train rows of the task '{name}' have the same number, so there is nothing to learn.")
     return RegressionTask.divided(name, examples, split_seed, group_name=selected.group_name, path=path)
 
 
 def _read_example(where: str, row: dict[str, Any], pair: bool, group: str | None) -> NumberExample:
-    parsed, target = parse_row(where, row, pair), read_number(row["label"])
-    if target is None:
-        raise UserError(
-            f"{where}: the label must be a number up to {LARGEST:g}, not {row['label']!r:.40}; fix or remove the row, "
-            "or give --task-kind classification if the labels are classes."
+    parsed, label = parse_row(where, row, pair), row.get("label")
+    if is_missing(label):
+        raise RowError(where, "without a label")
+    if (target := read_number(label)) is None:
+        what = (
+            f"the label must be a number up to {LARGEST:g}, not {label!r:.40}; classes need --task-kind classification"
         )
+        raise RowError(where, "whose label is no number", what)
     return NumberExample(parsed.text, parsed.second, target, group=group, row=short_place(where))
 
 

@@ -13,14 +13,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import LONE_SURROGATE, Row, short_place
+from acclimate.data.rows import LONE_SURROGATE, LeftOut, Row, RowError, short_place
 from acclimate.evaluation.choice import ChoiceScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.kinds.classification.labels import plain_value
 from acclimate.tasks.readers import SPLITS, fold_text, report_unused
-from acclimate.tasks.sources import Table
+from acclimate.tasks.sources import Table, start_left_out
 
 QUESTION_NAMES = ("question", "question_stem", "query", "goal", "ctx", "sent2", "problem", "sentence", "premise")
 CONTEXT_NAMES = ("context", "passage", "article", "paragraph", "support", "sent1", "premise")
@@ -46,8 +46,6 @@ AROUND_LETTERS = "()[]. :"
 """What can be around the letter of an answer, as in ``(B)``."""
 READ_ROWS = 100
 """Number of rows that decide whether a table is a multiple-choice task."""
-NAMED_ROWS = 3
-"""Number of rows that a message on rows that cannot be used names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +174,7 @@ def holds_choices(rows: Sequence[Row], options: ReadingOptions) -> bool:
     columns = find_columns(dict.fromkeys(column for _, row in rows for column in row), options)
     if columns is None:
         return False
-    wrong: list[str] = []
-    parsed = _parse(rows[:READ_ROWS], columns, wrong)
+    parsed = LeftOut("").read("train", rows[:READ_ROWS], partial(_parse, columns))
     if not parsed or len(columns.choices) == 1:  # a column of lists can be nothing else
         return bool(parsed)
     column, reading = _choose_answers({"train": parsed}, columns.answers)
@@ -284,7 +281,7 @@ def read_choices(tables: Mapping[str, Table], name: str, options: ReadingOptions
     choices. A dev or test split in which no row has an answer is not used.
 
     Raises:
-        UserError: If the columns are not clear, or a row cannot be used; the message counts and names such rows.
+        UserError: If the columns are not clear, or too many rows cannot be used.
     """
     rows = {split: list(tables[split].rows) if split in tables else [] for split in SPLITS}
     names = dict.fromkeys(column for _, row in rows["train"] for column in row)
@@ -298,8 +295,10 @@ def read_choices(tables: Mapping[str, Table], name: str, options: ReadingOptions
             f"'C' ... with one each) and 'answer'. The columns are: {', '.join(names)}; name those of question, "
             "context and answer with --text-column, --pair-column and --label-column."
         )
-    wrong: list[str] = []
-    parsed = {split: _parse(found, columns, wrong) for split, found in rows.items()}
+    left = start_left_out(tables, name, options)
+    parsed = {split: left.read(split, found, partial(_parse, columns)) for split, found in rows.items()}
+    if not parsed["train"]:
+        left.report(parsed)  # raises
     answer, reading = _choose_answers(parsed, columns.answers)
     taken = (columns.question, columns.context, answer, *columns.choices)
     grouping = find_grouping(name, rows, options.group_column, taken)
@@ -312,16 +311,10 @@ def read_choices(tables: Mapping[str, Table], name: str, options: ReadingOptions
             parsed[split] = []
     continues = any(column.lower().startswith(ENDINGS) for column in columns.choices)
     splits = {
-        split: _make_items(found, columns, answer, READINGS[reading], continues, wrong, grouping)
+        split: left.read(split, found, partial(_make_item, columns, answer, READINGS[reading], continues, grouping))
         for split, found in parsed.items()
     }
-    if wrong:
-        total = sum(map(len, rows.values()))
-        more = " ..." if len(wrong) > NAMED_ROWS else ""
-        raise UserError(
-            f"{len(wrong):,} of {total:,} rows of the task '{name}' cannot be used: {'; '.join(wrong[:NAMED_ROWS])}"
-            f"{more}. Fix or remove them."
-        )
+    left.report(splits)
     if not splits["train"]:
         raise UserError(f"The task '{name}' has no train rows.")
     _report(name, columns, answer, reading, parsed)
@@ -332,24 +325,23 @@ Parsed = tuple[str, Mapping[str, Any], Choices]
 """The location of a row, the row, and its choices."""
 
 
-def _parse(rows: Iterable[Row], columns: Columns, wrong: list[str]) -> list[Parsed]:
-    """Return the rows with their choices; add what cannot be read to ``wrong``."""
-    found: list[Parsed] = []
-    for where, row in rows:
-        try:
-            choices, question = _read_choices(row, columns), _text(row.get(columns.question))
-            _text(row.get(columns.context or ""))
-        except ValueError as error:
-            wrong.append(f"{where}: {error}")
-            continue
-        given = len(list(filter(None, choices.texts)))
-        if given < 2:
-            wrong.append(f"{where}: {given} choices, but at least two are needed")
-        elif not question:
-            wrong.append(f"{where}: '{columns.question}' is empty")
-        else:
-            found.append((where, row, choices))
-    return found
+def _parse(columns: Columns, row: Row) -> Parsed:
+    """Return a row with its choices.
+
+    Raises:
+        RowError: If it cannot be used.
+    """
+    where, cells = row
+    try:
+        choices, question = _read_choices(cells, columns), _text(cells.get(columns.question))
+        _text(cells.get(columns.context or ""))
+    except ValueError as error:
+        raise RowError(where, "whose texts cannot be read", str(error)) from error
+    if (given := len(list(filter(None, choices.texts)))) < 2:
+        raise RowError(where, "with fewer than two choices", f"{given} choices, but at least two are needed")
+    if not question:
+        raise RowError(where, "without a question", f"'{columns.question}' is empty")
+    return where, cells, choices
 
 
 def _value(row: Mapping[str, Any], column: str) -> str:
@@ -374,32 +366,28 @@ def _choose_answers(parsed: Mapping[str, Sequence[Parsed]], candidates: Sequence
     return max(((column, reading) for column in candidates for reading in READINGS), key=fit)
 
 
-def _make_items(
-    parsed: Iterable[Parsed],
-    columns: Columns,
-    answer: str,
-    read: Answer,
-    continues: bool,
-    wrong: list[str],
-    grouping: Grouping,
-) -> list[Item]:
-    """Return the items of a split; add rows without a usable answer to ``wrong``."""
-    items = []
-    for where, row, choices in parsed:
-        value = _value(row, answer)
-        place = read(value, choices)
-        if place is None or not choices.texts[place]:
-            listed = ", ".join(f"'{text:.20}'" for text in choices.texts if text)
-            what = f"'{answer}' is {value!r:.40}" if value else f"'{answer}' is empty"
-            wrong.append(f"{where}: {what}, which is none of the choices {listed:.100}")
-            continue
-        kept = [number for number, text in enumerate(choices.texts) if text]
-        texts = tuple(choices.texts[number] for number in kept)
-        context = _text(row.get(columns.context)) if columns.context else ""
-        group, question = grouping.of(row) or context or None, _text(row[columns.question])
-        found = short_place(where)
-        items.append(Item(question, texts, kept.index(place), context, continues, group=group, row=found))
-    return items
+def _make_item(
+    columns: Columns, answer: str, read: Answer, continues: bool, grouping: Grouping, parsed: Parsed
+) -> Item:
+    """Return the item of a row.
+
+    Raises:
+        RowError: If it has no usable answer.
+    """
+    where, row, choices = parsed
+    value = _value(row, answer)
+    place = read(value, choices)
+    if value.casefold() in HIDDEN and place is None:
+        raise RowError(where, "without an answer", f"'{answer}' is empty" if not value else "")
+    if place is None or not choices.texts[place]:
+        listed = ", ".join(f"'{text:.20}'" for text in choices.texts if text)
+        what = f"'{answer}' is {value!r:.40}, which is none of the choices {listed:.100}"
+        raise RowError(where, "whose answer is none of the choices", what)
+    kept = [number for number, text in enumerate(choices.texts) if text]
+    texts = tuple(choices.texts[number] for number in kept)
+    context = _text(row.get(columns.context)) if columns.context else ""
+    group, question = grouping.of(row) or context or None, _text(row[columns.question])
+    return Item(question, texts, kept.index(place), context, continues, group=group, row=short_place(where))
 
 
 def read_unanswered(rows: Sequence[Row], options: ReadingOptions) -> list[Item | None]:
@@ -417,7 +405,7 @@ def read_unanswered(rows: Sequence[Row], options: ReadingOptions) -> list[Item |
     found: list[Item | None] = []
     continues = any(column.lower().startswith(ENDINGS) for column in columns.choices)
     for row in rows:
-        parsed = _parse([row], columns, [])
+        parsed = LeftOut("").read("", [row], partial(_parse, columns))
         texts = tuple(filter(None, parsed[0][2].texts)) if parsed else ()
         context = _text(row[1].get(columns.context)) if parsed and columns.context else ""
         found.append(Item(_text(row[1][columns.question]), texts, 0, context, continues) if parsed else None)
@@ -427,7 +415,11 @@ def read_unanswered(rows: Sequence[Row], options: ReadingOptions) -> list[Item |
 def read_answers(rows: Sequence[Row], options: ReadingOptions) -> list[int | None] | None:
     """Return the position of the correct choice of each row, or None; None if there is no column of answers."""
     columns = find_columns(dict.fromkeys(column for _, row in rows for column in row), options)
-    parsed = {} if columns is None else {number: _parse([row], columns, []) for number, row in enumerate(rows)}
+    parsed = (
+        {}
+        if columns is None
+        else {number: LeftOut("").read("", [row], partial(_parse, columns)) for number, row in enumerate(rows)}
+    )
     usable = [found[0] for found in parsed.values() if found]
     if columns is None or not usable:
         return None

@@ -5,19 +5,28 @@ from __future__ import annotations
 import logging
 import random
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from acclimate.base.errors import UserError, unknown_name_error
-from acclimate.data.rows import check_characters, short_place
+from acclimate.base.errors import UserError, unknown_name_error, warn_once
+from acclimate.data.rows import LeftOut, Row, RowError, check_characters, check_text, is_missing, short_place
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
 from acclimate.evaluation.significance import number_groups
 from acclimate.tasks.drawing import Link, draw_places, link_rows
 from acclimate.tasks.examples import Examples, TextExample
 from acclimate.tasks.groups import ID_PATTERNS, find_grouping, group_text
-from acclimate.tasks.kinds.classification.labels import label_name, leave_out_unlabelled, read_labels, similar_labels
+from acclimate.tasks.kinds.classification.labels import (
+    Labels,
+    holds_lists,
+    label_name,
+    leave_out_unlabelled,
+    read_label,
+    read_labels,
+    similar_labels,
+)
 from acclimate.tasks.readers import SPLITS
 from acclimate.tasks.sources import COLUMNS, Selected
 
@@ -39,7 +48,9 @@ class ParsedRow:
     document: str | None
 
 
-def build_task(name: str, selected: Selected, path: Path | None = None, split_seed: int | None = None) -> Task:
+def build_task(
+    name: str, selected: Selected, path: Path | None = None, split_seed: int | None = None, merge: bool = False
+) -> Task:
     """Check the rows of all splits against each other and number the labels.
 
     Args:
@@ -48,20 +59,34 @@ def build_task(name: str, selected: Selected, path: Path | None = None, split_se
         path: Where the task is, if it is a file or folder.
         split_seed: Random seed with which a missing test split is drawn from train; if there is no dev split either,
             that is drawn as well. None makes a missing test split an error.
+        merge: Whether labels that look alike are one.
 
     Raises:
-        UserError: If a row cannot be used, which the message names, or the labels cannot be learned.
+        UserError: If too many rows cannot be used, or the labels cannot be learned.
     """
     rows = leave_out_unlabelled(name, selected.rows)
     for split in ("train", "test") if split_seed is None else ("train",):
         if not rows[split]:
             raise UserError(f"The task '{name}' has no {split} rows.")
-    pair = any(row.get("text_pair") not in (None, "") for _, row in rows["train"])
-    read = {split: [parse_row(where, row, pair) for where, row in rows[split]] for split in SPLITS}
+    pair, several = check_columns(rows), holds_lists(rows["train"])
+    left = selected.left
+    parsed = {
+        split: left.read(
+            split, rows[split], lambda row: (parse_row(*row, pair), read_label(row[0], row[1].get("label"), several))
+        )
+        for split in SPLITS
+    }
+    if not parsed["train"]:
+        left.report(parsed)  # raises
+    read = {split: [row for row, _ in found] for split, found in parsed.items()}
     found, multi_label = read_labels(
-        {split: [(where, row["label"]) for where, row in rows[split]] for split in SPLITS}
+        {split: [label for _, label in found] for split, found in parsed.items()}, several, merge
     )
+    if merge:
+        found = _merge_labels(name, found)
     labels = _sort_labels({label for names in found["train"] for label in names})
+    _leave_out_unknown(left, labels, read, found)
+    left.report(read)
     if multi_label and not labels:
         raise UserError(f"No train row of the task '{name}' has a label.")
     _refuse_tags_of_words(name, rows["train"][0][0], labels)
@@ -75,13 +100,6 @@ def build_task(name: str, selected: Selected, path: Path | None = None, split_se
         has_documents = multi_label and all(row.document is not None for row in read[split])
         examples[split] = []
         for row, names in zip(read[split], found[split], strict=True):
-            for label in names:
-                if label not in numbers:
-                    mark = " (-1 usually marks rows without a label: remove them)" if label == "-1" else ""
-                    raise UserError(
-                        f"{row.where}: the label '{label}' occurs in {split} but not in train, so it cannot be "
-                        f"learned{mark}. Train has: {_preview_names(labels)}."
-                    )
             places = tuple(sorted({numbers[label] for label in names}))
             document = row.document if has_documents else None
             group = selected.groups[row.where]
@@ -93,9 +111,55 @@ def build_task(name: str, selected: Selected, path: Path | None = None, split_se
                 )
             )
     examples = _join_documents(examples)
-    _warn_about_labels(name, labels, len(rows["train"]))
+    _warn_about_labels(name, labels, found["train"])
     own = {"labels": labels, "path": path, "multi_label": multi_label}
     return Task.divided(name, examples, split_seed, group_name=selected.group_name, **own)
+
+
+def check_columns(rows: Mapping[str, Sequence[Row]]) -> bool:
+    """Check that some row of each split has a text and a label; return whether rows are pairs of texts.
+
+    Raises:
+        UserError: If a column is missing.
+    """
+    for found in rows.values():
+        for column in COLUMNS:
+            if found and not any(column in row for _, row in found):
+                where, row = found[0]
+                raise UserError(
+                    f"{where}: no column '{column}'. The columns are: {_preview_names(map(str, row)) or 'none'}; "
+                    f"rename the right one to '{column}'."
+                )
+    filled = any(not is_missing(row.get("text_pair")) for _, row in rows["train"])
+    return filled and 2 * sum("text_pair" in row for _, row in rows["train"]) > len(rows["train"])
+
+
+def _leave_out_unknown(
+    left: LeftOut, labels: Sequence[str], read: dict[str, list[ParsedRow]], found: dict[str, list[Labels]]
+) -> None:
+    """Leave out rows of dev and test with a label that train does not have, and so cannot be learned."""
+    known = set(labels)
+
+    def check(row: tuple[ParsedRow, Labels]) -> tuple[ParsedRow, Labels]:
+        if unknown := next((label for label in row[1] if label not in known), None):
+            mark = " (-1 usually marks rows without a label)" if unknown == "-1" else ""
+            what = f"the label '{unknown}' does not occur in train{mark}, which has {_preview_names(labels)}"
+            raise RowError(row[0].where, "with a label that train does not have", what)
+        return row
+
+    for split in ("dev", "test"):
+        kept = left.read(split, zip(read[split], found[split], strict=True), check)
+        read[split], found[split] = [row for row, _ in kept], [names for _, names in kept]
+
+
+def _merge_labels(name: str, found: Mapping[str, list[Labels]]) -> dict[str, list[Labels]]:
+    """Return labels in which those that look like another one are that; report their numbers."""
+    counts = Counter(label for part in found.values() for names in part for label in names)
+    merged = similar_labels(Counter(label for names in found["train"] for label in names), counts)
+    if merged:
+        listed = ", ".join(f"'{label}' ({counts[label]:,} rows) into '{into}'" for label, into in merged.items())
+        warn_once(f"Labels of the task '{name}' that are merged: {listed}.")
+    return {split: [tuple(merged.get(one, one) for one in names) for names in part] for split, part in found.items()}
 
 
 def _join_documents(examples: dict[str, list[Example]]) -> dict[str, list[Example]]:
@@ -124,10 +188,17 @@ def _refuse_tags_of_words(name: str, where: str, labels: Sequence[str]) -> None:
         )
 
 
-def _warn_about_labels(name: str, labels: Sequence[str], rows: int) -> None:
-    if alike := similar_labels(labels):
+def _warn_about_labels(name: str, labels: Sequence[str], train: Sequence[Labels]) -> None:
+    counts, rows = Counter(label for names in train for label in names), len(train)
+    if alike := similar_labels(counts):
+        listed = ", ".join(
+            f"'{label}' ({counts[label]:,} rows) and '{other}' ({counts[other]:,})" for label, other in alike.items()
+        )
         log.warning(
-            "The task '%s' has the labels '%s' and '%s', which look like one; they are two classes.", name, *alike
+            "The task '%s' has labels that look like one and are two classes: %s. --merge-labels makes each the more "
+            "frequent one.",
+            name,
+            listed,
         )
     if len(labels) > max(MIN_CLASSES_TO_WARN, rows / 2):
         log.warning(
@@ -148,27 +219,17 @@ def parse_row(where: str, row: dict[str, Any], pair: bool) -> ParsedRow:
         pair: Whether the rows of the task have two texts.
 
     Raises:
-        UserError: If a column is missing, or a text cannot be used.
+        RowError: If a text is missing or cannot be used.
     """
-    for column in COLUMNS:
-        if column not in row:
-            raise UserError(
-                f"{where}: no column '{column}'. The columns are: {_preview_names(map(str, row)) or 'none'}; "
-                f"rename the right one to '{column}'."
-            )
-    text, second = row["text"], row.get("text_pair")
-    if not isinstance(text, str) or not text.strip():
-        raise UserError(f"{where}: 'text' must be a non-empty string; fix or remove the row.")
-    if "text_pair" in row and second in (None, ""):  # CSV cannot distinguish the two
-        second = "" if pair else None
-    if second is not None and not isinstance(second, str):
-        raise UserError(f"{where}: 'text_pair' must be a string.")
-    check_characters(where, text, second or "")
+    text, second = check_text(where, row.get("text")), row.get("text_pair")
+    if second == "" or (is_missing(second) and not isinstance(second, str)):  # CSV cannot distinguish the two
+        second = "" if pair and "text_pair" in row else None
+    elif not isinstance(second, str):
+        raise RowError(where, "whose second text is not a string", f"'text_pair' is {second!r:.40}")
+    check_characters(where, second or "")
     if (second is not None) != pair:
-        state = (
-            "has no 'text_pair', but other rows have one" if pair else "has a 'text_pair', but other rows have none"
-        )
-        raise UserError(f"{where}: {state}; give one to every row or to none.")
+        state = "without a second text" if pair else "with a second text"
+        raise RowError(where, state, f"the row has {'no' if pair else 'a'} 'text_pair', other than most rows")
     return ParsedRow(where, text, second, document_of(row))
 
 
@@ -236,6 +297,7 @@ class Task(Examples[Example]):
         train: Iterable[Mapping[str, Any]],
         test: Iterable[Mapping[str, Any]],
         dev: Iterable[Mapping[str, Any]] = (),
+        strict: bool = False,
     ) -> Task:
         """Create a task from rows ``{"text", "text_pair"?, "label", "document"?}`` in memory.
 
@@ -249,7 +311,7 @@ class Task(Examples[Example]):
         }
         grouping = find_grouping(name, rows, taken=(*COLUMNS, "text_pair"))
         groups = {where: grouping.of(row) for found in rows.values() for where, row in found}
-        return build_task(name, Selected(rows, groups, grouping.name))
+        return build_task(name, Selected(rows, groups, grouping.name, LeftOut(name, strict)))
 
     @property
     def is_pair(self) -> bool:

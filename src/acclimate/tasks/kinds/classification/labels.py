@@ -14,11 +14,12 @@ import tokenize
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from contextlib import suppress
+from itertools import pairwise, takewhile
 from typing import Any
 
 from acclimate.base.errors import UserError, warn_once
-from acclimate.data.rows import NoLabel, Row
+from acclimate.data.rows import LONE_SURROGATE, NoLabel, Row, RowError, is_missing
 
 Labels = tuple[str, ...]
 NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
@@ -32,6 +33,8 @@ PRINTED_ARRAY = re.compile(r"\[[\s\d.,+e-]++\]|\[(?=[^,]*,).*\]|(array|tensor|se
 MAX_PRINTED_CHARACTERS = 10_000
 """A longer text is not taken for a printed list."""
 SEPARATORS = "|;,"
+MIN_TYPO, FREQUENT = 4, 10
+"""Characters of a label that can be a typo, and rows of the label that was meant."""
 
 
 def label_name(where: str, value: Any) -> str:
@@ -40,24 +43,25 @@ def label_name(where: str, value: Any) -> str:
     Whole numbers are written without a fraction and booleans in lower case, also where they are text, as in CSV.
 
     Raises:
-        UserError: If the value is not the name of a class.
+        RowError: If the value is not the name of a class.
     """
 
-    def error(why: str = "") -> UserError:
-        return UserError(f"{where}: the label must be a string, an integer or true/false, not {value!r:.40}{why}.")
+    def error(why: str = "") -> RowError:
+        message = f"the label must be a string, an integer or true/false, not {value!r:.40}{why}"
+        return RowError(where, "whose label is no class", message)
 
     text = str(value).strip()
     if isinstance(value, bool) or (isinstance(value, str) and text.lower() in ("true", "false")):
         return text.lower()
+    if is_missing(value):
+        raise RowError(where, "without a label")
     if not isinstance(value, str | int | float):
         raise error()
-    if not text:
-        raise UserError(f"{where}: the label is empty; fix or remove the row.")
     if text.lower() in NOT_A_LABEL:
-        raise UserError(
-            f"{where}: the label {text!r} is how libraries write a missing or infinite number. Remove rows without a "
-            "label; if it is a class, give it another name."
-        )
+        what = f"the label {text!r} is how libraries write a missing or infinite number; a class needs another name"
+        raise RowError(where, "with a missing or infinite number as the label", what)
+    if LONE_SURROGATE.search(text):
+        raise error()
     if isinstance(value, int) or not NUMBER.fullmatch(text) or text.lstrip("+-").isdigit():
         return text
     if "," in text:
@@ -71,7 +75,7 @@ def plain_value(where: str, value: Any) -> Any:
     """Return a label as plain values; arrays, sets, and lists that were written as text are lists.
 
     Raises:
-        UserError: If a text looks like a list and cannot be parsed.
+        RowError: If a text looks like a list and cannot be parsed.
     """
     if hasattr(value, "tolist"):  # scalars and arrays of numpy, pandas and torch
         return value.tolist()
@@ -93,7 +97,8 @@ def plain_value(where: str, value: Any) -> Any:
                 break
             return sorted(parsed, key=str) if isinstance(parsed, set) else parsed
     if PRINTED_ARRAY.fullmatch(text) or (text and parsed is not None):
-        raise UserError(f'{where}: the label {text:.40} cannot be read as a list; write it as in ["a", "b"].')
+        what = f'the label {text:.40} cannot be read as a list; write it as in ["a", "b"]'
+        raise RowError(where, "whose label is no list", what)
     return value
 
 
@@ -127,51 +132,72 @@ def leave_out_unlabelled(name: str, rows: Mapping[str, list[Row]]) -> dict[str, 
     return kept
 
 
-def read_labels(rows: Mapping[str, Sequence[tuple[str, Any]]]) -> tuple[dict[str, list[Labels]], bool]:
+Read = tuple[str, list[tuple[Any, str]]]
+"""The location of a row, and each of its labels: as it is written, and the class that it names."""
+
+
+def holds_lists(rows: Sequence[Row]) -> bool:
+    """Return whether most labels of rows are lists, so that the task is multi-label; missing labels do not count."""
+    lists = 0
+    for where, row in rows:
+        with suppress(RowError):
+            value = plain_value(where, row.get("label"))
+            lists += 0 if is_missing(value) else 1 if isinstance(value, list | tuple) else -1
+    return lists > 0
+
+
+def read_label(where: str, value: Any, multi_label: bool) -> Read:
+    """Read the label of a row.
+
+    Raises:
+        RowError: If there is none, or it cannot be used.
+    """
+    value = plain_value(where, value)
+    if is_missing(value):
+        raise RowError(where, "without a label")
+    if isinstance(value, list | tuple) != multi_label:
+        state = "is not a list, but those of most rows are" if multi_label else "is a list, but those of most are not"
+        raise RowError(where, "whose label has another form", f"the label {state}; an empty list is one, too")
+    entries = list(value) if multi_label else [value]
+    if any(isinstance(entry, NoLabel) for entry in entries):
+        raise RowError(where, "whose label is no class", "-1 is none of the classes of the data set")
+    return where, [(entry, label_name(where, entry)) for entry in entries]
+
+
+def read_labels(
+    rows: Mapping[str, Sequence[Read]], multi_label: bool, merge: bool = False
+) -> tuple[dict[str, list[Labels]], bool]:
     """Return the classes of each row of each split, and whether the task is multi-label.
 
     Args:
-        rows: The location, for messages, and the label of each row, by split. A task is multi-label if the first label
-            of train is a list. Lists of the same length that hold only 0 and 1 are vectors with a place per class;
-            if each of them has exactly one 1, the task has one class per row.
+        rows: The labels of each row, by split.
+        multi_label: Whether labels are lists. Lists of the same length that hold only 0 and 1 are vectors with a place
+            per class; if each of them has exactly one 1, the task has one class per row.
+        merge: Whether a class may be written in several ways.
 
     Raises:
-        UserError: If a label cannot be used or could be read in two ways.
+        UserError: If the labels could be read in two ways.
     """
-    values = {split: [(where, plain_value(where, value)) for where, value in given] for split, given in rows.items()}
-    multi_label = bool(values["train"]) and isinstance(values["train"][0][1], list | tuple)
     labels: dict[str, list[Labels]] = {}
-    for split, given in values.items():
+    for split, given in rows.items():
         written: dict[str, str] = {}
-        labels[split] = []
-        for where, value in given:
-            if isinstance(value, list | tuple) != multi_label:
-                state = (
-                    "the label is not a list, but that of the first train row is"
-                    if multi_label
-                    else "the label is a list, but that of the first train row is not"
-                )
-                raise UserError(f"{where}: {state}; give every row a list (an empty one, too) or none of them.")
-            entries = list(value) if multi_label else [value]
-            if any(isinstance(entry, NoLabel) for entry in entries):
-                raise UserError(f"{where}: -1 is none of the classes of the data set; remove it from the list.")
-            names = tuple(label_name(where, entry) for entry in entries)
-            for entry, name in zip(entries, names, strict=True):
+        for where, entries in given:
+            for entry, name in entries:
                 spelling = entry.strip() if isinstance(entry, str) else name
-                if isinstance(entry, str) and written.setdefault(name, spelling) != spelling:
-                    other = written[name]
+                if isinstance(entry, str) and written.setdefault(name, spelling) != spelling and not merge:
                     raise UserError(
-                        f"{where}: the label '{spelling}' is '{other}' in another row; write it in one way."
+                        f"{where}: the label '{spelling}' is '{written[name]}' in another row; write it in one way, "
+                        "or give --merge-labels."
                     )
-            labels[split].append(names)
+        labels[split] = [tuple(name for _, name in entries) for _, entries in given]
     if multi_label:
-        return _read_vectors(values, labels)
+        return _read_vectors(rows, labels)
     _check_single_labels(Counter(names[0] for names in labels["train"]))
     return labels, False
 
 
 def _read_vectors(
-    values: Mapping[str, Sequence[tuple[str, Any]]], labels: dict[str, list[Labels]]
+    values: Mapping[str, Sequence[Read]], labels: dict[str, list[Labels]]
 ) -> tuple[dict[str, list[Labels]], bool]:
     """Replace vectors of 0 and 1 by the numbers of their classes; leave other lists as they are."""
     every = [names for given in labels.values() for names in given]
@@ -216,11 +242,39 @@ def _check_single_labels(counts: Counter[str]) -> None:
         )
 
 
-def similar_labels(labels: Iterable[str]) -> tuple[str, str] | None:
-    """Return two labels that differ only in case, width or Unicode form; None if there are none."""
-    seen: dict[str, str] = {}
-    for label in labels:
-        other = seen.setdefault(unicodedata.normalize("NFKC", label).casefold(), label)
-        if other != label:
-            return other, label
-    return None
+def similar_labels(train: Mapping[str, int], others: Iterable[str] = ()) -> dict[str, str]:
+    """Return labels that look like another one, each with the spelling of that which is most frequent.
+
+    Labels look alike that differ only in case, blanks, width or Unicode form; and a label of a single row looks like a
+    frequent one from which a letter distinguishes it.
+
+    Args:
+        train: The number of train rows of each label.
+        others: Further labels, of other splits.
+    """
+    groups: dict[str, list[str]] = {}
+    for label in sorted({*train, *others}, key=lambda label: (-train.get(label, 0), label)):
+        groups.setdefault("".join(unicodedata.normalize("NFKC", label).casefold().split()), []).append(label)
+    found = {label: first for first, *more in groups.values() for label in more}
+    sizes = {form: sum(train.get(label, 0) for label in labels) for form, labels in groups.items()}
+    for form in (form for form, size in sizes.items() if size == 1 and len(form) >= MIN_TYPO):
+        alike = (one for one, size in sizes.items() if size >= FREQUENT and _is_typo(form, one))
+        if near := max(alike, key=sizes.__getitem__, default=None):
+            found |= dict.fromkeys(groups[form], groups[near][0])
+    return found
+
+
+def _is_typo(one: str, other: str) -> bool:
+    """Return whether a letter is inserted, missing or replaced, or two are exchanged, but not at the end (grade A)."""
+
+    def same(pairs: Iterable[tuple[str, str]]) -> int:
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    start = same(zip(one, other, strict=False))
+    end = min(same(zip(one[::-1], other[::-1], strict=False)), min(len(one), len(other)) - start)
+    parts = one[start : len(one) - end], other[start : len(other) - end]
+    return (
+        end > 0
+        and "".join(parts).isalpha()
+        and (max(map(len, parts)) == 1 or (len(parts[0]) == 2 and parts[0] == parts[1][::-1]))
+    )

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import regex
 
 from acclimate.base.errors import UserError, warn_once
-from acclimate.data.rows import check_characters, short_place
+from acclimate.data.rows import LeftOut, RowError, check_characters, short_place
 from acclimate.evaluation.entities import EntityScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.drawing import spread_groups
@@ -154,6 +154,7 @@ def build_task(
     path: Path | None = None,
     split_seed: int | None = 0,
     group_name: str = "document",
+    left: LeftOut | None = None,
 ) -> EntityTask:
     """Check the sentences of all splits, find the scheme of their tags, and draw missing splits from train.
 
@@ -163,15 +164,19 @@ def build_task(
         path: Where the task is, if it is a file or folder.
         split_seed: Random seed of splits that are drawn; None draws none.
         group_name: What a group of sentences is.
+        left: Takes the sentences that cannot be used.
 
     Raises:
-        UserError: If a sentence cannot be used, which the message names, or train has no entities.
+        UserError: If too many sentences cannot be used, or train has no entities.
     """
     given = {split: list(raw.get(split, ())) for split in SPLITS}
     kept = {split: [row for row in rows if row.words or (row.text or "").strip()] for split, rows in given.items()}
     if empty := sum(map(len, given.values())) - sum(map(len, kept.values())):
         log.warning("Rows of the task '%s' that are not used, since they have no words: %d.", name, empty)
+    left = left or LeftOut(name)
     for split in ("train", *(["test"] if "test" in raw else [])):
+        if not kept[split]:
+            left.report(kept)
         if not kept[split]:
             raise UserError(f"The task '{name}' has no {split} sentences.")
     scheme, prefixed = "spans", True
@@ -179,7 +184,12 @@ def build_task(
         kept = _with_standard_tags(name, kept)
         found, prefixed = _read_scheme(name, [row for rows in kept.values() for row in rows])
         scheme = found.scheme
-    sentences = {split: [read_sentence(row, prefixed) for row in rows] for split, rows in kept.items()}
+    both = {
+        split: left.read(split, rows, lambda row: (row, read_sentence(row, prefixed))) for split, rows in kept.items()
+    }
+    kept = {split: [row for row, _ in found] for split, found in both.items()}
+    sentences = {split: [sentence for _, sentence in found] for split, found in both.items()}
+    left.report(sentences)
     _warn_about_overlaps(name, kept, sentences)
     types = {split: {e.type for sentence in rows for e in sentence.entities} for split, rows in sentences.items()}
     if not types["train"]:
@@ -243,7 +253,7 @@ def read_sentence(row: RawSentence, prefixed: bool = True) -> Sentence:
     """Return a sentence with the positions of its words and entities.
 
     Raises:
-        UserError: If its text has characters that cannot be read, or an entity is outside of it.
+        RowError: If its text has characters that cannot be read, or an entity is outside of it.
     """
     if row.text is not None:
         text = row.text
@@ -258,7 +268,8 @@ def read_sentence(row: RawSentence, prefixed: bool = True) -> Sentence:
         marked = read_entities([split_tag(tag, prefixed) for tag in row.tags])
         entities = [Entity(words[first][0], words[stop - 1][1], name) for first, stop, name in marked]
         if nothing := next((entity for entity in entities if not text[entity.start : entity.end].strip()), None):
-            raise UserError(f"{row.where}: the words of an entity ('{nothing.type}') are empty; tag them O.")
+            what = f"the words of an entity ('{nothing.type}') are empty; tag them O"
+            raise RowError(row.where, "with an entity that cannot be used", what)
     check_characters(row.where, text)
     return Sentence(text, words, tuple(entities), group=row.group, row=short_place(row.where))
 
@@ -268,13 +279,12 @@ def _trim(row: RawSentence, span: Entity) -> Entity:
     text = row.text or ""
     start, end, name = span
     if not 0 <= start < end <= len(text):
-        raise UserError(
-            f"{row.where}: the entity '{name}' from {start} to {end} is not in the text of {len(text)} characters; "
-            "correct or remove it."
-        )
+        what = f"the entity '{name}' from {start} to {end} is not in the text of {len(text)} characters"
+        raise RowError(row.where, "with an entity that cannot be used", what)
     inside = text[start:end]
     if not inside.strip():
-        raise UserError(f"{row.where}: the entity '{name}' from {start} to {end} holds only blanks; remove it.")
+        what = f"the entity '{name}' from {start} to {end} holds only blanks"
+        raise RowError(row.where, "with an entity that cannot be used", what)
     return Entity(start + len(inside) - len(inside.lstrip()), end - len(inside) + len(inside.rstrip()), name)
 
 

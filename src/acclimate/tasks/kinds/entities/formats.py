@@ -19,14 +19,14 @@ from acclimate.base.errors import DamagedFileError, UserError, warn_once
 from acclimate.data.csv_reader import TEXT_NAMES
 from acclimate.data.opening import COMPRESSIONS, decode_line, read_numbered_lines
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import Row, name_of_class
+from acclimate.data.rows import LeftOut, Row, RowError, check_text, is_missing, name_of_class
 from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.kinds.classification.labels import plain_value
 from acclimate.tasks.kinds.entities.data import Entity, RawSentence
 from acclimate.tasks.kinds.entities.offsets import convert_offsets
 from acclimate.tasks.kinds.entities.schemes import OUTSIDE, is_tag
 from acclimate.tasks.readers import SPLITS, report_unused
-from acclimate.tasks.sources import Table, match_splits
+from acclimate.tasks.sources import Table, match_splits, start_left_out
 
 TOKEN_NAMES = ("tokens", "words", "token", "word", "sentence")
 SENTENCE_NAMES = ("sentence #", "sentence_id", "sentence_idx", "sentence_number", "sent_id", "sentence")
@@ -151,8 +151,8 @@ def _span_of(entry: Any) -> tuple[Any, Any, Any, Any] | None:
 
 def read_table(
     tables: Mapping[str, Table], name: str, options: ReadingOptions
-) -> tuple[dict[str, list[RawSentence]], str]:
-    """Read the sentences of tables; return them by split, and what their groups are.
+) -> tuple[dict[str, list[RawSentence]], str, LeftOut]:
+    """Read the sentences of tables; return them by split, what their groups are, and the rows that cannot be used.
 
     Args:
         tables: A table per split.
@@ -160,7 +160,7 @@ def read_table(
         options: The columns that the user named.
 
     Raises:
-        UserError: If there are no such columns, or a row cannot be used.
+        UserError: If there are no such columns.
     """
     if options.pair_column:
         raise UserError(f"'{name}' marks entities in single texts, so 'pair_column' does not apply; remove it.")
@@ -189,20 +189,22 @@ def read_table(
     used = (columns.text, columns.marks, columns.sentence, grouping.column, "answer")
     report_unused(name, (row for table in tables.values() for row in table.rows), used)
     skipped: Counter[str] = Counter()
+    left = start_left_out(tables, name, options)
     read: dict[str, list[RawSentence]] = {}
     for split, table in tables.items():
         if columns.form == "words":
-            read[split] = _join_words(table.rows, columns, grouping)
+            read[split] = left.read(split, _join_words(table.rows, columns, grouping), _check_words)
             continue
         classes = table.class_names(columns.marks)
-        read[split] = [
-            replace(sentence, group=grouping.of(own))
-            for (where, row), (_, own) in zip(table.rows, fields[split], strict=True)
-            if (sentence := _read_row(where, row, columns, classes, skipped)) is not None
-        ]
+
+        def read_row(rows: tuple[Row, Row], classes: Sequence[str] = classes) -> RawSentence | None:
+            sentence = _read_row(*rows[0], columns, classes, skipped)
+            return sentence and replace(sentence, group=grouping.of(rows[1][1]))
+
+        read[split] = list(filter(None, left.read(split, zip(table.rows, fields[split], strict=True), read_row)))
     for why, count in skipped.items():
         log.warning("Rows of the task '%s' that are not used, since %s: %d.", name, why, count)
-    return convert_offsets(name, read), grouping.name
+    return convert_offsets(name, read, left), grouping.name, left
 
 
 def _join_words(rows: Sequence[Row], columns: Columns, grouping: Grouping) -> list[RawSentence]:
@@ -213,15 +215,22 @@ def _join_words(rows: Sequence[Row], columns: Columns, grouping: Grouping) -> li
         found = row.get(columns.sentence)
         if found not in (None, "", last) and found == found:  # NaN is missing, too
             number, last = number + 1, found
-        if not isinstance(tag := row.get(columns.marks), str) or not is_tag(tag.strip()):
-            raise UserError(f"{where}: '{columns.marks}' is {tag!r:.40}, which is no tag such as B-PER; correct it.")
-        word = row.get(columns.text)
-        numbered.append((number, where, "" if word is None else str(word), tag, grouping.of(row)))
+        word, tag = row.get(columns.text), row.get(columns.marks)
+        numbered.append((number, where, "" if is_missing(word) else str(word), tag, grouping.of(row)))
     sentences = []
     for _, group in groupby(numbered, key=lambda entry: entry[0]):
         _, wheres, words, tags, groups = zip(*group, strict=True)
         sentences.append(RawSentence(wheres[0], words, tags, group=groups[0]))
     return sentences
+
+
+def _check_words(sentence: RawSentence) -> RawSentence:
+    """Check that every word has a tag; where one is missing, its sentence cannot be used."""
+    for word, tag in zip(sentence.words, sentence.tags, strict=True):
+        if not isinstance(tag, str) or not is_tag(tag.strip()):
+            what = f"the tag of '{word:.40}' is {tag!r:.40}, which is no tag such as B-PER"
+            raise RowError(sentence.where, "without a tag for each word", what)
+    return sentence
 
 
 def _read_row(
@@ -235,24 +244,24 @@ def _read_row(
         return _read_export(where, row, skipped)
     for column in (columns.text, columns.marks):
         if column not in row:
-            raise UserError(f"{where}: no column '{column}'. The columns are: {', '.join(map(str, row)) or 'none'}.")
+            raise RowError(where, f"without '{column}'")
     if columns.form == "spans":
         return _read_spans(where, row[columns.text], row[columns.marks])
     words, tags = _list(row[columns.text]), _list(row[columns.marks])
     if len(words) != len(tags):
-        raise UserError(f"{where}: {len(words)} words have {len(tags)} tags; give each word one.")
+        raise RowError(where, "without a tag for each word", f"{len(words)} words have {len(tags)} tags")
     if classes:
         tags = name_of_class(where, tags, classes)
     for word, tag in zip(words, tags, strict=True):
         if not isinstance(word, str) or not isinstance(tag, str):
             hint = "; give the tags names" if isinstance(tag, int) else ""
-            raise UserError(f"{where}: the word {word!r:.40} with the tag {tag!r:.40}: both must be strings{hint}.")
+            what = f"the word {word!r:.40} with the tag {tag!r:.40}: both must be strings{hint}"
+            raise RowError(where, "whose words or tags are not strings", what)
     return RawSentence(where, words, tags)
 
 
 def _read_spans(where: str, text: Any, value: Any) -> RawSentence:
-    if not isinstance(text, str):
-        raise UserError(f"{where}: the text must be a string, not {text!r:.40}.")
+    check_text(where, text)
     spans, texts = [], []
     for entry in _list(value):
         found = _span_of(entry)
@@ -260,7 +269,8 @@ def _read_spans(where: str, text: Any, value: Any) -> RawSentence:
         if isinstance(label, list | tuple) and len(label) == 1:
             label = label[0]
         if found is None or not _one_type(found[:2], (int,)) or not isinstance(label, str) or not label.strip():
-            raise UserError(f"{where}: {entry!r:.80} is no entity; it needs a start, an end and one label.")
+            what = f"{entry!r:.80} is no entity; it needs a start, an end and one label"
+            raise RowError(where, "with an entity that cannot be used", what)
         start, end, _, shown = found
         spans.append(Entity(start, end, label.strip()))
         texts.append(shown if isinstance(shown, str) else None)
@@ -271,7 +281,7 @@ def _read_export(where: str, row: Mapping[str, Any], skipped: Counter[str]) -> R
     """Read a row of an export of Label Studio: the text of its data, and its first annotation that was not cancelled.
 
     Raises:
-        UserError: If it has no text.
+        RowError: If it has no text.
     """
     data, annotations = row.get("data"), row.get("annotations")
     texts = (
@@ -279,7 +289,7 @@ def _read_export(where: str, row: Mapping[str, Any], skipped: Counter[str]) -> R
     )
     text = next((texts[name] for name in texts if name.lower() in TEXT_NAMES), next(iter(texts.values()), None))
     if text is None:
-        raise UserError(f"{where}: 'data' holds no text.")
+        raise RowError(where, "without a text", "'data' holds no text")
     entries = [entry for entry in _list(annotations) if isinstance(entry, Mapping)]
     given = [entry for entry in entries if not entry.get("was_cancelled")]
     if not given:

@@ -10,14 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from acclimate.base.errors import UserError, warn_once
+from acclimate.base.errors import warn_once
+from acclimate.data.rows import LeftOut, RowError
 from acclimate.tasks.kinds.entities.data import WORD, Entity, RawSentence
 
 MAX_SHARE = 0.25
 """Another unit is taken if it leaves at most this share of the entities that do not fit as characters."""
 
 
-def convert_offsets(name: str, rows: Mapping[str, Sequence[RawSentence]]) -> dict[str, list[RawSentence]]:
+def convert_offsets(
+    name: str, rows: Mapping[str, Sequence[RawSentence]], left: LeftOut
+) -> dict[str, list[RawSentence]]:
     """Return rows whose spans count characters, with an exclusive end; report it if they did not.
 
     An entity fits if it begins and ends where a word does, and is the text that the file shows for it, if any.
@@ -25,9 +28,7 @@ def convert_offsets(name: str, rows: Mapping[str, Sequence[RawSentence]]) -> dic
     Args:
         name: Name of the task, for messages.
         rows: The rows of each split.
-
-    Raises:
-        UserError: If a span is not the text that the file shows for it.
+        left: Takes the rows with a span that is not the text that the file shows for it.
     """
     found = {split: list(part) for split, part in rows.items()}
     total = sum(len(row.spans) for part in found.values() for row in part)
@@ -44,15 +45,19 @@ def convert_offsets(name: str, rows: Mapping[str, Sequence[RawSentence]]) -> dic
             )
             found = converted
             break
-    for row in (row for part in found.values() for row in part):
-        text = row.text or ""
-        for (start, end, _), shown in zip(row.spans, row.shown, strict=False):
-            if shown is not None and text[start:end].strip() != shown.strip():
-                raise UserError(
-                    f"{row.where}: the entity '{shown:.40}' is not at {start} to {end}, where the text is "
-                    f"'{text[start:end]:.40}'. Offsets count characters from 0, and the end is exclusive."
-                )
-    return found
+    return {split: left.read(split, part, _check_shown) for split, part in found.items()}
+
+
+def _check_shown(row: RawSentence) -> RawSentence:
+    text = row.text or ""
+    for (start, end, _), shown in zip(row.spans, row.shown, strict=False):
+        if shown is not None and text[start:end].strip() != shown.strip():
+            what = (
+                f"the entity '{shown:.40}' is not at {start} to {end}, where the text is '{text[start:end]:.40}'. "
+                "Offsets count characters from 0, and the end is exclusive"
+            )
+            raise RowError(row.where, "with an entity that cannot be used", what)
+    return row
 
 
 def _include_end(row: RawSentence) -> RawSentence:

@@ -15,7 +15,7 @@ from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBas
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError, warn_once
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import Row
+from acclimate.data.rows import LeftOut, Row
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.entities import EntityScoring, entity_metrics
@@ -310,7 +310,7 @@ class Entities(TaskKind):
             split: [row for file in found for row in read_columns(file, options.encoding, f"{split} ")]
             for split, found in files.items()
         }
-        return build_task(name, raw, path, options.split_seed)
+        return build_task(name, raw, path, options.split_seed, left=LeftOut(name, options.strict))
 
     def matches_table(self, rows: Sequence[Row], options: ReadingOptions) -> bool:
         """Return whether rows have tokens and tags, or a text and spans."""
@@ -320,8 +320,8 @@ class Entities(TaskKind):
         self, tables: dict[str, Table], name: str, options: ReadingOptions, path: Path | None
     ) -> EntityTask:
         """Read the task."""
-        sentences, group_name = read_table(tables, name, options)
-        return build_task(name, sentences, path, options.split_seed, group_name)
+        sentences, group_name, left = read_table(tables, name, options)
+        return build_task(name, sentences, path, options.split_seed, group_name, left)
 
     def is_model_of(self, path: str | Path, task: EntityTask) -> bool:
         """Return whether a checkpoint is a model of the tags of the task, in their order."""
@@ -411,8 +411,8 @@ class EntityPredictor(Predictor):
         """Return the entities of each row."""
         if find_columns(rows, options) is None:
             return None
-        raw, _ = read_table({"train": Table(list(rows))}, "data", options)
-        sentences = build_task("data", {"train": raw["train"]}, split_seed=None).train
+        raw, _, left = read_table({"train": Table(list(rows))}, "data", options)
+        sentences = build_task("data", {"train": raw["train"]}, split_seed=None, left=left).train
         if len(sentences) != len(rows):
             return None
         return [[list(entity) for entity in sentence.entities] for sentence in sentences]

@@ -23,7 +23,7 @@ from acclimate.tasks.drawing import Link, link_rows
 from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.readers import SPLITS, find_split_files, report_unused
-from acclimate.tasks.sources import ENDINGS, read_tables
+from acclimate.tasks.sources import ENDINGS, read_tables, refuse_broken
 
 COLUMNS = frozenset(("context", "question", "answers"))
 """The columns of rows of questions, as ``datasets`` names those of SQuAD."""
@@ -161,7 +161,9 @@ def load_qa(
     elif path is not None:
         values, places = {"train": _load([path], encoding)}, {"train": str(path)}
     else:
-        for split, table in read_tables(source, name, DEFAULT_READING).items():
+        tables = read_tables(source, name, DEFAULT_READING)
+        refuse_broken(tables)
+        for split, table in tables.items():
             values[split], places[split] = _as_squad([row for _, row in table.rows]), f"{name}/{split}"
     read, what = _read_splits(values, name, places, group_column)
     return QATask.divided(name, read, split_seed, group_name=what, path=path)
@@ -215,7 +217,7 @@ def holds_questions(source: Any) -> bool:
         if files and detect_format(files[0]) == ".json" and holds_rows(files[0], "paragraphs"):
             return True
         try:
-            names = set(next(read_rows(files[0], COLUMNS), ("", {}))[1]) if files else set()
+            names = set(next(read_rows(files[0], COLUMNS, broken=[]), ("", {}))[1]) if files else set()
         except UserError:
             if path.is_dir():
                 raise

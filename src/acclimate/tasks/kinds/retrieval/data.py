@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,13 +15,13 @@ from typing import Any, ClassVar
 from acclimate.base.errors import DamagedFileError, UserError, warn_once
 from acclimate.data.opening import decode_line, read_numbered_lines
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import Row, check_characters, read_rows
+from acclimate.data.rows import Row, RowError, check_characters, check_text, is_missing, read_rows
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.readers import SPLITS, fold_text, report_unused
-from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table
+from acclimate.tasks.sources import LABEL_NAMES, SCORE_NAMES, Table, start_left_out
 
 QUERY_NAMES = ("anchor", "query", "question", "text", "sentence1", "text1", "sentence_a", "text_a")
 POSITIVE = "pos"
@@ -226,18 +227,6 @@ def _read_texts(file: Path | None) -> tuple[dict[str, str], dict[str, Row]]:
     return texts, rows
 
 
-def check_text(where: str, text: Any) -> str:
-    """Return a text that can be read.
-
-    Raises:
-        UserError: If it is empty, no string, or not valid Unicode.
-    """
-    if not isinstance(text, str) or not text.strip():
-        raise UserError(f"{where}: a text must be a non-empty string; fix or remove the row.")
-    check_characters(where, text)
-    return text
-
-
 def _judgement_rows(file: Path) -> Iterator[Row]:
     """Yield the rows of judgements in the form of BEIR, or of TREC: query, iteration, document and grade, no header.
 
@@ -392,12 +381,13 @@ def read_pairs(
     margin = MARGIN if "negative" in columns else None
     report_unused(name, chain(*read.values()), (*columns.values(), margin, grouping.column))
     texts: dict[str, str] = {}  # id by text
-    splits = {}
+    left = start_left_out(tables, name, options)
+    splits, rows = {}, {}
     for split in SPLITS:
         found: dict[str, tuple[dict[str, Passage], list[str], list[tuple[str, str, float]]]] = {}
         groups: dict[str, str | None] = {}
-        for where, row in tables[split].rows if split in tables else ():
-            parts = {part: check_text(f"{where}: '{column}'", row.get(column)) for part, column in columns.items()}
+        rows[split] = left.read(split, tables[split].rows if split in tables else (), partial(_read_pair, columns))
+        for row, parts, margin_of in rows[split]:
             for part in ("passage", "negative"):
                 if part in parts:
                     texts.setdefault(parts[part], f"d{len(texts)}")
@@ -406,8 +396,8 @@ def read_pairs(
             key = texts[parts["passage"]]
             relevant[key] = Passage(key, parts["passage"])
             negatives += [parts["negative"]] if "negative" in parts else []
-            if "negative" in parts and row.get(MARGIN) is not None:
-                margins.append((parts["passage"], parts["negative"], _read_margin(where, row[MARGIN])))
+            if margin_of is not None:
+                margins.append((parts["passage"], parts["negative"], margin_of))
         splits[split] = [
             Query(
                 f"{split}-{number}",
@@ -419,6 +409,7 @@ def read_pairs(
             )
             for number, (query, (relevant, negatives, margins)) in enumerate(found.items())
         ]
+    left.report(rows)
     what = grouping.name if grouping.column else "passage"
     own = {"path": path, "documents": {key: text for text, key in texts.items()}}
     task = RetrievalTask.divided(name, splits, options.split_seed, group_name=what, **own)
@@ -442,11 +433,24 @@ def _check_passages(columns: Mapping[str, str], rows: Sequence[Row]) -> None:
         )
 
 
+def _read_pair(columns: Mapping[str, str], row: Row) -> tuple[Mapping[str, Any], dict[str, str], float | None]:
+    """Return a row with its texts by part, and its margin.
+
+    Raises:
+        RowError: If one of them cannot be used.
+    """
+    where, cells = row
+    parts = {part: check_text(where, cells.get(column), part) for part, column in columns.items()}
+    has_margin = "negative" in parts and not is_missing(cells.get(MARGIN))
+    return cells, parts, _read_margin(where, cells[MARGIN]) if has_margin else None
+
+
 def _read_margin(where: str, value: Any) -> float:
     with suppress(TypeError, ValueError):
         if math.isfinite(margin := float(value)):
             return margin
-    raise UserError(f"{where}: '{MARGIN}' must be a number, the difference of two scores, not {value!r}; fix the row.")
+    what = f"'{MARGIN}' must be a number, the difference of two scores, not {value!r:.40}"
+    raise RowError(where, f"whose {MARGIN} is no number", what)
 
 
 def training_rows(queries: Sequence[Query], every_negative: bool) -> list[dict[str, Any]]:

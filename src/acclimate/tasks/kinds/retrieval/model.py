@@ -70,7 +70,7 @@ class Retrieval(TaskKind):
 
     def read_source(self, source: Any, name: str, options: ReadingOptions) -> RetrievalTask:
         """Read the task, with the column of its groups; other columns have fixed names."""
-        if replace(options, group_column=None, task_kind=None) != DEFAULT_READING:
+        if replace(options, group_column=None, task_kind=None, strict=False) != DEFAULT_READING:
             return super().read_source(source, name, options)  # raises
         return read_beir(Path(source), name, options.group_column)
 
