@@ -429,7 +429,13 @@ def _table_of(value: Any, where: str) -> Table:
     for number, row in enumerate(_rows_of(value, where), 1):
         place = f"{where}: row {number}"
         if not isinstance(row := as_row(row), Mapping):
-            broken.append(RowError(place, "that are no dictionaries of columns", f"it is a {type(row).__name__}"))
+            broken.append(
+                RowError(
+                    place,
+                    "that are no dictionaries of columns",
+                    f"it is a {type(row).__name__}; a row is a dictionary of columns",
+                )
+            )
             continue
         cells = {str(name).strip(): cell for name, cell in row.items()}
         try:
