@@ -41,7 +41,8 @@ NEW = (2e-4, 300)
 PROBED = ("single_label", "multi_label", "regression")
 """Scorings of the tasks that have a probe."""
 PLAN = (
-    (350, (OLD, NEW), 2),
+    (350, (OLD, NEW), 8),
+    (100, (OLD, NEW), 8),
     (350, ((4e-4, 300), (1e-4, 300)), 1),
     (350, (OLD, NEW), 4),
     (350, ((4e-4, 300), (1e-4, 300)), 2),
@@ -53,7 +54,6 @@ PLAN = (
     (100, ((1e-4, 600),), 4),
     (350, ((4e-4, 300), (1e-4, 300)), 4),
     (1_000, (OLD, NEW), 4),
-    (350, (OLD, NEW), 8),
     (100, (OLD, NEW, (1e-4, 300), (4e-4, 300)), 8),
     (1_000, (OLD, NEW, (1e-4, 300), (4e-4, 300)), 8),
 )
