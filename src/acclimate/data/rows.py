@@ -115,6 +115,11 @@ class NoLabel(int):
     """The label -1 in a column of which the classes have names; it marks a row without a label."""
 
 
+def column_names(rows: Iterable[Row]) -> list[str]:
+    """Return the columns of rows, in the order in which they occur first."""
+    return list(dict.fromkeys(column for _, row in rows for column in row))
+
+
 def short_place(where: str) -> str:
     """Return the location of a row without the folder of its file."""
     return where.replace("\\", "/").rpartition("/")[2]

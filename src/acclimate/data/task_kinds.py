@@ -284,6 +284,25 @@ def load_task(
     return task
 
 
+def open_source(source: Any) -> tuple[Any, str | None]:
+    """Return where rows are read from, and the column of the text if it follows after a colon.
+
+    Args:
+        source: A file or folder, a dataset of the Hub, which is loaded, or an object, which is returned as it is.
+
+    Raises:
+        UserError: If there is no such file, folder or dataset.
+    """
+    if is_hub_name(source):
+        return load_hub(source), parse_hub_name(source)[3]
+    if not isinstance(source, str | Path):
+        return source, None
+    path, column = find_task(source)
+    if not path.is_file():
+        check_task_folder(path)
+    return path, column
+
+
 def _read_task(source: Any, name: str | None, options: ReadingOptions) -> Any:
     every = [TASK_KINDS.lookup(kind)() for kind in TASK_KINDS.names()]
     fallback = next(kind for kind in every if kind.fallback)
@@ -292,17 +311,11 @@ def _read_task(source: Any, name: str | None, options: ReadingOptions) -> Any:
         if options.task_kind
         else [kind for kind in every if not kind.fallback]
     )
-    if is_hub_name(source):
-        name, column = name or default_task_name(source), parse_hub_name(source)[3]
-        options = replace(options, text_column=column) if column else options
-        source = load_hub(source)
-    path = None
-    if isinstance(source, str | Path):
-        path, column = find_task(source)
-        options = replace(options, text_column=column) if column else options
-        name, source = name or default_task_name(path.resolve()), path
-        if not path.is_file():
-            check_task_folder(path)
+    given, (source, column) = source, open_source(source)
+    options = replace(options, text_column=column) if column else options
+    path = source if isinstance(source, Path) else None
+    if path is not None or is_hub_name(given):
+        name = name or default_task_name(given if path is None else path.resolve())
     name = name or "task"
     is_folder = path is not None and path.is_dir()
     if own := next((kind for kind in kinds if (kind.matches if is_folder else kind.matches_source)(source)), None):

@@ -15,6 +15,7 @@ from acclimate.study.changes import load_study
 from acclimate.study.compare import check_study_folder, compare
 from acclimate.study.draft import (
     ONE_PASS,
+    STUDY_FILE,
     check_files,
     draft_study,
     given,
@@ -61,7 +62,7 @@ def compare_from_options(options: CompareCommand) -> StudyResults | Forecast:
     """
     if options.dry_run and (options.shard or options.report_only):
         raise UserError("--dry-run computes nothing and writes nothing; remove --shard and --report-only.")
-    existed = (Path(options.out) / "study.yaml").exists()
+    existed = (Path(options.out) / STUDY_FILE).exists()
     study, settings = _find_study(options)
     if options.dry_run:
         config = load_study(study, settings, options.only)
@@ -83,7 +84,7 @@ def show_comparison(result: Any, options: CompareCommand) -> Iterator[Any]:
     else:
         yield f"Report: {Path(options.out) / 'report.html'}"
     if options.config is None:
-        study = check_study_folder(options.out) / "study.yaml"
+        study = check_study_folder(options.out) / STUDY_FILE
         yield Next(["compare", study, *plugin_words(), "--out", options.out], "after changing the study file")
 
 
@@ -103,7 +104,7 @@ def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
             "STUDY is required: YAML or TOML file that describes the study. Or describe it with --model and --corpus."
         )
     study = draft_study(options, options.settings)
-    path = check_study_folder(options.out) / "study.yaml"
+    path = check_study_folder(options.out) / STUDY_FILE
     if options.minutes and is_written(study, path):
         return path, None
     if options.minutes and (options.shard or options.report_only):

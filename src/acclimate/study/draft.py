@@ -29,8 +29,9 @@ TEXTS = ("corpus", "heldout", "general")
 ONE_PASS = "Each adaptation reads the corpus once."
 FOUND = (("adapt", "tokens"),)
 """Settings that ``--minutes`` finds."""
+STUDY_FILE, PLUGINS = "study.yaml", "plugins"
+"""The study file and the folder of plugins in the folder of a study."""
 COPY = "# A copy of the study as it was run, by `acclimate compare`; the next run replaces it.\n"
-PLUGINS = "plugins"
 HEADER = "# Written by `acclimate init` or `acclimate compare`. docs/study.md describes all keys.\n"
 
 
@@ -211,8 +212,6 @@ def write_study(study: Mapping[str, Any], path: str | Path) -> Path:
     Raises:
         UserError: If the file describes another study, or is not a YAML file by name.
     """
-    import yaml
-
     path = Path(os.path.expanduser(path))
     if path.suffix not in (".yaml", ".yml"):
         raise UserError(f"'{path}' is written as YAML; give it a name that ends in .yaml.")
@@ -220,7 +219,13 @@ def write_study(study: Mapping[str, Any], path: str | Path) -> Path:
         if _comparable({"name": path.stem, **study}) == _comparable(read_study_file(path)):
             return path
         raise _other_study_error(path)
-    return write_text(path, HEADER + yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True, width=110))
+    return _write_yaml(path, HEADER, study)
+
+
+def _write_yaml(path: Path, header: str, study: Mapping[str, Any]) -> Path:
+    import yaml
+
+    return write_text(path, header + yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True, width=110))
 
 
 def keep_study(config: StudyConfig, out: Path) -> None:
@@ -229,13 +234,10 @@ def keep_study(config: StudyConfig, out: Path) -> None:
     The file has the values as they are used, with changes of ``--set``, and absolute paths. A study file that is there
     and is no such copy stays.
     """
-    import yaml
-
-    path = out / "study.yaml"
+    path = out / STUDY_FILE
     if path.is_file() and not path.read_text(encoding="utf-8").startswith(COPY):
         return
-    values = config.relative_to(Path.cwd()).resolved()
-    write_text(path, COPY + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110))
+    _write_yaml(path, COPY, config.relative_to(Path.cwd()).resolved())
     for plugin in map(Path, imported_plugins()):
         kept = out / PLUGINS / plugin.name
         if not kept.is_file() or not kept.samefile(plugin):
@@ -249,7 +251,7 @@ def removed_if_nothing_ran(out: Path, *, written: bool) -> Iterator[None]:
         yield
     except UserError:
         if written and not (out / "jobs").exists():
-            (out / "study.yaml").unlink(missing_ok=True)
+            (out / STUDY_FILE).unlink(missing_ok=True)
             with suppress(OSError):  # not empty
                 out.rmdir()
         raise

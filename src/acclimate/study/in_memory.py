@@ -14,11 +14,11 @@ from acclimate.base.options import DATA, OUTPUT, Option, build, defaults, option
 from acclimate.data.documents import as_corpus
 from acclimate.data.reading import LabelOptions
 from acclimate.data.rows import NoLabel
-from acclimate.study.draft import draft_study, write_study
+from acclimate.study.draft import STUDY_FILE, draft_study, write_study
 from acclimate.study.options import CompareOptions, InitOptions, StudyOptions
 from acclimate.tasks.sources import read_object, refuse_broken
 
-DATA_FOLDER, STUDY_FILE = "data", "study.yaml"
+DATA_FOLDER = "data"
 TEXTS = ("corpus", "heldout", "general")
 
 

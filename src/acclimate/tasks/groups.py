@@ -14,6 +14,7 @@ from itertools import zip_longest
 from typing import Any
 
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
+from acclimate.data.rows import column_names, is_missing
 from acclimate.evaluation.significance import number_groups
 
 GROUP_NAMES = {
@@ -45,16 +46,14 @@ def group_text(value: Any) -> str | None:
     """
     if isinstance(value, Mapping | list | tuple | set) or getattr(value, "ndim", None):
         raise ValueError
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return None
     value = value.item() if hasattr(value, "ndim") else value
-    if isinstance(value, float):
-        if value != value:  # what pandas has for missing values
-            return None
-        value = int(value) if value.is_integer() else value
+    if is_missing(value):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     text = str(value).strip()
     whole = WHOLE_NUMBER.fullmatch(text)
-    return str(int(whole[1])) if whole else text or None
+    return str(int(whole[1])) if whole else text
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def find_grouping(
         UserError: If no named column exists, or a value in it is no text and no number.
     """
     every = [row for part in rows.values() for row in part]
-    names = dict.fromkeys(column for _, row in every for column in row)
+    names = column_names(every)
     if given:
         wanted = [given] if given in names else [column.strip() for column in given.split(",")]
         column = next((column for column in wanted if column in names), None)

@@ -104,10 +104,23 @@ class Predictor(ABC):
     """A trained model of a kind of task, which answers rows that may have no gold answers.
 
     Attributes:
+        head: The model.
         main: The new column that holds the answer; the others say how sure the model is of it.
+        scored_by: The scoring of the answers, if they have the form that it reads.
+        ranks: Whether it can rank passages.
     """
 
     main: ClassVar[str]
+    scored_by: ClassVar[type[Scoring]]
+    ranks: ClassVar[bool] = False
+
+    def __init__(self, head: Any) -> None:
+        self.head = head
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether an answer can have any number of classes."""
+        return bool(getattr(self.head, "multi_label", False))
 
     @abstractmethod
     def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[Any]:
@@ -132,7 +145,7 @@ class Predictor(ABC):
             values: The gold answers of rows, and the answers of each model, as :attr:`Answer.value`.
             groups: The groups of the rows, as fields of the scoring.
         """
-        raise NotImplementedError
+        return self.scored_by(**groups), list(values)
 
 
 EVALUATION_SPLITS = ("dev", "test")

@@ -21,10 +21,9 @@ from acclimate.base.progress import Progress
 from acclimate.base.verbs import show_place
 from acclimate.base.version import __version__
 from acclimate.data.opening import decode_line, read_numbered_lines
-from acclimate.data.reading import ReadingOptions, find_task
+from acclimate.data.reading import ReadingOptions
 from acclimate.data.rows import Row
-from acclimate.data.sources import is_hub_name, load_hub, parse_hub_name
-from acclimate.data.task_kinds import TASK_KINDS
+from acclimate.data.task_kinds import TASK_KINDS, open_source
 from acclimate.data.writing import check_table_name, write_rows
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.evaluation.significance import Interval, bootstrap_intervals, paired_bootstrap
@@ -133,7 +132,7 @@ def load_predictor(model: str | Path, max_length: int | None) -> Predictor:
         )
     trained = record.get("identity", {}).get("options", {}).get("max_length")
     predictor: Predictor = kind.predictor(model, max_length or trained or _usual_length(config), default_device())
-    if hasattr(predictor, "head") and hasattr(predictor.head, "prepare"):
+    if hasattr(predictor.head, "prepare"):  # sentence encoders are on their device
         predictor.head.prepare()
     return predictor
 
@@ -146,13 +145,14 @@ def _usual_length(config: Any) -> int:
 def read_data(source: Any, columns: ReadingOptions) -> list[Row]:
     """Return the rows of any source that tasks are read from, and of a text file with a text per line.
 
+    Args:
+        source: As :func:`acclimate.data.task_kinds.open_source` returns it.
+        columns: The columns that the user named.
+
     Raises:
         UserError: If the source cannot be read, or holds no rows.
     """
-    if is_hub_name(source):
-        source = load_hub(source)
-    if isinstance(source, str | Path):
-        source, _ = find_task(source)
+    if isinstance(source, Path):
         for name in TASK_KINDS.names():
             if not source.is_dir() and (rows := TASK_KINDS.lookup(name)().unlabelled_rows(source, columns)):
                 return rows
@@ -163,16 +163,6 @@ def read_data(source: Any, columns: ReadingOptions) -> list[Row]:
     if not rows:
         raise UserError("The data hold no rows.")
     return rows
-
-
-def _reading(options: PredictOptions) -> ReadingOptions:
-    """Return the columns that the user named, also after a colon, as in ``data.csv:body``."""
-    column = options.text_column
-    if is_hub_name(options.data):
-        column = column or parse_hub_name(options.data)[3]
-    elif isinstance(options.data, str | Path):
-        column = column or find_task(options.data)[1]
-    return build(ReadingOptions, **{**values(options, ReadingOptions), "text_column": column})
 
 
 def _predict_rows(
@@ -294,11 +284,12 @@ def predict(options: PredictOptions) -> PredictResult:
     if not 1 <= len(models) <= 2:
         raise UserError(f"Give one model, or two to compare them, not {len(models)}.")
     out = _check_output(options)
-    columns = _reading(options)
-    rows = read_data(options.data, columns)
-    passages = None if options.passages is None else read_data(options.passages, ReadingOptions())
+    data, column = open_source(options.data)
+    columns = build(ReadingOptions, **values(options, ReadingOptions) | {"text_column": options.text_column or column})
+    rows = read_data(data, columns)
+    passages = None if options.passages is None else read_data(open_source(options.passages)[0], ReadingOptions())
     names, predictors = _names_of(models), [_load(model, passages, options) for model in models]
-    if len({(one.main, getattr(one, "multi_label", False)) for one in predictors}) > 1:
+    if len({(one.main, one.multi_label) for one in predictors}) > 1:
         raise UserError(f"'{models[0]}' and '{models[1]}' are models of different kinds; compare two of one kind.")
     identity: dict[str, Any] = {
         "acclimate": __version__,
@@ -354,7 +345,7 @@ def _load(model: str | Path, passages: Sequence[Row] | None, options: PredictOpt
     """Load a model as a predictor, with the passages that it ranks."""
     predictor: Any = load_predictor(model, options.max_length)
     if passages is not None:
-        if not hasattr(predictor, "passages"):
+        if not predictor.ranks:
             raise UserError(f"'passages' is for sentence encoders, and '{model}' is none; remove it.")
         predictor.passages, predictor.top = read_passages(passages), options.top
     return predictor

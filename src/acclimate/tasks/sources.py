@@ -27,6 +27,7 @@ from acclimate.data.rows import (
     RowError,
     as_row,
     class_names,
+    column_names,
     name_of_class,
     read_rows,
 )
@@ -128,7 +129,7 @@ def select_columns(
     """
     read = {split: tables[split].rows if split in tables else [] for split in SPLITS}
     rows = tables["train"].rows
-    names = dict.fromkeys(column for _, row in rows for column in row)
+    names = column_names(rows)
     chosen = choose_columns(names, options, name, rows[0][0], labels)
     grouping = find_grouping(name, read, options.group_column, chosen.values())
     report_unused(name, chain(*read.values()), (*chosen.values(), grouping.column))
@@ -347,7 +348,7 @@ def read_texts(rows: Sequence[Row], options: ReadingOptions) -> list[tuple[str, 
     Raises:
         UserError: If the columns cannot be determined.
     """
-    names = dict.fromkeys(column for _, row in rows for column in row)
+    names = column_names(rows)
     chosen = choose_columns(names, replace(options, label_column=None), "data", rows[0][0], ())
     found: list[tuple[str, str | None] | None] = []
     for _, row in rows:
@@ -370,7 +371,7 @@ def label_column(rows: Sequence[Row], options: ReadingOptions, usual: Collection
     Raises:
         UserError: If there is no column of that name.
     """
-    names = dict.fromkeys(column for _, row in rows for column in row)
+    names = column_names(rows)
     if options.label_column is not None:
         if options.label_column not in names:
             raise unknown_name_error("column of the data for 'label_column'", options.label_column, names)
@@ -413,7 +414,7 @@ def _drop_hidden(tables: Tables) -> list[str]:
 
 
 def _has_hidden_labels(table: Table) -> bool:
-    columns = [name for name in dict.fromkeys(k for _, row in table.rows for k in row) if name.lower() in LABEL_NAMES]
+    columns = [name for name in column_names(table.rows) if name.lower() in LABEL_NAMES]
     return bool(table.rows) and any(
         all(str(row.get(name)).strip() in ("-1", "-1.0") for _, row in table.rows) for name in columns
     )

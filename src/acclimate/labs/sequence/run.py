@@ -14,9 +14,9 @@ from acclimate.results.study import StudyResults
 from acclimate.study.changes import change_values
 from acclimate.study.compare import check_study_folder, compare
 from acclimate.study.config import StudyConfig, read_study_file
-from acclimate.study.draft import removed_if_nothing_ran, write_study
+from acclimate.study.draft import STUDY_FILE, removed_if_nothing_ran, write_study
 from acclimate.study.forecast import TIMING_SECONDS, Forecast, forecast
-from acclimate.study.in_memory import DATA_FOLDER, STUDY_FILE, place_text
+from acclimate.study.in_memory import DATA_FOLDER, place_text
 from acclimate.study.paths import locate_model, locate_text
 from acclimate.study.settings import UNADAPTED
 

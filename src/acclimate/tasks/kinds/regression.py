@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import Row, RowError, is_missing, short_place
+from acclimate.data.rows import Row, RowError, column_names, is_missing, short_place
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.embeddings import SentencePairs
 from acclimate.evaluation.regression import RegressionScoring, regression_metrics
@@ -97,7 +97,7 @@ def holds_numbers(rows: Sequence[Row], options: ReadingOptions) -> bool:
 
     The column of the labels is the named one, ``label``, or the only one with a usual name.
     """
-    names = dict.fromkeys(column for _, row in rows for column in row)
+    names = column_names(rows)
     usual = [[name for name in names if name.lower() in known] for known in (LABEL_NAMES, SCORE_NAMES)]
     columns = (
         [options.label_column] if options.label_column else ["label"] if "label" in names else usual[0] or usual[1]
@@ -222,7 +222,7 @@ class Regression(TaskKind):
 
     def is_model_of(self, path: str | Path, task: RegressionTask) -> bool:
         """Return whether a checkpoint is a trained model of one number."""
-        return _has_head(load_config(path))
+        return self.reads(path, load_config(path), "")
 
     def reads(self, path: str | Path, config: Any, kind: str) -> bool:
         """Return whether a checkpoint is a trained model of one number."""
@@ -284,10 +284,7 @@ class NumberPredictor(Predictor):
     """A model of one number per text, or pair of texts."""
 
     main: ClassVar[str] = "score"
-
-    def __init__(self, head: Regressor) -> None:
-        """Set the model."""
-        self.head = head
+    scored_by: ClassVar[type[Scoring]] = RegressionScoring
 
     def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[NumberExample | None]:
         """Return the texts of each row."""
@@ -302,10 +299,6 @@ class NumberPredictor(Predictor):
         column = label_column(rows, options, (*LABEL_NAMES, *SCORE_NAMES))
         found = [None if column is None else read_number(row.get(column)) for _, row in rows]
         return found if any(value is not None for value in found) else None
-
-    def scoring(self, values: Sequence[list[Any]], groups: Mapping[str, Any]) -> tuple[Scoring, list[list[Any]]]:
-        """Return the scoring of numbers."""
-        return RegressionScoring(**groups), list(values)
 
 
 class RegressionLearner(Learner):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import LONE_SURROGATE, LeftOut, Row, RowError, short_place
+from acclimate.data.rows import LONE_SURROGATE, LeftOut, Row, RowError, column_names, short_place
 from acclimate.evaluation.choice import ChoiceScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.examples import Example, Examples
@@ -171,7 +171,7 @@ def holds_choices(rows: Sequence[Row], options: ReadingOptions) -> bool:
 
     Up to half of the answers may be something else, as then reading the rows names the first of these.
     """
-    columns = find_columns(dict.fromkeys(column for _, row in rows for column in row), options)
+    columns = find_columns(column_names(rows), options)
     if columns is None:
         return False
     parsed = LeftOut("").read("train", rows[:READ_ROWS], partial(_parse, columns))
@@ -284,7 +284,7 @@ def read_choices(tables: Mapping[str, Table], name: str, options: ReadingOptions
         UserError: If the columns are not clear, or too many rows cannot be used.
     """
     rows = {split: list(tables[split].rows) if split in tables else [] for split in SPLITS}
-    names = dict.fromkeys(column for _, row in rows["train"] for column in row)
+    names = column_names(rows["train"])
     for column in (options.text_column, options.pair_column, options.label_column):
         if column is not None and column not in names:
             raise unknown_name_error(f"column of the task '{name}'", column, names)
@@ -396,7 +396,7 @@ def read_unanswered(rows: Sequence[Row], options: ReadingOptions) -> list[Item |
     Raises:
         UserError: If the columns are not clear.
     """
-    columns = find_columns(names := dict.fromkeys(column for _, row in rows for column in row), options, True)
+    columns = find_columns(names := column_names(rows), options, True)
     if columns is None:
         raise UserError(
             "Multiple choice needs a column 'question', and 'choices' with a list (or 'A', 'B', 'C' ... with one "
@@ -414,7 +414,7 @@ def read_unanswered(rows: Sequence[Row], options: ReadingOptions) -> list[Item |
 
 def read_answers(rows: Sequence[Row], options: ReadingOptions) -> list[int | None] | None:
     """Return the position of the correct choice of each row, or None; None if there is no column of answers."""
-    columns = find_columns(dict.fromkeys(column for _, row in rows for column in row), options)
+    columns = find_columns(column_names(rows), options)
     parsed = (
         {}
         if columns is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -369,10 +369,7 @@ class ChoicePredictor(Predictor):
     """A model that chooses."""
 
     main: ClassVar[str] = "choice"
-
-    def __init__(self, head: ChoiceModel) -> None:
-        """Set the model."""
-        self.head = head
+    scored_by: ClassVar[type[Scoring]] = ChoiceScoring
 
     def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[Item | None]:
         """Return the question of each row with its choices."""
@@ -391,10 +388,6 @@ class ChoicePredictor(Predictor):
     def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[int | None] | None:
         """Return the position of the correct choice of each row."""
         return read_answers(rows, options)
-
-    def scoring(self, values: Sequence[list[Any]], groups: Mapping[str, Any]) -> tuple[Scoring, list[list[Any]]]:
-        """Return the accuracy."""
-        return ChoiceScoring(**groups), list(values)
 
 
 class ChoiceLearner(Learner):

@@ -183,18 +183,17 @@ class Classification(TaskKind):
 
 
 class TextPredictor(Predictor):
-    """A model of texts, or of pairs of texts.
+    """A classifier of texts, or of pairs of texts.
 
     Attributes:
-        head: The classifier.
         labels: Names of its classes.
     """
 
     main: ClassVar[str] = "label"
 
-    def __init__(self, head: Any, labels: Sequence[str] = ()) -> None:
-        """Set the model and its classes."""
-        self.head, self.labels = head, list(labels)
+    def __init__(self, head: Any, labels: Sequence[str]) -> None:
+        super().__init__(head)
+        self.labels = list(labels)
 
     def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[Example | None]:
         """Return the texts of each row."""
@@ -213,11 +212,6 @@ class TextPredictor(Predictor):
                 best = max(shares, key=shares.__getitem__)
                 found.append(Answer({"label": best, "probability": shares[best]}, best))
         return found
-
-    @property
-    def multi_label(self) -> bool:
-        """Whether a text can have any number of classes."""
-        return bool(getattr(self.head, "multi_label", False))
 
     def gold(self, rows: Sequence[Row], options: ReadingOptions) -> list[Any] | None:
         """Return the class of each row, or the classes; None where it has none."""

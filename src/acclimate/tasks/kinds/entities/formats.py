@@ -19,7 +19,7 @@ from acclimate.base.errors import DamagedFileError, UserError, warn_once
 from acclimate.data.csv_reader import TEXT_NAMES
 from acclimate.data.opening import COMPRESSIONS, decode_line, read_numbered_lines
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import LeftOut, Row, RowError, check_text, is_missing, name_of_class
+from acclimate.data.rows import LeftOut, Row, RowError, check_text, column_names, is_missing, name_of_class
 from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.kinds.classification.labels import plain_value
 from acclimate.tasks.kinds.entities.data import Entity, RawSentence
@@ -166,7 +166,7 @@ def read_table(
         raise UserError(f"'{name}' marks entities in single texts, so 'pair_column' does not apply; remove it.")
     rows = tables["train"].rows
     if (columns := find_columns(rows, options)) is None:
-        found = ", ".join(dict.fromkeys(column for _, row in rows[:CHECKED] for column in row))
+        found = ", ".join(column_names(rows[:CHECKED]))
         raise UserError(
             f"{rows[0][0]}: the columns ({found}) hold no entities. A row has a list of tokens and one of tags, or a "
             "text and a list of spans with start, end and label; name the columns with --text-column and "

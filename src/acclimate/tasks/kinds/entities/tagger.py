@@ -15,7 +15,7 @@ from transformers import AutoModelForTokenClassification, PreTrainedTokenizerBas
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError, warn_once
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import LeftOut, Row
+from acclimate.data.rows import LeftOut, Row, column_names
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.entities import EntityScoring, entity_metrics
@@ -374,13 +374,9 @@ class EntityPredictor(Predictor):
 
     main: ClassVar[str] = "spans"
 
-    def __init__(self, head: Tagger) -> None:
-        """Set the model."""
-        self.head = head
-
     def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[Sentence | None]:
         """Return the sentence of each row: of its tokens, or else of its text."""
-        names = dict.fromkeys(column for _, row in rows for column in row)
+        names = column_names(rows)
         column = next((name for name in names if name.lower() in TOKEN_NAMES and _are_words(rows, name)), None)
         if column is None or options.text_column is not None:
             texts = [None if found is None else found[0] for found in read_texts(rows, options)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from acclimate.base.errors import UserError, warn_once
 from acclimate.data.opening import detect_format
 from acclimate.data.readers import holds_rows
 from acclimate.data.reading import DEFAULT_READING, ReadingOptions
-from acclimate.data.rows import Row
+from acclimate.data.rows import Row, column_names
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.qa import MAX_RANK, QAScoring, normalize_bioasq, qa_metrics
 from acclimate.evaluation.scoring import Scoring
@@ -242,7 +242,7 @@ class QuestionAnswering(TaskKind):
 
     def is_model_of(self, path: str | Path, task: QATask) -> bool:
         """Return whether a checkpoint has a trained head for questions."""
-        return any(name.endswith("ForQuestionAnswering") for name in class_names(load_config(path).architectures))
+        return self.reads(path, load_config(path), "")
 
     def reads(self, path: str | Path, config: Any, kind: str) -> bool:
         """Return whether a checkpoint has a trained head for questions."""
@@ -273,17 +273,14 @@ class QuestionPredictor(Predictor):
     """A question answering model."""
 
     main: ClassVar[str] = "answer"
-
-    def __init__(self, head: QAModel) -> None:
-        """Set the model."""
-        self.head = head
+    scored_by: ClassVar[type[Scoring]] = QAScoring
 
     def read(self, rows: Sequence[Row], options: ReadingOptions) -> list[Question | None]:
         """Return the question of each row about its context."""
         columns = {"question": options.text_column or "question", "context": options.pair_column or "context"}
         for what, column in columns.items():
             if not any(column in row for _, row in rows):
-                listed = ", ".join(dict.fromkeys(name for _, row in rows for name in row))
+                listed = ", ".join(column_names(rows))
                 flag = "--text-column" if what == "question" else "--pair-column"
                 raise UserError(
                     f"No column '{column}' for the {what}; name it with {flag}. The columns are: {listed}."
@@ -310,10 +307,6 @@ class QuestionPredictor(Predictor):
         """Return the answers of each row."""
         found = [answer_texts(row.get(options.label_column or "answers")) for _, row in rows]
         return found if any(found) else None
-
-    def scoring(self, values: Sequence[list[Any]], groups: Mapping[str, Any]) -> tuple[Scoring, list[list[Any]]]:
-        """Return the scoring of answers."""
-        return QAScoring(**groups), list(values)
 
 
 class QALearner(Learner):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from acclimate.base.errors import DamagedFileError, UserError, warn_once
 from acclimate.data.opening import decode_line, read_numbered_lines
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import Row, RowError, check_characters, check_text, is_missing, read_rows
+from acclimate.data.rows import Row, RowError, check_characters, check_text, column_names, is_missing, read_rows
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.examples import Example, Examples
@@ -344,7 +344,7 @@ def pair_columns(names: Collection[str], options: ReadingOptions) -> dict[str, s
 
 def holds_pairs(rows: Sequence[Row], options: ReadingOptions) -> bool:
     """Return whether rows are pairs or triplets: a query, a passage and perhaps a negative, and nothing to predict."""
-    names = dict.fromkeys(column for _, row in rows for column in row)
+    names = column_names(rows)
     other = options.label_column or any(name.lower() in NOT_OF_PAIRS for name in names)
     return not other and pair_columns(names, options) is not None
 
@@ -361,7 +361,7 @@ def read_pairs(
         UserError: If the columns are not clear, or a text cannot be used.
     """
     first, *_ = tables["train"].rows
-    names = dict.fromkeys(column for _, row in tables["train"].rows for column in row)
+    names = column_names(tables["train"].rows)
     columns = pair_columns(names, options)
     if columns is None:
         raise UserError(

@@ -16,7 +16,7 @@ from torch import Tensor
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError
 from acclimate.data.reading import DEFAULT_READING, ReadingOptions
-from acclimate.data.rows import Row
+from acclimate.data.rows import Row, column_names
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.embeddings import (
     SentencePairs,
@@ -121,10 +121,10 @@ class RankingPredictor(Predictor):
     """
 
     main: ClassVar[str] = "ranking"
+    ranks: ClassVar[bool] = True
 
     def __init__(self, head: BiEncoder) -> None:
-        """Set the encoder."""
-        self.head = head
+        super().__init__(head)
         self.passages: dict[str, str] = {}
         self.top = 10
 
@@ -134,7 +134,7 @@ class RankingPredictor(Predictor):
         Raises:
             UserError: If there are neither passages nor pairs.
         """
-        names = dict.fromkeys(column for _, row in rows for column in row)
+        names = column_names(rows)
         pair = pair_columns(names, options)
         if self.passages:
             query = options.text_column or (pair or {}).get("query") or usual_query(names)
