@@ -8,7 +8,7 @@ import random
 
 import pandas
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
@@ -132,6 +132,7 @@ ROWS = st.builds(lambda a, text: {"a": a, "text": text}, VALUES, st.text(max_siz
         st.builds(lambda a, text: {"a": a, "text": text}, VALUES, st.text(max_size=30)), min_size=1, max_size=4
     )
 )
+@example(rows=[{"a": None, "text": "\r"}, {"a": "two\r\nlines", "text": '"quoted", and more\n'}])
 def test_every_format_holds_what_was_written(rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tables")
     for ending in WRITERS:
@@ -190,3 +191,12 @@ def test_files_of_other_forms_are_read(models, tmp_path):
     expected = labels(renamed)
     assert labels(tmp_path / "lines.txt") == labels(f"{tmp_path}/rows.parquet:body") == expected
     assert labels(frame, text_column="body") == expected
+
+
+def test_rows_without_any_entity_are_predicted_and_scored(tmp_path):
+    start = save_tiny("bert", tmp_path / "start")
+    finetune(start, load_task(splits_of("entities"), name="tiny"), out=tmp_path / "out", **{**TUNED, "epochs": 1})
+    rows = [{"tokens": ["the", "pasta"], "tags": ["O", "O"]}, {"tokens": [], "tags": []}]
+    made = predict(tmp_path / "out", rows, None, **QUIET)
+    assert (made.scored, made.skipped) == (1, 1)
+    assert isinstance(made.rows[0]["spans"], list) and made.rows[1]["spans"] is None

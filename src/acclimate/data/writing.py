@@ -44,7 +44,7 @@ def _flat(value: Any) -> Any:
 def _write_delimited(delimiter: str) -> Callable[[Any, list[str], Rows], None]:
     def write(file: Any, names: list[str], rows: Rows) -> None:
         text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
-        writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
+        writer = csv.writer(text, delimiter=delimiter)  # lines end as in RFC 4180, else a lone "\r" is not quoted
         writer.writerow(names)
         writer.writerows([_flat(row.get(name)) for name in names] for row in rows)
         text.detach()

@@ -152,7 +152,7 @@ def build_task(
     name: str,
     raw: Mapping[str, Sequence[RawSentence]],
     path: Path | None = None,
-    split_seed: int | None = 0,
+    split_seed: int = 0,
     group_name: str = "document",
     left: LeftOut | None = None,
 ) -> EntityTask:
@@ -162,7 +162,7 @@ def build_task(
         name: Name of the task.
         raw: The sentences of each split that exists.
         path: Where the task is, if it is a file or folder.
-        split_seed: Random seed of splits that are drawn; None draws none.
+        split_seed: Random seed of splits that are drawn.
         group_name: What a group of sentences is.
         left: Takes the sentences that cannot be used.
 
@@ -179,18 +179,7 @@ def build_task(
             left.report(kept)
         if not kept[split]:
             raise UserError(f"The task '{name}' has no {split} sentences.")
-    scheme, prefixed = "spans", True
-    if kept["train"][0].text is None:
-        kept = _with_standard_tags(name, kept)
-        found, prefixed = _read_scheme(name, [row for rows in kept.values() for row in rows])
-        scheme = found.scheme
-    both = {
-        split: left.read(split, rows, lambda row: (row, read_sentence(row, prefixed))) for split, rows in kept.items()
-    }
-    kept = {split: [row for row, _ in found] for split, found in both.items()}
-    sentences = {split: [sentence for _, sentence in found] for split, found in both.items()}
-    left.report(sentences)
-    _warn_about_overlaps(name, kept, sentences)
+    sentences, scheme = read_sentences(name, kept, left)
     types = {split: {e.type for sentence in rows for e in sentence.entities} for split, rows in sentences.items()}
     if not types["train"]:
         raise UserError(f"No train sentence of the task '{name}' has an entity, so there is nothing to learn.")
@@ -200,6 +189,33 @@ def build_task(
     labels = [*sorted(types["train"]), *later]
     own = {"labels": labels, "path": path, "scheme": scheme}
     return EntityTask.divided(name, sentences, split_seed, group_name=group_name, **own)
+
+
+def read_sentences(
+    name: str, rows: dict[str, list[RawSentence]], left: LeftOut
+) -> tuple[dict[str, list[Sentence]], str]:
+    """Return the sentences of each split, with the positions of their words and entities, and the scheme of the tags.
+
+    Args:
+        name: Name of the task.
+        rows: The sentences of each split; some of train.
+        left: Takes the sentences that cannot be used.
+
+    Raises:
+        UserError: If too many sentences cannot be used, or the tags cannot be read.
+    """
+    scheme, prefixed = "spans", True
+    if rows["train"][0].text is None:
+        rows = _with_standard_tags(name, rows)
+        found, prefixed = _read_scheme(name, [row for part in rows.values() for row in part])
+        scheme = found.scheme
+    both = {
+        split: left.read(split, part, lambda row: (row, read_sentence(row, prefixed))) for split, part in rows.items()
+    }
+    sentences = {split: [sentence for _, sentence in made] for split, made in both.items()}
+    left.report(sentences)
+    _warn_about_overlaps(name, {split: [row for row, _ in made] for split, made in both.items()}, sentences)
+    return sentences, scheme
 
 
 def _with_standard_tags(name: str, rows: dict[str, list[RawSentence]]) -> dict[str, list[RawSentence]]:
@@ -302,7 +318,7 @@ def _warn_about_overlaps(
 ) -> None:
     left_out = sum(
         len(set(row.spans)) - len(sentence.entities)
-        for split in SPLITS
+        for split in raw
         for row, sentence in zip(raw[split], sentences[split], strict=True)
         if row.text is not None
     )

@@ -25,7 +25,15 @@ from acclimate.parts.masking import IGNORE_INDEX
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.interfaces import Answer, EvaluationResult, Learner, Predictor, ResolvedOptions
 from acclimate.tasks.kinds.classification.labels import plain_value
-from acclimate.tasks.kinds.entities.data import Entity, EntityTask, RawSentence, Sentence, build_task, read_sentence
+from acclimate.tasks.kinds.entities.data import (
+    Entity,
+    EntityTask,
+    RawSentence,
+    Sentence,
+    build_task,
+    read_sentence,
+    read_sentences,
+)
 from acclimate.tasks.kinds.entities.formats import (
     TOKEN_NAMES,
     find_column_files,
@@ -408,7 +416,7 @@ class EntityPredictor(Predictor):
         if find_columns(rows, options) is None:
             return None
         raw, _, left = read_table({"train": Table(list(rows))}, "data", options)
-        sentences = build_task("data", {"train": raw["train"]}, split_seed=None, left=left).train
+        sentences = read_sentences("data", raw, left)[0]["train"] if raw["train"] else []
         if len(sentences) != len(rows):
             return None
         return [[list(entity) for entity in sentence.entities] for sentence in sentences]
