@@ -55,7 +55,7 @@ def test_the_next_commands_read_the_same_text_and_task(tmp_path, monkeypatch, ca
     task = ["--task", "t.csv:body", "--label-column", "queue", "--split-seed", 3]
     command = ["adapt", "--model", "m", *text, *task, "--encoding", "cp1252", "--method", "tapt", "--out", "o"]
     code, out, err = call(monkeypatch, capsys, *command)
-    reading = "--task t.csv:body --encoding cp1252 --label-column queue --split-seed 3"
+    reading = "--task t.csv:body --label-column queue --split-seed 3 --encoding cp1252"
     texts = "--corpus a.csv:queue --corpus b.csv:body --heldout t.csv:queue"
     assert code == 0, err
     assert f"acclimate finetune --model {tmp_path} {reading} --out finetuned\n" in out

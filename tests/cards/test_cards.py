@@ -235,7 +235,7 @@ def test_the_steps_of_a_card_run(tiny_bert, text_file, task, tmp_path, monkeypat
         for block in code:
             exec(block, {"print": lambda *values: None})
     text = card(tmp_path / "out").text
-    assert "acclimate finetune --model out --task labelled.csv" in text
+    assert "acclimate finetune --model out --task TASK" in text
     assert "# out\n" in text and "-polarity-seed-1\n" in card(tmp_path / "seed-1").text
 
 

@@ -100,7 +100,7 @@ def test_commands_read_text_and_tasks_as_the_study_does(results):
     domains = [{**domain, "corpus": sources, "tasks": tasks}, *results.config["domains"][1:]]
     read = replace(results, config={**results.config, "domains": domains, "general": ["general.txt"]})
     win = next(step for step in next_steps(read, FOLDER) if "Use the model" in step.text)
-    assert "--label-column queue --split-seed 3 --out" in win.commands[0]
+    assert "--label-column queue --split-seed 3 --all-labels" in win.commands[0]
     tie = next_steps(with_verdicts(read, "tie"), FOLDER)
     assert "--corpus old.csv:body --encoding cp1252 --general general.txt" in tie[-1].commands[0]
     same = [with_comparison(row, verdict="tie", low=0.0, high=0.0) if row.comparison else row for row in read.scores]

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from acclimate.engine import callbacks
 from acclimate.evaluation.scoring import find_scoring, make_scoring
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.interfaces import EVALUATION_SPLITS, item_texts
-from acclimate.tasks.prediction import predict
+from acclimate.tasks.prediction import load_predictor, predict
 from acclimate.tasks.splits import limit_splits
 from tests.tiny import save_tiny
 
@@ -202,6 +203,19 @@ def test_it_is_found_and_read_the_same_from_objects_and_files(kind, tmp_path):
         assert scoring.metrics and all(find_scoring(scoring.name).hub_task)
 
 
+def test_all_labels_are_learned_and_none_is_scored(kind, tmp_path):
+    """Once the question is answered: every row, with given settings, and no score of rows that were seen."""
+    task, options = load_task(splits_of(kind), name="tiny"), {**options_of(kind), "select": "last", "epochs": 1}
+    start = save_tiny("bert", tmp_path / "start")
+    made = finetune(start, task, all_labels=True, out=tmp_path / "out", **options)
+    assert (made.train_size, made.metrics, made.dev_metrics, made.predicted) == (sum(SIZES.values()), {}, None, [])
+    assert "So this model has no score" in (tmp_path / "out" / "README.md").read_text()
+    assert load_predictor(tmp_path / "out", None) and not (tmp_path / "out" / "predictions.jsonl").exists()
+    for wrong in ({"select": "dev"}, {"tune": True, "learning_rate": None}, {"few_shot": 4}, {"epochs": 0}):
+        with pytest.raises(UserError, match=r"no dev split|does not apply"):
+            finetune(start, task, all_labels=True, **{**options, **wrong})
+
+
 def killing(at, monkeypatch):
     """Kill a training of any trainer at a step, once, after a checkpoint in the step before."""
     on_step_begin, seen = CallbackHandler.on_step_begin, []
@@ -261,6 +275,18 @@ def test_it_learns_scores_saves_reloads_elsewhere_and_resumes(kind, model, tmp_p
     text = (out / "README.md").read_text()
     assert f"pipeline_tag: {scoring.hub_task[0]}" in text and "tiny" in text
     assert scoring.show(metric, whole.metrics[metric]) in text
+
+    # The code of its card runs on a text that is longer than any that the model reads, at the length of the training.
+    words = " ".join(FILLER * 200)
+    usage = text.partition("## How to use it")[2].partition("\n## ")[0]
+    code = "\n".join(re.findall(r"```python\n(.*?)```", usage, flags=re.DOTALL)).replace("'out'", repr(str(out)))
+    code, texts = re.subn(r'"(A|Another) [^"]*[.s]"', repr(words), code)
+    names = {}
+    exec(code, names)
+    assert texts or (kind == "choice" and model != "bert")
+    encoder = names.get("encoder")
+    limit = encoder.max_seq_length if encoder else transformers.AutoTokenizer.from_pretrained(out).model_max_length
+    assert limit == options["max_length"]
 
     # Predicts: rows without their answers get the same answers from the saved folder.
     rows = splits_of(kind)["test"]

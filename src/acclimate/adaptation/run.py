@@ -22,7 +22,7 @@ from acclimate.adaptation.result import AdaptResult
 from acclimate.base.bounds import AUTO
 from acclimate.base.device import Precision
 from acclimate.base.files import MANIFEST_FILE, atomic_folder, record_files, safe_join, write_json
-from acclimate.cards.writers import summarize_text, write_adapted_card
+from acclimate.cards.writers import load_name, summarize_text, write_adapted_card
 from acclimate.data.documents import Corpus, CorpusReport
 from acclimate.data.mix.base import DOMAIN
 from acclimate.data.token_dataset import TokenDataset
@@ -241,7 +241,7 @@ class Run:
             text["rows"] = result.rows.as_dict()
         manifest = {**self.config, "about": result.about, "text": text, "result": result.measured()}
         write_json(folder / MANIFEST_FILE, manifest)
-        write_adapted_card(folder, self.out.name)
+        write_adapted_card(folder, self.out.name, load_name=load_name(self.out))
         for name, record in result.preparation.items():
             write_json(safe_join(folder, name), record)
 

@@ -14,7 +14,7 @@ from acclimate.adaptation.run import Run
 from acclimate.base.files import MANIFEST_FILE, atomic_folder, record_files, write_json
 from acclimate.base.options import values
 from acclimate.base.progress import print_message
-from acclimate.cards.writers import write_adapted_card
+from acclimate.cards.writers import load_name, write_adapted_card
 from acclimate.engine.trainer import LOG_FILE
 from acclimate.models.adapters import ADAPTER_FOLDER
 
@@ -81,7 +81,7 @@ def adapt_in_stages(adapt: Callable[..., AdaptResult], run: Run) -> AdaptResult:
             cards = [read_manifest(place) for place in places]
             about = {name: str(getattr(method, name)) for name in ("paper", "summary")}
             write_json(folder / MANIFEST_FILE, {**config, "about": about, "stages": cards, "result": total.measured()})
-            write_adapted_card(folder, out.name)
+            write_adapted_card(folder, out.name, load_name=load_name(out))
             record_files(folder, MANIFEST_FILE)
         shutil.rmtree(work, ignore_errors=True)
     group.wait()

@@ -323,6 +323,22 @@ def values(given: Any, names: type[Any] | None = None) -> dict[str, Any]:
     return {name: getattr(given, name) for name in option_fields(cast(Any, names or type(given)))}
 
 
+def option_words(cls: type[Any], given: Mapping[str, Any]) -> list[str]:
+    """Return options of a class as words of a command line; those that are None or off are left out.
+
+    Args:
+        cls: The class of options.
+        given: Values by name; names that are no options are ignored.
+    """
+    words = []
+    for name, field in option_fields(cast(Any, cls)).items():
+        value = given.get(name)
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if one is not None and one is not False:
+                words += [field.flag, *([] if one is True else [str(one)])]
+    return words
+
+
 def recorded(given: Any, without: Collection[str] = (), **resolved: Any) -> dict[str, Any]:
     """Return everything that determines the result of a run: the options with ``recorded=True``, and resolved values.
 

@@ -76,6 +76,7 @@ class Card:
         datasets: Names of public datasets that the model was trained on.
         next_step: Next step with the model, as Markdown; ``{name}`` stands for the name to load it by.
         load_name: Name to load the model by, usually the name of its folder; by default the name of the model.
+        length: Maximum tokens per text of its training, for a model of an end task.
         results: Results, as arguments of ``huggingface_hub.EvalResult``.
     """
 
@@ -88,6 +89,7 @@ class Card:
     datasets: list[str] = field(default_factory=list)
     next_step: str = ""
     load_name: str = ""
+    length: int = 128
     results: list[dict[str, Any]] = field(default_factory=list)
 
     def text(self, folder: Path) -> str:
@@ -129,7 +131,7 @@ class Card:
         config, source = read_json(folder / "config.json"), self.load_name or self.name
         if parts := describe_extensions(SimpleNamespace(**config)):
             kind = (config.get("architectures") or ["model"])[0]
-            text = instructions(kind, parts, source)
+            text = instructions(kind, parts, source, self.length)
             return text.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
         if encodes_sentences(folder):
             return (CLASSIFIER_STEP if _classifies(folder) else SENTENCE_STEP).replace("{name}", source)

@@ -43,18 +43,65 @@ TASK_STEPS = {
 from transformers import pipeline
 
 classify = pipeline("text-classification", model='{name}')
-print(classify("A text to classify."))
+print(classify({input}, truncation=True, max_length={length}))
 ```""",
-    "token-classification": """Mark words:
+    "token-classification": """Mark words, in windows of {length} tokens:
 
 ```python
 from transformers import pipeline
 
-mark = pipeline("token-classification", model='{name}', aggregation_strategy="simple")
+mark = pipeline("token-classification", model='{name}', aggregation_strategy="simple", stride={stride})
 print(mark("A text with names."))
+```""",
+    "question-answering": """Answer questions, in windows of {length} tokens:
+
+```python
+import torch
+
+question, passage = "What is asked?", "A passage with the answer."
+read = tokenizer(
+    question, passage, truncation="only_second", max_length={length}, stride={stride}, padding=True,
+    return_overflowing_tokens=True, return_offsets_mapping=True, return_tensors="pt",
+)
+with torch.no_grad():
+    output = model(input_ids=read["input_ids"], attention_mask=read["attention_mask"])
+spans = []
+for window, places in enumerate(read["offset_mapping"].tolist()):
+    found = [token for token, text in enumerate(read.sequence_ids(window)) if text == 1]
+    starts, ends = output.start_logits[window].tolist(), output.end_logits[window].tolist()
+    spans += [
+        (starts[first] + ends[last], places[first][0], places[last][1])
+        for first in found for last in found if first <= last < first + 30
+    ]
+_, start, end = max(spans)
+print(passage[start:end])
+```""",
+    "multiple-choice": """Choose:
+
+```python
+import torch
+
+question, choices = "A question.", ["A choice.", "Another choice."]
+tokenizer.truncation_side = "left"
+read = tokenizer(
+    [question] * len(choices), choices, truncation="longest_first", max_length={length}, padding=True,
+    return_tensors="pt",
+)
+with torch.no_grad():
+    scores = model(**{name: values[None] for name, values in read.items()}).logits[0]
+print(choices[scores.argmax()])
 ```""",
 }
 """Next step with a model of an end task, by its pipeline tag."""
+PREDICT = """For the rows of a table:
+
+```console
+$ acclimate predict --model {name} --data DATA --out predictions.csv
+```"""
+ALL_LABELS = (
+    "Trained on the rows of all splits, dev and test included, with settings that were chosen before. So this model "
+    "has no score; the score of the same training without these rows is a cautious estimate."
+)
 NOT_MEASURED = (
     "Not evaluated. `acclimate compare` measures such a model and its base model on held-out text, general text and "
     "end tasks, with several seeds, and writes the differences with intervals here."
@@ -135,7 +182,7 @@ def write_model_cards(results: StudyResults, out: Path) -> list[Path]:
         folder = out / run.folder
         if not run.head and (folder / MANIFEST_FILE).is_file() and (folder / "config.json").is_file():
             name = _model_name(results, run)
-            written.append(write_adapted_card(folder, name, _results_of(results, run), folder.name))
+            written.append(write_adapted_card(folder, name, _results_of(results, run), load_name(folder)))
     return written
 
 
@@ -314,23 +361,25 @@ _EXCLUDED_COUNTS = {
 
 def write_task_model_card(
     folder: str | Path,
-    name: str,
+    out: Path,
     verb: str,
     models: Mapping[str, str],
     task: Any,
     options: Mapping[str, Any],
     result: Any,
+    length: int,
 ) -> Path:
     """Write ``README.md`` to the folder of a model written by ``finetune`` or ``distill``.
 
     Args:
         folder: Folder of the model.
-        name: Name of its folder.
+        out: Its final place.
         verb: ``"finetune"`` or ``"distill"``.
         models: The models that it was made from, by role: ``model``, or ``teacher`` and ``student``.
         task: The loaded end task.
         options: Training options.
         result: A :class:`acclimate.tasks.result.FinetuneResult`.
+        length: Maximum tokens per text of its training.
 
     Returns:
         The path of the card.
@@ -339,8 +388,45 @@ def write_task_model_card(
     start = models.get("model") or models["student"]
     teacher = f", with the teacher `{display_name(models['teacher'])}`" if "teacher" in models else ""
     done = "distilled" if verb == "distill" else "fine-tuned"
-    summary = f"`{display_name(start)}`, {done} on the task `{task.name}`{teacher}."
+    summary = f"`{describe_start(start)}`, {done} on the task `{task.name}`{teacher}."
     sizes = [(split, f"{len(getattr(task, split)):,}") for split in ("train", "dev", "test") if getattr(task, split)]
+    scores, found = _task_scores(pipeline, task, result) if result.metrics else (ALL_LABELS, [])
+    card = Card(
+        task_model_name(start, task.name, out.name),
+        pipeline,
+        summary,
+        origin=find_origin(start),
+        tags=[verb],
+        next_step=_task_step(pipeline, Path(folder), task, length),
+        load_name=load_name(out),
+        length=length,
+        results=found,
+    )
+    card.sections = [
+        *_warning(result.warning),
+        ("Results", scores),
+        *(similarity_section([result.metrics["similarity"]]) if "similarity" in result.metrics else []),
+        ("Training", settings_table({**options, "examples": f"{result.train_size:,}"})),
+        ("Data", markdown_table(("split", "items"), sizes) + f"\n\nHash of the task: `{task.fingerprint()}`."),
+        ("Limits", LIMITS),
+    ]
+    return card.write(Path(folder))
+
+
+def _task_step(pipeline: str, folder: Path, task: Any, length: int) -> str:
+    """Return the next step with a model of an end task, at the length of its training."""
+    heads = (read_json_object(folder / "config.json") or {}).get("architectures") or [""]
+    has_pipeline = pipeline != "multiple-choice" or heads[0].endswith("MultipleChoice")  # not a decoder
+    pair = getattr(task.train[0], "text_pair", None) is not None
+    text = '{"text": "A text.", "text_pair": "Its second text."}' if pair else '"A text to classify."'
+    step = TASK_STEPS.get(pipeline, "") if has_pipeline else ""
+    for name, value in (("input", text), ("length", length), ("stride", length // 4)):
+        step = step.replace(f"{{{name}}}", str(value))
+    return "\n\n".join(filter(None, (step, PREDICT)))
+
+
+def _task_scores(pipeline: str, task: Any, result: Any) -> tuple[str, list[dict[str, Any]]]:
+    """Return the scores of a model on the test split with their intervals, as Markdown and as results for the Hub."""
     scoring = make_scoring(result.kind, result.scoring)
     metrics = [name for name in (*scoring.metrics, *scoring.errors) if name in result.metrics]
     intervals = bootstrap_intervals(scoring, result.gold, result.predicted, metrics)
@@ -356,33 +442,32 @@ def write_task_model_card(
         "`acclimate compare` runs several seeds and includes both."
     )
     hidden = "micro_f1" if "accuracy" in metrics else ""  # then the two are equal
-    shown = [row for row in values if row[0] != hidden]
-    table = markdown_table(("metric", "value", "95 % interval: from", "to"), shown)
-    card = Card(
-        task_model_name(start, task.name, name),
-        pipeline,
-        summary,
-        origin=find_origin(start),
-        tags=[verb],
-        next_step=TASK_STEPS.get(pipeline, ""),
-        load_name=name,
-        results=[_eval_result(pipeline, task, metric, result, intervals[metric]) for metric in metrics],
+    table = markdown_table(
+        ("metric", "value", "95 % interval: from", "to"), [row for row in values if row[0] != hidden]
     )
-    card.sections = [
-        *_warning(result.warning),
-        ("Results", "\n\n".join([intro, table, *result.metrics.get("notes", ()), *others])),
-        *(similarity_section([result.metrics["similarity"]]) if "similarity" in result.metrics else []),
-        ("Training", settings_table({**options, "examples": f"{result.train_size:,}"})),
-        ("Data", markdown_table(("split", "items"), sizes) + f"\n\nHash of the task: `{task.fingerprint()}`."),
-        ("Limits", LIMITS),
-    ]
-    return card.write(Path(folder))
+    text = "\n\n".join([intro, table, *result.metrics.get("notes", ()), *others])
+    return text, [_eval_result(pipeline, task, metric, result, intervals[metric]) for metric in metrics]
+
+
+def load_name(out: Path) -> str:
+    """Return the name by which a card loads a model: its folder as it was given, or the last part of a full path.
+
+    A full path would name folders of this machine.
+    """
+    return out.name if out.is_absolute() else str(out)
+
+
+def describe_start(model: str) -> str:
+    """Return the name of the model that a training started from; of an adapted one also its method."""
+    made = (read_json_object(Path(model) / MANIFEST_FILE) or {}) if Path(model).is_dir() else {}
+    method = made.get("method", "pretrain")
+    return display_name(model) if method == "pretrain" else f"{display_name(str(made['model']))}-{method}"
 
 
 def task_model_name(start: str, task: str, folder: str) -> str:
     """Name a model of an end task by what it is, with the seed if its folder is named after one of several seeds."""
     seed = f"-{folder}" if re.fullmatch(r"seed-\d+", folder) else ""
-    return re.sub(r"[^\w.]+", "-", f"{display_name(start).split('/')[-1]}-{task}").strip("-.") + seed
+    return re.sub(r"[^\w.]+", "-", f"{describe_start(start).split('/')[-1]}-{task}").strip("-.") + seed
 
 
 def _eval_result(pipeline: str, task: Any, metric: str, result: Any, interval: tuple[float, float]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from acclimate.base.bounds import SeedNumber
 from acclimate.base.errors import UserError
-from acclimate.base.options import DATA, Option, defaults, option_fields, options
+from acclimate.base.options import DATA, Option, defaults, option_fields, option_words, options
 
 PairColumn = Annotated[
     str | None,
@@ -156,12 +156,8 @@ def text_words(flag: str, sources: Any, placeholder: str = "TEXT", *, column: st
 def reading_words(given: Any) -> list[str]:
     """Return the options of how text and tasks are read that were given, as words of a command line."""
     usual = {"encoding": None, **(defaults(LabelOptions) if getattr(given, "task", None) is not None else {})}
-    return [
-        word
-        for name, value in usual.items()
-        if getattr(given, name, value) != value
-        for word in (f"--{name.replace('_', '-')}", *([] if value is False else [getattr(given, name)]))
-    ]
+    own = {name: getattr(given, name, value) for name, value in usual.items()}
+    return option_words(ReadingOptions, {name: value for name, value in own.items() if value != usual[name]})
 
 
 def default_task_name(source: str | Path) -> str:

@@ -82,7 +82,7 @@ MASKED = ModelKind(
     next_step="""Fine-tune it on a task with labels:
 
 ```console
-$ acclimate finetune --model {name} --task labelled.csv --out tuned/
+$ acclimate finetune --model {name} --task TASK --out tuned/
 ```
 
 or with any program that fine-tunes an encoder of `transformers`:
@@ -132,7 +132,7 @@ print(write("The results show that", max_new_tokens=40)[0]["generated_text"])
 or fine-tune it on a task with labels:
 
 ```console
-$ acclimate finetune --model {name} --task labelled.csv --out tuned/
+$ acclimate finetune --model {name} --task TASK --out tuned/
 ```""",
 )
 WITHOUT_LM_HEAD = re.compile(r"(Model(?<!LMHeadModel)|Encoder|For\w+(?<!LM)(?<!Generation))$")

@@ -45,7 +45,7 @@ LOAD_TASK_MODEL = """    import torch
     import transformers
     from acclimate.tasks.loading import load_with_head
     auto = transformers.AutoModel{head}
-    model, tokenizer, length = load_with_head(auto, "{folder}", {{}}, 128, torch.device("cpu"), "model")"""
+    model, tokenizer, length = load_with_head(auto, "{folder}", {{}}, {length}, torch.device("cpu"), "model")"""
 """Code that loads such a model, with the head of a language model or of an end task."""
 
 
@@ -180,14 +180,17 @@ def find_file(source: str, name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def instructions(kind: str, parts: str, folder: str) -> str:
+def instructions(kind: str, parts: str, folder: str, length: int = 128) -> str:
     """Return loading instructions for a model with modules beyond its architecture.
 
     Args:
         kind: Name of its class.
         parts: The result of :func:`describe_extensions`.
         folder: Folder of the model.
+        length: Maximum tokens per text, for a model of an end task.
     """
     how = LOAD_LANGUAGE_MODEL if find_kind(kind) else LOAD_TASK_MODEL
     head = kind[kind.index("For") :] if "For" in kind else ""
-    return README.format(weights=WEIGHTS, kind=kind, parts=parts, how=how.format(folder=folder, head=head))
+    return README.format(
+        weights=WEIGHTS, kind=kind, parts=parts, how=how.format(folder=folder, head=head, length=length)
+    )

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.adaptation.options import BUDGETS
-from acclimate.base.options import defaults
-from acclimate.data.reading import reading_names
+from acclimate.base.options import defaults, option_words
+from acclimate.data.reading import ReadingOptions, reading_names
 from acclimate.results.cells import joined
 from acclimate.results.scores import NOT_LEARNED, WITHHELD, Comparison, ScoreRow
 from acclimate.results.study import StudyResults
@@ -87,14 +87,27 @@ class _Study:
 
     def task(self, row: ScoreRow) -> list[str]:
         """Return the task of a score and how it is read, as words of a command."""
-        for entry in self._domains(row.domain):
-            for task in entry.get("tasks") or []:
-                path = task["path"]
-                if row.task in (task.get("name"), Path(path).name, Path(path).stem):
-                    read = {name: task[name] for name in reading_names() if task.get(name)}
-                    flags = [word for name in read for word in (f"--{name.replace('_', '-')}", str(read[name]))]
-                    return ["--task", str(path), *flags]
-        return ["--task", "TASK"]
+        task = self._task(row)
+        return ["--task", str(task.get("path", "TASK")), *option_words(ReadingOptions, task)]
+
+    def recipe(self, row: ScoreRow) -> list[str]:
+        """Return the settings of fine-tuning behind a score, with what a search found, as words of a command."""
+        found = [one for one in self.results.searches if one.task == row.task and row.method in one.methods]
+        chosen = [one.chosen or {} for one in found if (one.model, one.domain) == (row.model, row.domain)]
+        settings = {**(self.results.config.get("finetune") or {}), **self._task(row)}
+        settings = {name: value for one in (settings, *chosen) for name, value in one.items()}
+        changed = row.kind == "retrieval" or settings.keys() & {"epochs", "few_shot", "limit_train"}
+        if not changed:  # by default the number of rows decides, and now there are more
+            batch = settings.get("batch_size") or defaults(FinetuneOptions)["batch_size"]
+            settings["epochs"] = default_epochs(row.train_size or 1, batch)
+        unused = {*reading_names(), "model", "task", "select", "few_shot", "metric"}
+        return option_words(FinetuneOptions, {name: settings[name] for name in settings.keys() - unused})
+
+    def _task(self, row: ScoreRow) -> dict[str, Any]:
+        for task in (task for entry in self._domains(row.domain) for task in entry.get("tasks") or []):
+            if row.task in (task.get("name"), Path(task["path"]).name, Path(task["path"]).stem):
+                return dict(task)
+        return {}
 
     def _domains(self, name: str) -> list[dict[str, Any]]:
         return [entry for entry in self.results.config.get("domains") or [] if entry.get("name") == name]
@@ -158,10 +171,11 @@ def _learn(study: _Study, rows: Sequence[ScoreRow]) -> Step:
 
 def _use(study: _Study, row: ScoreRow) -> Step:
     model = study.model(row)
-    text = f"Use the model adapted with {row.method}: fine-tune it on all your labels, or share it."
+    text = f"Use the model adapted with {row.method}: fine-tune it on all your labels, as in this study, or share it."
     if not model:
         return Step(text)
-    tune = ["acclimate", "finetune", "--model", model, *study.task(row), "--out", str(study.folder / "tuned")]
+    tune = ["acclimate", "finetune", "--model", model, *study.task(row), "--all-labels", *study.recipe(row)]
+    tune += ["--out", str(study.folder / "tuned")]
     return Step(text, (shlex.join(tune), shlex.join(["acclimate", "push", model, "USER/NAME"])))
 
 
@@ -177,7 +191,7 @@ def _forgetting(results: StudyResults, study: _Study, methods: set[str]) -> Iter
         yield Step(
             f"{joined(list(dict.fromkeys(lost)))} forgot some general text. If the model needs it, mix general text "
             "into the adaptation, but not the text that forgetting is measured on:",
-            (study.again("adapt.replay={general.txt: 0.2}"),),
+            (study.again("adapt.replay={TEXT: 0.2}"),),
         )
 
 
@@ -208,7 +222,7 @@ def _losses_only(results: StudyResults, study: _Study) -> Iterator[Step]:
     elif "loss" in verdicts:  # of the difference: the loss fell
         model = _model_path(study, domain[0].model)
         corpus = study.corpus(domain[0].domain)
-        words = ["acclimate", "compare", "--model", model, *corpus, "--task", "labelled.csv"]
+        words = ["acclimate", "compare", "--model", model, *corpus, "--task", "TASK"]
         out = str(study.folder.with_name(f"{study.folder.name}-task"))
         yield Step(
             "The model predicts text of the domain better. Only a task with labels shows whether that helps in use:",

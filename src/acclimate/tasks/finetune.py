@@ -35,7 +35,7 @@ from acclimate.tasks.options import FinetuneOptions
 from acclimate.tasks.recipe import default_epochs, rates_to_try
 from acclimate.tasks.result import FinetuneResult
 from acclimate.tasks.run import TaskRun
-from acclimate.tasks.splits import replace_test_with_dev
+from acclimate.tasks.splits import join_splits, replace_test_with_dev
 from acclimate.tasks.trainer import TrainingResult, train
 from acclimate.tasks.training_cache import load_or_train
 
@@ -165,6 +165,8 @@ class Finetuning(TaskRun[FinetuneOptions, FinetuneResult]):
 
     def __init__(self, options: FinetuneOptions) -> None:
         super().__init__(options)
+        if options.all_labels:
+            self.task = join_splits(self.task)
         self.kind = find_task_kind(self.task)
         resolved, self.scoring = resolve_options(options, self.task, options.model)
         self.resolved = replace(resolved, progress=resolved.progress and self.group.first)

@@ -154,7 +154,9 @@ class HeadModel:
     def save(self, folder: Path, name: Path | None = None) -> None:
         """Write model and tokenizer as a Hugging Face folder, whose final name is ``name``."""
         save_model(self.model, folder, name)
-        self.tokenizer.save_pretrained(folder)
+        kept = copy(self.tokenizer)
+        kept.model_max_length = self.max_length  # so that pipelines cut texts as the training did
+        kept.save_pretrained(folder)
 
 
 def check_finite(outputs: Iterable[Tensor]) -> None:

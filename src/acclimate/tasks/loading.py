@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTraine
 
 from acclimate.base.device import enable_fast_fp32_matmul
 from acclimate.base.errors import UserError, warn_once
+from acclimate.base.files import RECORD_FILE
 from acclimate.base.progress import silence_transformers
 from acclimate.data.tokenizing import read_as_text
 from acclimate.models.attention import prepare_for_device
@@ -82,7 +84,9 @@ def load_with_head(
         model.config.pad_token_id = tokenizer.pad_token_id
     tokenizer = read_as_text(tokenizer)
     wanted = max_length + len(virtual_ids(tokenizer))
-    length = min(wanted, longest_text(model) or tokenizer.model_max_length, tokenizer.model_max_length)
+    # In the folder of a fine-tuned model the tokenizer has the length of that training, not the limit of the model.
+    limit = math.inf if (Path(path) / RECORD_FILE).is_file() else tokenizer.model_max_length
+    length = int(min(wanted, longest_text(model) or limit, limit))
     if length < MIN_LENGTH:
         raise UserError(f"max_length={max_length} leaves no space for text; give at least {MIN_LENGTH} tokens.")
     if length < wanted:

@@ -206,16 +206,28 @@ class FinetuneOptions(SupervisedOptions, EmbeddingOptions, ReadingOptions):
         ),
     ] = False
     freeze: FreezeForTask = ()
+    all_labels: Annotated[
+        bool,
+        Option(
+            "Train on the dev and test splits, too: a model to use, without a score.",
+            DATA,
+            more="Give the settings that were found before, since no rows are left to choose by.",
+            study=False,
+        ),
+    ] = False
     report_to: ReportTo = None
 
     @model_validator(mode="after")
-    def check_first_stage(self) -> Any:
-        """Check that options of the first task are given only together with that task."""
+    def check_together(self) -> Any:
+        """Check that options of the first task come with that task, and that ``all_labels`` has nothing to choose."""
         for name in ("first_epochs", "first_learning_rate"):
             if self.first is None and getattr(self, name) is not None:
                 raise ValueError(f"'{name}' needs a first task: give it as 'first', or remove '{name}'")
         if self.tune and self.learning_rate is not None:
             raise ValueError("'tune' chooses the learning rate: remove 'learning_rate', or 'tune'")
+        if self.all_labels and (self.tune or self.few_shot is not None or self.epochs == 0):
+            wrong = "tune" if self.tune else "few_shot" if self.few_shot is not None else "epochs=0"
+            raise ValueError(f"'all_labels' trains on every row, so '{wrong}' does not apply; remove it")
         return self
 
 
@@ -448,7 +460,9 @@ class FinetuneCommand(FinetuneOptions, ProbeSettings):
     probe: Annotated[
         bool, Option("Freeze the model: a linear model and nearest neighbours learn from its states.", METHOD)
     ] = False
-    seeds: Annotated[SeedCount, Option("Number of seeds, counted from 0.")] = 5
+    seeds: Annotated[
+        SeedCount | None, Option("Number of seeds, counted from 0.", default="5; 1 with --all-labels")
+    ] = None
     repartition: Annotated[
         Fraction | None,
         Option(

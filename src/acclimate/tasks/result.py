@@ -216,7 +216,8 @@ class RunFolder:
             with postpone_stop(), atomic_folder(self.out) as folder:
                 learner.head.save(folder, self.out)
                 _write_result(folder, result, learner, trained.log, task)
-                write_task_model_card(folder, self.out.name, verb, sources, task, shown, result)
+                length = getattr(learner.head, "max_length", options["max_length"])  # reduced to what the model reads
+                write_task_model_card(folder, self.out, verb, sources, task, shown, result, length)
                 write_json(folder / RECORD_FILE, {"identity": self.identity, "result": asdict(result)})
                 record_files(folder, RECORD_FILE)
             shutil.rmtree(self._work(self.out), ignore_errors=True)
@@ -259,7 +260,10 @@ def _write_result(
     ]
     if groups := result.scoring.get("groups"):
         items = [{**item, "group": group} for item, group in zip(items, groups, strict=True)]
-    write_text(folder / "predictions.jsonl", "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items))
+    if items:
+        write_text(
+            folder / "predictions.jsonl", "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
+        )
     if task.drawn:
         places = [(name, split) for split in SPLITS for name in task.row_names(split)]
         write_rows(folder / "split.csv", [{"row": row, "split": split} for row, split in places])

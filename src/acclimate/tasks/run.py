@@ -21,7 +21,7 @@ from acclimate.engine.distributed import join_process_group
 from acclimate.evaluation.learning import bin_losses
 from acclimate.evaluation.scoring import Scoring
 from acclimate.models.checkpoints import model_fingerprint
-from acclimate.tasks.interfaces import LabelledTask, Learner, ResolvedOptions
+from acclimate.tasks.interfaces import EvaluationResult, LabelledTask, Learner, ResolvedOptions
 from acclimate.tasks.options import DistillOptions, FinetuneOptions
 from acclimate.tasks.result import FinetuneResult, RunFolder, warn_of_collapse
 from acclimate.tasks.trainer import TrainingResult
@@ -135,8 +135,8 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
         learner.finish()
         # In fp32, so that the predictions are those of any program that loads the saved folder.
         dev_metrics = learner.measure("dev", "fp32").metrics if task.dev else None
-        test = learner.measure("test", "fp32")
-        if (collapse := scoring.find_collapse(test.gold, test.predicted)) is not None:
+        test = learner.measure("test", "fp32") if task.test else EvaluationResult({}, [], [], [])
+        if test.gold and (collapse := scoring.find_collapse(test.gold, test.predicted)) is not None:
             warn_of_collapse(collapse, len(test.predicted), task.name, learner.readable)
         return {
             "task": task.name,

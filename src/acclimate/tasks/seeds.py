@@ -24,6 +24,9 @@ from acclimate.tasks.options import DistillCommand, DistillOptions, FinetuneComm
 from acclimate.tasks.probing import probe
 from acclimate.tasks.splits import repartition
 
+SEEDS = 5
+"""Default number of seeds."""
+
 
 def finetune_seeds(options: FinetuneCommand) -> Any:
     """Do what ``acclimate finetune`` does: train and score a model with each seed, or probe it.
@@ -38,7 +41,8 @@ def finetune_seeds(options: FinetuneCommand) -> Any:
         return probe(**{**values(options, ProbeOptions), **values(DEFAULT_READING), "task": task})
     first = open_task(options.first)
     results = list[Any]()
-    seeds = 1 if options.epochs == 0 else options.seeds  # without training there is nothing random
+    seeds = options.seeds or (1 if options.all_labels else SEEDS)
+    seeds = 1 if options.epochs == 0 else seeds  # without training there is nothing random
     for seed in range(seeds):
         own = {"task": task, "first": first, "seed": seed, "out": _inside(options.out, f"seed-{seed}")}
         own |= values(DEFAULT_READING)  # the task is read
@@ -62,8 +66,10 @@ def show_finetuned(results: Any, options: FinetuneCommand) -> Iterator[Any]:
         for name in _shown(results[-1]):
             yield f"{name}: {_mean_and_spread([score[name] for score in scores])}"
         yield from _describe_details(scores)
-        if len(results) == 1 and options.epochs != 0:
-            yield "One seed says little about a model; --seeds 5 is the default."
+        if options.all_labels:
+            yield f"Trained on all {results[-1].train_size:,} rows, so there is no score: no rows are left to test on."
+        elif len(results) == 1 and options.epochs != 0:
+            yield f"One seed says little about a model; --seeds {SEEDS} is the default."
     if options.probe or options.epochs == 0:
         task = [*text_words("--task", options.task, "TASK", column=options.text_column), *reading_words(options)]
         yield Next(["finetune", "--model", options.model, *task, "--out", "finetuned"], "to train it")
@@ -114,7 +120,7 @@ def show_students(results: Sequence[DistillResult], options: DistillCommand) -> 
 def _shown(result: Any) -> tuple[str, ...]:
     """Return the metrics that are printed of a result."""
     scoring = make_scoring(result.kind, result.scoring)
-    return (*scoring.metrics, *scoring.errors, *(["ece"] if "ece" in result.metrics else []))
+    return tuple(name for name in (*scoring.metrics, *scoring.errors, "ece") if name in result.metrics)
 
 
 def _describe_details(scores: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -39,6 +39,11 @@ def replace_test_with_dev(task: Any) -> Any:
     return replace(task, test=task.dev)
 
 
+def join_splits(task: Any) -> Any:
+    """Return a task whose train split has the rows of all splits; nothing is left to score a model on."""
+    return replace(task, train=[*task.train, *task.dev, *task.test], dev=[], test=[], drawn="")
+
+
 def cut_dev(task: Any, part: Literal["dev", "tune", "confirm"]) -> Any:
     """Return a task whose test split is its dev split, or one of two halves of it: one to choose on, one to confirm.
 

@@ -226,7 +226,7 @@ class RetrievalLearner(Learner):
                 f"'{self.task.name}' has {len(examples)} train queries; give at least two, or epochs=0 to "
                 "evaluate the model as it is."
             )
-        self.initial, _ = self._rank(self.task.test)
+        self.initial = self._rank(self.task.test)[0] if self.task.test else None
         self._before = None if self.general is None else self.general.measure(self.head.model)
         encoder = self.head.model
         losses, rows = (
