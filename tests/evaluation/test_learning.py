@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.evaluation.learning import BINS, bin_losses, still_falls
+from acclimate.evaluation.learning import BINS, bin_losses, first_and_last, still_falls
 
 STEPS = np.linspace(0, 1, BINS)
 PROGRESS = STEPS - STEPS**2 / 2
@@ -34,6 +34,16 @@ def test_noise_alone_is_seldom_a_fall(seed):
     rng = np.random.default_rng(seed)
     found = [still_falls((1 + rng.normal(0, 0.1, BINS)).tolist()) for _ in range(50)]
     assert sum(found) <= 10  # each has a probability of about 4 %
+
+
+@given(st.lists(st.floats(0.1, 1.0), min_size=8, max_size=BINS))
+def test_what_is_said_to_fall_ends_below_its_start(losses):
+    first, last = first_and_last(losses)
+    assert first > last or not still_falls(losses)
+
+
+def test_a_bump_before_the_end_is_no_fall():
+    assert not still_falls([0.689] * 10 + [0.71, 0.711, 0.712, 0.711, 0.71] + [0.693, 0.6931, 0.693, 0.6932, 0.693])
 
 
 def test_the_losses_are_means_of_equal_parts():

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from acclimate.data.task_kinds import load_task
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.merging.measuring import MeasuredTask, open_data
 from acclimate.merging.methods.fisher import expected_terms, fisher_information, fisher_weighted, sampled_terms
-from acclimate.merging.methods.greedy_soup import greedy_soup
+from acclimate.merging.methods.greedy_soup import GreedySoup, greedy_soup
 from acclimate.merging.options import MergeOptions, read_method
 from acclimate.merging.weights import Checkpoint
 from acclimate.tasks.finetune import finetune
@@ -221,6 +222,28 @@ def test_a_greedy_soup_is_never_worse_than_its_best_model(scores, seed):
         if found >= best:
             kept, best = [*kept, number], found
     assert soup.kept == kept and soup.score == best
+
+
+def test_each_mean_that_a_greedy_soup_measures_is_the_equal_mean_of_its_models():
+    weights = [torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, 0.0]), torch.tensor([0.0, 0.0, 1.0])]
+    scores, measured, written = {"a": 3.0, "b": 2.0, "c": 1.0}, [], []
+
+    def write(folder, rule):
+        written.append(rule("weight", [lambda value=value: value for value in weights]))
+
+    def score(model):
+        if model in scores:
+            return scores[model]
+        measured.append(written[-1].tolist())
+        return 4.0
+
+    merger = SimpleNamespace(models=list(scores), write=write)
+    context = SimpleNamespace(
+        merger=merger, work=None, data=[SimpleNamespace(score=score, measure="accuracy", name="dev")]
+    )
+    rule, _ = GreedySoup().rule(context)
+    assert measured == [[0.5, 0.5, 0.0], pytest.approx([1 / 3] * 3)]
+    assert rule("weight", [lambda value=value: value for value in weights]).tolist() == pytest.approx([1 / 3] * 3)
 
 
 def test_a_greedy_soup_is_selected_on_dev(classifiers, task, tmp_path):

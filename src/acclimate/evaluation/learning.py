@@ -46,5 +46,12 @@ def still_falls(losses: Sequence[float]) -> bool:
     first, _, third, last = np.array_split(values, 4)
     fall, late = first.mean() - last.mean(), third.mean() - last.mean()
     error = np.sqrt(third.var(ddof=1) / len(third) + last.var(ddof=1) / len(last))
-    is_steep = late > LATE_SHARE * fall and late > SIGNIFICANT * error
+    # A loss that ends above its first quarter has not fallen, whatever a bump before the end looks like.
+    is_steep = late > LATE_SHARE * fall > 0 and late > SIGNIFICANT * error
     return bool(is_steep and last.mean() > LEFT * values[0])
+
+
+def first_and_last(losses: Sequence[float]) -> tuple[float, float]:
+    """Return the mean losses of the first and the last quarter, between which :func:`still_falls` looks."""
+    quarters = np.array_split(np.asarray(losses, dtype=float), 4)
+    return float(quarters[0].mean()), float(quarters[-1].mean())

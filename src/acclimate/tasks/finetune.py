@@ -20,7 +20,7 @@ from acclimate.base.progress import print_message
 from acclimate.data.reading import DEFAULT_READING
 from acclimate.data.task_kinds import find_task_kind, open_task
 from acclimate.evaluation.embeddings import SentencePairs, SimilarityChange, similarity_warning
-from acclimate.evaluation.learning import still_falls
+from acclimate.evaluation.learning import first_and_last, still_falls
 from acclimate.models.lora import read_low_rank
 from acclimate.parts.updates import freeze
 from acclimate.tasks.interfaces import (
@@ -142,8 +142,9 @@ def warn_of_unfinished(losses: Sequence[float], epochs: int) -> str:
     """Warn that the loss of a training still fell steeply at its end; return the warning, or an empty text."""
     if not still_falls(losses):
         return ""
+    first, last = first_and_last(losses)
     message = (
-        f"The training loss still fell steeply at the end (from {losses[0]:.3g} to {losses[-1]:.3g}): the model has "
+        f"The training loss still fell steeply at the end (from {first:.3g} to {last:.3g}): the model has "
         f"not learned what the train rows can teach. Train longer, such as --epochs {4 * epochs}, or leave the epochs "
         "and the learning rate to the defaults."
     )

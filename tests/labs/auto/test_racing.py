@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import f1_score
 
+from acclimate.base.bounds import MAX_SEED
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.evaluation.significance import PairedPredictions
+from acclimate.labs.auto.plan import MOST_CLAIM_SEEDS
+from acclimate.labs.auto.race import claim_seeds, race_seeds, search_seed
 from acclimate.labs.auto.racing import LEVEL, Decision, RungResult, _variance, decide, item_scores, shrunken_gain
 from tests.cases import each
 
@@ -214,3 +217,9 @@ def test_the_gain_of_the_winner_is_flattered_and_the_shrunken_gain_is_not():
         shrunken.append(shrunken_gain(gains, winner) - shared)
     assert np.mean(apparent) > 0.04
     assert 0 <= np.mean(shrunken) < 0.4 * np.mean(apparent)
+
+
+@given(st.integers(0, MAX_SEED) | st.integers(MAX_SEED - 20, MAX_SEED))
+def test_race_claim_and_search_share_no_seed(seed):
+    seeds = [*race_seeds(seed), *claim_seeds(seed, MOST_CLAIM_SEEDS), search_seed(seed)]
+    assert len(set(seeds)) == len(seeds) and all(0 <= one <= MAX_SEED for one in seeds)
