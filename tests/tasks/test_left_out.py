@@ -23,8 +23,12 @@ CLEAN = {
     "choice": lambda n: {"question": f"which {n}", "choices": [f"a{n}", f"b{n}"], "answer": "AB"[n % 2]},
     "retrieval": lambda n: {"query": f"where is {n}", "passage": f"{n} is here"},
     "entities": lambda n: {"text": f"Bob {n}", "spans": [{"start": 0, "end": 3, "label": "PER"}]},
+    "qa": lambda n: {
+        **{"id": f"q{n}", "context": f"the waiter {n} was kind", "question": f"who was {n}?"},
+        **{"answers": {"text": ["waiter"], "answer_start": [4]}},
+    },
 }
-HALF = "half \ud800"
+HALF, HALF_FAULT = "half \ud800", "with half of a surrogate pair, which is not a character"
 DIRT = {
     "classification": [
         ({"text": ""}, "without a text"),
@@ -70,6 +74,16 @@ DIRT = {
         ({"spans": [{"start": 0, "end": 3}]}, "with an entity that cannot be used"),
         ({"text": HALF}, "with half of a surrogate pair"),
     ],
+    "qa": [
+        ({"context": " "}, "without a context"),
+        ({"question": None}, "without a question"),
+        ({"id": ""}, "without an id"),
+        ({"answers": {"text": [], "answer_start": []}}, "without an answer"),
+        ({"answers": {"text": ["cook"], "answer_start": [4]}}, "with an answer that cannot be used"),
+        ({"answers": {"text": ["waiter"], "answer_start": ["4"]}}, "with an answer that cannot be used"),
+        ({"answers": {"text": ["waiter"], "answer_start": []}}, "with an answer that cannot be used"),
+        ({"question": HALF}, "with half of a surrogate pair"),
+    ],
 }
 
 
@@ -111,6 +125,105 @@ def test_what_remains_is_the_clean_rows_and_the_counts_add_up(kind, tmp_path_fac
     with pytest.raises(UserError, match="'strict' is given") as caught:
         load_task(rows, name="t", strict=True)
     assert counted(str(caught.value)) == found and "\n" not in str(caught.value)
+
+
+def beir(folder, dirt):
+    """A folder in the layout of BEIR with dirt: pairs of a file and a line that cannot be used."""
+    lines = {
+        "corpus.jsonl": [json.dumps({"_id": f"d{n}", "text": f"the waiter {n}"}) for n in range(60)],
+        "queries.jsonl": [json.dumps({"_id": f"q{n}", "text": f"who is {n}?"}) for n in range(60)],
+        "qrels/train.tsv": [f"q{n}\td{n}\t1" for n in range(60)],
+        "qrels/test.tsv": [f"q{n}\td{n}\t1" for n in range(30, 60)],
+    }
+    for file, line in dirt:
+        lines[file].insert(len(lines[file]) // 2, line)
+    for file, found in lines.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        head = ["query-id\tcorpus-id\tscore"] if file.endswith("tsv") else []
+        (folder / file).write_text("\n".join([*head, *found]) + "\n")
+    return folder
+
+
+def squad(folder, dirt):
+    """A file in the format of SQuAD with dirt: changes of a question, or None for a paragraph without questions."""
+
+    def paragraph(who, number):
+        question = {"id": f"{who} {number}", "question": "who?", "answers": [{"text": who, "answer_start": 4}]}
+        return {"context": f"the {who} {number}", "qas": [question]}
+
+    paragraphs = [paragraph("waiter", number) for number in range(60)]
+    for number, change in enumerate(dirt):
+        row = paragraph("cook", number)
+        row = {"context": "x"} if change is None else {**row, "qas": [{**row["qas"][0], **change}]}
+        paragraphs.insert(1 + 7 * number % 60, row)
+    folder.mkdir(parents=True)
+    for split, found in (("train", paragraphs), ("test", [row for row in paragraphs if "waiter" in row["context"]])):
+        (folder / f"{split}.json").write_text(json.dumps({"data": [{"paragraphs": found}]}))
+    return folder
+
+
+def conll(folder, dirt):
+    """Files of columns with dirt: sentences, as text, with a word that has no tag."""
+    sentences = [f"Ada B-PER\nis O\n{n} O\n" for n in range(60)]
+    folder.mkdir(parents=True)
+    (folder / "test.conll").write_text("\n".join(sentences))
+    for number, text in enumerate(dirt):
+        sentences.insert(7 * number % 60, text)
+    (folder / "train.conll").write_text("\n".join(sentences))
+    return folder
+
+
+FOLDERS = {
+    beir: [
+        (("corpus.jsonl", '{"_id": "d70", "text": 3}'), "without a text"),
+        (("corpus.jsonl", '{"text": "without an id"}'), "without an id"),
+        (("queries.jsonl", '{"_id": "q3", "text": "again"}'), "with the id of another row"),
+        (("queries.jsonl", '{"_id": '), "that cannot be parsed"),
+        (("queries.jsonl", "[3]"), "that are no JSON objects"),
+        (
+            ("corpus.jsonl", '{"_id": "d71", "text": "\\ud800"}'),
+            "with half of a surrogate pair, which is not a character",
+        ),
+        (("qrels/train.tsv", "q1\td99\t1"), "with an unknown document"),
+        (("qrels/train.tsv", "q99\td1\t1"), "with an unknown query"),
+        (("qrels/train.tsv", "q1\td1\tnan"), "that are no judgements"),
+        (("qrels/test.tsv", "q31\td31\tyes"), "that are no judgements"),
+        (("qrels/train.tsv", "q2\td2\t5"), "with a second score of the same document"),
+        (("qrels/train.tsv", "q2\td2\t1\tmore"), "that cannot be parsed"),
+    ],
+    squad: [
+        (None, "that cannot be parsed"),
+        ({"question": " "}, "without a question"),
+        ({"id": None}, "without an id"),
+        ({"id": "waiter 0"}, "with the id of another question"),
+        ({"answers": []}, "without an answer"),
+        ({"is_impossible": True}, "without an answer"),
+        ({"answers": [{"text": "waiter", "answer_start": 4}]}, "with an answer that cannot be used"),
+        ({"answers": [{"text": "cook"}]}, "with an answer that cannot be used"),
+    ],
+    conll: [("lonely\n", "without a tag for each word"), ("Ada B-PER\nis\n", "without a tag for each word")],
+}
+
+
+@pytest.mark.parametrize("make", FOLDERS)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_folders_of_other_formats_tolerate_the_same(make, tmp_path_factory, data):
+    drawn = data.draw(st.lists(st.sampled_from(FOLDERS[make]), min_size=1, max_size=6))
+    clean = load_task(make(tmp_path_factory.mktemp("clean") / "t", []))
+    folder = make(tmp_path_factory.mktemp("dirty") / "t", [dirt for dirt, _ in drawn])
+    with pytest.MonkeyPatch.context() as patch:
+        said = []
+        patch.setattr("acclimate.data.rows.warn_once", said.append)
+        assert load_task(folder).fingerprint() == clean.fingerprint()
+    (message,) = said
+    assert counted(message) == Counter(fault for _, fault in drawn)
+    with pytest.raises(UserError, match="'strict' is given") as caught:
+        load_task(folder, strict=True)
+    assert counted(str(caught.value)) == counted(message)
+    many = make(tmp_path_factory.mktemp("many") / "t", [drawn[0][0]] * 40)
+    with pytest.raises(UserError, match="more than 20%"):
+        load_task(many)
 
 
 def test_a_dirty_export_is_read_in_one_start(tmp_path, caplog):

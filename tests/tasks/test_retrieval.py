@@ -85,8 +85,8 @@ def test_a_folder_in_the_layout_of_beir(beir):
     ("corpus.jsonl", '{"text": "a"}', "needs '_id' and 'text'"),
     ("corpus.jsonl", '{"_id": "p1", "text": "a"}\n{"_id": "p1", "text": "b"}', "'p1' is duplicated"),
     ("corpus.jsonl", '{"_id": "p1", "text": ["a"]}', "needs '_id' and 'text'"),
-    ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq4\tp4\tnan", "the score nan must be a number"),
-    ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq4\tp4\tinf", "the score inf must be a number"),
+    ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq4\tp4\tnan", "score nan must be a number"),
+    ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq4\tp4\tinf", "score inf must be a number"),
     ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq4\tp4\t1\nq4\tp4\t2", "'p4' has another score for 'q4' above"),
     ("queries.jsonl", '{"_id": "q1", "text": "\\ud800"}', "surrogate"),
     ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq4\tp99\t1", "no document with the id 'p99'"),
@@ -114,7 +114,7 @@ def test_grades_and_documents_that_are_not_relevant(beir, tmp_path, caplog):
     task = load_task(tmp_path)
     (query,) = task.test
     assert [(passage.id, passage.grade) for passage in query.relevant] == [("p1", 2.0), ("p2", 1.0)]
-    assert query.negatives == (task.documents["p3"],) and "1 queries without text or a relevant" in caplog.text
+    assert query.negatives == (task.documents["p3"],) and "1 test queries without text or a relevant" in caplog.text
 
 
 def test_documents_and_queries_without_text_are_counted(beir, tmp_path, caplog):
@@ -131,7 +131,7 @@ def test_documents_and_queries_without_text_are_counted(beir, tmp_path, caplog):
     for words in (
         "documents without text",
         "queries without text, which are not used",
-        "2 queries without text or a relevant document",
+        "2 test queries without text or a relevant document",
     ):
         assert words in caplog.text
 

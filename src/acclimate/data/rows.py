@@ -59,12 +59,17 @@ class LeftOut:
         name: Name of the task.
         strict: Whether such a row is an error.
         broken: Rows that could not be parsed, by split.
+        what: What has the name.
     """
 
     def __init__(
-        self, name: str, strict: bool = False, broken: Mapping[str, Iterable[RowError]] | None = None
+        self,
+        name: str,
+        strict: bool = False,
+        broken: Mapping[str, Iterable[RowError]] | None = None,
+        what: str = "task",
     ) -> None:
-        self.name, self.strict = name, strict
+        self.name, self.strict, self.what = name, strict, what
         self.errors = {split: list(found) for split, found in (broken or {}).items()}
 
     def read(self, split: str, rows: Iterable[T], read: Callable[[T], R]) -> list[R]:
@@ -106,9 +111,9 @@ class LeftOut:
         if self.strict or most:
             why = f"more than {MAX_LEFT_OUT:.0%} of {most[0]}" if most else "and 'strict' is given"
             raise UserError(
-                f"{rows} of the task '{self.name}' cannot be used, {why}: {listed}. Fix or remove these rows."
+                f"{rows} of the {self.what} '{self.name}' cannot be used, {why}: {listed}. Fix or remove these rows."
             )
-        warn_once(f"The task '{self.name}' leaves out {rows}: {listed}.")
+        warn_once(f"The {self.what} '{self.name}' leaves out {rows}: {listed}.")
 
 
 class NoLabel(int):
@@ -122,7 +127,8 @@ def column_names(rows: Iterable[Row]) -> list[str]:
 
 def short_place(where: str) -> str:
     """Return the location of a row without the folder of its file."""
-    return where.replace("\\", "/").rpartition("/")[2]
+    file, mark, place = where.partition(": ")
+    return file.replace("\\", "/").rpartition("/")[2] + mark + place
 
 
 def is_missing(value: Any) -> bool:

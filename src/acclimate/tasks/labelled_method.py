@@ -12,7 +12,7 @@ from torch import nn
 from acclimate.adaptation.method import AdaptContext, Method
 from acclimate.base.errors import UserError
 from acclimate.base.files import find_file
-from acclimate.data.rows import read_rows
+from acclimate.data.rows import LeftOut, Row, RowError, read_rows
 from acclimate.models.families import reads_segments
 from acclimate.parts.masking import DrawExamples
 from acclimate.parts.masking.rewriting import SECOND_SEGMENT
@@ -34,6 +34,14 @@ def encode_pairs(
     offset = SECOND_SEGMENT if reads_segments(run.model) else 0
     parts = zip(read["input_ids"], read["token_type_ids"], strict=True)
     return [np.array(ids, dtype=np.int64) + offset * np.array(kinds, dtype=np.int64) for ids, kinds in parts]
+
+
+def _read_code(row: Row) -> tuple[str, str]:
+    where, cells = row
+    text, code = (str(cells.get(column) or "").strip() for column in ("text", "code"))
+    if not text or not code:
+        raise RowError(where, "without a code" if text else "without a text")
+    return text, code
 
 
 def check_single_label(method: str, tasks: Sequence[Any]) -> None:
@@ -116,11 +124,11 @@ class LabelledMethod(Method):
             return
         if (path := find_file(file)) is None:
             raise UserError(f"There is no file '{file}' with the {what}.")
-        for where, row in read_rows(path, ("text", "code")):
-            text, code = (str(row.get(column) or "").strip() for column in ("text", "code"))
-            if not text or not code:
-                raise UserError(f"{where}: '{'code' if text else 'text'}' must not be empty; fix or remove the row.")
-            yield text, code
+        left = LeftOut(path.name, what=what)
+        rows = read_rows(path, ("text", "code"), broken=left.errors.setdefault(what, []))
+        found = left.read(what, rows, _read_code)
+        left.report({what: found})
+        yield from found
 
     @staticmethod
     def language_modelling(weight: float) -> list[Objective | BatchObjective]:

@@ -33,7 +33,7 @@ def test_a_taxonomy_that_cannot_be_used_is_refused(tiny_bert, tmp_path):
     cases = [
         ("", None, "needs a taxonomy"),
         ("", str(tmp_path / "no.csv"), "There is no file"),
-        ("text,code\ngood food,\n", None, "'code' must not be empty"),
+        ("text,code\ngood food,\n", None, "1 without a code"),
         ("text,code\n", None, "has no rows"),
         ("text,code\ngood food,AA1\nbad food,AA1\n", None, r"one relation only \(linked\)"),
     ]

@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,16 @@ from acclimate.base.errors import DamagedFileError, UserError, warn_once
 from acclimate.data.csv_reader import TEXT_NAMES
 from acclimate.data.opening import COMPRESSIONS, decode_line, read_numbered_lines
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import LeftOut, Row, RowError, check_text, column_names, is_missing, name_of_class
+from acclimate.data.rows import (
+    MAX_LEFT_OUT,
+    LeftOut,
+    Row,
+    RowError,
+    check_text,
+    column_names,
+    is_missing,
+    name_of_class,
+)
 from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.kinds.classification.labels import plain_value
 from acclimate.tasks.kinds.entities.data import Entity, RawSentence
@@ -56,6 +66,10 @@ OTHER_ENDINGS = (".txt", ".tsv")
 CHECKED = 100
 """Rows, or lines, that show the format."""
 DOCUMENT_START = "-DOCSTART-"
+NO_TAG = "without a tag for each word"
+
+Block = tuple[str | None, list[tuple[int, list[str]]]]
+"""The document of a sentence, and the number and the columns of each of its lines."""
 
 log = logging.getLogger(__name__)
 
@@ -229,7 +243,7 @@ def _check_words(sentence: RawSentence) -> RawSentence:
     for word, tag in zip(sentence.words, sentence.tags, strict=True):
         if not isinstance(tag, str) or not is_tag(tag.strip()):
             what = f"the tag of '{word:.40}' is {tag!r:.40}, which is no tag such as B-PER"
-            raise RowError(sentence.where, "without a tag for each word", what)
+            raise RowError(sentence.where, NO_TAG, what)
     return sentence
 
 
@@ -249,7 +263,7 @@ def _read_row(
         return _read_spans(where, row[columns.text], row[columns.marks])
     words, tags = _list(row[columns.text]), _list(row[columns.marks])
     if len(words) != len(tags):
-        raise RowError(where, "without a tag for each word", f"{len(words)} words have {len(tags)} tags")
+        raise RowError(where, NO_TAG, f"{len(words)} words have {len(tags)} tags")
     if classes:
         tags = name_of_class(where, tags, classes)
     for word, tag in zip(words, tags, strict=True):
@@ -332,7 +346,7 @@ def holds_columns(path: Path, *, quick: bool = False) -> bool:
         name = name.removesuffix(ending)
     if name.endswith(COLUMN_ENDINGS) or not name.endswith(OTHER_ENDINGS) or quick:
         return name.endswith((*COLUMN_ENDINGS, *OTHER_ENDINGS))
-    prefixed = outside = 0
+    prefixed = outside = broken = 0
     try:
         for number, (_, fields) in enumerate(_lines(path, None)):
             if number >= 10 * CHECKED:
@@ -340,15 +354,20 @@ def holds_columns(path: Path, *, quick: bool = False) -> bool:
             if not fields:
                 continue
             if len(fields) < 2 or not is_tag(fields[-1]):
-                return False
+                broken += 1
+                if not outside + prefixed:  # the first line, which can be a header
+                    return False
+                continue
             outside += fields[-1].upper() == OUTSIDE
             prefixed += fields[-1][:1].upper() in ("B", "I", "S", "U") and len(fields[-1]) != 1
     except (UserError, OSError):
         return False
-    return prefixed > 0 and outside > 0
+    return prefixed > 0 and outside > 0 and broken <= MAX_LEFT_OUT * (outside + prefixed)
 
 
-def read_columns(path: Path, encoding: str | None = None, prefix: str = "") -> list[RawSentence]:
+def read_columns(
+    path: Path, encoding: str | None = None, split: str = "", left: LeftOut | None = None
+) -> list[RawSentence]:
     """Read a file with a word per line: the first column is the word, the last its tag; others are not used.
 
     A blank line ends a sentence, and ``-DOCSTART-`` begins a document; a single one separates nothing. Columns are
@@ -358,44 +377,49 @@ def read_columns(path: Path, encoding: str | None = None, prefix: str = "") -> l
     Args:
         path: The file.
         encoding: Its encoding; None for UTF-8.
-        prefix: Begin of the names of its documents, which are numbers in each file.
+        split: Name of the split, with which the names of its documents begin.
+        left: Takes sentences in which a word has no tag; None makes the first of them an error.
 
     Raises:
-        UserError: If a line has fewer than two columns, or the file cannot be read.
+        UserError: If the file cannot be read.
     """
-    sentences: list[RawSentence] = []
-    rows: list[list[str]] = []
-    numbered: list[RawSentence] = []  # the same sentences, with the second column as words
-    documents, first = 0, 0
-
-    def finish() -> None:
-        if rows:
-            group = f"{prefix}{documents}" if documents else None
-            words, tags = tuple(row[0] for row in rows), tuple(row[-1] for row in rows)
-            sentences.append(RawSentence(f"{path}:{first}", words, tags, group=group))
-            if words == tuple(str(number) for number in range(1, len(rows) + 1)) and min(map(len, rows)) > 2:
-                numbered.append(replace(sentences[-1], words=tuple(row[1] for row in rows)))
-        rows.clear()
-
+    blocks: list[Block] = []
+    documents, continues = 0, False
     for number, fields in _lines(path, encoding):
-        if not fields:
-            finish()
-            continue
-        if fields[0].startswith(DOCUMENT_START):
-            finish()
-            documents += 1
-            continue
-        if len(fields) < 2:
-            raise UserError(f"{path}:{number}: '{fields[0]:.40}' has no tag; each line has a word and a tag.")
-        first = first if rows else number
-        rows.append(fields)
-    finish()
-    if sentences and len(numbered) == len(sentences):
-        warn_once(f"'{path}' numbers words in its first column, so the second is read as the word.")
-        sentences = numbered
+        if fields and not fields[0].startswith(DOCUMENT_START):
+            if not continues:
+                blocks.append((f"{split} {documents}" if documents else None, []))
+            blocks[-1][1].append((number, fields))
+            continues = True
+        else:
+            documents += bool(fields)
+            continues = False
     if documents == 1:  # every exporter writes one mark, at the start
-        return [replace(sentence, group=None) for sentence in sentences]
-    return sentences
+        warn_once(f"'{path}' has a single {DOCUMENT_START}, so it does not show which sentences are of one document.")
+        blocks = [(None, lines) for _, lines in blocks]
+    is_numbered = bool(blocks) and all(map(_has_numbers, blocks))
+    if is_numbered:
+        warn_once(f"'{path}' numbers words in its first column, so the second is read as the word.")
+    read = partial(_read_block, path, int(is_numbered))
+    return left.read(split, blocks, read) if left else list(map(read, blocks))
+
+
+def _has_numbers(block: Block) -> bool:
+    """Return whether the first column of a sentence numbers its words; a sentence without tags does not show it."""
+    rows = [fields for _, fields in block[1]]
+    shortest = min(map(len, rows))
+    return shortest < 2 or (shortest > 2 and [row[0] for row in rows] == [str(n) for n in range(1, len(rows) + 1)])
+
+
+def _read_block(path: Path, column: int, block: Block) -> RawSentence:
+    """Return a sentence of a file of columns; raise a RowError if a word has no tag."""
+    document, lines = block
+    for number, fields in lines:
+        if len(fields) < 2:
+            what = f"'{fields[0]:.40}' has no tag; each line has a word and a tag"
+            raise RowError(f"{path}:{number}", NO_TAG, what)
+    words, tags = zip(*((fields[column], fields[-1]) for _, fields in lines), strict=True)
+    return RawSentence(f"{path}:{lines[0][0]}", words, tags, group=document)
 
 
 def _lines(path: Path, encoding: str | None) -> Iterator[tuple[int, list[str]]]:

@@ -314,11 +314,9 @@ class Entities(TaskKind):
             return super().read_source(source, name, options)  # raises
         path = Path(source)
         files = find_column_files(path) if path.is_dir() else {"train": [path]}
-        raw = {
-            split: [row for file in found for row in read_columns(file, options.encoding, f"{split} ")]
-            for split, found in files.items()
-        }
-        return build_task(name, raw, path, options.split_seed, left=LeftOut(name, options.strict))
+        left = LeftOut(name, options.strict)
+        raw = {split: read_columns(found[0], options.encoding, split, left) for split, found in files.items()}
+        return build_task(name, raw, path, options.split_seed, left=left)
 
     def matches_table(self, rows: Sequence[Row], options: ReadingOptions) -> bool:
         """Return whether rows have tokens and tags, or a text and spans."""
@@ -343,7 +341,7 @@ class Entities(TaskKind):
         """Return the sentences of a file with a word and its tag per line, as lists of tokens and tags."""
         if not self.matches_source(source):
             return None
-        raw = read_columns(Path(source), options.encoding, "")
+        raw = read_columns(Path(source), options.encoding)
         return [(row.where, {"tokens": list(row.words), "tags": list(row.tags)}) for row in raw]
 
     def predictor(self, path: str | Path, max_length: int, device: torch.device) -> EntityPredictor:

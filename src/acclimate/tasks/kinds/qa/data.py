@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,19 +16,21 @@ from acclimate.base.errors import DamagedFileError, UserError
 from acclimate.data.opening import detect_format
 from acclimate.data.readers import holds_rows, read_json
 from acclimate.data.reading import DEFAULT_READING, check_task_folder, default_task_name
-from acclimate.data.rows import Row, check_characters, read_rows
+from acclimate.data.rows import LeftOut, Row, RowError, check_text, column_names, read_rows
 from acclimate.evaluation.qa import QAScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.drawing import Link, link_rows
 from acclimate.tasks.examples import Example, Examples
 from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.readers import SPLITS, find_split_files, report_unused
-from acclimate.tasks.sources import ENDINGS, read_tables, refuse_broken
+from acclimate.tasks.sources import ENDINGS, read_tables
 
 COLUMNS = frozenset(("context", "question", "answers"))
 """The columns of rows of questions, as ``datasets`` names those of SQuAD."""
-STRUCTURE = ("title", "paragraphs", "qas", "is_impossible", "plausible_answers")
+STRUCTURE = ("title", "is_impossible", "plausible_answers")
 """Further keys of files in the format of SQuAD."""
+CHECKED = 100
+"""Rows that show the columns."""
 BIOASQ_SNIPPET_ID = re.compile(r"([0-9a-f]{24})_\d{3}")
 """Id of a BioASQ question in SQuAD format: the id of the question and the number of the snippet."""
 
@@ -92,7 +94,8 @@ class QATask(Examples[Question]):
             UserError: As :func:`load_qa`.
         """
         given = {"train": train, "test": test, **({"dev": dev} if dev else {})}
-        made, what = _read_splits(given, name, {split: f"{name}/{split}" for split in given})
+        read = {split: list(squad_rows(value, f"{name}/{split}")) for split, value in given.items()}
+        made, what = _read_splits(read, LeftOut(name))
         return cls.divided(name, made, None, group_name=what)
 
     def scored_rows(self, split: str) -> list[Question]:
@@ -124,6 +127,7 @@ def load_qa(
     split_seed: int = 0,
     encoding: str | None = None,
     group_column: str | None = None,
+    strict: bool = False,
 ) -> QATask:
     """Read questions about passages: a folder with a file per split, one file, or an object.
 
@@ -133,7 +137,8 @@ def load_qa(
     about an article or a passage stay in one split, and so do the snippets of a BioASQ question.
 
     Whitespace around an answer is stripped. An answer that is not at its ``answer_start`` is located by its text if
-    that occurs exactly once in the passage; a warning gives the number of such answers.
+    that occurs exactly once in the passage; a warning gives the number of such answers. Questions that cannot be used
+    are left out and counted.
 
     Args:
         source: A folder or file; or a ``Dataset``, a data frame, rows, or any of these by split.
@@ -142,62 +147,61 @@ def load_qa(
         encoding: Encoding of files that are not UTF-8.
         group_column: Key of a question, a paragraph or an article that names what they share, such as its patient; by
             default a certain name such as ``document_id``, else the title of the article, else the passage.
+        strict: Whether a question that cannot be used is an error.
 
     Raises:
-        UserError: If a file cannot be parsed, a question or an answer cannot be used, or there are too few passages to
-            draw a test split.
+        UserError: If a file cannot be parsed, too many questions cannot be used, or there are too few passages to draw
+            a test split.
     """
     path = Path(source) if isinstance(source, str | Path) else None
     name = name or (default_task_name(path.resolve()) if path else "task")
-    values: dict[str, Any] = {}
-    places: dict[str, str] = {}
     if path is not None and not path.is_file():
         check_task_folder(path)
         files = {split: find_split_files(path, split, required=False) for split in SPLITS}
         if not files["train"]:
             find_split_files(path, "train")  # raises
-        values = {split: _load(found, encoding) for split, found in files.items() if found}
-        places = {split: str(found[0]) for split, found in files.items() if found}
+        read = {split: _load(found, encoding) for split, found in files.items() if found}
     elif path is not None:
-        values, places = {"train": _load([path], encoding)}, {"train": str(path)}
+        read = {"train": _load([path], encoding)}
     else:
         tables = read_tables(source, name, DEFAULT_READING)
-        refuse_broken(tables)
-        for split, table in tables.items():
-            values[split], places[split] = _as_squad([row for _, row in table.rows]), f"{name}/{split}"
-    read, what = _read_splits(values, name, places, group_column)
-    return QATask.divided(name, read, split_seed, group_name=what, path=path)
+        read = {split: [*_number_rows(table.rows), *table.broken] for split, table in tables.items()}
+    made, what = _read_splits(read, LeftOut(name, strict), group_column)
+    return QATask.divided(name, made, split_seed, group_name=what, path=path)
 
 
 def _read_splits(
-    values: Mapping[str, Any], name: str, places: Mapping[str, str], group_column: str | None = None
+    read: Mapping[str, Sequence[Row | RowError]], left: LeftOut, group_column: str | None = None
 ) -> tuple[dict[str, list[Question]], str]:
-    """Read splits in the structure of SQuAD; return questions with their groups, and what a group is.
+    """Return the questions of each split with their groups, and what a group is.
 
     The group is the one that the user named or that has a certain name, else the article if there are several, else
     the passage. Groups that share a BioASQ question are one, since that is scored as one item.
 
     Args:
-        values: The objects by split.
-        name: Name of the task.
-        places: The name of each object in messages.
+        read: The rows of each split, and those that could not be parsed.
+        left: Takes the rows that cannot be used.
         group_column: Key of the group, if the user named one.
     """
-    read = {split: _read_questions(value, places[split]) for split, value in values.items()}
-    rows = {split: own for split, (_, own) in read.items()}
-    grouping = find_grouping(name, rows, group_column, COLUMNS, {"title": "article"})
-    report_unused(name, chain(*rows.values()), (*COLUMNS, *STRUCTURE, grouping.column))
+    parsed = {split: _read_questions(split, found, left) for split, found in read.items()}
+    left.report(parsed)
+    for split, found in parsed.items():
+        if not found:
+            raise UserError(f"'{left.name}/{split}' holds no questions.")
+    rows = {split: [row for row, _ in found] for split, found in parsed.items()}
+    grouping = find_grouping(left.name, rows, group_column, COLUMNS, {"title": "article"})
+    report_unused(left.name, chain(*rows.values()), (*COLUMNS, *STRUCTURE, grouping.column))
     if not grouping.column:
         grouping = Grouping(name="passage")
     links = [
         Link(grouping.of(row) or question.passage, f"{split} {question.item}")
-        for split, (questions, own) in read.items()
-        for question, (_, row) in zip(questions, own, strict=True)
+        for split, found in parsed.items()
+        for (_, row), question in found
     ]
     names = iter(link_rows(links))
     grouped = {
-        split: [replace(question, group=group) for question, group in zip(questions, names, strict=False)]
-        for split, (questions, _) in read.items()
+        split: [replace(question, group=group) for (_, question), group in zip(found, names, strict=False)]
+        for split, found in parsed.items()
     }
     return grouped, grouping.name
 
@@ -217,7 +221,7 @@ def holds_questions(source: Any) -> bool:
         if files and detect_format(files[0]) == ".json" and holds_rows(files[0], "paragraphs"):
             return True
         try:
-            names = set(next(read_rows(files[0], COLUMNS, broken=[]), ("", {}))[1]) if files else set()
+            names = set(column_names(islice(read_rows(files[0], COLUMNS, broken=[]), CHECKED))) if files else set()
         except UserError:
             if path.is_dir():
                 raise
@@ -232,29 +236,39 @@ def _columns_of(value: Any) -> set[str]:
         parts = [known[name] for name in SPLITS["train"] if name in known] or list(value.values())
         value = parts[0] if parts else []
     columns = getattr(value, "column_names", None) or getattr(value, "columns", None)
-    if columns is None and isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
-        columns = value[0]
+    if columns is None and isinstance(value, list | tuple):
+        columns = column_names(("", dict(row)) for row in value[:CHECKED] if isinstance(row, Mapping))
     return set() if columns is None else set(map(str, columns))
 
 
-def _load(files: Sequence[Path], encoding: str | None = None) -> Any:
-    """Return the content of a file in SQuAD format, or rows with the columns of SQuAD in that format."""
+def _load(files: Sequence[Path], encoding: str | None = None) -> list[Row | RowError]:
+    """Return the rows of a file in SQuAD format, or with the columns of SQuAD, and those that cannot be parsed."""
     if detect_format(files[0]) == ".json" and len(files) == 1:
         with suppress(DamagedFileError):  # JSON lines; read_rows() reports other damage
             value = read_json(files[0], encoding=encoding)
             if not isinstance(value, list) or not value:
-                return value
-    return _as_squad([row for file in files for _, row in read_rows(file, COLUMNS, encoding)])
+                return list(squad_rows(value, str(files[0])))
+    broken: list[RowError] = []
+    rows = _number_rows(row for file in files for row in read_rows(file, COLUMNS, encoding, broken))
+    return [*rows, *broken]
+
+
+def _number_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return rows with their number as the id, if they have none."""
+    return [(where, {"id": number, **row}) for number, (where, row) in enumerate(rows, 1)]
 
 
 def read_squad_rows(file: Path, encoding: str | None = None) -> list[Row]:
-    """Return the questions of a file in the format of SQuAD as rows with the columns that ``datasets`` gives it."""
+    """Return the questions of a file in the format of SQuAD as rows with the columns that ``datasets`` gives it.
+
+    Raises:
+        UserError: If a part of the file is not in that format.
+    """
     rows: list[Row] = []
-    for number, (article, paragraph) in enumerate(_iter_paragraphs(read_json(file, encoding=encoding), str(file)), 1):
-        for entry in _get_list(paragraph, "qas", f"{file}: paragraph {number}"):
-            around = {**article, **paragraph}
-            kept = {name: value for name, value in around.items() if name not in ("paragraphs", "qas")}
-            rows.append((f"{file}: paragraph {number}", {**kept, **entry}))
+    for row in squad_rows(read_json(file, encoding=encoding), str(file)):
+        if isinstance(row, RowError):
+            raise row
+        rows.append(row)
     return rows
 
 
@@ -268,15 +282,6 @@ def answer_texts(value: Any) -> list[str] | None:
     return [text for text in texts if isinstance(text, str) and text.strip()] or None
 
 
-def _as_squad(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return rows with the columns of SQuAD in the structure of its files; in CSV and Excel, answers are JSON."""
-    paragraphs = [
-        {"context": row.get("context"), "qas": [{"id": number, **row, "answers": _parse_cell(row.get("answers"))}]}
-        for number, row in enumerate(rows, 1)
-    ]
-    return {"data": [{"paragraphs": paragraphs}]}
-
-
 def _parse_cell(value: Any) -> Any:
     """Return an answer as plain values: parsed from JSON, without the arrays that pandas makes of lists."""
     if isinstance(value, str):
@@ -287,87 +292,102 @@ def _parse_cell(value: Any) -> Any:
     return value
 
 
-def _read_questions(value: Any, where: str) -> tuple[list[Question], list[Row]]:
-    """Return the questions of an object in the format of SQuAD v1.1, and the entries of each with those around it.
+def squad_rows(value: Any, where: str) -> Iterator[Row | RowError]:
+    """Yield the questions of an object in the format of SQuAD v1.1, with the keys of their paragraph and article.
 
     Args:
         value: ``{"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [...]}]}]}]}``.
         where: The name of the object in messages.
+
+    Raises:
+        UserError: If it is something else; parts that are something else are yielded as errors.
     """
-    questions: list[Question] = []
-    rows: list[Row] = []
-    seen: set[str] = set()
-    moved = 0
-    for number, (article, paragraph) in enumerate(_iter_paragraphs(value, where), 1):
-        passage = paragraph.get("context")
-        if not isinstance(passage, str) or not passage.strip():
-            raise UserError(f"{where}: paragraph {number}: 'context' must be a non-empty string.")
-        for entry in _get_list(paragraph, "qas", f"{where}: paragraph {number}"):
-            name = entry.get("id")
-            if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
-                raise UserError(f"{where}: paragraph {number}: a question has no 'id'; give each its own.")
-            place = f"{where}: paragraph {number}, question '{name}'"
-            if str(name) in seen:
-                raise UserError(f"{place}: another question has the same id; give each its own.")
-            seen.add(str(name))
-            question, count = _parse_question(str(name), entry, passage, place)
-            questions.append(question)
-            rows.append((place, {**article, **paragraph, **entry}))
-            moved += count
-    if not questions:
-        raise UserError(f"'{where}' holds no questions.")
-    if moved:
-        log.warning(
-            "%s: %d answer%s not at 'answer_start' and located again by text.",
-            where,
-            moved,
-            " was" if moved == 1 else "s were",
-        )
-    return questions, rows
-
-
-def _iter_paragraphs(value: Any, where: str) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield each paragraph with its article."""
     if not isinstance(value, Mapping):
         raise UserError(f"'{where}' is not in SQuAD format: it must be a JSON object with a list 'data'.")
+    number = 0
     for article in _get_list(value, "data", where):
-        for paragraph in _get_list(article, "paragraphs", where):
-            yield article, paragraph
+        try:
+            paragraphs = _get_list(article, "paragraphs", where)
+        except RowError as error:
+            yield error
+            continue
+        for paragraph in paragraphs:
+            number += 1
+            try:
+                entries = _get_list(paragraph, "qas", f"{where}: paragraph {number}")
+            except RowError as error:
+                yield error
+                continue
+            around = {**article, **paragraph}
+            around = {str(key): around[key] for key in around if key not in ("paragraphs", "qas", "id")}
+            for entry in entries:
+                yield f"{where}: paragraph {number}, question '{entry.get('id')}'", {**around, **entry}
 
 
 def _get_list(holder: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
     entries = holder.get(key)
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise UserError(f"{where}: '{key}' must be a list of JSON objects, as in SQuAD v1.1.")
+        raise RowError(where, "that cannot be parsed", f"'{key}' must be a list of JSON objects, as in SQuAD v1.1")
     return entries
 
 
-def _parse_question(name: str, entry: Mapping[str, Any], passage: str, where: str) -> tuple[Question, int]:
+def _read_questions(split: str, rows: Sequence[Row | RowError], left: LeftOut) -> list[tuple[Row, Question]]:
+    """Return the rows of a split that can be used with their questions; the others are left out."""
+    seen: set[str] = set()
+    moved: list[str] = []
+
+    def read(row: Row | RowError) -> tuple[Row, Question]:
+        if isinstance(row, RowError):
+            raise row
+        where, cells = row
+        name = cells.get("id")
+        if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
+            raise RowError(where, "without an id")
+        question, count = _parse_question(str(name), cells, where)
+        if str(name) in seen:
+            raise RowError(where, "with the id of another question", f"the id is '{name}'")
+        seen.add(str(name))
+        moved.extend([where] * count)
+        return row, question
+
+    found = left.read(split, rows, read)
+    if moved:
+        log.warning(
+            "%s: %d answer%s not at 'answer_start' and located again by text.",
+            f"{left.name}/{split}",
+            len(moved),
+            " was" if len(moved) == 1 else "s were",
+        )
+    return found
+
+
+def _parse_question(name: str, entry: Mapping[str, Any], where: str) -> tuple[Question, int]:
     """Return a question, and the number of its answers that were located by their text."""
-    text = entry.get("question")
-    if not isinstance(text, str) or not text.strip():
-        raise UserError(f"{where}: 'question' must be a non-empty string.")
-    check_characters(where, text, passage)
-    answers = entry.get("answers")
+    passage, text = (check_text(where, entry.get(column), column) for column in ("context", "question"))
+    answers = _parse_cell(entry.get("answers"))
     if isinstance(answers, Mapping) and answers.keys() >= {"text", "answer_start"}:  # as in ``datasets``
         columns = [answers["text"], answers["answer_start"]]
         if not all(isinstance(column, list) for column in columns) or len(columns[0]) != len(columns[1]):
-            raise UserError(f"{where}: 'text' and 'answer_start' must be lists of the same length.")
+            raise _unusable(where, "'text' and 'answer_start' must be lists of the same length")
         answers = [{"text": text, "answer_start": start} for text, start in zip(*columns, strict=True)]
-    entries = [] if entry.get("is_impossible") else _get_list({"answers": answers}, "answers", where)
-    if not entries:
-        raise UserError(f"{where}: no answer. Unanswerable questions, as in SQuAD 2, are not supported; remove it.")
-    found = [_parse_answer(answer, passage, where) for answer in entries]
+    if not answers or entry.get("is_impossible"):
+        what = "unanswerable questions, as in SQuAD 2, are not supported"
+        raise RowError(where, "without an answer", what)
+    found = [_parse_answer(answer, passage, where) for answer in _get_list({"answers": answers}, "answers", where)]
     return Question(name, text, passage, tuple(answer for answer, _ in found)), sum(moved for _, moved in found)
+
+
+def _unusable(where: str, what: str) -> RowError:
+    return RowError(where, "with an answer that cannot be used", what)
 
 
 def _parse_answer(entry: Mapping[str, Any], passage: str, where: str) -> tuple[Answer, bool]:
     """Return an answer, and whether it was located by its text because ``answer_start`` was wrong."""
     text, start = entry.get("text"), entry.get("answer_start")
     if not isinstance(text, str) or not text.strip():
-        raise UserError(f"{where}: the 'text' of an answer must not be empty.")
+        raise _unusable(where, "the 'text' of an answer must not be empty")
     if not isinstance(start, int) or isinstance(start, bool):
-        raise UserError(f"{where}: 'answer_start' must be an integer: the index of the answer's first character.")
+        raise _unusable(where, "'answer_start' must be an integer: the index of the answer's first character")
     start += len(text) - len(text.lstrip())
     text = text.strip()
     if start >= 0 and passage.startswith(text, start):
@@ -375,5 +395,5 @@ def _parse_answer(entry: Mapping[str, Any], passage: str, where: str) -> tuple[A
     first = passage.find(text)
     if first < 0 or passage.find(text, first + 1) >= 0:
         state = "is not in the passage" if first < 0 else f"is not at {start} and occurs several times"
-        raise UserError(f"{where}: the answer '{text:.60}' {state}; fix 'answer_start' or remove the answer.")
+        raise _unusable(where, f"the answer '{text:.60}' {state}")
     return Answer(text, first), True

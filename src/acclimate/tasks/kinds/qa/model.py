@@ -238,7 +238,8 @@ class QuestionAnswering(TaskKind):
         if options.text_column or options.pair_column or options.label_column:
             return super().read_source(source, name, options)  # raises
         seed, group = options.split_seed, options.group_column
-        return load_qa(source, name=name, split_seed=seed, encoding=options.encoding, group_column=group)
+        encoding, strict = options.encoding, options.strict
+        return load_qa(source, name=name, split_seed=seed, group_column=group, encoding=encoding, strict=strict)
 
     def is_model_of(self, path: str | Path, task: QATask) -> bool:
         """Return whether a checkpoint has a trained head for questions."""

@@ -15,7 +15,16 @@ from typing import Any, ClassVar
 from acclimate.base.errors import DamagedFileError, UserError, warn_once
 from acclimate.data.opening import decode_line, read_numbered_lines
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import Row, RowError, check_characters, check_text, column_names, is_missing, read_rows
+from acclimate.data.rows import (
+    LeftOut,
+    Row,
+    RowError,
+    check_characters,
+    check_text,
+    column_names,
+    is_missing,
+    read_rows,
+)
 from acclimate.evaluation.retrieval import RetrievalScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.examples import Example, Examples
@@ -55,6 +64,10 @@ MAX_GRADE = 1_000_000
 FORMS = (".tsv", ".txt", ".qrels")
 """Endings of files of judgements."""
 ENDINGS = ("", ".gz", ".zst", ".bz2", ".xz")
+
+
+Judgement = tuple[str, str, float]
+"""The ids of a query and of a document, and the document's grade."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +157,11 @@ def is_beir_folder(folder: Path) -> bool:
     return all(_find(folder, name) for name in (CORPUS, QUERIES)) and (folder / "qrels").is_dir()
 
 
-def read_beir(folder: Path, name: str, group_column: str | None = None) -> RetrievalTask:
+def read_beir(folder: Path, name: str, group_column: str | None = None, strict: bool = False) -> RetrievalTask:
     """Read a folder of ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/train.tsv``, ``dev.tsv`` and ``test.tsv``.
 
-    Documents with grade 0 are not relevant. Train and dev may be missing; a model is then evaluated as it is.
+    Documents with grade 0 are not relevant. Train and dev may be missing; a model is then evaluated as it is. Rows
+    that cannot be used, such as judgements on unknown ids, are left out and counted.
 
     The group of a query is in a column of its row or of the row of its relevant document. By default it is one with a
     certain name; else the title, if documents are passages of articles; else the document itself.
@@ -156,14 +170,18 @@ def read_beir(folder: Path, name: str, group_column: str | None = None) -> Retri
         folder: The folder.
         name: Name of the task.
         group_column: The column of the group, if the user named one.
+        strict: Whether a row that cannot be used is an error.
 
     Raises:
-        UserError: If a file is missing, a row cannot be used, or an id is duplicated or unknown.
+        UserError: If a file is missing, or too many rows cannot be used.
     """
-    documents, sources = _read_texts(_find(folder, CORPUS))
-    queries, asked = _read_texts(_find(folder, QUERIES))
+    left = LeftOut(name, strict)
+    documents, sources = _read_texts(folder, CORPUS, left)
+    queries, asked = _read_texts(folder, QUERIES, left)
+    judgements: dict[str, list[Judgement]] = {}
     for listed, texts in ((CORPUS, documents), (QUERIES, queries)):
         if not any(texts.values()):
+            left.report({listed: texts})
             raise UserError(f"'{folder / listed}': no row has a text in 'text' or 'title'; add the texts.")
     for kind, texts in (("documents", documents), ("queries", queries)):
         if empty := sum(not text for text in texts.values()):
@@ -173,7 +191,9 @@ def read_beir(folder: Path, name: str, group_column: str | None = None) -> Retri
         files = [file for one in names for form in FORMS if (file := _find(folder / "qrels", f"{one}{form}"))]
         if len(files) > 1:
             raise UserError(f"'{folder / 'qrels'}' has several {split} files; keep one.")
-        splits[split] = _read_judgements(files[0], queries, documents) if files else []
+        judgements[split] = _read_judgements(files[0], split, queries, documents, left) if files else []
+        splits[split] = _join_judgements(folder, split, judgements[split], queries, documents)
+    left.report({CORPUS: documents, QUERIES: queries, **judgements})
     if not splits["test"]:
         raise UserError(f"'{folder / 'qrels'}' has no test.tsv with a relevant document; add the test split.")
     documents = {key: text for key, text in documents.items() if text}
@@ -208,42 +228,52 @@ def _source(query: Query) -> Passage:
     return min(query.relevant, key=lambda passage: (-passage.grade, passage.text))
 
 
-def _read_texts(file: Path | None) -> tuple[dict[str, str], dict[str, Row]]:
+def _read_texts(folder: Path, listed: str, left: LeftOut) -> tuple[dict[str, str], dict[str, Row]]:
     """Return texts by id, each after its title if it has one and empty where there is neither, and their rows."""
-    assert file is not None
     texts: dict[str, str] = {}
     rows: dict[str, Row] = {}
-    for where, row in read_rows(file):
-        found, text, title = row.get("_id", row.get("id")), row.get("text"), row.get("title") or ""
+    file = _find(folder, listed)
+    assert file is not None
+
+    def read(row: Row) -> None:
+        where, cells = row
+        found, text, title = cells.get("_id", cells.get("id")), cells.get("text"), cells.get("title") or ""
+        needed = "a row needs '_id' and 'text' (and perhaps 'title'), as in BEIR"
         if found in (None, "") or not isinstance(text, str) or not isinstance(title, str):
-            raise UserError(f"{where}: a row needs '_id' and 'text' (and perhaps 'title'), as in BEIR.")
+            raise RowError(where, "without an id" if found in (None, "") else "without a text", needed)
         if str(found) in texts:
-            raise UserError(f"{where}: the id '{found}' is duplicated; give each row its own.")
+            raise RowError(where, "with the id of another row", f"the id '{found}' is duplicated")
         check_characters(where, title, text)
         texts[str(found)] = f"{title}\n{text}".strip()
-        metadata = row["metadata"] if isinstance(row.get("metadata"), Mapping) else {}
-        known = {name: value for name, value in row.items() if value not in (None, "")}
+        metadata = cells["metadata"] if isinstance(cells.get("metadata"), Mapping) else {}
+        known = {name: value for name, value in cells.items() if value not in (None, "")}
         rows[str(found)] = (where, {**metadata, **known})
+
+    left.read(listed, read_rows(file, broken=left.errors.setdefault(listed, [])), read)
     return texts, rows
 
 
-def _judgement_rows(file: Path) -> Iterator[Row]:
+def _judgement_rows(file: Path, broken: list[RowError]) -> Iterator[Row]:
     """Yield the rows of judgements in the form of BEIR, or of TREC: query, iteration, document and grade, no header.
 
     Raises:
-        UserError: If the first line is neither, or a line of TREC has another number of columns.
+        UserError: If the first line is neither.
     """
     first = True
     try:
         for number, line in read_numbered_lines(file):
             text, problem = decode_line(line)
             if first and all(name in text for name in JUDGEMENT_COLUMNS):
-                yield from read_rows(file, (*JUDGEMENT_COLUMNS, "score"))
+                yield from read_rows(file, (*JUDGEMENT_COLUMNS, "score"), broken=broken)
                 return
             fields = [field for field in re.split("[ \t]+", text) if field]
             if not fields and not problem:
                 continue
             if problem or len(fields) != 4:
+                if not first:
+                    what = problem or f"{len(fields)} columns instead of 4"
+                    broken.append(RowError(f"{file}:{number}", "that cannot be parsed", what))
+                    continue
                 raise UserError(
                     f"{file}:{number}: {problem or f'{len(fields)} columns'}; judgements have a header (query-id, "
                     "corpus-id and score, separated by tabs, as in BEIR), or four columns without one (query, "
@@ -258,24 +288,40 @@ def _judgement_rows(file: Path) -> Iterator[Row]:
         raise UserError(f"'{file}' cannot be read: line {damage.line}: {damage.reason}.") from damage
 
 
-def _read_judgements(file: Path, queries: Mapping[str, str], documents: Mapping[str, str]) -> list[Query]:
-    """Return the queries of a split with their relevant documents, in the order of the file."""
-    found: dict[str, dict[str, float]] = {}
-    for where, row in _judgement_rows(file):
+def _read_judgements(
+    file: Path, split: str, queries: Mapping[str, str], documents: Mapping[str, str], left: LeftOut
+) -> list[Judgement]:
+    """Return the judgements of a split, in the order of the file."""
+    grades: dict[tuple[str, str], float] = {}
+
+    def read(row: Row) -> Judgement:
+        where, cells = row
         try:
-            query, document, grade = str(row["query-id"]), str(row["corpus-id"]), float(row.get("score") or 1)
-        except (KeyError, ValueError) as error:
-            raise UserError(
-                f"{where}: a row needs 'query-id', 'corpus-id' and a number 'score', as in BEIR."
-            ) from error
+            query, document, grade = str(cells["query-id"]), str(cells["corpus-id"]), float(cells.get("score") or 1)
+        except (KeyError, ValueError, TypeError) as error:
+            what = "a row needs 'query-id', 'corpus-id' and a number 'score', as in BEIR"
+            raise RowError(where, "that are no judgements", what) from error
         if not abs(grade) <= MAX_GRADE:  # NaN, too
-            raise UserError(f"{where}: the score {grade:g} must be a number of at most {MAX_GRADE:,}; correct it.")
+            what = f"the score {grade:g} must be a number of at most {MAX_GRADE:,}"
+            raise RowError(where, "that are no judgements", what)
         for kind, key, known in (("query", query, queries), ("document", document, documents)):
             if key not in known:
-                raise UserError(f"{where}: there is no {kind} with the id '{key}'; add it, or remove the row.")
-        grades = found.setdefault(query, {})
-        if grades.setdefault(document, grade) != grade:
-            raise UserError(f"{where}: the document '{document}' has another score for '{query}' above; keep one row.")
+                raise RowError(where, f"with an unknown {kind}", f"there is no {kind} with the id '{key}'")
+        if grades.setdefault((query, document), grade) != grade:
+            what = f"the document '{document}' has another score for '{query}' above"
+            raise RowError(where, "with a second score of the same document", what)
+        return query, document, grade
+
+    return left.read(split, _judgement_rows(file, left.errors.setdefault(split, [])), read)
+
+
+def _join_judgements(
+    folder: Path, split: str, judgements: Sequence[Judgement], queries: Mapping[str, str], documents: Mapping[str, str]
+) -> list[Query]:
+    """Return the queries of a split with their relevant documents, in the order of the judgements."""
+    found: dict[str, dict[str, float]] = {}
+    for query, document, grade in judgements:
+        found.setdefault(query, {})[document] = grade
     made = []
     for query, grades in found.items():
         read = [(Passage(key, documents[key], grade), grade > 0) for key, grade in grades.items() if documents[key]]
@@ -284,7 +330,9 @@ def _read_judgements(file: Path, queries: Mapping[str, str], documents: Mapping[
             negatives = tuple(one.text for one, is_relevant in read if not is_relevant and one.id != query)
             made.append(Query(query, queries[query], relevant, negatives))
     if len(made) < len(found):
-        warn_once(f"'{file}': {len(found) - len(made):,} queries without text or a relevant document are left out.")
+        warn_once(
+            f"'{folder}': {len(found) - len(made):,} {split} queries without text or a relevant document are left out."
+        )
     return made
 
 

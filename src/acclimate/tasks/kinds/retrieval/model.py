@@ -72,7 +72,7 @@ class Retrieval(TaskKind):
         """Read the task, with the column of its groups; other columns have fixed names."""
         if replace(options, group_column=None, task_kind=None, strict=False) != DEFAULT_READING:
             return super().read_source(source, name, options)  # raises
-        return read_beir(Path(source), name, options.group_column)
+        return read_beir(Path(source), name, options.group_column, options.strict)
 
     matches_table = staticmethod(holds_pairs)
     read_tables = staticmethod(read_pairs)
