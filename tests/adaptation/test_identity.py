@@ -24,16 +24,16 @@ OTHERS = {
     **{"mix": "fixed", "sources": {"law": TEXT}},
     **{"corpus": TEXT, "method": "mlm", "task": "folder", "learning_rate": 0.5},
     **{"head_tokens": 9, "new_tokens": "5 min_count=2", "similarity": "pairs.csv"},
-    **{"adapter": "lora r=2", "general": TEXT, "monitor": True},
+    **{"adapter": "lora r=2", "general": TEXT, "instructions": True, "monitor": True},
     **{"keep_best": True, "patience": 2, "rules": ("freeze names=embeddings",)},
 }
 """Another value of each option."""
 WITH = {
-    "heldout_every": ("heldout",), "general": ("heldout",), "monitor": ("heldout",), "keep_best": ("heldout",),
+    "heldout_every": ("heldout",), "monitor": ("heldout",), "keep_best": ("heldout",),
     "patience": ("heldout",), "sources": ("mix",), "mix": ("sources",),
 }  # fmt: skip
 """Options without which another one is refused."""
-REFUSED = {"optimizer", "weights", "documents", "task", "similarity"}
+REFUSED = {"optimizer", "weights", "documents", "task", "similarity", "instructions"}
 """Options whose other value needs a model, a file or a library that is not here: an error, never silence."""
 FIELDS = option_fields(AdaptOptions)
 RECORDED = sorted(name for name, field in FIELDS.items() if field.option.recorded and name != "model")

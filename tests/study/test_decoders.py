@@ -8,8 +8,8 @@ import json
 import pytest
 import transformers
 
+from acclimate.evaluation import instructions
 from acclimate.evaluation.lm_loss import language_model_loss
-from acclimate.labs.benchmarks import instructions
 from acclimate.study.compare import compare
 from tests.tiny import TEXTS, decoder_tokenizer, tiny_model
 

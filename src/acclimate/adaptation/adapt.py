@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -45,7 +47,7 @@ from acclimate.adaptation.step_options import MEASURING_OPTIONS
 from acclimate.base.bounds import AUTO
 from acclimate.base.device import choose_precision, default_device, to_device
 from acclimate.base.errors import UserError, environment_integer, postpone_stop
-from acclimate.base.files import check_writable, follow_link
+from acclimate.base.files import check_writable, follow_link, read_json_object
 from acclimate.base.locks import with_output_lock
 from acclimate.base.options import recorded, values, verb
 from acclimate.base.progress import print_message, report_text
@@ -65,8 +67,9 @@ from acclimate.engine.steps import Engine, check_objectives, make_reference
 from acclimate.engine.trainer import CallbackFactory, train
 from acclimate.evaluation.embeddings import is_sentence_encoder
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
-from acclimate.models.checkpoints import model_fingerprint
+from acclimate.models.checkpoints import has_chat_template, model_fingerprint
 from acclimate.models.families import describe_attention
+from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
 from acclimate.parts.masking import MASK_RATE, resolve
@@ -141,12 +144,25 @@ def show_adaptation(result: AdaptResult, options: AdaptCommand) -> Iterator[Any]
     yield from describe_kept_steps(result, options.keep_steps)
     task = "TASK" if options.task is None else options.task
     reading = reading_words(options)
-    tuned = ["--task", task, *(reading if options.task is not None else [])]
-    yield Next(["finetune", "--model", result.out, *tuned, "--out", "finetuned"], "to train an end task")
+    config = read_json_object(result.out / "config.json") or {}
+    causal = not kind_of_checkpoint(config.get("architectures"), result.out).uses_masking
+    if chat := has_chat_template(result.out):
+        answers = ["inspect", "instructions", "--model", result.out, "--base", options.model]
+        yield Next(answers, "to see whether it still follows instructions")
+        yield f"To serve it: vllm serve {result.out}, or llama.cpp and Ollama; see docs/decoders.md"
+    if not chat or options.task is not None:
+        tuned = ["--task", task, *(reading if options.task is not None else [])]
+        yield Next(["finetune", "--model", result.out, *tuned, "--out", "finetuned"], "to train an end task")
     text = text_words("--corpus", options.corpus, column=options.text_column)
     if options.heldout is not None:
         text += text_words("--heldout", options.heldout, column=options.text_column)
-    compared = [*text, "--task", task, *reading, "--methods", result.method, *plugin_words()]
+    if options.general is not None:
+        text += text_words("--general", options.general, column=options.text_column)
+    if options.task is not None or not causal:
+        text += ["--task", task]
+    given = {name: getattr(options, name) for name in ("adapter", "replay")} if causal else {}
+    kept = [("--set", f"adapt.{name}={json.dumps(value)}") for name, value in given.items() if value]
+    compared = [*text, *reading, "--methods", result.method, *itertools.chain(*kept), *plugin_words()]
     words = ["--model", options.model, *compared, "--out", "runs/compare"]
     yield Next(["compare", *words], "to see whether adaptation helps")
 
@@ -199,9 +215,10 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "execution.Compiled": ("compile",),
     "execution.Sharding": ("fsdp",),
     "kept_steps.KeptSteps": ("keep_steps",),
-    "heldout.HeldOut": ("heldout", "heldout_every", "general", *MEASURING_OPTIONS),
+    "heldout.HeldOut": ("heldout", "heldout_every", *MEASURING_OPTIONS),
     "past_domains.PastDomains": ("replay",),
     "mix_sources.Sources": REPLAY_OPTIONS,
+    "changes.Changes": ("general", "instructions"),
     "similarity.SimilarityCheck": ("similarity",),
     "adapters.AddedAdapter": ("adapter",),
     "new_tokens.AddedTokens": ("new_tokens",),

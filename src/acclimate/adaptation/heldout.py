@@ -108,7 +108,7 @@ class HeldOutText:
         """
         column, encoding = options.text_column, options.encoding
         if options.heldout is None:
-            for name in ("heldout_every", "general", *MEASURING_OPTIONS):
+            for name in ("heldout_every", *MEASURING_OPTIONS):
                 if getattr(options, name) not in (None, False):
                     raise UserError(f"'{name}' needs held-out text; give it with --heldout.")
         every = options.heldout_every

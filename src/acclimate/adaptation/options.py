@@ -14,6 +14,7 @@ from acclimate.adaptation.step_options import (
     General,
     Heldout,
     HeldoutEvery,
+    Instructions,
     KeepBest,
     Monitor,
     Patience,
@@ -296,6 +297,7 @@ class AdaptOptions(TrainingOptions, LabelOptions, ReplayOptions):
     ] = None
     adapter: Adapter = None
     general: General = None
+    instructions: Instructions = False
     monitor: Monitor = False
     keep_best: KeepBest = False
     patience: Patience = None

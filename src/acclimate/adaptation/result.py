@@ -35,7 +35,15 @@ from acclimate.evaluation.dips import describe_dips
 from acclimate.evaluation.embeddings import SimilarityChange, similarity_warning
 from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.parts.masking.preview import find_importance_store, preview_tokens
-from acclimate.results.adaptations import AdaptationRow, MaskedSample, MaskedTexts, MaskedToken, read_curves, read_log
+from acclimate.results.adaptations import (
+    AdaptationRow,
+    Change,
+    MaskedSample,
+    MaskedTexts,
+    MaskedToken,
+    read_curves,
+    read_log,
+)
 from acclimate.results.display import Reported, data_frame
 from acclimate.results.study import MethodRow, StudyResults
 
@@ -70,6 +78,7 @@ class AdaptResult(Reported):
         adapter: Size of the adapter, and how far the merged model is from the trained one, see
             :meth:`acclimate.models.lora.LowRankAdapter.export`; None if all weights were trained.
         similarity: Of a sentence encoder, how far its embeddings show similarity, before and after.
+        changes: Losses and instructions before and after, with intervals.
         batch_size: Texts per step; 0 if nothing was trained, or the stages of a method differ.
         kept_step: The step whose model this is, if ``keep_best`` chose another one than the last.
         preview: Returns :attr:`masked`; None if the run was finished before.
@@ -89,6 +98,7 @@ class AdaptResult(Reported):
     warning: str = ""
     adapter: dict[str, Any] | None = None
     similarity: list[SimilarityChange] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     batch_size: int = 0
     kept_step: int | None = None
     preview: Callable[[], MaskedTexts | None] | None = None
@@ -112,6 +122,7 @@ class AdaptResult(Reported):
         speed = f", {self.tokens / self.seconds:,.0f} tokens/s" if self.seconds else ""
         steps = f"{self.method}, {self.steps:,} step{'s' * (self.steps != 1)}"
         lines = [f"{self.out}: {steps}, {self.tokens:,} tokens{speed}", *self._describe_losses()]
+        lines += [change.describe() for change in self.changes]
         lines += [f"Similarity, {change.describe()}" for change in self.similarity]
         return [*lines, *([f"Warning: {self.warning}"] if self.warning else [])]
 
@@ -126,7 +137,7 @@ class AdaptResult(Reported):
             yield f"Training loss in nats, mean of {steps}: {_join(terms)}{first}"
         for key, name in (("heldout", "Held-out"), ("general", "General")):
             measured = [line for line in lines if key in line]
-            if measured:
+            if measured and not self.changes:
                 points = measured[:1] + measured[1:][-1:]
                 found = "; ".join(f"{_join(point[key]['terms'])} after step {point['step']:,}" for point in points)
                 yield f"{name} loss in nats: {found}"
@@ -215,6 +226,8 @@ class AdaptResult(Reported):
             numbers["warning"] = self.warning
         if self.adapter:
             numbers["adapter"] = self.adapter
+        if self.changes:
+            numbers["changes"] = [change.to_dict() for change in self.changes]
         if self.similarity:
             numbers["similarity"] = [change.to_dict() for change in self.similarity]
         return {**numbers, "preparation": sorted(self.preparation)} if self.preparation else numbers
@@ -273,6 +286,7 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
         mix = build_value(list[dict[str, Any]] | None, measured.get("mix"), "mix") or []
         adapter = build_value(dict[str, Any] | None, measured.get("adapter"), "adapter")
         similarity = [SimilarityChange.from_dict(entry) for entry in measured.get("similarity") or []]
+        changes = [Change.from_dict(entry) for entry in measured.get("changes") or []]
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError, UserError) as error:
         raise UserError(f"'{out / MANIFEST_FILE}' is damaged ({first_line(error)}); {_remedy(out)}.") from error
     if warning:
@@ -290,6 +304,7 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
         warning=warning,
         adapter=adapter,
         similarity=similarity,
+        changes=changes,
         batch_size=batch_size,
         kept_step=kept_step,
     )

@@ -43,7 +43,9 @@ def adapt_in_stages(adapt: Callable[..., AdaptResult], run: Run) -> AdaptResult:
     method, texts, out, config, group = run.method, run.texts, run.out, run.config, run.group
     model = run.options.model() if callable(run.options.model) else run.options.model
     options = {name: value for name, value in values(run.options).items() if name not in OWN_OPTIONS}
-    options |= {"progress": run.progress, "similarity": NO_SIMILARITY}  # only the last model is measured
+    # only the last model is measured, but for the losses during the training
+    options |= {"progress": run.progress, "similarity": NO_SIMILARITY, "instructions": False}
+    options |= {} if run.options.heldout is not None else {"general": None}
     stages = method.stages()
     work = stages_folder(out)
     open_work_folder(work, config, group)

@@ -77,11 +77,21 @@ HeldoutEvery = Annotated[
 General = Annotated[
     Text | None,
     Option(
-        "General text whose loss is measured together with that of the held-out text: file, folder, glob or hf:NAME.",
+        "General text whose loss is measured before and after, with interval: file, folder, glob or hf:NAME.",
         DATA,
-        more="It shows what the model forgets in the course of the training. In a study with ``monitor`` it is the "
-        "general text of the study.",
+        more="It shows what the model forgets. The losses are those of 100 documents, also of the held-out text. With "
+        "``heldout`` it is measured during the training as well. In a study with ``monitor`` it is the general text "
+        "of the study.",
         many=True,
+        study=False,
+    ),
+]
+Instructions = Annotated[
+    bool,
+    Option(
+        "Measure before and after how many of 52 instructions a chat model follows.",
+        DATA,
+        more="As ``acclimate inspect instructions`` does; the answers take minutes on a CPU.",
         study=False,
     ),
 ]

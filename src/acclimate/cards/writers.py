@@ -28,8 +28,9 @@ from acclimate.data.operations import find_accounts
 from acclimate.data.token_dataset import RowAccount
 from acclimate.evaluation.scoring import find_scoring, make_scoring
 from acclimate.evaluation.significance import bootstrap_intervals
+from acclimate.models.checkpoints import has_chat_template
 from acclimate.models.kinds import ModelKind, kind_of_checkpoint
-from acclimate.results.adaptations import AdaptationRow
+from acclimate.results.adaptations import AdaptationRow, Change
 from acclimate.results.scores import ForgettingRow
 from acclimate.results.study import ReportTable, StudyResults
 
@@ -102,6 +103,22 @@ ALL_LABELS = (
     "Trained on the rows of all splits, dev and test included, with settings that were chosen before. So this model "
     "has no score; the score of the same training without these rows is a cautious estimate."
 )
+CHAT_STEP = """Ask it:
+
+```python
+from transformers import pipeline
+
+chat = pipeline("text-generation", model='{name}')
+turns = [{"role": "user", "content": "What can you tell me about this domain?"}]
+print(chat(turns, max_new_tokens=100)[0]["generated_text"][-1]["content"])
+```
+
+or serve it:
+
+```console
+$ vllm serve {name}
+```"""
+"""Next step with a model that has a chat template."""
 NOT_MEASURED = (
     "Not evaluated. `acclimate compare` measures such a model and its base model on held-out text, general text and "
     "end tasks, with several seeds, and writes the differences with intervals here."
@@ -146,12 +163,13 @@ def write_adapted_card(
         tags=[method],
         datasets=[name for part in _parts(manifest) for name in _files(part)["datasets"]],
         results=eval_results(results, kind) if results else [],
-        next_step=kind.next_step,
+        next_step=CHAT_STEP if has_chat_template(folder) else kind.next_step,
         load_name=load_name,
     )
     card.sections = [
         *_warning(result.get("warning")),
         *(result_sections(results, kind) if results else [("Results", NOT_MEASURED)]),
+        *([_changes_section(result["changes"])] if result.get("changes") else []),
         *(similarity_section(result["similarity"]) if result.get("similarity") else []),
         ("Method", settings_table({"method": method + paper, **_method_settings(manifest.get("settings", {}))})),
         ("Training", settings_table(_training_settings(manifest, kind))),
@@ -161,6 +179,14 @@ def write_adapted_card(
         ("Limits", LIMITS),
     ]
     return card.write(folder)
+
+
+def _changes_section(changes: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Say what an adaptation changed."""
+    found = [Change.from_dict(change) for change in changes]
+    rows = [(f"{one.name}, {one.unit}", f"{one.count:,}", *one.shown()) for one in found]
+    columns = ("measured on", "items", "before", "after", "difference", "from", "to")
+    return "Before and after", f"Differences with 95 % intervals over items.\n\n{markdown_table(columns, rows)}"
 
 
 def _warning(text: str | None) -> list[tuple[str, str]]:

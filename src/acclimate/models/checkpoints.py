@@ -97,6 +97,11 @@ def model_files(folder: Path) -> list[Path]:
     return sorted(file for file in files if not file.is_dir())
 
 
+def has_chat_template(folder: Path) -> bool:
+    """Return whether the tokenizer that was saved in a folder has a chat template."""
+    return (folder / "chat_template.jinja").is_file() or (folder / "additional_chat_templates").is_dir()
+
+
 def _suggest(folder: Path) -> str:
     """Name a subfolder that holds a model, as in old folders of sentence-transformers; empty if there is none.
 

@@ -18,6 +18,40 @@ CURVE_POINTS = 200
 """Maximum points of a learning curve in the results; longer curves are thinned."""
 
 
+class Change(Record):
+    """A measurement of the base model and of the adapted one.
+
+    Attributes:
+        name: What it is measured on.
+        unit: Unit of the values: that of a loss, or ``"% followed"``.
+        count: Number of documents or instructions.
+        low: Lower end of the 95 % interval of after minus before, over these.
+    """
+
+    name: str
+    unit: str
+    count: int
+    before: float
+    after: float
+    difference: float
+    low: float
+    high: float
+
+    def shown(self) -> list[str]:
+        """Return the values before and after, the difference and the ends of its interval, as text."""
+        digits = 1 if "%" in self.unit else 3
+        values = [f"{value:.{digits}f}" for value in (self.before, self.after)]
+        return [*values, *(f"{value:+.{digits}f}" for value in (self.difference, self.low, self.high))]
+
+    def describe(self) -> str:
+        """Return the change in one line."""
+        before, after, change, low, high = self.shown()
+        return (
+            f"{self.name[:1].upper()}{self.name[1:]}, {self.unit}: {before} before, {after} after (difference "
+            f"{change}, 95 % interval {low} to {high}; {self.count:,} items)"
+        )
+
+
 class CurvePoint(Record):
     """A point of a learning curve."""
 

@@ -236,7 +236,7 @@ class InstructionJob(Job):
 
     def run(self, context: RunContext) -> InstructionResult:
         """Generate the answers and check them."""
-        from acclimate.labs.benchmarks.instructions import measure_instructions  # imports torch
+        from acclimate.evaluation.instructions import measure_instructions  # imports torch
 
         measure = context.backend.others.get(self.name, measure_instructions)
         return InstructionResult.from_dict(measure(context.path(self.model)))
@@ -257,7 +257,7 @@ class InstructionJob(Job):
     @classmethod
     def measure(cls, planner: Planner, subject: StudyModel) -> None:
         """Add a job for each causal model."""
-        from acclimate.labs.benchmarks.instructions import included_version
+        from acclimate.evaluation.instructions import included_version
 
         if reads_prompts(planner, subject):
             planner.add(cls(place=subject.place, model=subject.model, version=included_version()))

@@ -37,7 +37,7 @@ class InspectInstructionsOptions:
             DATA,
             default="those that are included",
             more="Each line is an object with ``prompt`` and ``checks``, a list of checks of "
-            ":data:`acclimate.labs.benchmarks.instructions.CHECKS` with their arguments.",
+            ":data:`acclimate.evaluation.instructions.CHECKS` with their arguments.",
         ),
     ] = None
     max_tokens: Annotated[Count, Option("Maximum tokens of an answer.", METHOD)] = 160

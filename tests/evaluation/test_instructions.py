@@ -10,14 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
-from acclimate.labs.benchmarks import instructions
-from acclimate.labs.benchmarks.instructions import (
-    CHECKS,
-    Instruction,
-    generate_answers,
-    inspect_instructions,
-    read_instructions,
-)
+from acclimate.evaluation import instructions
+from acclimate.evaluation.instructions import CHECKS, Instruction, generate_answers, read_instructions
+from acclimate.labs.benchmarks.instructions import inspect_instructions
 from tests.cases import each
 from tests.tiny import decoder_tokenizer, tiny_model
 
