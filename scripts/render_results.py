@@ -33,7 +33,7 @@ from acclimate.results.cells import interval_text, plain, signed
 from acclimate.results.scores import MeanRow
 from acclimate.results.study import StudyResults
 from acclimate.study.jobs.probe import probe_differences
-from acclimate.study.summary import correct_for_multiple_comparisons, count_wins
+from acclimate.study.summary import correct_for_multiple_comparisons, count_verdicts
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
@@ -58,7 +58,7 @@ def read_results(file: Path) -> StudyResults:
         results.means = [MeanRow.from_dict(row) for row in new["means"]] or results.means
         for rows in (results.scores, probes):
             correct_for_multiple_comparisons(rows)
-        results.win_counts = count_wins(results.scores)
+        results.verdict_counts = count_verdicts(results.scores)
     return results
 
 

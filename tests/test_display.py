@@ -166,9 +166,8 @@ def test_a_study_is_a_table_of_differences(compared):
             assert f"{100 * found['low']:+.1f}, {100 * found['high']:+.1f}" in repr(compared)
     losses = compared.to_pandas("losses")
     assert list(losses.after) == [row["nats"] for row in compared["losses"]]
-    words = {"win": "higher", "loss": "lower", "tie": "no change shown"}
-    assert list(losses.verdict) == [words[row["difference"]["verdict"]] for row in compared["losses"]]
-    assert set(losses.verdict) >= {"lower", "higher"} and set(frame.verdict[1:]) == {"no difference shown"}
+    assert list(losses.verdict) == [row["difference"]["verdict"] for row in compared["losses"]]
+    assert set(losses.verdict) >= {"helped", "hurt"} and set(frame.verdict[1:]) == {"no difference shown"}
     with pytest.raises(UserError, match="scores"):
         compared.to_pandas("score")
 

@@ -95,14 +95,14 @@ def test_logs_of_any_form_give_points_or_an_error(tmp_path_factory, data):
 @each(
     ("name", "text", "words"),
     [
-        ("results.json", '{"format": 3, "name": "a", "methods": 5}', "methods must be a list, not 5"),
-        ("results.json", '{"format": 3, "name": "a", "scores": [5]}', r"scores\[0\] must be an object, not 5"),
+        ("results.json", '{"format": 4, "name": "a", "methods": 5}', "methods must be a list, not 5"),
+        ("results.json", '{"format": 4, "name": "a", "scores": [5]}', r"scores\[0\] must be an object, not 5"),
         (
             "results.json",
-            '{"format": 3, "name": "a", "rows": {"probe": [5]}}',
+            '{"format": 4, "name": "a", "rows": {"probe": [5]}}',
             r"rows\.probe\[0\] must be an object, not 5",
         ),
-        ("results.json", '{"format": 3, "name": "a", "config": {"methods": 5}}', "another form"),
+        ("results.json", '{"format": 4, "name": "a", "config": {"methods": 5}}', "another form"),
         ("results.json", "[" * 100_000, "too deeply nested"),
         ("log.jsonl", "[" * 100_000, "cannot be read"),
         ("log.jsonl", "9" * 5000, "cannot be read"),

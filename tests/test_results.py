@@ -113,12 +113,12 @@ def test_a_record_reads_like_its_json():
 
 
 def test_files_that_hold_no_results(tmp_path):
-    for name, text in (("a", "{"), ("b", "[]"), ("c", '{"format": 99}'), ("d", '{"format": 3}')):
+    for name, text in (("a", "{"), ("b", "[]"), ("c", '{"format": 99}'), ("d", '{"format": 4}')):
         (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match="There are no results at"):
         StudyResults.load(tmp_path / "absent.json")
     for name, message in (("a", "damaged"), ("b", "must be an object"), ("c", "no results"), ("d", "name is missing")):
         with pytest.raises(UserError, match=message):
             StudyResults.load(tmp_path / name)
-    path = write_json(tmp_path / "e", {"format": 3, "name": "small", "of a later version": 3})
+    path = write_json(tmp_path / "e", {"format": 4, "name": "small", "of a later version": 3})
     assert StudyResults.load(path).name == "small"

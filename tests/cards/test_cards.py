@@ -147,10 +147,10 @@ def test_a_fine_tuned_model(tiny_bert, task, tmp_path):
 
 SCORE = MetricSummary(mean=0.71234, sd=0.012, by_seed=[0.7, 0.72])
 ENTRY = Comparison(
-    **{"difference": 0.0213, "low": 0.004, "high": 0.0386, "p": 0.02, "p_holm": 0.04, "verdict": "win"},
+    **{"difference": 0.0213, "low": 0.004, "high": 0.0386, "p": 0.02, "p_holm": 0.04, "verdict": "helped"},
     **{"before": 0.69, "after": 0.7113, "p_models": 0.01},
 )
-LOSS = Interval(difference=0.12, low=0.1, high=0.14, p=0.0, verdict="win")
+LOSS = Interval(difference=0.12, low=0.1, high=0.14, p=0.0, verdict="helped")
 PLACE = {"model": "bert", "domain": "cs", "method": "mlm"}
 RESULTS = StudyResults(
     name="s",

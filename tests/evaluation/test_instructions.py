@@ -134,7 +134,7 @@ def test_a_model_is_compared_with_its_base(tmp_path, monkeypatch):
         tmp_path / "adapted", tmp_path / "base", tmp_path / "out.json", prompts=tmp_path / "own.jsonl"
     )
     assert (report["after"]["share"], report["before"]["share"]) == (1.0, 0.4)
-    assert report["difference"]["difference"] == pytest.approx(0.6) and report["difference"]["verdict"] == "win"
+    assert report["difference"]["difference"] == pytest.approx(0.6) and report["difference"]["verdict"] == "helped"
     assert json.loads((tmp_path / "out.json").read_text()) == report
 
 

@@ -72,7 +72,7 @@ def test_paired_intervals_find_a_better_model_and_no_difference_to_itself():
     gold = rng.normal(size=200)
     good, bad = gold + rng.normal(0, 0.3, 200), gold + rng.normal(0, 3, 200)
     assert paired_bootstrap(gold, [good], [bad], "spearman", n=300, scoring=SCORING).low > 0.3
-    assert paired_bootstrap(gold, [good], [good], "spearman", n=300, scoring=SCORING).verdict == "tie"
+    assert paired_bootstrap(gold, [good], [good], "spearman", n=300, scoring=SCORING).verdict == "no difference shown"
 
 
 @each(("metric", "scale"), [("rmse", 1.0), ("rmse", 1000.0), ("mae", 50.0)])
@@ -86,9 +86,9 @@ def test_paired_errors_have_their_unit_and_less_is_better(metric, scale):
             - SCORING.score(*(np.repeat(x, row) for x in (gold, bad)), metric) for row in drawn]  # fmt: skip
     assert found.difference == pytest.approx(SCORING.score(gold, good, metric) - SCORING.score(gold, bad, metric))
     assert (found.high - found.low) / 2 == pytest.approx(1.976 * np.std(slow), rel=0.02)
-    assert found.low < found.high < -1.5 * scale and found.verdict == found.as_dict()["verdict"] == "win"
-    assert paired_bootstrap(gold, [bad], [good], metric, n=300, scoring=SCORING).verdict == "loss"
-    assert paired_bootstrap(gold, [bad], [bad], metric, n=300, scoring=SCORING).verdict == "tie"
+    assert found.low < found.high < -1.5 * scale and found.verdict == found.as_dict()["verdict"] == "helped"
+    assert paired_bootstrap(gold, [bad], [good], metric, n=300, scoring=SCORING).verdict == "hurt"
+    assert paired_bootstrap(gold, [bad], [bad], metric, n=300, scoring=SCORING).verdict == "no difference shown"
     assert permutation_test(gold, [good], [bad], metric, n=300, scoring=SCORING) == pytest.approx(1 / 301)
 
 

@@ -148,7 +148,7 @@ def test_variance_between_seeds_widens_the_interval():
             runs.append(predicted)
     narrow, wide = (paired_bootstrap(gold, base, runs, "accuracy") for runs in (equal, varying))
     assert narrow.difference == pytest.approx(wide.difference)
-    assert narrow.verdict == "win" and wide.verdict == "tie"
+    assert narrow.verdict == "helped" and wide.verdict == "no difference shown"
     assert wide.high - wide.low > 3 * (narrow.high - narrow.low)
 
 
@@ -244,7 +244,7 @@ def test_paired_difference_of_losses():
     found = paired_difference(after, before, n=4000)
     span = stats.ttest_rel(after, before).confidence_interval()
     assert (found.low, found.high) == pytest.approx((span.low, span.high), abs=2e-3)
-    assert found.verdict == "win" and found.p < 0.001
+    assert found.verdict == "helped" and found.p < 0.001
     weights = rng.integers(1, 20, 300)
     weighted = paired_difference(after, before, weights)
     assert weighted.difference == pytest.approx(np.average(after - before, weights=weights))
@@ -278,7 +278,7 @@ def test_any_predictions_give_a_consistent_interval(seeds, items, classes, state
     assert np.isfinite([interval.low, interval.high, interval.p]).all()
     assert interval.low <= interval.difference <= interval.high
     assert 0 <= interval.p <= 1
-    assert (interval.p < 0.05) == (interval.verdict != "tie")
+    assert (interval.p < 0.05) == (interval.verdict != "no difference shown")
 
 
 @given(st.lists(st.floats(0, 1), max_size=8))
@@ -291,9 +291,15 @@ def test_holm_never_lowers_a_p_value_and_keeps_the_order(values):
 
 def test_a_single_item_gives_the_widest_interval():
     found = paired_bootstrap([1], [[1], [1]], [[0], [0]], "accuracy")
-    assert (found.difference, found.low, found.high, found.p, found.verdict) == (1.0, -1.0, 1.0, 1.0, "tie")
+    assert (found.difference, found.low, found.high, found.p, found.verdict) == (
+        1.0,
+        -1.0,
+        1.0,
+        1.0,
+        "no difference shown",
+    )
     alone = paired_difference([1.0], [0.5])
-    assert (alone.difference, alone.p, alone.verdict) == (0.5, 1.0, "tie")
+    assert (alone.difference, alone.p, alone.verdict) == (0.5, 1.0, "no difference shown")
 
 
 @each("items", [2, 3, 5, 6, 40])
@@ -302,7 +308,7 @@ def test_up_to_five_items_that_agree_are_not_significant(items, seeds):
     right, wrong = np.zeros((seeds, items), int), np.ones((seeds, items), int)
     found = paired_bootstrap(np.zeros(items, int), right, wrong, metric="micro_f1")
     assert found.difference == found.high == 1
-    assert (found.low, found.verdict) == ((1, "win") if items > 5 else (-1, "tie"))
+    assert (found.low, found.verdict) == ((1, "helped") if items > 5 else (-1, "no difference shown"))
     assert found.p == pytest.approx(2 * 0.5**items)  # two of all possible swaps
     assert paired_difference(np.full((seeds, items), 3.0), np.full((seeds, items), 2.0)).p == found.p
     assert paired_difference(np.full((seeds, items), 3.0), np.full((seeds, items), 3.0)).p == 1
@@ -389,7 +395,7 @@ def test_the_mean_over_tasks_keeps_what_seeds_have_in_common():
         b = [np.where(rng.random(300) < 0.6, gold, (gold + 1) % 3) for _ in range(3)]
         tasks.append(PairedPredictions(gold, a, b, "accuracy", SingleLabel()))
     found = mean_paired_bootstrap(tasks)
-    assert found.high - found.low > 0.3 and found.verdict == "tie"
+    assert found.high - found.low > 0.3 and found.verdict == "no difference shown"
 
 
 @settings(max_examples=25, deadline=None)

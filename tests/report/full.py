@@ -93,7 +93,7 @@ def probes(results) -> list[ProbeRow]:
     for number, row in enumerate(results.scores):
         for level, labels in enumerate((8, 64, None)):
             middle = 0.4 + 0.1 * level + 0.02 * (number % 3)
-            entry = Interval(difference=middle, low=middle - 0.05, high=middle + 0.04, p=None, verdict="win")
+            entry = Interval(difference=middle, low=middle - 0.05, high=middle + 0.04, p=None, verdict="helped")
             short = {EVIL: 41} if labels == 64 else {}
             shown = {field.name: getattr(row, field.name) for field in fields(TaskScores)}
             rows.append(ProbeRow(**shown, probe="linear", labels_per_class=labels, interval=entry, short=short))

@@ -55,7 +55,7 @@ def test_tables_fit_the_screen(browser, results, tmp_path):
     one = replace(results, domains=["cs"], masked=[])
     for name in ("scores", "losses", "adaptations"):
         one = replace(one, **{name: [row for row in getattr(one, name) if row.domain == "cs"]})
-    page = write_report(replace(one, means=[], win_counts=[], contamination=[]), tmp_path / "one.html")
+    page = write_report(replace(one, means=[], verdict_counts=[], contamination=[]), tmp_path / "one.html")
     wide = "[...document.querySelectorAll('section > .table > .wide')]"
     too_wide = f"{wide}.filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)"
     seen = f"[...{TABLE}.tHead.rows[0].cells].filter(c => c.checkVisibility()).map(c => c.textContent)"

@@ -56,23 +56,25 @@ def test_each_outcome_has_steps(results):
     assert re.search(r"--task \S*/(intent|aspect) ", commands)
     helped = check(results)
     assert helped[0].startswith("Use the model adapted with mlm") and "forgot some general text" in helped[1]
-    (learn,) = check(with_verdicts(results, "not_learned"))
+    (learn,) = check(with_verdicts(results, "not learned"))
     assert learn.startswith("Fine-tuning has to work")
-    (repeat,) = check(with_verdicts(results, "withheld"))
+    (repeat,) = check(with_verdicts(results, "no verdict"))
     assert "variance" in repeat
-    tie, far = check(with_verdicts(results, "tie"))
+    tie, far = check(with_verdicts(results, "no difference shown"))
     assert "cannot be seen here" in tie and "how far" in far
-    (keep,) = check(with_verdicts(results, "loss"))
+    (keep,) = check(with_verdicts(results, "hurt"))
     assert keep.startswith("Keep the base model rather than the one adapted with mlm and dga, no contrast")
     (task,) = check(replace(results, scores=[]))
     assert "a task with labels" in task
     higher = [
-        replace(row, difference=replace(row.difference, verdict="tie")) for row in results.losses if row.difference
+        replace(row, difference=replace(row.difference, verdict="no difference shown"))
+        for row in results.losses
+        if row.difference
     ]
     (longer,) = check(replace(results, scores=[], losses=higher))
     assert "Train longer" in longer
     once = [
-        replace(row, difference=replace(row.difference, verdict="withheld"))
+        replace(row, difference=replace(row.difference, verdict="no verdict"))
         for row in results.losses
         if row.difference
     ]
@@ -101,7 +103,10 @@ def test_commands_read_text_and_tasks_as_the_study_does(results):
     read = replace(results, config={**results.config, "domains": domains, "general": ["general.txt"]})
     win = next(step for step in next_steps(read, FOLDER) if "Use the model" in step.text)
     assert "--label-column queue --split-seed 3 --all-labels" in win.commands[0]
-    tie = next_steps(with_verdicts(read, "tie"), FOLDER)
+    tie = next_steps(with_verdicts(read, "no difference shown"), FOLDER)
     assert "--corpus old.csv:body --encoding cp1252 --general general.txt" in tie[-1].commands[0]
-    same = [with_comparison(row, verdict="tie", low=0.0, high=0.0) if row.comparison else row for row in read.scores]
+    same = [
+        with_comparison(row, verdict="no difference shown", low=0.0, high=0.0) if row.comparison else row
+        for row in read.scores
+    ]
     assert next_steps(replace(read, scores=same), FOLDER)[0].text.startswith("The scores are equal")

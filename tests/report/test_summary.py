@@ -10,10 +10,9 @@ import pytest
 
 from acclimate.labs.sequence.rows import SequenceOrder, SequenceRow, SequenceSpread
 from acclimate.report import markdown, render, summarize
-from acclimate.report.summary import NO_DIFFERENCE
 from acclimate.report.tables import overview
-from acclimate.results.cells import plain, signed
-from acclimate.results.scores import NOTHING_LEARNED, ForgettingRow, TaskScores
+from acclimate.results.cells import bracket_text, plain, signed
+from acclimate.results.scores import NO_DIFFERENCE, NOTHING_LEARNED, ForgettingRow, TaskScores
 from acclimate.results.study import MethodRow, StudyResults
 from acclimate.study.compare import compare
 from tests.report.full import parse, with_comparison
@@ -27,30 +26,36 @@ def caveats_with(results, text):
 @pytest.mark.needs("dga")
 def test_headline_and_lines(results):
     summary = summarize(results)
-    assert summary.headline.startswith("mlm helped on 2 of 2 tasks")
+    assert summary.headline.startswith("mlm: helped on 2 of 2 tasks")
     assert "On general text the masked-LM loss changed by +0." in summary.headline
-    assert summary.verdict.startswith("mlm helped on 2 of 2 tasks and dga, no contrast ")
+    first, second = sorted(
+        (row.comparison for row in results.scores if row.method == "mlm"), key=lambda row: -row.difference
+    )
+    assert summary.verdict.endswith(f"mlm helped: {bracket_text(second, 100)} points. No difference shown elsewhere.")
+    assert f"mlm helped: {bracket_text(first, 100)} points; on " in summary.verdict
     assert caveats_with(results, "comparisons were made") and summary.reasons == []
 
 
 @pytest.mark.needs("dga")
-def test_the_verdict_is_one_short_sentence(results):
+def test_the_verdict_is_one_or_two_short_sentences_with_numbers(results):
     one = replace(results, domains=["cs"], scores=[row for row in results.scores if row.domain == "cs"])
     scores = [row for row in one.scores if row.comparison]
-    points = signed(100 * scores[0].comparison.difference)
+    mlm, dga = (f"{bracket_text(row.comparison, 100)} points" for row in scores)
 
     def verdict(*verdicts, **changes):
-        rows = [with_comparison(row, verdict=name) for row, name in zip(scores, verdicts, strict=True)]
+        rows = [with_comparison(row, verdict=name, p_holm=None) for row, name in zip(scores, verdicts, strict=True)]
         return summarize(replace(one, scores=rows, **{"losses": [], **changes})).verdict
 
-    assert verdict("win", "tie") == (
-        f"On intent, mlm ({points} points) helped and dga, no contrast made no difference that these data can show."
+    assert verdict("helped", NO_DIFFERENCE) == (
+        f"On intent, mlm helped: {mlm}. No difference shown for dga, no contrast."
     )
-    assert verdict("tie", "tie") == "On intent, mlm and dga, no contrast made no difference that these data can show."
+    assert verdict("helped", "hurt") == f"On intent, mlm helped: {mlm} and dga, no contrast hurt: {dga}."
+    same = f"No difference shown on intent: mlm {mlm} and dga, no contrast {dga}."
+    assert verdict(NO_DIFFERENCE, NO_DIFFERENCE) == same
     lower, higher = (
         replace(row, percent=percent, difference=replace(row.difference, verdict=name))
         for row, percent, name in zip(
-            [row for row in results.losses if row.difference][:2], (-12.34, 3.0), ("loss", "win"), strict=True
+            [row for row in results.losses if row.difference][:2], (-12.34, 3.0), ("helped", "hurt"), strict=True
         )
     )
     both = [
@@ -58,14 +63,14 @@ def test_the_verdict_is_one_short_sentence(results):
         replace(lower, text="general"),
         replace(higher, text="general", method="dga"),
     ]
-    assert verdict("tie", "tie", losses=both).endswith(
-        f"can show. The loss fell on held-out domain text ({lower.method} −12.3 %) and on general text "
+    assert verdict(NO_DIFFERENCE, NO_DIFFERENCE, losses=both).endswith(
+        f"points. The loss fell on held-out domain text ({lower.method} −12.3 %) and on general text "
         f"({lower.method} −12.3 %). The loss rose on general text (dga +3.0 %)."
     )
-    assert verdict("not_learned", "not_learned") == NOTHING_LEARNED
-    assert verdict("withheld", "withheld").startswith("No verdict: ")
-    assert verdict("withheld", "not_learned").startswith("No verdict: ")
-    changes = {"domain": "loss", "general": "tie"}  # of the losses: lower, and no change
+    assert verdict("not learned", "not learned") == NOTHING_LEARNED
+    assert verdict("no verdict", "no verdict").startswith("No verdict: ")
+    assert verdict("no verdict", "not learned").startswith("No verdict: ")
+    changes = {"domain": "helped", "general": NO_DIFFERENCE}
     losses = [
         replace(row, difference=replace(row.difference, verdict=changes[row.text]))
         for row in results.losses
@@ -75,7 +80,7 @@ def test_the_verdict_is_one_short_sentence(results):
     only = replace(results, scores=[], losses=losses)
     assert summarize(only).verdict == f"{better}no forgetting of general text is shown."
     forgot = [
-        replace(row, difference=replace(row.difference, verdict="win"))
+        replace(row, difference=replace(row.difference, verdict="hurt"))
         if (row.text, row.method, row.domain) == ("general", "mlm", "food")
         else row
         for row in losses
@@ -83,17 +88,20 @@ def test_the_verdict_is_one_short_sentence(results):
     assert summarize(replace(only, losses=forgot)).verdict == f"{better}mlm forgot some general text."
     one = replace(only, losses=[row for row in losses if row.method == "mlm"])
     assert summarize(one).verdict.startswith("mlm predicts held-out domain text better and no forgetting")
-    tie = [replace(row, model="second", difference=replace(row.difference, verdict="tie")) for row in one.losses]
+    tie = [
+        replace(row, model="second", difference=replace(row.difference, verdict="no difference shown"))
+        for row in one.losses
+    ]
     two = replace(one, models=[*one.models, "second"], losses=[*one.losses, *tie])
     assert summarize(two).verdict.startswith("mlm is not shown to predict held-out domain text better and no ")
-    withheld = [replace(row, difference=row.difference.without_verdict("withheld")) for row in losses]
+    withheld = [replace(row, difference=row.difference.without_verdict("no verdict")) for row in losses]
     assert summarize(replace(only, losses=withheld)).verdict.startswith("No verdict: ")
     empty = replace(results, scores=[], losses=[])
     assert summarize(empty).verdict == summarize(empty).headline == "No job of this study has a result."
 
 
 def test_models_that_learned_nothing_are_the_headline_everywhere(results):
-    scores = [with_comparison(row, verdict="not_learned") if row.comparison else row for row in results.scores]
+    scores = [with_comparison(row, verdict="not learned") if row.comparison else row for row in results.scores]
     found = replace(results, scores=scores)
     summary = summarize(found)
     assert summary.headline.startswith(f"{NOTHING_LEARNED} On cs · intent and food · aspect, no model beats guessing")
@@ -102,7 +110,7 @@ def test_models_that_learned_nothing_are_the_headline_everywhere(results):
     assert f'<p class="headline">{NOTHING_LEARNED}</p>' in render(found)
     some = replace(results, scores=[scores[1], *results.scores[2:]])
     assert NOTHING_LEARNED not in summarize(some).headline
-    assert "Whether mlm helped on cs · intent cannot be answered: no model beats" in summarize(some).headline
+    assert "Not learned on cs · intent, so whether mlm helped is unknown: no model beats" in summarize(some).headline
 
 
 @pytest.mark.needs("dga")
@@ -140,7 +148,7 @@ def test_errors_are_in_the_headline_in_their_unit(results):
 
     def error(row, **changes):
         changed = replace(
-            entry, **{"difference": -1234.5, "low": -2000.0, "high": -12.25, "verdict": "win", **changes}
+            entry, **{"difference": -1234.5, "low": -2000.0, "high": -12.25, "verdict": "helped", **changes}
         )
         difference = replace(row.difference, metrics={**row.difference.metrics, "rmse": changed})
         return replace(row, errors=["rmse", "mae"], difference=difference)
@@ -149,7 +157,7 @@ def test_errors_are_in_the_headline_in_their_unit(results):
         rows = [error(row, **changes) if row.comparison and row.task == "intent" else row for row in results.scores]
         return summarize(replace(results, scores=rows)).headline
 
-    assert "RMSE" not in summarize(results).headline and "RMSE" not in headline(verdict="not_learned")
+    assert "RMSE" not in summarize(results).headline and "RMSE" not in headline(verdict="not learned")
     assert "lower is better: RMSE on cs · intent −1234 (−2000 to −12.2) with mlm and RMSE on" in headline()
     assert "RMSE on cs · intent 0 (−0.02 to +0.5) with mlm" in headline(difference=0.0, low=-0.02, high=0.5)
 
@@ -159,12 +167,12 @@ def test_the_headline_says_what_correction_takes_away(results):
     doubtful = with_comparison(rows[0], p_holm=0.2)
     headline = summarize(replace(results, scores=[doubtful, rows[1]])).headline
     lost = f"{NO_DIFFERENCE} on 1 of 2 tasks (1 significant before correction for all comparisons)"
-    assert f"mlm helped on 1 of 2 tasks and {lost} (mean" in headline
+    assert f"mlm: helped on 1 of 2 tasks and {lost} (mean" in headline
     assert "correction" not in summarize(replace(results, scores=rows)).headline
     general = [row for row in results.losses if row.text == "general" and row.method == "mlm"]
     one = replace(results, domains=["cs"], scores=[doubtful], losses=general[:1])
     headline = summarize(one).headline
-    assert f"mlm {NO_DIFFERENCE} after correction for all comparisons (+" in headline
+    assert f"mlm: {NO_DIFFERENCE} after correction for all comparisons (+" in headline
     entry = general[0].difference
     assert f"%; {signed(entry.low, 3)} to {signed(entry.high, 3)}) with mlm" in headline
 
@@ -172,7 +180,7 @@ def test_the_headline_says_what_correction_takes_away(results):
 def test_of_many_methods_the_headline_names_the_best_and_the_worst(results):
     def as_method(row, number):
         """The row of one more method; higher numbers have lower scores, and lose from the tenth on."""
-        p_holm, verdict = 0.2 if number in (2, 3, 4) else 0.001, "loss" if number > 9 else "win"
+        p_holm, verdict = 0.2 if number in (2, 3, 4) else 0.001, "hurt" if number > 9 else "helped"
         difference = row.comparison.difference - number / 100
         return replace(
             with_comparison(row, difference=difference, verdict=verdict, p_holm=p_holm), method=f"m{number}"
@@ -196,18 +204,18 @@ def test_of_many_methods_the_headline_names_the_best_and_the_worst(results):
         ],
     )
     headline = summarize(many).headline
-    lost = f"6 {NO_DIFFERENCE} (6 significant before correction for all comparisons)"
-    counts = f"12 helped, 6 hurt and {lost}"
-    assert headline.startswith(f"Overall, of 24 comparisons of 12 methods, {counts}. On average best: m1 helped on 2")
-    assert "; worst: m12 hurt on 2 of 2 tasks (mean " in headline
+    lost = f"{NO_DIFFERENCE} in 6 (6 significant before correction for all comparisons)"
+    counts = f"helped in 12, hurt in 6 and {lost}"
+    assert headline.startswith(f"Overall, of 24 comparisons of 12 methods, {counts}. On average best: m1, helped on 2")
+    assert "; worst: m12, hurt on 2 of 2 tasks (mean " in headline
     loss = r"masked-LM loss changed by between \S+ nats \([^)]+ %\) with m1 and \S+ nats \([^)]+ %\) with m12\."
     assert re.search(loss, headline)
     assert "On tasks of other domains, the worst and the best methods on average: m12 hurt on 2 of 2 (mean" in headline
     assert not any(f"m{number} " in headline for number in range(2, 12))
     one = replace(many, domains=["cs"], scores=[row for row in many.scores if row.domain == "cs"])
     headline = summarize(one).headline
-    start = r"On [^,]+, of 12 methods, 6 helped, 3 hurt and 3 made .+ \(3 .+\)\. On average best: m1 helped \(\+"
-    assert re.match(start, headline)
+    counts = rf"helped in 6, hurt in 3 and {NO_DIFFERENCE} in 3 \(3 .+\)"
+    assert re.match(rf"On [^,]+, of 12 methods, {counts}\. On average best: m1, helped \(\+", headline)
 
 
 @pytest.mark.slow
@@ -219,15 +227,15 @@ def test_one_seed_is_too_few(small):
 
 def test_without_a_verdict_the_headline_says_why(small, results):
     headline = summarize(results).headline
-    assert "no verdict" not in headline and "cannot be answered" not in headline
+    assert "no verdict" not in headline and "not learned" not in headline.lower()
     found = small()
     headline = summarize(found).headline
-    assert "mlm got no verdict (+" in headline and "With one adaptation of each method there are no" in headline
+    assert "mlm: no verdict (+" in headline and "With one adaptation of each method there are no" in headline
     assert "Set adapt_seeds to three seeds" in headline
     once = replace(found, scores=[], config={**found.config, "seeds": [0]})
     assert "With one seed there are no verdicts" in summarize(once).headline
     page = markdown(found)
-    verdicts = ("helped", "hurt", "no difference", "p =", "p <", "higher |", "lower |", "forgetting:", "better on")
+    verdicts = ("helped", "hurt", "no difference", "p =", "p <", "forgetting:", "better on")
     assert not [word for word in verdicts if word in page]
     assert not caveats_with(found, "comparisons were made")
     assert summarize(found).verdict.startswith("No verdict: ")
@@ -307,7 +315,7 @@ def test_tasks_with_different_measures_are_compared_by_rank_and_standardized(res
 
 
 def test_probes_with_the_fewest_labels_are_in_the_headline(full):
-    words = "For a linear model on frozen states, with 8 labels per class, mlm helped on 2 of 2 tasks (mean +"
+    words = "For a linear model on frozen states, with 8 labels per class, mlm: helped on 2 of 2 tasks (mean +"
     assert words in summarize(full).headline
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -28,12 +29,13 @@ from acclimate.results.adaptations import AdaptationRow
 from acclimate.results.cells import signed
 from acclimate.results.scores import VERDICTS, Comparisons, MetricSummary, SearchRow, TrialRow, verdict_word
 from acclimate.results.study import ReportTable, StageName, StudyResults
-from acclimate.study.summary import count_wins
+from acclimate.study.summary import count_verdicts
+from tests.cases import SOURCES
 from tests.report.full import EVIL, parse, texts, titled, with_comparison
 
 SCORES = "Scores on end tasks"
 LOSSES = "Held-out loss and forgetting"
-WINS = "Wins, ties and losses over tasks"
+WINS = "Verdicts over tasks"
 
 
 def test_wins_and_losses_are_counted(results):
@@ -48,10 +50,10 @@ def test_no_word_of_a_verdict_contradicts_the_corrected_p_value(results):
     """In every table, picture, text and export of a study whose differences are lost by correction."""
     lost = [with_comparison(row, p_holm=0.418) if row.comparison else row for row in results.scores]
     assert any(row.comparison and row.comparison.low > 0 for row in lost)
-    stored = replace(results, scores=lost, win_counts=count_wins(lost)).to_dict()
+    stored = replace(results, scores=lost, verdict_counts=count_verdicts(lost)).to_dict()
     for row in stored["scores"]:  # as results were stored before verdicts followed the correction
         if row["method"] != results.baseline:
-            row["difference"][row["metric"]]["verdict"] = "win"
+            row["difference"][row["metric"]]["verdict"] = "helped"
     found = StudyResults.from_dict(stored)
     verdicts = [row["verdict"] for row in texts(titled(found, SCORES))]
     assert set(verdicts) == {"baseline", *(verdict_word(row.comparison) for row in lost if row.comparison)}
@@ -63,7 +65,7 @@ def test_no_word_of_a_verdict_contradicts_the_corrected_p_value(results):
         console.print(*results_table(replace(found, losses=[], rows={})))
     scored = replace(found, losses=[], forgetting=[], rows={}, means=[])
     lines = csv.DictReader(io.StringIO(_csv(scored)))
-    assert {line["verdict"] for line in lines if line["p_holm"]} == {"tie"}
+    assert {line["verdict"] for line in lines if line["p_holm"]} == {"no difference shown"}
     pictures = re.findall(r'style="fill: ([^;"]+)', forest_plot(found))
     assert pictures.count("var(--card)") > re.findall(r'style="fill: ([^;"]+)', forest_plot(results)).count(
         "var(--card)"
@@ -110,7 +112,7 @@ def test_probes(full):
     table = titled(full, "Learning from frozen states")
     first, *_, last = texts(table)
     assert first["labels per class"] == "8" and first["95 % interval of the score"] == "35.0 to 44.0"
-    assert last["labels per class"] == "all" and last["verdict"] in VERDICTS.values()
+    assert last["labels per class"] == "all" and last["verdict"] in VERDICTS
     assert f"intent at 64 ({EVIL}: 41)" in table.note
 
 
@@ -122,12 +124,31 @@ def test_a_student_retains_a_share_of_the_score_of_its_teacher(full):
     assert {row["retained"] for row in texts(titled(lost, "Distillation"))} == {"–"}
 
 
+def test_a_verdict_has_the_same_word_in_every_file_and_table(results, full, tmp_path):
+    words = {*VERDICTS, *(f"{word} after correction" for word in VERDICTS), "baseline", "–", ""}
+    shown = {row["verdict"] for table in tables(full) for row in texts(table) if "verdict" in table.columns}
+    lines = csv.DictReader(io.StringIO(write_tables(full, tmp_path)[0].read_text()))
+    frames = [full.to_pandas(name) for name in ("scores", "losses", "probe")]
+    shown |= {line["verdict"] for line in lines} | {word for frame in frames for word in frame.verdict.dropna()}
+    assert words >= shown >= {"helped", "hurt", "no difference shown"}
+    assert {entry.mark for table in tables(full) for row in table.rows for entry in row} <= {*VERDICTS, ""}
+    stored = set(re.findall(r'"verdict": "([^"]*)"', json.dumps(results.to_dict())))
+    assert stored <= {*VERDICTS} and " ".join(in_terminal(results, 80).split()).count("no difference shown")
+
+
+def test_no_source_spells_a_verdict_by_itself():
+    """The words are constants of one module; an old or second spelling is a literal elsewhere."""
+    other = "|".join([*VERDICTS, "wins?", "tie", "withheld", "not_learned", "cannot be answered"])
+    found = {path.name: re.findall(rf"""["'](?:{other})["']""", path.read_text(encoding="utf-8")) for path in SOURCES}
+    assert [name for name, literals in found.items() if literals] == ["scores.py"]
+
+
 def test_one_task_needs_no_count(results):
-    one = replace(results, win_counts=[replace(row, tasks=1) for row in results.win_counts])
+    one = replace(results, verdict_counts=[replace(row, tasks=1) for row in results.verdict_counts])
     assert WINS not in [table.title for table in tables(one)]
-    assert WINS not in [table.title for table in tables(replace(results, win_counts=[]))]
-    unanswered = [replace(row, unanswered=row.tasks) for row in results.win_counts]
-    assert WINS not in [table.title for table in tables(replace(results, win_counts=unanswered))]
+    assert WINS not in [table.title for table in tables(replace(results, verdict_counts=[]))]
+    unanswered = [replace(row, unanswered=row.tasks) for row in results.verdict_counts]
+    assert WINS not in [table.title for table in tables(replace(results, verdict_counts=unanswered))]
 
 
 def test_all_p_values_are_in_the_table(results):
@@ -176,7 +197,7 @@ def test_tables_as_files(results, tmp_path):
     found = [float(row[name]) for name in ("difference", "low", "high", "p", "p_holm")]
     assert found == [getattr(score.comparison, name) for name in ("difference", "low", "high", "p", "p_holm")]
     row = next(row for row in rows if (row["method"], row["text"]) == ("mlm", "domain"))
-    assert row["verdict"] == "win" and float(row["difference"]) < 0  # a lower loss is better
+    assert row["verdict"] == "helped" and float(row["difference"]) < 0  # a lower loss is better
     assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == 3 and "% Means over tasks\n" in tex
     assert tex.count(r" \\" + "\n") == sum(1 + len(t.rows) for t in map(lambda n: titled(results, n), MAIN_TABLES[:3]))
     assert not re.search(r"(?<![\\%])%(?! )", tex) and "−" not in tex
@@ -329,7 +350,7 @@ def in_terminal(results, width):
 def test_terminal_tables_fit_80_columns(results):
     text = in_terminal(results, 80)
     assert "…" not in text
-    assert re.search(r"mlm +\d\d\.\d ± \d\.\d .*\[\+\d+\.\d, \+\d+\.\d\] +win", text)
+    assert re.search(r"mlm +\d\d\.\d ± \d\.\d .*\[\+\d+\.\d, \+\d+\.\d\] +helped", text)
     assert results_table(replace(results, scores=[], losses=[])) == []
 
 

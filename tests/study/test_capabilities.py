@@ -35,13 +35,12 @@ def test_the_sheet_groups_the_measurements_of_a_study(encoders, tmp_path, no_rep
     assert len(rows) == len(results.rows["capabilities"]) == 4 * 2
     loss = next(row for row in results.losses if (row.text, row.method) == ("domain", "mlm"))
     found = rows["domain knowledge", "domain text", "mlm"]
-    assert (found.before, found.after, found.unit, found.verdict) == (loss.before, loss.nats, "nats", "win")
-    assert found.difference.verdict == "loss", "the loss itself is lower"
+    assert (found.before, found.after, found.unit, found.verdict) == (loss.before, loss.nats, "nats", "helped")
     score = next(row for row in results.scores if row.method == "mlm").comparison
     found = rows["domain tasks", "intent", "mlm"]
     assert (found.before, found.after) == pytest.approx((100 * score.before, 100 * score.after))
     assert found.difference.low == pytest.approx(100 * score.low) and found.verdict == score.verdict
-    assert rows["general knowledge", "general text", "mlm"].verdict == "loss"
+    assert rows["general knowledge", "general text", "mlm"].verdict == "hurt"
     assert rows["general knowledge", "aspect", "mlm"].before == pytest.approx(100 * results.forgetting[0].before)
     again = StudyResults.from_dict(results.to_dict())
     assert (
@@ -51,7 +50,7 @@ def test_the_sheet_groups_the_measurements_of_a_study(encoders, tmp_path, no_rep
     sheet, table = Capabilities.tables(results)
     assert sheet.columns == ["adapted to", "method", *GROUPS]
     row = next(row for row in sheet.rows if row[1].text == "mlm")
-    assert (row[2].text, row[2].mark) == ("1 better", "win") and "1 worse" in row[4].text
+    assert (row[2].text, row[2].mark) == ("1 helped", "helped") and "1 hurt" in row[4].text
     assert len(table.rows) == 8 and table.groups()[0][0] == "domain knowledge"
     assert "Capability sheet" in render(results) and "Measurements by capability" in markdown(results)
 
@@ -126,10 +125,10 @@ def test_decoders_have_benchmarks_and_instructions(decoders, tmp_path, no_report
     before, after = (measurements(model)["acc"][1] for model in ("llama", "adapted"))
     expected = paired_difference([after] * 3, before)
     quiz = rows["quiz"]
-    assert (quiz.before, quiz.after, quiz.verdict) == (50, pytest.approx(100 / 3), "loss")
+    assert (quiz.before, quiz.after, quiz.verdict) == (50, pytest.approx(100 / 3), "hurt")
     assert quiz.difference.low == pytest.approx(100 * expected.low)
-    assert rows["sums"].verdict == "win" and rows["sums"].before == 50, "its metric is 'exact'"
-    assert rows["instructions"].verdict == "loss" and rows["instructions"].unit == "points"
+    assert rows["sums"].verdict == "helped" and rows["sums"].before == 50, "its metric is 'exact'"
+    assert rows["instructions"].verdict == "hurt" and rows["instructions"].unit == "points"
     table = next(table for table in results.tables if table.title == "Benchmarks")
     assert len(table.rows) == 2 * 2 * 2 and table.rows[0][3] == "base model"
     again = compare(decoders, tmp_path / "out", progress=False, backend=backend)

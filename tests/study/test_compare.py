@@ -43,7 +43,7 @@ def test_results_and_files(folder, tmp_path, capsys):
     assert results["adaptations"][0]["tokens"] == 200_000 and len(results["adaptations"][0]["curve"]) == 40
     output = capsys.readouterr()
     printed = " ".join(output.out.split())
-    assert "mlm got no verdict" in printed and "Set adapt_seeds" in printed
+    assert "mlm: no verdict" in printed and "Set adapt_seeds" in printed
     assert output.err.count("✓") == JOBS
 
 

@@ -57,8 +57,8 @@ def test_a_search_for_one_side_shows_a_gain_that_is_none(searched, tmp_path):
     results = compare(searched, tmp_path / "out", progress=False, backend=world.backend(finetune=finetune))
     fair, biased = results.rows["head_to_head"]
     assert [row["chosen"]["learning_rate"] for row in results["searches"]] == [LOW, HIGH] * 2
-    assert (fair.biased, fair.tasks, fair.win, fair.loss) == (False, 2, 0, 0)
-    assert (biased.biased, biased.win, biased.searched) == (True, 2, "fine-tuning settings")
+    assert (fair.biased, fair.tasks, fair.helped, fair.hurt) == (False, 2, 0, 0)
+    assert (biased.biased, biased.helped, biased.searched) == (True, 2, "fine-tuning settings")
     assert biased.difference.difference == pytest.approx(0.3, abs=0.06)
     assert fair.difference.low < 0 < fair.difference.high
     (warning,) = HeadToHead.caveats(results)
@@ -115,7 +115,10 @@ def test_each_model_gets_its_own_prompt(prompted, tmp_path):
     assert {(row[3], row[-1]) for row in table.rows} == {("base model", "1"), ("lm", "2")}
     assert [row[4] for row in table.rows] == pytest.approx([80] * 4, abs=10)
     fair, biased = results.rows["head_to_head"]
-    assert (fair.searched, fair.tasks, fair.win) == ("prompts", 2, 0) and (biased.biased, biased.win) == (True, 2)
+    assert (fair.searched, fair.tasks, fair.helped) == ("prompts", 2, 0) and (biased.biased, biased.helped) == (
+        True,
+        2,
+    )
     again = compare(prompted, tmp_path / "out", progress=False, backend=backend)
     assert again.rows == results.rows and not again.jobs.done
 
@@ -137,17 +140,17 @@ def test_the_counts_have_intervals_over_tasks():
         return Comparison(difference=difference, low=0, high=0, p=0.5, verdict=verdict, before=0, after=0)
 
     differences = [0.1, 0.2, -0.05, 0.0, 0.02]
-    verdicts = ["win", "win", "loss", "tie", "withheld"]
+    verdicts = ["helped", "helped", "hurt", "no difference shown", "no verdict"]
     entries = [entry(*pair) for pair in zip(differences, verdicts, strict=True)]
     row = count_head_to_head("m", "lm", False, "prompts", list(zip(entries, "abcde", strict=True)))
-    assert (row.tasks, row.unanswered, row.win, row.tie, row.loss) == (5, 1, 2, 1, 1)
+    assert (row.tasks, row.unanswered, row.helped, row.hurt) == (5, 1, 2, 1)
     z = stats.norm.ppf(0.975)  # Wilson, 1927
     middle, margin = (0.5 + z**2 / 8) / (1 + z**2 / 4), z / (1 + z**2 / 4) * np.sqrt(0.25 / 4 + z**2 / 64)
-    assert (row.win_low, row.win_high) == pytest.approx((middle - margin, middle + margin))
+    assert (row.helped_low, row.helped_high) == pytest.approx((middle - margin, middle + margin))
     oracle = stats.ttest_1samp(differences, 0).confidence_interval()
     assert (row.difference.low, row.difference.high) == pytest.approx(tuple(oracle), abs=0.01)
     twice = count_head_to_head("m", "lm", False, "prompts", list(zip(entries * 2, "abcde" * 2, strict=True)))
-    assert (twice.tasks, twice.test_sets, twice.win) == (10, 5, 4)
+    assert (twice.tasks, twice.test_sets, twice.helped) == (10, 5, 4)
     ends = twice.difference.low, twice.difference.high
     assert ends == pytest.approx((row.difference.low, row.difference.high)), "two tasks on one test set are one"
-    assert twice.win_high - twice.win_low > 0.9 * (row.win_high - row.win_low)
+    assert twice.helped_high - twice.helped_low > 0.9 * (row.helped_high - row.helped_low)

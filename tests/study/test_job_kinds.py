@@ -173,7 +173,7 @@ def size_kind():
         @classmethod
         def rows(cls, view):
             found = [(job.place, result) for job, result in view.find(Size)]
-            change = Interval(difference=0.5, low=-1.0, high=2.0, p=0.25, verdict="tie")
+            change = Interval(difference=0.5, low=-1.0, high=2.0, p=0.25, verdict="no difference shown")
             return {
                 cls.name: [
                     SizeRow(

@@ -23,7 +23,7 @@ def test_a_task_with_a_negative_class_is_evaluated_on_the_others(folder, tmp_pat
     row = next(row for row in results["scores"] if row["method"] == "mlm")
     assert row["metric"] == "positive_micro_f1" and row["metrics"][-1] == "positive_micro_f1"
     difference = row["difference"]["positive_micro_f1"]
-    assert difference["verdict"] == "win" and difference["p_holm"] >= difference["p"]
+    assert difference["verdict"] == "helped" and difference["p_holm"] >= difference["p"]
     assert "micro-F1 of the positive classes" in (tmp_path / "out" / "results.md").read_text()
 
 
@@ -59,7 +59,7 @@ def test_lists_of_labels_are_compared_by_document(folder, tmp_path):
     config = study(folder, domains=domains, adapt_seeds=None)
     results = compare(config, tmp_path / "out", progress=False, backend=backend)
     row = next(row for row in results["scores"] if row["method"] == "mlm")
-    assert row["kind"] == "multi_label" and row["difference"]["document_f1"]["verdict"] == "win"
+    assert row["kind"] == "multi_label" and row["difference"]["document_f1"]["verdict"] == "helped"
     assert "document F1" in (tmp_path / "out" / "report.html").read_text()
     again = compare(config, tmp_path / "out", progress=False, backend=backend)  # now from the stored results
     assert again["jobs"]["reused"] and again["scores"] == results["scores"]

@@ -74,7 +74,7 @@ def test_a_task_below_its_probe_gets_no_verdict(folder, tmp_path):
 def test_a_task_above_its_probe_gets_a_verdict(folder, tmp_path):
     results, _ = run(folder, tmp_path, losses=np.geomspace(1, 0.01, 20).tolist())
     base, ours = results.scores
-    assert base.learning.has_learned and base.learning.probe.low > 0 and ours.comparison.verdict == "win"
+    assert base.learning.has_learned and base.learning.probe.low > 0 and ours.comparison.verdict == "helped"
     shots, floor = run(folder, tmp_path / "shots", finetune={"few_shot": 2, "epochs": 3, "learning_rate": 1e-5})
     assert floor.calls == [((2,), (0, 1, 2), 128)] and shots.scores[0].learning.has_learned
 

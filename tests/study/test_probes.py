@@ -77,12 +77,12 @@ def test_rows_have_paired_differences_and_are_shown(probed, tmp_path):
     assert entry.difference == pytest.approx(
         np.mean(ours.summaries["macro_f1"].by_seed) - base.summaries["macro_f1"].mean
     )
-    assert entry.low > 0 and entry.verdict == "win" and entry.p_holm >= entry.p
+    assert entry.low > 0 and entry.verdict == "helped" and entry.p_holm >= entry.p
     assert ours.interval.low < ours.interval.difference == pytest.approx(ours.summaries["macro_f1"].mean)
     assert ours.short == {"c": 1} and list(ours.difference.metrics) == ["macro_f1"]
     whole = rows["linear", None, "mlm"]
     assert whole.seeds == [0, 1, 2] and rows["linear", None, "none"].seeds == [0]
-    assert whole.difference.seeds == [0, 1, 2] and whole.comparison.verdict == "win"
+    assert whole.difference.seeds == [0, 1, 2] and whole.comparison.verdict == "helped"
     ((_, text),) = [part for part in result_sections(results, MASKED) if part[0] == "Learning from frozen states"]
     line = next(line for line in text.splitlines() if line.startswith("| intent | linear | all | +"))
     assert f"| macro-F1 | {100 * whole.summaries['macro_f1'].mean:.1f} |" in line
@@ -95,7 +95,7 @@ def test_a_changed_section_computes_only_the_probes(probed, tmp_path, no_report)
     """Here with one adaptation, which gives no verdict."""
     probed |= {"adapt_seeds": [0], "seeds": 1}
     results = compare(probed, tmp_path, progress=False, backend=World().backend(probe=Prober()))
-    assert {row.comparison.verdict for row in results.rows["probe"] if row.comparison} == {"withheld"}
+    assert {row.comparison.verdict for row in results.rows["probe"] if row.comparison} == {"no verdict"}
     world = World()
     probed["probe"]["neighbors"] = 3
     compare(probed, tmp_path, progress=False, backend=world.backend(probe=Prober()))

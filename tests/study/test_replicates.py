@@ -15,7 +15,7 @@ from acclimate.study.jobs.finetune import average_over_tasks, mean_ranks
 from acclimate.study.summary import (
     TaskResult,
     compare_runs,
-    count_wins,
+    count_verdicts,
     is_replicated,
     replicate_groups,
     summarize_scores,
@@ -191,7 +191,7 @@ def test_the_mean_over_tasks_uses_the_seeds_of_all_tasks():
     metrics = ([run.result.metrics["accuracy"] for run in one], [run.result.metrics["macro_f1"] for run in two])
     expected = np.mean(metrics, axis=0)[1:].tolist()
     assert row.score.by_seed == pytest.approx(expected) and row.score.mean == pytest.approx(np.mean(expected))
-    assert row.difference.verdict in ("win", "loss", "tie")
+    assert row.difference.verdict in ("helped", "hurt", "no difference shown")
     assert average_over_tasks([one, two], [], ["accuracy"] * 2).difference is None
     assert average_over_tasks([one[:1], two[1:]], [], ["accuracy"] * 2) is None
     alone = [list(learned(runs("a", "aaaaa"))) for _ in range(2)]
@@ -240,7 +240,7 @@ def test_rows_of_a_study_know_their_units_and_their_test_set():
     one = average_over_tasks([ours], [theirs], ["accuracy"])
     assert (levels.difference.low, levels.difference.high) == pytest.approx((one.difference.low, one.difference.high))
     row = replace(row, difference=compare_runs(ours, theirs, n=20))
-    (count,) = count_wins([replace(row, task=task) for task in ("five labels", "fifty labels")])
+    (count,) = count_verdicts([replace(row, task=task) for task in ("five labels", "fifty labels")])
     assert (count.tasks, count.test_sets) == (2, 1)
 
 

@@ -11,7 +11,7 @@ from acclimate.results.scores import NOT_LEARNED, WITHHELD, ScoreRow
 from acclimate.study.compare import compare
 from acclimate.study.job import JobResult, Place
 from acclimate.study.jobs.adapt import masked_samples, read_importance
-from acclimate.study.summary import count_wins
+from acclimate.study.summary import count_verdicts
 from tests.cases import each
 from tests.report.full import importance
 from tests.study.fakes import World, study
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def row(method, verdict, difference, p_holm, model="m"):
-    ends = {"win": (0.01, 1), "loss": (-1, -0.01)}.get(verdict, (-1, 1))
+    ends = {"helped": (0.01, 1), "hurt": (-1, -0.01)}.get(verdict, (-1, 1))
     entry = {"verdict": verdict, "difference": difference, "p_holm": p_holm, "low": ends[0], "high": ends[1], "p": 0}
     entry |= {"before": 0, "after": 0, "p_models": 0}
     values = {"model": model, "domain": "d", "task": "t", "method": method, "metric": "macro_f1"}
@@ -29,21 +29,21 @@ def row(method, verdict, difference, p_holm, model="m"):
 
 def test_verdicts_are_counted_for_each_model_and_method():
     rows = [
-        row("a", "win", 0.10, 0.01),
-        row("a", "win", 0.05, 0.20),
-        row("a", "tie", 0.01, 1.0),
-        row("a", "loss", -0.04, 0.04),
-        row("b", "tie", 0.0, 1.0),
+        row("a", "helped", 0.10, 0.01),
+        row("a", "helped", 0.05, 0.20),
+        row("a", "no difference shown", 0.01, 1.0),
+        row("a", "hurt", -0.04, 0.04),
+        row("b", "no difference shown", 0.0, 1.0),
         row("b", WITHHELD, 0.2, None),
         row("b", NOT_LEARNED, 0.0, None),
-        row("a", "win", 0.2, 0.001, model="n"),
+        row("a", "helped", 0.2, 0.001, model="n"),
         ScoreRow(model="m", domain="d", task="t", method="none", metric="macro_f1"),
     ]
-    first, second, third = count_wins(rows)
-    assert (first.tasks, first.win, first.tie, first.loss) == (4, 2, 1, 1)
-    assert (first.win_holm, first.loss_holm) == (1, 1)
-    assert (second.method, second.tasks, second.tie, second.unanswered) == ("b", 3, 1, 2)
-    assert (third.model, third.win) == ("n", 1)
+    first, second, third = count_verdicts(rows)
+    assert (first.tasks, first.above, first.below) == (4, 2, 1)
+    assert (first.helped, first.hurt) == (1, 1)
+    assert (second.method, second.tasks, second.above, second.unanswered) == ("b", 3, 0, 2)
+    assert (third.model, third.above) == ("n", 1)
 
 
 class Masks(World):

@@ -275,7 +275,7 @@ def test_bm25_finds_rare_words():
     assert ranked[0] == ["b"] and ranked[1][0] == "a" and ranked[2] == []
     gold = [{"b": 1.0}, {"a": 1.0}, {"c": 1.0}] * 10
     found = compare_rankings(gold, [["b"], ["a"], ["c"]] * 10, ranked * 10)
-    assert found["recall@100"] == pytest.approx(2 / 3) and found["difference"]["verdict"] == "win"
+    assert found["recall@100"] == pytest.approx(2 / 3) and found["difference"]["verdict"] == "helped"
     with pytest.raises(ValueError, match="do not match"):
         retrieval_metrics([], [])
 
@@ -307,7 +307,7 @@ def test_training_improves_the_ranking_and_the_folder_gives_the_same(kind, selec
     assert kept["after"] == pytest.approx(general.score(general.measure(loaded))["spearman"], abs=1e-6)
     assert f"{kept['before']:.3f}" in (out / "README.md").read_text()
     assert "SentenceTransformer('out')" in (out / "README.md").read_text()
-    assert ("show similarity worse" in result.warning) == (kept["verdict"] == "loss")
+    assert ("show similarity worse" in result.warning) == (kept["verdict"] == "hurt")
     assert loaded.max_seq_length == 20
     vectors = [loaded.encode(texts) for texts in ([query.text for query in task.test], list(task.documents.values()))]
     best = (vectors[0] @ vectors[1].T).argmax(1)

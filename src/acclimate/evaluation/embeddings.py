@@ -26,6 +26,7 @@ from acclimate.evaluation.significance import Interval, number_groups, paired_bo
 from acclimate.models.checkpoints import trusts_remote_code
 from acclimate.models.saving import find_file
 from acclimate.parts.objectives.base import PoolingHead
+from acclimate.results.scores import HURT
 
 MAX_PAIRS = 500
 """Maximum number of neighbor pairs."""
@@ -210,7 +211,7 @@ class SimilarityChange(Record):
         recall_before: Share of partners at rank 1 before adaptation; only with ``mrr``.
         recall_after: The same after adaptation.
         low: Lower end of the 95 % interval of after minus before, over pairs.
-        verdict: ``"win"``, ``"loss"`` or ``"tie"``.
+        verdict: What the interval shows.
     """
 
     name: str
@@ -272,7 +273,7 @@ def describe_change(pairs: SentencePairs, before: Sequence[float], *after: Seque
 
 def similarity_warning(changes: Iterable[SimilarityChange]) -> str:
     """Return a warning about the sets on which similarity dropped; empty if there are none."""
-    words = [change.describe() for change in changes if change.verdict == "loss"]
+    words = [change.describe() for change in changes if change.verdict == HURT]
     if not words:
         return ""
     warning = (

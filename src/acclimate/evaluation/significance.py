@@ -24,6 +24,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from acclimate.evaluation.scoring import Scoring, SingleLabel, pool_rows
+from acclimate.results.scores import judge
 
 MAX_BLOCK_ELEMENTS = 4_000_000
 """Elements of a block of resamples, of shape (resamples, units): 32 MB of float64."""
@@ -80,10 +81,14 @@ class Interval:
     freedom: float = field(default=np.inf, compare=False)
 
     @property
+    def sign(self) -> int:
+        """One if the whole interval is above zero, -1 if it is below, else 0."""
+        return (self.low > 0) - (self.high < 0)
+
+    @property
     def verdict(self) -> str:
-        """``"win"`` if the whole interval is on the better side of zero, ``"loss"`` on the other, else ``"tie"``."""
-        verdicts = ("loss", "win") if self.is_error else ("win", "loss")
-        return verdicts[0] if self.low > 0 else verdicts[1] if self.high < 0 else "tie"
+        """Whether the whole interval is on the better side of zero, on the other, or neither."""
+        return judge(self.low, self.high, self.is_error)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the four numbers and the verdict, ready for JSON."""

@@ -8,7 +8,7 @@ from acclimate.data.documents import count_units
 from acclimate.models.kinds import MASKED, ModelKind, get_kind
 from acclimate.results.adaptations import AdaptationRow
 from acclimate.results.cells import interval_text, joined
-from acclimate.results.scores import WITHHELD, DistillationRow, Learning, LossRow, TaskScores
+from acclimate.results.scores import DistillationRow, Learning, LossRow, TaskScores
 from acclimate.results.study import StudyResults
 
 METRIC_NAMES = {
@@ -24,8 +24,6 @@ METRIC_NAMES = {
     "rmse": "RMSE",
     "mae": "MAE",
 }
-LOSS_VERDICTS = {"win": "loss", "loss": "win", "tie": "tie", WITHHELD: WITHHELD}
-"""Verdict on a model, by the verdict on the difference in its loss: a higher loss is worse."""
 Row = TaskScores | LossRow | AdaptationRow | DistillationRow
 
 

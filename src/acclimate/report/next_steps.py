@@ -12,7 +12,7 @@ from acclimate.adaptation.options import BUDGETS
 from acclimate.base.options import defaults, option_words
 from acclimate.data.reading import ReadingOptions, reading_names
 from acclimate.results.cells import joined
-from acclimate.results.scores import NOT_LEARNED, WITHHELD, Comparison, ScoreRow
+from acclimate.results.scores import HELPED, HURT, NO_DIFFERENCE, NOT_LEARNED, WITHHELD, Comparison, ScoreRow
 from acclimate.results.study import StudyResults
 from acclimate.tasks.options import FinetuneOptions
 from acclimate.tasks.recipe import default_epochs
@@ -134,14 +134,14 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
         seeds = max((len(row.seeds) for row, _ in by_verdict[WITHHELD]), default=1)
         change = "adapt_seeds=3" if seeds > 1 else "seeds=3"
         yield Step(REPEAT, (study.again(change),))
-    if wins := by_verdict.get("win"):
+    if wins := by_verdict.get(HELPED):
         yield _use(study, max(wins, key=lambda pair: pair[1].difference)[0])
         yield from _forgetting(results, study, {row.method for row, _ in wins})
-    elif by_verdict.get("tie"):
-        yield from _more_evidence(study, by_verdict["tie"])
-    if by_verdict.get("loss") and not by_verdict.get("win"):
+    elif by_verdict.get(NO_DIFFERENCE):
+        yield from _more_evidence(study, by_verdict[NO_DIFFERENCE])
+    if by_verdict.get(HURT) and not by_verdict.get(HELPED):
         rate = study.setting("adapt", "learning_rate", LEARNING_RATE)
-        methods = joined(list(dict.fromkeys(row.method for row, _ in by_verdict["loss"])))
+        methods = joined(list(dict.fromkeys(row.method for row, _ in by_verdict[HURT])))
         yield Step(
             f"Keep the base model rather than the one adapted with {methods}, or adapt more gently:",
             (study.again(f"adapt.learning_rate={rate / 4:g}"),),
@@ -185,7 +185,7 @@ def _forgetting(results: StudyResults, study: _Study, methods: set[str]) -> Iter
         row.method
         for row in results.losses
         if row.text == "general" and row.method in methods and row.difference
-        if row.difference.difference > 0 and row.difference.is_answered and row.difference.verdict != "tie"
+        if row.difference.verdict == HURT
     ]
     if lost:
         yield Step(
@@ -219,7 +219,7 @@ def _losses_only(results: StudyResults, study: _Study) -> Iterator[Step]:
     verdicts = {row.difference.verdict for row in domain if row.difference}
     if verdicts == {WITHHELD}:
         yield Step(REPEAT, (study.again("adapt_seeds=3"),))
-    elif "loss" in verdicts:  # of the difference: the loss fell
+    elif HELPED in verdicts:
         model = _model_path(study, domain[0].model)
         corpus = study.corpus(domain[0].domain)
         words = ["acclimate", "compare", "--model", model, *corpus, "--task", "TASK"]

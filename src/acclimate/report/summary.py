@@ -8,8 +8,11 @@ from typing import Any
 
 from acclimate.report.caveats import caveats, collapsed_models
 from acclimate.report.formatting import describe_learning, loss_name, metric_name, primary_measures, row_place
-from acclimate.results.cells import interval_text, joined, plain, rounded, rounded_interval, signed
+from acclimate.results.cells import bracket_text, interval_text, joined, plain, rounded, rounded_interval, signed
 from acclimate.results.scores import (
+    HELPED,
+    HURT,
+    NO_DIFFERENCE,
     NOT_LEARNED,
     NOTHING_LEARNED,
     VERDICTS,
@@ -21,12 +24,12 @@ from acclimate.results.scores import (
 )
 from acclimate.results.study import StudyResults
 
-NO_DIFFERENCE = "made no difference that these data can show"
-HEADLINE_VERDICTS = {**VERDICTS, "tie": NO_DIFFERENCE, WITHHELD: "got no verdict"}
 NO_VERDICT = "No verdict: one training run cannot tell an effect from chance."
 NO_RESULT = "No job of this study has a result."
 MAX_METHODS = 5
 """Maximum number of methods that the headline describes one by one; of more, it names the best and the worst."""
+MAX_SHOWN = 3
+"""Maximum number of comparisons whose difference the sentence of the answer has."""
 
 
 @dataclass
@@ -34,7 +37,7 @@ class Summary:
     """The results of a study in words.
 
     Attributes:
-        verdict: The answer in one sentence.
+        verdict: The answer in one or two sentences.
         reasons: Why there is no answer, or what was not measured, in full sentences.
         headline: Everything in one paragraph, with numbers and intervals.
         caveats: Limits of the results.
@@ -61,7 +64,7 @@ def summarize(results: StudyResults) -> Summary:
 
 
 def _verdict(results: StudyResults, compared: list[ScoreRow]) -> str:
-    """Return the answer in one sentence, without intervals."""
+    """Return the answer in one or two sentences."""
     verdicts = {_comparison(row).verdict for row in compared}
     for kind in results.kinds:
         if answer := kind.verdict(results):
@@ -73,34 +76,48 @@ def _verdict(results: StudyResults, compared: list[ScoreRow]) -> str:
     if verdicts <= {WITHHELD, NOT_LEARNED}:
         return NO_VERDICT
     answered = [row for row in compared if _comparison(row).is_answered]
-    places = list(dict.fromkeys(row_place(results, row) for row in answered))
-    where = f"On {places[0]}, " if len(places) == 1 else ""
+    return " ".join([*_answers(results, answered), *_loss_changes(results)])
+
+
+def _answers(results: StudyResults, answered: list[ScoreRow]) -> list[str]:
+    """Say where which method helped and hurt, with numbers, and that no difference is shown elsewhere."""
+    shown = [row for row in answered if _comparison(row).verdict != NO_DIFFERENCE]
+    shown.sort(key=lambda row: -_comparison(row).difference)
+    places = dict.fromkeys(row_place(results, row) for row in answered)
     groups: dict[str, list[ScoreRow]] = {}
     for row in answered:
         groups.setdefault(row.method, []).append(row)
-    if len(groups) > MAX_METHODS:
-        counts = [f"{count} {word}{left}" for word, count, left in _verdict_counts(list(map(_comparison, answered)))]
+    if len(shown) > MAX_SHOWN and len(groups) > MAX_METHODS:
         unit = "methods" if len(places) == 1 else "comparisons"
-        return f"{where or 'Overall, '}of {len(answered)} {unit}, {joined(counts)}."
-    if len(places) > 1 or any(len(rows) > 1 for rows in groups.values()):
-        words = [f"{method} {_describe_counts(rows)}" for method, rows in groups.items()]
-        return f"{joined(words)}."
-    by_word: dict[str, list[str]] = {}
-    for method, (row,) in groups.items():
-        entry = _comparison(row)
-        by_word.setdefault(HEADLINE_VERDICTS[entry.verdict], []).append(
-            method if entry.verdict == "tie" else f"{method} ({signed(100 * entry.difference)} points)"
-        )
-    words = [f"{joined(methods)} {word}" for word, methods in by_word.items()]
-    return " ".join([f"{where}{joined(words)}.", *_loss_changes(results)])
+        return [f"Of {len(answered)} {unit}, {_count_verdicts(list(map(_comparison, answered)))}."]
+    if len(shown) > MAX_SHOWN:
+        means = {(row.model, row.method): row.difference for row in results.means if len(results.models) == 1}
+        words = []
+        for method, rows in groups.items():
+            mean = means.get((rows[0].model, method))
+            points = f"{signed(mean_points(rows))} points" if mean is None else f"{bracket_text(mean, 100)} points"
+            words.append(f"{method}: {_describe_counts(rows)}, mean {points}")
+        return [f"{'; '.join(words)}."]
+    found: dict[str, list[str]] = {}
+    for row in shown or answered[:MAX_SHOWN]:
+        said = f" {_comparison(row).verdict}:" if shown else ""
+        text = f"{row.method}{said} {bracket_text(_comparison(row), 100)} points"
+        found.setdefault(row_place(results, row), []).append(text)
+    if not shown:
+        numbers = "; ".join(f"on {place}: {joined(words)}" for place, words in found.items())
+        return [f"No difference shown {numbers if len(answered) <= MAX_SHOWN else f'in {len(answered)} comparisons'}."]
+    numbers = "; ".join(f"on {place}, {joined(words)}" for place, words in found.items())
+    rest = joined([row.method for row in answered if row not in shown])
+    where = "elsewhere" if len(places) > 1 else f"for {rest}"
+    return [f"{numbers[0].upper()}{numbers[1:]}.", *([f"No difference shown {where}."] if rest else [])]
 
 
 def _loss_changes(results: StudyResults) -> list[str]:
-    """Say on which texts the loss of which methods fell and rose, in a sentence each; none for several domains."""
-    if len(results.models) > 1 or len(results.domains) > 1:
+    """Say on which texts the loss of which methods fell and rose, in a sentence each; of at most two methods."""
+    if len({(row.model, row.domain) for row in results.losses}) > 1 or len({row.method for row in results.losses}) > 2:
         return []
     sentences = []
-    for word, verdict in (("fell", "loss"), ("rose", "win")):
+    for word, verdict in (("fell", HELPED), ("rose", HURT)):
         parts = []
         for text, place in (("domain", "held-out domain text"), ("general", "general text")):
             rows = [row for row in results.losses if row.text == text and row.percent is not None]
@@ -123,8 +140,8 @@ def _loss_verdict(results: StudyResults) -> str:
     found = {verdict for methods in verdicts.values() for own in methods.values() for verdict in own}
     if found == {WITHHELD}:
         return NO_VERDICT
-    better = [all(verdict == "loss" for verdict in own) for own in verdicts["domain"].values()]  # a lower loss
-    forgot = [any(verdict == "win" for verdict in own) for own in verdicts["general"].values()]
+    better = [all(verdict == HELPED for verdict in own) for own in verdicts["domain"].values()]
+    forgot = [any(verdict == HURT for verdict in own) for own in verdicts["general"].values()]
     parts = []
     if len(better) == 1:
         (name,) = verdicts["domain"]
@@ -176,8 +193,8 @@ def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str
         if len(rows) > MAX_METHODS:
             sentences.append(f"{where or 'Overall, '}{_describe_many(rows, len(places))}")
         else:
-            words = [f"{method} {describe_method(own, len(places))}" for method, own in rows.items()]
-            sentences.append(f"{where}{joined(words)}.")
+            words = [f"{method}: {describe_method(own, len(places))}" for method, own in rows.items()]
+            sentences.append(f"{where}{'; '.join(words)}.")
     elif compared:
         sentences.append(NOTHING_LEARNED)
     elif nothing := _nothing_to_compare(results):
@@ -213,7 +230,7 @@ def _missing_verdicts(results: StudyResults, compared: list[ScoreRow]) -> list[s
         methods = joined(list(dict.fromkeys(row.method for row in missed)))
         places = joined(list(dict.fromkeys(row_place(results, row) for row in missed)))
         why = joined(list(dict.fromkeys(_why_not_learned(results, row) for row in missed)))
-        start = f"Whether {methods} helped on {places} cannot be answered: {why}"
+        start = f"Not learned on {places}, so whether {methods} helped is unknown: {why}"
         start = start if len(missed) < len(compared) else f"On {places}, {why}"
         found.append(
             f"{start}. Train longer, with another learning rate or with more examples; 'search' tunes this on dev."
@@ -251,37 +268,34 @@ def describe_method(rows: Sequence[TaskScores], places: int) -> str:
         (entry,) = entries
         doubt = " after correction for all comparisons" if entry.is_lost_by_correction else ""
         points = f"{signed(100 * entry.difference)} percentage points of {metric_name(rows[0].metric)}"
-        return f"{HEADLINE_VERDICTS[entry.verdict]}{doubt} ({points}, {interval_text(entry, 100)})"
+        return f"{entry.verdict}{doubt} ({points}, {interval_text(entry, 100)})"
     return f"{_describe_counts(rows)} (mean {signed(mean_points(rows))} percentage points)"
 
 
 def _describe_counts(rows: Sequence[TaskScores]) -> str:
-    """Count the tasks on which one method helped, hurt, or made no difference."""
+    """Count the tasks with each verdict on one method."""
     unit = "comparisons" if len({row.model for row in rows}) > 1 else "tasks"
-    counts = _verdict_counts([_comparison(row) for row in rows])
-    return joined([f"{word} on {count} of {len(rows)} {unit}{left}" for word, count, left in counts])
+    return _count_verdicts([_comparison(row) for row in rows], f"on {{}} of {len(rows)} {unit}")
 
 
-def _verdict_counts(entries: list[Comparison]) -> list[tuple[str, int, str]]:
-    """Return each verdict in words, its count, and a note on how many are lost by correction."""
+def _count_verdicts(entries: list[Comparison], template: str = "in {}") -> str:
+    """Count each verdict, with a note on how many differences are lost by correction."""
     found = []
-    for verdict, word in HEADLINE_VERDICTS.items():
+    for verdict in VERDICTS:
         lost = [entry.is_lost_by_correction for entry in entries if entry.verdict == verdict]
         note = f" ({sum(lost)} significant before correction for all comparisons)" if any(lost) else ""
-        if lost:
-            found.append((word, len(lost), note))
-    return found
+        found += [f"{verdict} {template.format(len(lost))}{note}"] if lost else []
+    return joined(found)
 
 
 def _describe_many(rows: dict[str, list[ScoreRow]], places: int) -> str:
-    """Describe many methods by the number of wins and losses, and by the best and the worst on average."""
+    """Describe many methods by the number of each verdict, and by the best and the worst on average."""
     entries = [_comparison(row) for own in rows.values() for row in own]
-    counts = [f"{count} {word}{left}" for word, count, left in _verdict_counts(entries)]
     unit = "methods" if len(entries) == len(rows) else f"comparisons of {len(rows)} methods"
     best, worst = (pick(rows, key=lambda method: mean_points(rows[method])) for pick in (max, min))
-    ends = [f"{end}: {method} {describe_method(rows[method], places)}" for end, method in
+    ends = [f"{end}: {method}, {describe_method(rows[method], places)}" for end, method in
             (("best", best), ("worst", worst))]  # fmt: skip
-    return f"of {len(entries)} {unit}, {joined(counts)}. On average {'; '.join(ends)}."
+    return f"of {len(entries)} {unit}, {_count_verdicts(entries)}. On average {'; '.join(ends)}."
 
 
 def _comparison(row: TaskScores) -> Comparison:
@@ -334,7 +348,7 @@ def _describe_other_tasks(results: StudyResults, methods: list[str]) -> list[str
         rows = [row for row in results.forgetting if row.method == method and row.comparison]
         if rows:
             verdicts = [entry.verdict for row in rows if (entry := _comparison(row)).is_answered]
-            hurt = f"hurt on {verdicts.count('loss')} of {len(verdicts)}" if verdicts else "got no verdict"
+            hurt = f"{HURT} on {verdicts.count(HURT)} of {len(verdicts)}" if verdicts else f"has {WITHHELD}"
             mean = mean_points(rows)
             words[f"{method} {hurt} (mean {signed(mean)} percentage points)"] = mean
     text = all_or_extremes(words, "the worst and the best methods on average: {} and {}")

@@ -8,7 +8,6 @@ from typing import Any
 
 from acclimate.data.documents import format_count
 from acclimate.report.formatting import (
-    LOSS_VERDICTS,
     grouped_tests,
     loss_kinds,
     loss_title,
@@ -34,20 +33,20 @@ from acclimate.results.cells import (
     verdict_entry,
 )
 from acclimate.results.scores import (
+    HELPED,
+    HURT,
+    NO_DIFFERENCE,
     NOT_LEARNED,
-    VERDICTS,
-    WITHHELD,
     ContaminatedTexts,
     Interval,
     LossRow,
     MeanRow,
     ScoreRow,
-    WinCount,
+    VerdictCount,
     verdict_word,
 )
 from acclimate.results.study import StudyResults
 
-LOSS_WORDS = {"win": "lower", "loss": "higher", "tie": "no change shown", WITHHELD: VERDICTS[WITHHELD]}
 MATCHES = ("exact", "near", "contained")
 
 
@@ -56,7 +55,7 @@ def tables(results: StudyResults) -> list[Table]:
     results = StudyResults.from_dict(results)
     first, later = ([table for kind in results.kinds if kind.on_top == whether for table in kind.tables(results)]
                     for whether in (True, False))  # fmt: skip
-    every = [*first, win_counts(results), means(results), scores(results), losses(results)]
+    every = [*first, verdict_counts(results), means(results), scores(results), losses(results)]
     every += [forgetting(results), *later]
     every += [corpus_contamination(results), train_contamination(results)]
     every += [score_time(results), adaptation_runs(results), preparation_time(results), mixtures(results)]
@@ -84,7 +83,7 @@ def overview(results: StudyResults) -> Table:
         if isinstance(row, ScoreRow):
             cells[4] = mean_entry(row.summaries[row.metric])
             if entry := row.comparison:
-                word = "no verdict" if entry.verdict == WITHHELD else verdict_word(entry)
+                word = verdict_word(entry)
                 text = f"{signed(100 * entry.difference)} {word}" if entry.verdict != NOT_LEARNED else word
                 cells[2:4] = [Entry(text, entry.difference, entry.verdict), interval_entry(entry)]
             elif row.method == results.baseline:
@@ -103,32 +102,31 @@ def _relative_change(row: LossRow | None) -> Entry:
     if not row or not entry:
         return DASH
     text = f"{signed(row.percent)} %" if row.percent is not None else f"{signed(entry.difference, 3)} bits per byte"
-    return Entry(text, entry.difference, LOSS_VERDICTS[entry.verdict])
+    return Entry(text, entry.difference, entry.verdict)
 
 
-def win_counts(results: StudyResults) -> Table:
-    """Return wins, ties and losses over tasks; without rows for a study of one task, or without verdicts."""
-    names = ["model", "method", "tasks", "helped", "no difference shown", "hurt", "interval above zero", "below zero"]
+def verdict_counts(results: StudyResults) -> Table:
+    """Return the verdicts over tasks; without rows for a study of one task, or without verdicts."""
+    names = ["model", "method", "tasks", HELPED, NO_DIFFERENCE, HURT, "interval above zero", "below zero"]
     note = (
         f"Number of tasks on which a method is significantly better or worse than the baseline ({results.baseline}) "
         "after Holm's correction for all comparisons of the study; then the number of 95 % intervals above and below "
-        "zero, before the correction. No verdict: no model learned the task, or the variance between trainings is "
+        "zero, before the correction. Not answered: no model learned the task, or the variance between trainings is "
         "unknown."
     )
-    table = Table("Wins, ties and losses over tasks", note, [*names, "no verdict"])
-    table.minor = ["tasks", *names[6:], "no verdict"]
-    rows = results.win_counts
+    names.append("not answered")
+    table = Table("Verdicts over tasks", note, names, minor=["tasks", *names[6:]])
+    rows = results.verdict_counts
     if any(row.tasks > 1 for row in rows) and any(row.tasks > row.unanswered for row in rows):
         table.note += shared_tests(rows)
         for row in rows:
-            helped, hurt = row.win_holm, row.loss_holm
-            ties = row.tasks - row.unanswered - helped - hurt
-            counts = [row.tasks, helped, ties, hurt, row.win, row.loss, row.unanswered]
+            same = row.tasks - row.unanswered - row.helped - row.hurt
+            counts = [row.tasks, row.helped, same, row.hurt, row.above, row.below, row.unanswered]
             table.rows.append([Entry(row.model), Entry(row.method), *map(count_entry, counts)])
     return table
 
 
-def shared_tests(rows: Sequence[WinCount | MeanRow]) -> str:
+def shared_tests(rows: Sequence[VerdictCount | MeanRow]) -> str:
     """Say how many test sets the tasks have, if some have one in common."""
     counts = {(row.tasks, row.test_sets): None for row in rows if 0 < row.test_sets < row.tasks}
     shown = joined([f"{tasks} tasks have {format_count(sets, 'test set')}" for tasks, sets in counts])
@@ -172,7 +170,7 @@ def scores(results: StudyResults) -> Table:
         f"Scores: mean ± standard deviation over seeds, in percent. Difference: to the baseline ({results.baseline}), "
         f"paired by seed and test item, in percentage points of the primary metric of the task ({primary} unless "
         "stated otherwise). Interval and p: bootstrap over test items combined with the variance over seeds, where "
-        "the seeds of one adaptation count as one. Cannot be answered: no model is better than guessing. p "
+        "the seeds of one adaptation count as one. Not learned: no model is better than guessing. p "
         "(Holm): corrected for all comparisons of the study. p (t-test): paired t-test over seeds, which ignores the "
         "variance between test items. p (these models): permutation of test items, which ignores the variance between "
         "seeds. Verdict: by p (Holm)."
@@ -233,8 +231,7 @@ def losses(results: StudyResults) -> Table:
         cells = [Entry(name) for name in (row.model, row.domain, row.text, method_name(row))]
         entry = row.difference
         shown = entry or row.bits_per_byte_difference
-        mark = LOSS_VERDICTS[shown.verdict] if shown else ""
-        cells.append(Entry(LOSS_WORDS[mark], None, mark) if shown else DASH)
+        cells.append(verdict_entry(shown) if shown else DASH)
         change, interval = _change_cells(entry)
         cells += [change, signed_entry(row.percent), interval]
         cells += [number_entry(row.before, 3), number_entry(row.nats, 3)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
@@ -13,7 +13,6 @@ from acclimate.base.errors import printable
 from acclimate.base.files import write_text
 from acclimate.base.version import docs_page
 from acclimate.report.formatting import (
-    LOSS_VERDICTS,
     grouped_tests,
     loss_title,
     method_name,
@@ -26,7 +25,7 @@ from acclimate.report.next_steps import Step, next_steps
 from acclimate.report.summary import summarize
 from acclimate.report.tables import tables, with_columns, without_constant_columns
 from acclimate.results.cells import Entry, Table, bracket_text, mean_entry, plain, signed
-from acclimate.results.scores import VERDICTS, LossRow, ScoreRow
+from acclimate.results.scores import HELPED, HURT, LossRow, ScoreRow
 from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ CSV_COLUMNS = (
 )
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 """Beginnings of a cell that a spreadsheet takes for a formula."""
-STYLES = {"win": "green", "loss": "red"}
+STYLES = {HELPED: "green", HURT: "red"}
 
 
 def write_markdown(results: StudyResults, path: str | Path) -> Path:
@@ -102,8 +101,7 @@ def _csv(results: StudyResults) -> str:
             lines.writerow({**values, "measure": metric, "value": score and score.mean, "seeds": len(row.seeds)})
     for loss in results.losses:
         values = {**vars(loss), **(vars(loss.difference) if loss.difference else {}), "before": loss.before}
-        verdict = LOSS_VERDICTS[loss.difference.verdict] if loss.difference else None
-        values |= {"measure": loss_title([loss]), "value": loss.nats, "verdict": verdict}
+        values |= {"measure": loss_title([loss]), "value": loss.nats}
         lines.writerow({**values, "seeds": len(loss.adapt_seeds) or None})
     return file.getvalue()
 
@@ -173,12 +171,10 @@ def results_table(results: StudyResults) -> list[rich.table.Table]:
     if results.scores:
         title = f"Scores in %, mean ± sd over seeds; difference to {results.baseline}, 95 % interval."
         title += grouped_tests(results.scores)
-        main_metrics = {tuple(shown_metrics([row])[:2]) for row in results.scores}
-        # Tasks of different kinds share no metrics: one column then holds the primary metric of each.
-        metrics = next(iter(main_metrics)) if len(main_metrics) == 1 else ()
-        names = [metric_name(metric) for metric in metrics] or ["score"]
-        groups = _group((place_with_measure(results, row), _score_cells(row, metrics)) for row in results.scores)
-        shown.append(_terminal_table(title, ["", *names, "difference", ""], groups))
+        metrics = {metric_name(row.metric) for row in results.scores}
+        name = metrics.pop() if len(metrics) == 1 else "score"
+        groups = _group((place_with_measure(results, row), _score_cells(row)) for row in results.scores)
+        shown.append(_terminal_table(title, ["", name, "difference", ""], groups))
     if results.losses:
         title = f"{loss_title(results.losses)}; change with 95 % interval"
         groups = _group((_text_name(results, row), _loss_cells(row)) for row in results.losses)
@@ -204,13 +200,12 @@ def _text_name(results: StudyResults, row: LossRow) -> str:
     return name if single else f"{place_name(results, row.model, row.domain)}: {name}"
 
 
-def _score_cells(row: ScoreRow, metrics: Sequence[str]) -> list[Entry]:
-    cells = [Entry(row.method), *(mean_entry(row.summaries.get(metric)) for metric in metrics or [row.metric])]
+def _score_cells(row: ScoreRow) -> list[Entry]:
+    cells = [Entry(row.method), mean_entry(row.summaries[row.metric])]
     entry = row.comparison
     if entry is None:
         return [*cells, Entry(""), Entry("")]
-    word = entry.verdict if entry.is_answered else VERDICTS[entry.verdict]
-    return [*cells, Entry(bracket_text(entry, 100)), Entry(word, None, entry.verdict)]
+    return [*cells, Entry(bracket_text(entry, 100)), Entry(entry.verdict, None, entry.verdict)]
 
 
 def _loss_cells(row: LossRow) -> list[Entry]:
@@ -221,7 +216,7 @@ def _loss_cells(row: LossRow) -> list[Entry]:
         Entry(method_name(row)),
         Entry(plain(row.before, 3)),
         Entry(plain(row.nats, 3)),
-        Entry(bracket_text(entry, 1, 3), None, LOSS_VERDICTS[entry.verdict]),
+        Entry(bracket_text(entry, 1, 3), None, entry.verdict),
         Entry("" if row.percent is None else signed(row.percent)),
     ]
 
@@ -235,7 +230,7 @@ def _terminal_table(title: str, columns: list[str], groups: dict[str, list[list[
     # Text objects, so that brackets in a name are not interpreted as markup.
     table = rich.table.Table(title=Text(title), title_justify="left", title_style="bold", box=rich.box.SIMPLE_HEAD)
     for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
+        table.add_column(name, justify="right" if number and name else "left", no_wrap=number > 0, overflow="fold")
     for group, rows in groups.items():
         if group:
             table.add_row(Text(group, style="bold"))

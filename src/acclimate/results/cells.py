@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from acclimate.base.errors import cut
-from acclimate.results.scores import VERDICTS, Interval, MetricSummary, verdict_word
+from acclimate.results.scores import Interval, MetricSummary, verdict_word
 
 INTERVAL = "95 % interval"
 """Name of the column of an interval."""
@@ -192,7 +192,7 @@ def record_table(title: str, note: str, rows: Sequence[Mapping[str, Any]]) -> Ta
         for name, value in row.items():
             if is_interval(value):
                 ends = " to ".join(rounded(value[end], signed=True) for end in ("low", "high"))
-                word = Entry(VERDICTS.get(value["verdict"], value["verdict"]), None, value["verdict"])
+                word = Entry(value["verdict"], None, value["verdict"])
                 line |= {name: plain_entry(value["difference"]), INTERVAL: Entry(ends, value["low"]), "verdict": word}
             elif not isinstance(value, Mapping | list | None):
                 line[name] = plain_entry(value)

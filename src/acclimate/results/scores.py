@@ -12,19 +12,23 @@ from typing import Any, Self
 
 from acclimate.base.records import Record, flattened, optional
 
-WITHHELD = "withheld"
+HELPED, NO_DIFFERENCE, HURT = "helped", "no difference shown", "hurt"
+WITHHELD = "no verdict"
 """Instead of a verdict: one adaptation or one seed, so the variance between trainings is unknown."""
-NOT_LEARNED = "not_learned"
+NOT_LEARNED = "not learned"
 """Instead of a verdict: no model of either side is better than chance, or the base model has not learned the task."""
-VERDICTS = {
-    **{"win": "helped", "loss": "hurt", "tie": "no difference shown"},
-    **{WITHHELD: "–", NOT_LEARNED: "cannot be answered"},
-}
-"""Words for the verdicts on a method."""
+VERDICTS = (HELPED, HURT, NO_DIFFERENCE, WITHHELD, NOT_LEARNED)
+"""The verdicts on a method, in the words that files, reports and terminals have."""
 SIGNIFICANCE = 0.05
 """A difference is significant if its p-value, corrected where there is a correction, is below this."""
-NOTHING_LEARNED = "Cannot be answered: the models have not learned the task."
+NOTHING_LEARNED = "Not learned: the models have not learned the task, so they cannot show whether adaptation helps."
 """The result of a study in which no comparison has an answer for this reason."""
+
+
+def judge(low: float, high: float, is_error: bool = False) -> str:
+    """Return the verdict that the interval of a difference shows; ``is_error``: lower values are better."""
+    sign = (low > 0) - (high < 0)
+    return {1: HELPED, 0: NO_DIFFERENCE, -1: HURT}[-sign if is_error else sign]
 
 
 class Interval(Record):
@@ -33,8 +37,7 @@ class Interval(Record):
     Attributes:
         difference: Method minus baseline, in the unit of the metric.
         p: Two-sided p-value of the bootstrap; None without a verdict.
-        verdict: ``"win"``, ``"loss"`` or ``"tie"``: the interval lies above zero, below it, or includes it; or why
-            there is no verdict, :data:`WITHHELD` or :data:`NOT_LEARNED`.
+        verdict: One of :data:`VERDICTS`; of an error or a loss, a lower value has helped.
     """
 
     difference: float
@@ -57,8 +60,7 @@ class Interval(Record):
 class Comparison(Interval):
     """The difference in one metric between a method and what it is compared with.
 
-    For errors (lower is better), the verdict is ``"win"`` if the interval lies below zero. Once ``p_holm`` is
-    known, the verdict follows it: it is ``"tie"`` if the difference is not significant after the correction.
+    Once ``p_holm`` is known, no difference is shown if it is not significant after the correction.
 
     Attributes:
         before: Mean over seeds of what the method is compared with.
@@ -77,25 +79,24 @@ class Comparison(Interval):
     def __post_init__(self) -> None:
         """Let the verdict follow the corrected p-value, also in results that were stored without this."""
         if self.is_answered and self.p_holm is not None and self.p_holm >= SIGNIFICANCE:
-            self.verdict = "tie"
+            self.verdict = NO_DIFFERENCE
 
     def correct(self, p_holm: float) -> None:
         """Set the corrected p-value of a metric of which higher is better, and the verdict by it."""
         self.p_holm = p_holm
         if self.is_answered:
-            sign = (self.low > 0) - (self.high < 0) if p_holm < SIGNIFICANCE else 0
-            self.verdict = {1: "win", -1: "loss", 0: "tie"}[sign]
+            self.verdict = judge(self.low, self.high) if p_holm < SIGNIFICANCE else NO_DIFFERENCE
 
     @property
     def is_lost_by_correction(self) -> bool:
         """Whether the interval excludes zero, but the difference is not significant after the correction."""
-        return self.verdict == "tie" and (self.low > 0 or self.high < 0)
+        return self.verdict == NO_DIFFERENCE and (self.low > 0 or self.high < 0)
 
 
 def verdict_word(entry: Interval) -> str:
-    """Return the verdict on a method in the words that every table, text and terminal uses."""
+    """Return the verdict, with a note if the difference was significant before the correction."""
     lost = isinstance(entry, Comparison) and entry.is_lost_by_correction
-    return VERDICTS[entry.verdict] + " after correction" * lost
+    return entry.verdict + " after correction" * lost
 
 
 class Comparisons(Record):
@@ -295,18 +296,17 @@ class DistillationRow(Record):
     seconds: float = 0.0
 
 
-class WinCount(Record):
+class VerdictCount(Record):
     """On how many tasks a method helped or hurt.
 
     Attributes:
         tasks: Tasks with a comparison.
         test_sets: Number of distinct test sets of these; results on one test set are not independent.
         unanswered: Tasks without a verdict.
-        win: Tasks whose interval lies above zero, before Holm's correction.
-        tie: Tasks whose interval includes zero.
-        loss: Tasks whose interval lies below zero, before the correction.
-        win_holm: Wins after the correction.
-        loss_holm: Losses after the correction.
+        above: Tasks whose interval lies above zero, before Holm's correction.
+        below: Tasks whose interval lies below zero, before the correction.
+        helped: Tasks on which it helped, after the correction.
+        hurt: Tasks on which it hurt, after the correction.
     """
 
     model: str
@@ -314,11 +314,10 @@ class WinCount(Record):
     tasks: int
     test_sets: int = 0
     unanswered: int = 0
-    win: int
-    tie: int
-    loss: int
-    win_holm: int
-    loss_holm: int
+    above: int
+    below: int
+    helped: int
+    hurt: int
 
 
 class MeanRow(Record):

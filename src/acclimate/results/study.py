@@ -17,7 +17,6 @@ from acclimate.results.adaptations import AdaptationRow, MaskedSample, Selection
 from acclimate.results.cells import Table, flat_row, plain_entry, record_table
 from acclimate.results.display import Page, Reported, data_frame
 from acclimate.results.scores import (
-    VERDICTS,
     ContaminationRow,
     ForgettingRow,
     Interval,
@@ -26,17 +25,15 @@ from acclimate.results.scores import (
     ScoreRow,
     SearchRow,
     TaskScores,
-    WinCount,
+    VerdictCount,
     verdict_word,
 )
 
 if TYPE_CHECKING:
     import pandas
 
-FORMAT = 3
+FORMAT = 4
 """Version of the layout of ``results.json``."""
-LOSS_CHANGES = {**VERDICTS, "win": "higher", "loss": "lower", "tie": "no change shown"}
-"""Words for the verdict on a change of a loss."""
 MAX_LINES = 16
 """Maximum lines of the ``repr``."""
 
@@ -222,7 +219,7 @@ class StudyResults(Reported, Record, repr=False):
         stages: Names of the stages behind a score, in the order of the columns.
         searches: Settings that were chosen on dev.
         means: Means over tasks; empty with a single task.
-        win_counts: Wins, ties and losses over tasks.
+        verdict_counts: On how many tasks each method helped and hurt.
         forgetting: Scores on tasks of other domains.
         contamination: Dev and test texts in corpora and train splits.
         selections: Reports of the selections of text, by domain and method.
@@ -248,7 +245,7 @@ class StudyResults(Reported, Record, repr=False):
     searches: list[SearchRow] = field(default_factory=list)
     scores: list[ScoreRow] = field(default_factory=list)
     means: list[MeanRow] = field(default_factory=list)
-    win_counts: list[WinCount] = field(default_factory=list)
+    verdict_counts: list[VerdictCount] = field(default_factory=list)
     losses: list[LossRow] = field(default_factory=list)
     forgetting: list[ForgettingRow] = field(default_factory=list)
     contamination: list[ContaminationRow] = field(default_factory=list)
@@ -375,10 +372,9 @@ def _describe_interval(entry: Interval | None, scale: float, digits: int = 1) ->
     return f", {difference} [{low}, {high}]"
 
 
-def _interval_entries(entry: Interval | None, words: Mapping[str, str] | None = None) -> dict[str, Any]:
+def _interval_entries(entry: Interval | None) -> dict[str, Any]:
     names = ("difference", "low", "high", "p", "p_holm")
-    verdict = entry and (words[entry.verdict] if words else verdict_word(entry))
-    return {name: getattr(entry, name, None) for name in names} | {"verdict": verdict}
+    return {name: getattr(entry, name, None) for name in names} | {"verdict": entry and verdict_word(entry)}
 
 
 def _entries(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -396,7 +392,7 @@ def _entries(row: Mapping[str, Any]) -> dict[str, Any]:
 def _loss_entries(row: LossRow) -> dict[str, Any]:
     place = {"model": row.model, "domain": row.domain, "text": row.text, "method": row.method}
     shown = {"before": row.before, "after": row.nats, "percent": row.percent, "bits_per_byte": row.bits_per_byte}
-    return {**place, **shown, **_interval_entries(row.difference, LOSS_CHANGES)}
+    return {**place, **shown, **_interval_entries(row.difference)}
 
 
 def table_results(title: str, tables: Mapping[str, Sequence[Mapping[str, Any]]], **more: Any) -> StudyResults:

@@ -9,7 +9,7 @@ import numpy as np
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.evaluation.review import ReviewScoring
 from acclimate.evaluation.significance import paired_bootstrap
-from acclimate.results.scores import VERDICTS, WITHHELD, Interval, ScoreRow, verdict_word
+from acclimate.results.scores import WITHHELD, Interval, ScoreRow, verdict_word
 from acclimate.results.study import ReportTable
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.job import StudyView
@@ -173,4 +173,4 @@ def _review_cells(
     )
     entry: Interval = Interval.from_dict(made.as_dict())
     verdict = entry.verdict if is_replicated(jobs) else WITHHELD
-    return [100 * value for value in (mean, entry.difference, entry.low, entry.high)] + [VERDICTS[verdict]]
+    return [100 * value for value in (mean, entry.difference, entry.low, entry.high)] + [verdict]

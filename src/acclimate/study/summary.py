@@ -25,6 +25,8 @@ from acclimate.evaluation import calibration
 from acclimate.evaluation.scoring import Scoring, is_above_chance, make_scoring
 from acclimate.evaluation.significance import holm, paired_bootstrap, paired_t_test, permutation_test
 from acclimate.results.scores import (
+    HELPED,
+    HURT,
     NOT_LEARNED,
     WITHHELD,
     Comparison,
@@ -34,7 +36,7 @@ from acclimate.results.scores import (
     ScoreRow,
     SearchRow,
     TaskScores,
-    WinCount,
+    VerdictCount,
 )
 from acclimate.results.study import JOB_KINDS, Failure, JobCounts, MethodRow, Sample, StudyResults
 from acclimate.study.config import StudyConfig
@@ -411,8 +413,8 @@ def correct_for_multiple_comparisons(rows: Sequence[TaskScores]) -> None:
         comparison.correct(adjusted)
 
 
-def count_wins(scores: Sequence[ScoreRow]) -> list[WinCount]:
-    """Count wins, ties and losses of each model and method over its tasks, before and after Holm's correction."""
+def count_verdicts(scores: Sequence[ScoreRow]) -> list[VerdictCount]:
+    """Count on how many tasks each model and method helped and hurt, before and after Holm's correction."""
     found: dict[tuple[str, str], list[Comparison]] = {}
     sets: dict[tuple[str, str], set[Hashable]] = {}
     for row in scores:
@@ -424,14 +426,15 @@ def count_wins(scores: Sequence[ScoreRow]) -> list[WinCount]:
         verdicts = [entry.verdict for entry in entries]
         signs = [(entry.low > 0) - (entry.high < 0) for entry in entries if entry.is_answered]
         counts.append(
-            WinCount(
+            VerdictCount(
                 model=model,
                 method=method,
                 tasks=len(entries),
                 test_sets=len(sets[model, method]),
                 unanswered=sum(not entry.is_answered for entry in entries),
-                **{verdict: signs.count(sign) for verdict, sign in (("win", 1), ("tie", 0), ("loss", -1))},
-                **{f"{verdict}_holm": verdicts.count(verdict) for verdict in ("win", "loss")},
+                above=signs.count(1),
+                below=signs.count(-1),
+                **{verdict: verdicts.count(verdict) for verdict in (HELPED, HURT)},
             )
         )
     return counts

@@ -112,7 +112,7 @@ def test_a_base_model_that_has_not_learned_is_no_basis_of_a_claim(folder, tmp_pa
     world.finetune = finetune
     result = run(folder, tmp_path / "out", world)
     assert result.claim.holds and not result.holds and method_of(result.model) == "none"
-    assert "cannot be answered, as the training loss on task still fell steeply" in result.verdict()
+    assert "not learned its tasks: the training loss on task still fell steeply" in result.verdict()
     assert "--set finetune.epochs=" in result.verdict()
 
 

@@ -101,7 +101,7 @@ class AutoResult(Reported, Record, repr=False):
     def verdict(self) -> str:
         """Return one sentence on what is returned, and why."""
         if self.unlearned:
-            return f"The base model is returned: whether adaptation helps cannot be answered, as {self.unlearned}"
+            return f"The base model is returned, which has not learned its tasks: {self.unlearned}"
         if self.claim is None:
             within = "" if self.limit is None else " within the limit of forgetting"
             return f"The base model is returned: no entrant was ahead of it in the race{within}."

@@ -15,7 +15,7 @@ from acclimate.base.options import verb
 from acclimate.base.version import __version__
 from acclimate.evaluation.review import RankedItems, measure_review, resample_classes, review_measures
 from acclimate.labs.inspection.effect_options import InspectReviewOptions
-from acclimate.results.scores import VERDICTS
+from acclimate.results.scores import judge
 from acclimate.results.study import Measurements
 
 
@@ -96,7 +96,7 @@ def _difference(difference: float, ours: np.ndarray, theirs: np.ndarray, compare
     if not compared:
         return {"difference": None, "difference low": None, "difference high": None, "verdict": None}
     low, high = np.percentile(ours - theirs, [2.5, 97.5]).tolist()
-    verdict = VERDICTS["win" if low > 0 else "loss" if high < 0 else "tie"]
+    verdict = judge(low, high)
     return {"difference": difference, "difference low": low, "difference high": high, "verdict": verdict}
 
 

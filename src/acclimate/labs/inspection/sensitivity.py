@@ -21,7 +21,7 @@ from acclimate.evaluation.significance import paired_difference
 from acclimate.labs.inspection.effect_options import InspectSensitivityOptions
 from acclimate.results.study import Measurements
 
-VERDICTS = {"win": "more sensitive", "loss": "less sensitive", "tie": "not shown to be more or less sensitive"}
+VERDICTS = {1: "more sensitive", -1: "less sensitive", 0: "not shown to be more or less sensitive"}
 
 
 @verb(InspectSensitivityOptions)
@@ -92,11 +92,10 @@ def _report(options: InspectSensitivityOptions, scales: Sequence[float], found: 
 
     def compare(first: np.ndarray, second: np.ndarray) -> dict[str, Any]:
         """Compare rises (draws, texts) of the base model and of the adapted model."""
-        difference = paired_difference(second, first, counts).as_dict()
+        difference = paired_difference(second, first, counts)
         means = [float(np.average(side.mean(0), weights=counts)) for side in (first, second)]
-        ends = {end: difference[end] for end in ("low", "high")}
-        verdict = VERDICTS[difference["verdict"]]
-        return {"before": means[0], "after": means[1], "more": difference["difference"], **ends, "verdict": verdict}
+        ends = {"more": difference.difference, "low": difference.low, "high": difference.high}
+        return {"before": means[0], "after": means[1], **ends, "verdict": VERDICTS[difference.sign]}
 
     curve = [{"scale": scale, **compare(before[at], after[at])} for at, scale in enumerate(scales)]
     area = compare(area_under(scales, before), area_under(scales, after))

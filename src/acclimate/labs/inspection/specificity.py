@@ -31,9 +31,9 @@ from acclimate.tasks.interfaces import LabelledTask
 
 Loss = Mapping[str, Any]
 VERDICTS = {
-    "win": "the adaptation helps with the text of the task more than with general text",
-    "loss": "the adaptation helps with general text more than with the text of the task",
-    "tie": "no difference between text of the task and general text is shown",
+    1: "the adaptation helps with the text of the task more than with general text",
+    -1: "the adaptation helps with general text more than with the text of the task",
+    0: "no difference between text of the task and general text is shown",
 }
 ONLY_LOST = "general text loses more than the text of the task, on which no gain is shown"
 """The verdict where the difference is positive only because of what general text loses."""
@@ -85,9 +85,10 @@ def inspect_specificity(options: InspectSpecificityOptions) -> Measurements:
         interval = specificity((gain, weight)).as_dict()
         row = {"text": name, "texts": len(gain), "before": before[name][key], "after": after[name][key]}
         rows.append(row | {"gain": interval["difference"], "low": interval["low"], "high": interval["high"]})
-    difference = specificity(gains["task"], gains["general"]).as_dict()
+    found = specificity(gains["task"], gains["general"])
+    difference = found.as_dict()
     gained = rows[0]["low"] > 0
-    difference["verdict"] = ONLY_LOST if difference["low"] > 0 and not gained else VERDICTS[difference["verdict"]]
+    difference["verdict"] = ONLY_LOST if found.sign > 0 and not gained else VERDICTS[found.sign]
     report: dict[str, Any] = {"acclimate": __version__, "unit": unit, "rows": rows, "specificity": difference}
     report["pilot_steps"] = options.pilot_steps if options.after is None else None
     if options.out is not None:

@@ -34,9 +34,9 @@ WORD = regex.compile(r"[\p{L}\p{N}_]\p{M}*[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*")
 FEWEST = 5
 """Minimum pairs of words; with fewer the interval says little."""
 VERDICTS = {
-    "win": "the adaptation taught them less than other words of the same frequency",
-    "loss": "the adaptation taught them more than other words of the same frequency",
-    "tie": "no difference to other words of the same frequency is shown",
+    1: "the adaptation taught them less than other words of the same frequency",
+    -1: "the adaptation taught them more than other words of the same frequency",
+    0: "no difference to other words of the same frequency is shown",
 }
 
 
@@ -272,13 +272,13 @@ def _report(pairs: Sequence[WordPair], options: InspectTaskWordsOptions) -> Meas
     before, after = (np.array([getattr(pair, side) for pair in pairs]) for side in ("before", "after"))
     changes = after - before  # (pairs, 2)
     rows = list(_rows(before, after))
-    difference = paired_difference(changes[:, 0], changes[:, 1]).as_dict()
+    difference = paired_difference(changes[:, 0], changes[:, 1])
     rows.append(
-        {"words": "difference", "count": len(pairs), "before": None, "after": None, "change": difference["difference"]}
-        | {end: difference[end] for end in ("low", "high")}
+        {"words": "difference", "count": len(pairs), "before": None, "after": None, "change": difference.difference}
+        | {"low": difference.low, "high": difference.high}
     )
     report: dict[str, Any] = {"acclimate": __version__, "unit": "nats per word", "rows": rows}
-    report["verdict"] = VERDICTS[difference["verdict"]]
+    report["verdict"] = VERDICTS[difference.sign]
     report["pairs"] = [
         {
             name: {"word": pair.words[at], "weight": pair.weights[at], "documents": pair.documents[at],

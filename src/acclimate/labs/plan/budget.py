@@ -14,6 +14,7 @@ from acclimate.labs.plan.laws import Fit, PowerLaw, fit_law, interval
 from acclimate.labs.plan.logs import Row, read_rows, select_rows, take_number
 from acclimate.labs.plan.options import BudgetOptions
 from acclimate.labs.plan.plans import FAR, Estimate, Plan, describe_far, in_words, is_too_wide
+from acclimate.results.scores import NO_DIFFERENCE
 
 REQUIRED = ("labels", "score", "adapted")
 ARMS = {False: "annotate", True: "adapt"}
@@ -27,7 +28,6 @@ BEYOND = 4
 """Budgets are considered up to this multiple of the largest number of labels."""
 GRID = 400
 TRUE, FALSE = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
-NOT_SHOWN = "no difference shown"
 ROUNDING = 1e-6
 """Differences of less than this share of the largest score are rounding of the fit."""
 
@@ -256,8 +256,8 @@ def _decide(budget: float, fits: Mapping[bool, Fit], spending: Spending, decides
         return {**found, "difference": None, "decision": "annotate" if found["annotate"] else "too small"}
     difference = Estimate(scores[True] - scores[False], *interval(drawn[True] - drawn[False]))
     least = spending.rounding
-    decision = "adapt" if difference.low > least else "annotate" if difference.high < -least else NOT_SHOWN
-    decision = decision if decides else NOT_SHOWN
+    decision = "adapt" if difference.low > least else "annotate" if difference.high < -least else NO_DIFFERENCE
+    decision = decision if decides else NO_DIFFERENCE
     return {**found, "difference": difference.as_dict(), "decision": decision}
 
 

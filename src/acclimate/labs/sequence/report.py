@@ -8,6 +8,7 @@ from acclimate.labs.sequence.rows import MEASURES, SequenceOrder, SequenceRow
 from acclimate.report.figures import CARD, COOL, INK, WARM, legend, new_figure, short, styled, svg
 from acclimate.results.cells import DASH, Entry, Table, joined, minutes_entry, number_entry, plain, signed_entry
 from acclimate.results.cells import signed as with_sign
+from acclimate.results.scores import NO_DIFFERENCE
 from acclimate.results.study import StudyResults
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ TITLES = {"loss": "Sequences: loss", "score": "Sequences: scores"}
 SCALES = {"loss": (1.0, 3), "score": (100.0, 1)}
 """Factor and digits of each measure."""
 
-TIE = "no difference shown"
 VERDICTS = (
     ("average", "After the last domain", "a lower mean loss", "a higher mean loss"),
     ("forgetting", "On earlier domains", "less forgetting", "more forgetting"),
@@ -109,10 +109,10 @@ def sequence_verdict(results: StudyResults) -> str:
     names = {id(row): f"{row.method} ({row.model})" if several else row.method for row in rows}
     sentences = []
     for measure, where, lower, higher in VERDICTS:
-        found: dict[str, list[str]] = {lower: [], higher: [], TIE: []}
+        found: dict[str, list[str]] = {lower: [], higher: [], NO_DIFFERENCE: []}
         for row in rows:
             if (change := row.differences.get(measure)) and change.seeds:
-                word = lower if change.seeds[1] < 0 else higher if change.seeds[0] > 0 else TIE
+                word = lower if change.seeds[1] < 0 else higher if change.seeds[0] > 0 else NO_DIFFERENCE
                 found[word].append(names[id(row)])
         if any(found.values()):
             reference = next(row.reference for row in rows if row.reference)

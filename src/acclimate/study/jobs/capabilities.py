@@ -13,15 +13,14 @@ from acclimate.base.errors import UserError, did_you_mean
 from acclimate.base.records import Record, optional
 from acclimate.report.formatting import place_name
 from acclimate.results.cells import DASH, Entry, Table, interval_entry, number_entry, signed_entry
-from acclimate.results.scores import VERDICTS, WITHHELD, Interval, TaskScores
+from acclimate.results.scores import HELPED, HURT, NO_DIFFERENCE, VERDICTS, WITHHELD, Interval, TaskScores
 from acclimate.results.study import StudyResults
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.job import Job, Place, register, used_kinds
 
-WORDS = {**VERDICTS, "win": "better", "loss": "worse"}
 SHEET = (
-    "Number of measurements in each group whose 95 % interval shows that the model got better or worse by the "
-    "adaptation. Groups are those of the study. The next table has each measurement with its interval."
+    "Number of measurements in each group whose 95 % interval shows that the adaptation helped, that it hurt, or "
+    "no difference. Groups are those of the study. The next table has each measurement with its interval."
 )
 MEASUREMENTS = (
     "Scores of fine-tuned models are compared with the baseline ({baseline}), all else with the base model. Scores in "
@@ -40,7 +39,6 @@ class CapabilityRow(Record):
         before: Mean of what the method is compared with: the baseline for fine-tuned models, else the base model.
         after: Mean of the method.
         difference: After minus before; None if the two cannot be compared.
-        lower_is_better: Whether it is a loss. The verdict of the difference then says what happened to the loss.
     """
 
     group: str = ""
@@ -53,14 +51,11 @@ class CapabilityRow(Record):
     before: float | None = None
     after: float | None = None
     difference: Interval | None = optional()
-    lower_is_better: bool = False
 
     @property
     def verdict(self) -> str:
-        """``"win"`` for better, ``"loss"`` for worse, ``"tie"``, or why there is no verdict."""
-        verdict = WITHHELD if self.difference is None else self.difference.verdict
-        turned = {"win": "loss", "loss": "win"} if self.lower_is_better else {}
-        return turned.get(verdict, verdict)
+        """What the difference shows, or why there is no verdict."""
+        return WITHHELD if self.difference is None else self.difference.verdict
 
 
 @register("capabilities", summary="measurements in groups that the study names")
@@ -177,12 +172,11 @@ def _count(rows: Sequence[CapabilityRow]) -> Entry:
     if not rows:
         return DASH
     verdicts = [row.verdict for row in rows]
-    counts = {verdict: verdicts.count(verdict) for verdict in ("win", "loss")}
-    open_ones = len(rows) - sum(counts.values())
-    parts = [f"{count} {WORDS[verdict]}" for verdict, count in counts.items() if count]
-    parts += [f"{open_ones} no difference shown"] if open_ones else []
-    mark = "" if all(counts.values()) else next((verdict for verdict, count in counts.items() if count), "tie")
-    return Entry(", ".join(parts), counts["win"] - counts["loss"], mark)
+    counts = {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+    parts = [f"{count} {verdict}" for verdict, count in counts.items() if count]
+    ways = [verdict for verdict in (HELPED, HURT) if counts[verdict]]
+    mark = "" if len(ways) > 1 else next(iter(ways), NO_DIFFERENCE)
+    return Entry(", ".join(parts), counts[HELPED] - counts[HURT], mark)
 
 
 def _measurement(results: StudyResults, row: CapabilityRow) -> list[Entry]:
@@ -193,4 +187,4 @@ def _measurement(results: StudyResults, row: CapabilityRow) -> list[Entry]:
     if row.difference is None:
         return [*cells, DASH, DASH, DASH]
     change = [signed_entry(row.difference.difference, digits), interval_entry(row.difference, 1, digits)]
-    return [*cells, *change, Entry(WORDS[row.verdict], None, row.verdict)]
+    return [*cells, *change, Entry(row.verdict, None, row.verdict)]

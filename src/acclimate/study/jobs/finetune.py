@@ -38,7 +38,7 @@ from acclimate.study.summary import (
     TaskRuns,
     compare_runs,
     correct_for_multiple_comparisons,
-    count_wins,
+    count_verdicts,
     is_replicated,
     pair_by_seed,
     pool_confidence,
@@ -188,7 +188,7 @@ class FinetuneJob(Job):
         measured = [score_measurement(row, row.task, getattr(row, "adapted_for", None)) for row in compared]
         return {
             **{"scores": scores, "means": _mean_rows(view, runs)},
-            **{"win_counts": count_wins(scores), "forgetting": forgetting},
+            **{"verdict_counts": count_verdicts(scores), "forgetting": forgetting},
             "capabilities": [row for row in measured if row],
             "tables": score_tables(view, runs, scores),
         }

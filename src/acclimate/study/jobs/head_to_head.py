@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from acclimate.base.records import Record, optional
 from acclimate.evaluation.significance import number_groups, paired_difference, share_interval
 from acclimate.results.cells import DASH, Entry, Table, count_entry, interval_entry, signed_entry
-from acclimate.results.scores import Comparison, Interval
+from acclimate.results.scores import HELPED, HURT, NO_DIFFERENCE, Comparison, Interval
 from acclimate.results.study import StudyResults
 from acclimate.study.graph import Choice
 from acclimate.study.job import Job, JobResult, Planner, StudyView, register
@@ -41,11 +41,10 @@ class HeadToHeadRow(Record):
         biased: Whether the base model has the settings that were chosen for the adapted one, which favors the latter.
         tasks: Tasks with a comparison.
         unanswered: Tasks without a verdict.
-        win: Tasks whose 95 % interval lies above zero.
-        tie: Tasks whose interval includes zero.
-        loss: Tasks whose interval lies below zero.
-        win_low: Lower end of the 95 % interval of the share of wins, over tasks (Wilson).
-        win_high: Upper end of that interval.
+        helped: Tasks whose 95 % interval lies above zero.
+        hurt: Tasks whose interval lies below zero.
+        helped_low: Lower end of the 95 % interval of the share of tasks on which it helped, over tasks (Wilson).
+        helped_high: Upper end of that interval.
         difference: Mean over tasks of the difference in the metric of each, with a 95 % interval over tasks, so about
             other tasks of this kind; None for a single test set.
         test_sets: Number of distinct test sets; tasks of one are resampled together.
@@ -57,11 +56,10 @@ class HeadToHeadRow(Record):
     biased: bool
     tasks: int
     unanswered: int
-    win: int
-    tie: int
-    loss: int
-    win_low: float
-    win_high: float
+    helped: int
+    hurt: int
+    helped_low: float
+    helped_high: float
     difference: Interval | None = optional()
     test_sets: int = 0
 
@@ -111,15 +109,16 @@ class HeadToHead(Job):
 
     @classmethod
     def tables(cls, results: StudyResults) -> list[Table]:
-        """Return wins over tasks, with what was searched for each side, and for the adapted side alone."""
-        names = ["model", "method", "searched", "chosen for", "tasks", "helped", "no difference shown", "hurt"]
+        """Return the verdicts over tasks, with what was searched for each side, and for the adapted side alone."""
+        names = ["model", "method", "searched", "chosen for", "tasks", HELPED, NO_DIFFERENCE, HURT]
         names += ["share helped, 95 %", "mean difference", "95 % interval"]
         table = Table("Head-to-head", NOTE, names)
         for row in results.rows[cls.name]:
             cells = [Entry(row.model), Entry(row.method), Entry(row.searched)]
             cells.append(Entry("the method alone (biased)" if row.biased else "each side"))
-            cells += map(count_entry, (row.tasks, row.win, row.tie, row.loss))
-            cells.append(Entry(f"{100 * row.win_low:.0f} to {100 * row.win_high:.0f} %", row.win_low))
+            same = row.tasks - row.unanswered - row.helped - row.hurt
+            cells += map(count_entry, (row.tasks, row.helped, same, row.hurt))
+            cells.append(Entry(f"{100 * row.helped_low:.0f} to {100 * row.helped_high:.0f} %", row.helped_low))
             entry = row.difference
             shown = (
                 entry and isfinite(entry.low) and [signed_entry(entry.difference, scale=100), interval_entry(entry)]
@@ -134,10 +133,10 @@ class HeadToHead(Job):
         found = []
         for row in results.rows[cls.name]:
             other = fair.get((row.model, row.method, row.searched))
-            if row.biased and other and row.win > other.win:
+            if row.biased and other and row.helped > other.helped:
                 found.append(
-                    f"With {row.searched} that were chosen for '{row.method}' alone, it helps on {row.win} of "
-                    f"{row.tasks} tasks instead of {other.win}: a comparison without a search for the base model "
+                    f"With {row.searched} that were chosen for '{row.method}' alone, it helped on {row.helped} of "
+                    f"{row.tasks} tasks instead of {other.helped}: a comparison without a search for the base model "
                     "would be misleading."
                 )
         return found
@@ -167,7 +166,7 @@ def compare_prompts(runs: Mapping[Any, Sequence[JobResult[Any]]], metric: str) -
 def count_head_to_head(
     model: str, method: str, biased: bool, searched: str, compared: Sequence[tuple[Comparison, str]]
 ) -> HeadToHeadRow:
-    """Return wins, ties and losses over tasks, with intervals over tasks; those of one test set are one unit.
+    """Return the verdicts over tasks, with intervals over tasks; those of one test set are one unit.
 
     Args:
         model: Name of the base model.
@@ -177,13 +176,10 @@ def count_head_to_head(
         compared: The comparison on each task, with the identity of its test set.
     """
     entries = [entry for entry, _ in compared]
-    verdicts = [entry.verdict for entry in entries]
-    counts = {verdict: verdicts.count(verdict) for verdict in ("win", "tie", "loss")}
-    answered = sum(counts.values())
-    wins = [(entry.verdict == "win", test) for entry, test in compared if entry.is_answered]
-    low, high = (
-        share_interval([win for win, _ in wins], number_groups([test for _, test in wins])) if wins else (0.0, 1.0)
-    )
+    answered = [(entry.verdict, test) for entry, test in compared if entry.is_answered]
+    verdicts, tests = zip(*answered, strict=True) if answered else ((), ())
+    hits = [verdict == HELPED for verdict in verdicts]
+    low, high = share_interval(hits, number_groups(tests)) if answered else (0.0, 1.0)
     differences, sets = [entry.difference for entry in entries], number_groups([test for _, test in compared])
     several = len(set(sets)) > 1
     mean = paired_difference(differences, [0.0] * len(sets), groups=sets).as_dict() if several else None
@@ -193,10 +189,10 @@ def count_head_to_head(
         searched=searched,
         biased=biased,
         tasks=len(entries),
-        unanswered=len(entries) - answered,
-        win_low=low,
-        win_high=high,
+        unanswered=len(entries) - len(answered),
+        helped_low=low,
+        helped_high=high,
         test_sets=len(set(sets)),
         difference=None if mean is None else Interval.from_dict(mean),
-        **counts,
+        **{verdict: verdicts.count(verdict) for verdict in (HELPED, HURT)},
     )

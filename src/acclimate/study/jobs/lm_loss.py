@@ -123,7 +123,7 @@ class LmLossJob(Job):
 def _measurement(row: LossRow) -> CapabilityRow:
     """Return the measurement of a loss, in bits per byte where nats cannot be compared."""
     place: dict[str, Any] = {"model": row.model, "domain": row.domain, "task": row.task, "method": row.method}
-    found = CapabilityRow(measure=f"{row.text} text", unit="nats", lower_is_better=True, after=row.nats, **place)
+    found = CapabilityRow(measure=f"{row.text} text", unit="nats", after=row.nats, **place)
     if row.difference:
         return replace(found, before=row.before, difference=row.difference)
     before, after = row.bits_per_byte_before, row.bits_per_byte
@@ -185,5 +185,5 @@ def _change(after: Sequence[TextLoss], before: TextLoss, counts: np.ndarray, sin
         return None
     old = np.asarray(before.per_text, dtype=float)[used] / counts[used]
     new = np.asarray([result.per_text for result in after], dtype=float)[:, used] / counts[used]
-    change = Interval.from_dict(paired_difference(new, old, counts[used]).as_dict())
+    change = Interval.from_dict(replace(paired_difference(new, old, counts[used]), is_error=True).as_dict())
     return change.without_verdict(WITHHELD) if single_origin else change

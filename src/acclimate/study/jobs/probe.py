@@ -43,7 +43,7 @@ from acclimate.results.cells import (
     signed,
     verdict_entry,
 )
-from acclimate.results.scores import Interval, TaskScores
+from acclimate.results.scores import HELPED, HURT, Interval, TaskScores
 from acclimate.results.study import Figure, ProbeResult, StudyResults
 from acclimate.study.config import DomainSpec
 from acclimate.study.inputs import StudyInputs
@@ -307,7 +307,7 @@ class ProbeJob(Job):
         words = {}
         for method in (method.label for method in results.methods):
             if rows := [row for row in linear if (row.method, row.labels_per_class) == (method, fewest)]:
-                words[f"{method} {describe_method(rows, len({row_place(results, row) for row in rows}))}"] = (
+                words[f"{method}: {describe_method(rows, len({row_place(results, row) for row in rows}))}"] = (
                     mean_points(rows)
                 )
         labels = "all labels" if fewest is None else f"{fewest:,} {linear[0].unit}"
@@ -459,7 +459,7 @@ def _probe_panel(axes: Axes, rows: list[ProbeRow], styles: Mapping[str, tuple[st
             axes.plot(places, middles, color=colour, linewidth=1, alpha=0.6)
         for x, entry in points:
             axes.plot([x, x], [100 * entry.low, 100 * entry.high], color=colour, linewidth=1.6)
-            fill = CARD if differences and entry.verdict not in ("win", "loss") else colour
+            fill = CARD if differences and entry.verdict not in (HELPED, HURT) else colour
             axes.plot([x], [100 * entry.difference], shape, color=colour, markerfacecolor=fill, markersize=5.5)
     axes.set_xticks(range(len(levels)), [ALL if level == math.inf else f"{level:,}" for level in levels])
     axes.set_xlim(-0.6, len(levels) - 0.4)

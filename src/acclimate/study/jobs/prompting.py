@@ -15,7 +15,7 @@ from acclimate.evaluation.scoring import classification_metrics
 from acclimate.models.checkpoints import load_config
 from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.results.cells import interval_text, signed
-from acclimate.results.scores import VERDICTS, Interval, TaskScores
+from acclimate.results.scores import Interval, TaskScores
 from acclimate.results.study import ReportTable
 from acclimate.study.config import StudyConfig
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs
@@ -265,7 +265,7 @@ def difference_cells(entry: Interval | None, scale: float = 100, digits: int = 1
     if entry is None:
         return (None, None, None)
     shown = signed(scale * entry.difference, digits), interval_text(entry, scale, digits)
-    return (*shown, VERDICTS[entry.verdict])
+    return (*shown, entry.verdict)
 
 
 def row_label(method: str | None, task: str | None) -> str:

@@ -20,7 +20,7 @@ from acclimate.evaluation.embeddings import (
     is_sentence_encoder,
     neighbor_pairs,
 )
-from acclimate.results.scores import VERDICTS, WITHHELD, Interval
+from acclimate.results.scores import WITHHELD, Interval
 from acclimate.results.study import ReportTable
 from acclimate.study.backend import Backend
 from acclimate.study.config import StudyConfig
@@ -198,7 +198,7 @@ def _row(
     change = describe_change(pairs, before, *(entry.result.ranks for entry in after))
     single = has_single_origin([entry.job for entry in after])
     method = row_label(place.method, place.adapted_for)
-    interval = (change.difference, change.low, change.high, VERDICTS[WITHHELD if single else change.verdict])
+    interval = (change.difference, change.low, change.high, WITHHELD if single else change.verdict)
     if given is not None:
         metric = "MRR" if change.metric == "mrr" else "Spearman"
         numbers: tuple[Any, ...] = (pairs.name, method, change.pairs, metric, change.before, change.after)
