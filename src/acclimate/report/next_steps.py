@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,33 @@ def next_steps(results: StudyResults, folder: Path | None = None) -> list[Step]:
     return list(_steps(results, _Study(results, folder or results.folder or Path("runs") / results.name)))
 
 
+def predict_words(results: StudyResults, folder: Path) -> list[str]:
+    """Return the command, after ``acclimate``, that uses the first of the kept models that are best.
+
+    Args:
+        results: Results of a study.
+        folder: Folder of the study.
+
+    Returns:
+        The words; none if the study keeps no models.
+    """
+    return next((words for words, _ in _predictions(_Study(results, folder))), [])
+
+
+def _predictions(study: _Study) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield for each task the command that uses its best model, and the one that compares it with the baseline."""
+    for row in (row for row in study.results.rows.get("kept", []) if row["best"]):
+        others = [
+            one["folder"]
+            for one in study.results.rows["kept"]
+            if one is not row and all(one[name] == row[name] for name in ("model", "domain", "task"))
+        ]
+        read = study.reading(row)
+        words = [["--model", str(study.folder / one)] for one in (*others, row["folder"])]
+        out = ["--data", "DATA", *read, "--out", "predictions.csv"]
+        yield ["predict", *words[-1], *out], ["predict", *itertools.chain(*words), *out] if others else []
+
+
 def _text(flag: str, sources: Sequence[Any]) -> list[str]:
     """Return a flag with the first of the sources of a study, as words of a command."""
     source = sources[0] if sources else flag.removeprefix("--").upper()
@@ -69,6 +97,7 @@ class _Study:
         """Return the command that runs the study with changes; it reuses the jobs that do not change."""
         plugins = [word for file in sorted(self.folder.glob("plugins/*.py")) for word in ("--plugin", str(file))]
         words = ["acclimate", "compare", str(self.folder / "study.yaml"), *plugins, "--out", str(self.folder)]
+        words += ["--keep", "best"] * bool(self.results.config.get("keep"))
         return shlex.join([*words, *(word for change in changes for word in ("--set", change))])
 
     def setting(self, section: str, name: str, default: Any) -> Any:
@@ -90,6 +119,15 @@ class _Study:
         task = self._task(row)
         return ["--task", str(task.get("path", "TASK")), *option_words(ReadingOptions, task)]
 
+    def reading(self, row: Any) -> list[str]:
+        """Return how rows of the form of a task are read, as words of a command."""
+        task = self._task(row)
+        path, _, column = str(task.get("path", "")).rpartition(":")
+        named = {} if not path or path.startswith("hf") or "/" in column else {"text_column": column}
+        return option_words(
+            ReadingOptions, {**named, **task, "label_column": None, "split_seed": None, "strict": None}
+        )
+
     def recipe(self, row: ScoreRow) -> list[str]:
         """Return the settings of fine-tuning behind a score, with what a search found, as words of a command."""
         found = [one for one in self.results.searches if one.task == row.task and row.method in one.methods]
@@ -103,7 +141,7 @@ class _Study:
         unused = {*reading_names(), "model", "task", "select", "few_shot", "metric"}
         return option_words(FinetuneOptions, {name: settings[name] for name in settings.keys() - unused})
 
-    def _task(self, row: ScoreRow) -> dict[str, Any]:
+    def _task(self, row: Any) -> dict[str, Any]:
         for task in (task for entry in self._domains(row.domain) for task in entry.get("tasks") or []):
             if row.task in (task.get("name"), Path(task["path"]).name, Path(task["path"]).stem):
                 return dict(task)
@@ -134,6 +172,11 @@ def _steps(results: StudyResults, study: _Study) -> Iterator[Step]:
         seeds = max((len(row.seeds) for row, _ in by_verdict[WITHHELD]), default=1)
         change = "adapt_seeds=3" if seeds > 1 else "seeds=3"
         yield Step(REPEAT, (study.again(change),))
+    for use, compare in _predictions(study):
+        commands = [shlex.join(["acclimate", *words]) for words in (use, compare) if words]
+        yield Step(
+            "Use the fine-tuned model that was kept; with the baseline's, list the rows that change:", (*commands,)
+        )
     if wins := by_verdict.get(HELPED):
         yield _use(study, max(wins, key=lambda pair: pair[1].difference)[0])
         yield from _forgetting(results, study, {row.method for row, _ in wins})

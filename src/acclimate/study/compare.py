@@ -25,7 +25,8 @@ from acclimate.study.executor import Executor, JobStore, NothingToClaimError
 from acclimate.study.graph import Shard, read_study
 from acclimate.study.in_memory import CompareCall, find_study
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.job import Job, RunContext
+from acclimate.study.job import Job, RunContext, StudyView
+from acclimate.study.keeping import keep_models, with_keep
 from acclimate.study.search import check_search, final_graph, run_search
 from acclimate.study.summary import summarize
 from acclimate.study.workers import LOGS, Pool
@@ -72,6 +73,9 @@ def compare(options: CompareCall) -> StudyResults:
     settings. If the search is not complete when a shard has done its share, the shard stops; run the same command
     again once the other shards are done.
 
+    With ``keep="best"`` the folder ``out/kept`` gets the fine-tuned model of the best method on each task, and of the
+    baseline: see :mod:`acclimate.study.keeping`.
+
     Returns:
         The results. A notebook shows the table and the figure of the differences; ``to_pandas()`` returns the scores
         as a data frame, ``report()`` the report, and ``results["scores"]`` an entry of ``results.json``. If a shard
@@ -90,6 +94,7 @@ def compare(options: CompareCall) -> StudyResults:
         raise UserError("Give an output directory, such as out='runs/study'.")
     backend, out = options.backend or Backend(), check_study_folder(options.out)
     study, settings = find_study(options, out)
+    settings = with_keep(settings, options.keep)
     read = read_study(load_study(study, settings, options.only), backend)
     inputs, contamination = prepare(read, progress=progress, cached_only=report_only or share is not None)
     if progress:
@@ -110,6 +115,8 @@ def compare(options: CompareCall) -> StudyResults:
     results = summarize(inputs, graph, outcomes, out, searches=search.rows, contamination=contamination)
     results.jobs.left, results.folder = len(left), out
     if not (share and left):
+        if read.config.keep:
+            results.rows["kept"] = keep_models(StudyView(inputs, graph, outcomes, out), results.scores, executor)
         _write(results, out, progress)
     if progress and left and (share or report_only):
         _print(*_describe_left(left, len(outcomes), share))

@@ -185,6 +185,7 @@ class StudyConfig(Strict):
         evaluate: Settings of the language-model loss and of drift.
         search: How settings are searched on the dev splits, and values to try for the whole study.
         baseline: Label of the row that the others are compared with.
+        keep: ``best`` keeps fine-tuned models: see :mod:`acclimate.study.keeping`.
         capabilities: Names of measurements by group, which a sheet of the report compares; None for no sheet.
         sections: Sections that configure kinds of jobs, by key. In the file each is a key at the top level.
     """
@@ -208,6 +209,7 @@ class StudyConfig(Strict):
     evaluate: EvaluateSettings = EvaluateSettings()
     search: Annotated[SearchSettings | None, BeforeValidator(lambda v: None if v is False else v)] = None
     baseline: str = "none"
+    keep: Literal["best"] | None = None
     capabilities: dict[Label, Annotated[list[str], BeforeValidator(as_list), Field(min_length=1)]] | None = None
     sections: dict[str, list[Any]] = Field(default_factory=dict)
 

@@ -24,6 +24,7 @@ from acclimate.study.draft import (
     write_study,
 )
 from acclimate.study.forecast import TIMING_SECONDS, Forecast, fit_budget, forecast
+from acclimate.study.keeping import with_keep
 from acclimate.study.options import CompareCommand, CompareOptions, InitOptions
 
 NEGATED = {"advice": "no-advice", "tune": "no-tune"}
@@ -65,7 +66,7 @@ def compare_from_options(options: CompareCommand) -> StudyResults | Forecast:
     existed = (Path(options.out) / STUDY_FILE).exists()
     study, settings = _find_study(options)
     if options.dry_run:
-        config = load_study(study, settings, options.only)
+        config = load_study(study, with_keep(settings, options.keep), options.only)
         more: dict[str, Any] = {"minutes": options.minutes, "progress": options.progress}
         return forecast(config, options.out, timing=TIMING_SECONDS, **more)
     chosen = {**values(options, CompareOptions), "config": study, "settings": settings}
@@ -75,6 +76,8 @@ def compare_from_options(options: CompareCommand) -> StudyResults | Forecast:
 
 def show_comparison(result: Any, options: CompareCommand) -> Iterator[Any]:
     """Yield what ``acclimate compare`` prints."""
+    from acclimate.report.next_steps import predict_words  # with the report
+
     if options.dry_run:
         yield from result.show()
         return
@@ -83,9 +86,13 @@ def show_comparison(result: Any, options: CompareCommand) -> Iterator[Any]:
         yield f"Shard {options.shard} is finished; {jobs.left} of {jobs.total} jobs are left."
     else:
         yield f"Report: {Path(options.out) / 'report.html'}"
-    if options.config is None:
+    if words := predict_words(result, Path(options.out)):
+        yield Next(words, "to use the model")
+    elif options.config is None:
         study = check_study_folder(options.out) / STUDY_FILE
-        yield Next(["compare", study, *plugin_words(), "--out", options.out], "after changing the study file")
+        keep = ["--keep", "best"] * bool(result.scores)
+        purpose = "to keep the fine-tuned models" if keep else "after changing the study file"
+        yield Next(["compare", study, *plugin_words(), "--out", options.out, *keep], purpose)
 
 
 def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:

@@ -188,10 +188,10 @@ def is_written(study: Mapping[str, Any], path: Path) -> bool:
 
 
 def _comparable(study: Any, *without: tuple[str, str]) -> Any:
-    """Return the values of a study that make it another one: without notes, advice, and the settings ``without``."""
+    """Return the values of a study that make it another one: without notes, advice, ``keep``, and ``without``."""
     if not isinstance(study, Mapping):
         return study
-    kept = {key: value for key, value in study.items() if key != "notes"}
+    kept = {key: value for key, value in study.items() if key not in ("notes", "keep")}
     for section, name in (("evaluate", "advice"), *without):
         values = kept.pop(section, None) or {}
         if values := {key: value for key, value in values.items() if key != name}:

@@ -230,6 +230,7 @@ class _Run:
         missing = [job for job in jobs.values() if self._store.result(job) is None]
         # A deleted model is recomputed only if a missing job reads it, or another model to recompute is made from it.
         self._models_needed = {needed.key for job in missing for needed in job.needed}
+        self._models_needed |= {key for key, job in jobs.items() if job.keeps_model}
         for key, job in reversed(jobs.items()):
             if key in self._models_needed and not self._has_model(job):
                 self._models_needed |= {needed.key for needed in job.needed}

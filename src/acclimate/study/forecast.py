@@ -25,6 +25,7 @@ from acclimate.study.executor import Executor, JobStore
 from acclimate.study.graph import plan, read_study
 from acclimate.study.inputs import Checkpoint
 from acclimate.study.job import Job, JobGraph, Outcome, RunContext, Timed
+from acclimate.study.keeping import planned_models
 from acclimate.study.search import final_graph, run_search
 from acclimate.study.settings import UNADAPTED
 
@@ -255,8 +256,9 @@ def forecast(
 
     found = run_search(inputs, look_up, guess=True)
     guessed, found.complete = not found.complete, True
-    parts = [*(f"search {number}" for number in range(1, len(graphs) + 1)), "study"]
+    parts = [*(f"search {number}" for number in range(1, len(graphs) + 1)), "study", "kept models"]
     graphs.append(final_graph(inputs, found))
+    graphs.append(planned_models(graphs[-1], config, out))
     planned: dict[str, tuple[str, Job]] = {}
     for part, graph in zip(parts, graphs, strict=True):
         for key, job in graph.jobs.items():

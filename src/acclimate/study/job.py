@@ -86,11 +86,11 @@ class RunContext:
 
     def folder(self, job: Job) -> Path:
         """Return the folder of the model that a job makes."""
-        return self.out / "models" / job.key
+        return self.out / job.folder
 
     def path(self, model: Model) -> str:
         """Return the folder of a model, or its name on the Hub."""
-        return model.path if isinstance(model, Checkpoint) else str((self.models or self.out) / "models" / model.key)
+        return model.path if isinstance(model, Checkpoint) else str((self.models or self.out) / model.folder)
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, frozen_default=True, field_specifiers=(field,))
@@ -108,6 +108,7 @@ class Job(ResultKind, ABC):
             value.
         result_type: Dataclass of the result.
         makes_model: Whether the job writes a model to its folder.
+        keeps_model: Whether the model is made again if it is missing, even if no other job reads it.
         shows_progress: Whether the job shows a progress bar itself.
         counts_as_score: Whether jobs of this kind have a row in the score tables.
         options_type: Class of the options of the function that does the work; the defaults become
@@ -121,6 +122,7 @@ class Job(ResultKind, ABC):
     cost: ClassVar[float] = 1.0
     result_type: ClassVar[type[Record]]
     makes_model: ClassVar[bool] = False
+    keeps_model: ClassVar[bool] = False
     shows_progress: ClassVar[bool] = False
     counts_as_score: ClassVar[bool] = False
     options_type: ClassVar[type[Any] | None] = None
@@ -164,6 +166,11 @@ class Job(ResultKind, ABC):
                 links.pop(link.key, None)  # it comes after all that need it
                 links[link.key] = link
         return list(links.values())
+
+    @property
+    def folder(self) -> Path:
+        """Where the job writes its model, in the folder of the study."""
+        return Path("models") / self.key
 
     @property
     def description(self) -> str:

@@ -15,6 +15,15 @@ from acclimate.data.fields import Places, Progress, Strings, read_listed, read_n
 from acclimate.data.reading import Encoding, LabelOptions
 
 MAX_WORKERS = 4_096
+Keep = Annotated[
+    Literal["best"] | None,
+    Option(
+        "Keep the fine-tuned model of the best method on each task, and the base model's, to predict with.",
+        OUTPUT,
+        default="only adapted models are kept",
+        recorded=False,
+    ),
+]
 
 
 @options
@@ -155,6 +164,7 @@ class CompareOptions:
         ),
     ] = None
     report_only: Annotated[bool, Option("Run no jobs; write the report from existing results.", OUTPUT)] = False
+    keep: Keep = None
     progress: Progress = True
     backend: Annotated[
         Any, Option("The expensive functions.", TRAINING, default="those of this package", cli=False)

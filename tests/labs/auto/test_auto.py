@@ -38,7 +38,7 @@ def quick(tmp_path_factory):
     """Draw no reports, and do not return the memory of each job to the system."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("acclimate.study.executor.malloc_trim", lambda: None)
-        patch.setattr("acclimate.labs.auto.stages.Stages.write_report", lambda *_: None)
+        patch.setattr("acclimate.labs.auto.stages.Stages.write_report", lambda *_, **__: [])
         patch.setattr(race, "MOST_CLAIM_SEEDS", 4)
         # The items of all tests have the same texts, so the cache would count them as read before.
         patch.setattr(confirming, "cache_folder", lambda: Path(tempfile.mkdtemp(dir=tmp_path_factory.getbasetemp())))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import transformers
 
+from acclimate.labs.auto.auto import show_auto
+from acclimate.labs.auto.options import AutoOptions
+from acclimate.tasks.prediction import predict
 from tests.labs.auto.real import run, write_files
 
 pytestmark = pytest.mark.slow
@@ -21,13 +24,20 @@ def masked(tmp_path_factory):
 
 
 def test_the_model_that_is_handed_back_loads_and_has_a_card(masked, tmp_path):
-    result = run(masked, tmp_path / "out")
+    result = run(masked, tmp_path / "out", keep="best")
     assert [one.label for one in result.plan.entrants] == ["none", "lm", "tapt"]
     assert {row.stage for row in result.rows} == {"rung-1", "rung-2"}
     transformers.AutoModelForMaskedLM.from_pretrained(result.model)
     assert (result.folder / "report.html").exists()
     if result.claim is not None:
         assert (result.folder / "claim.html").exists()
+        labels = [
+            predict(result.folder / row.folder, [{"text": "good"}], None).rows[0]["label"] for row in result.kept
+        ]
+        assert len(labels) == 2 and {*labels} <= {"no", "yes"}
+        options = AutoOptions(masked / "model", masked / "domain.txt", masked / "task", tmp_path / "out", minutes=1)
+        *_, last = show_auto(result, options)
+        assert last.words[:2] == ["predict", "--model"] and (last.words[2] / "config.json").is_file()
 
 
 def test_a_decoder_races_with_and_without_replay_and_with_a_chat_vector(tmp_path):

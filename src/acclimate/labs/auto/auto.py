@@ -14,11 +14,11 @@ from acclimate.adaptation.method import lookup
 from acclimate.base.errors import UserError, unknown_name_error
 from acclimate.base.files import atomic_folder, write_json
 from acclimate.base.locks import with_output_lock
-from acclimate.base.options import build, option_fields, verb
+from acclimate.base.options import build, option_fields, option_words, verb
 from acclimate.base.progress import print_message
 from acclimate.base.records import Record, fingerprint, internal, read_record
 from acclimate.base.verbs import Next
-from acclimate.data.reading import LabelOptions
+from acclimate.data.reading import LabelOptions, ReadingOptions, find_task, reading_words, text_words
 from acclimate.labs.auto.options import AutoOptions
 from acclimate.labs.auto.plan import BASE, Plan, afterwards, choose_entrants, make_plan, why_no_race
 from acclimate.labs.auto.race import Race, Run, claim_of, claim_stage, race_seeds, run_race, search_seed
@@ -227,7 +227,7 @@ def auto(options: AutoOptions) -> AutoResult:
         )
         result.claim_seeds = list(stage.seeds)
         scored = found.entrants[race.winner.label]
-        stages.write_report(found)
+        result.kept = stages.write_report(found, keep=options.keep is not None)
     result.unlearned = stages.unlearned
     holds = result.holds
     source = scored.folder if holds and scored is not None and scored.folder else find_folder(str(options.model))
@@ -246,8 +246,17 @@ def auto(options: AutoOptions) -> AutoResult:
 def show_auto(result: AutoResult, options: AutoOptions) -> Iterator[Any]:
     """Yield what ``acclimate auto`` prints."""
     yield from result.describe()
-    if not options.dry_run:
-        yield Next(["finetune", "--model", result.model, "--task", "TASK"], "to train an end task")
+    if options.dry_run:
+        return
+    for row in result.kept:
+        if (row.method == BASE) != result.holds:
+            column = find_task(options.task)[1] if isinstance(options.task, str | Path) else None
+            read = option_words(ReadingOptions, {"text_column": column, "pair_column": options.pair_column})
+            model = check_auto_folder(options.out) / row.folder
+            yield Next(["predict", "--model", model, "--data", "DATA", *read, "--out", "predictions.csv"], "to use it")
+            return
+    task = [*text_words("--task", options.task, "TASK"), *reading_words(options)]
+    yield Next(["finetune", "--model", result.model, *task, "--out", "finetuned"], "to train an end task")
 
 
 def check_auto_folder(out: str | Path) -> Path:
@@ -285,7 +294,7 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
     context = RunContext(options.backend or Backend(), out, options.progress)
     gpus = len(visible_gpus())
     parallel = max(1, min(gpus, gpus if options.workers == "auto" else int(options.workers or 1)))
-    unrecorded = ("out", "progress", "backend", "dry_run", "workers", "per_gpu", *names)
+    unrecorded = ("out", "progress", "backend", "dry_run", "keep", "workers", "per_gpu", *names)
     others = {name: str(getattr(options, name)) for name in option_fields(AutoOptions) if name not in unrecorded}
     stages = Stages(base, call, context)
     data = stages.fingerprint(None if options.instruct is None else str(options.instruct))

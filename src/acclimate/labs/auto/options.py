@@ -14,7 +14,7 @@ from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option
 from acclimate.base.verbs import EVALUATE, register_verb
 from acclimate.data.fields import Progress, Seed, Strings, read_names, text_option
 from acclimate.data.reading import Encoding, LabelOptions
-from acclimate.study.options import MAX_WORKERS
+from acclimate.study.options import MAX_WORKERS, Keep
 
 _text = partial(text_option, more="Or texts in memory.")
 
@@ -100,6 +100,7 @@ class AutoOptions(LabelOptions):
             flag="--set",
         ),
     ] = None
+    keep: Keep = None
     encoding: Encoding = None
     seed: Seed = 0
     workers: Annotated[

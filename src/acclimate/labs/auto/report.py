@@ -13,6 +13,7 @@ from acclimate.labs.auto.plan import CLAIM_SEEDS, RACE_SEEDS, Plan
 from acclimate.report.score_figures import RACE
 from acclimate.results.display import Reported, data_frame
 from acclimate.results.study import ReportTable, StudyResults
+from acclimate.study.keeping import KeptRow
 
 if TYPE_CHECKING:
     import pandas
@@ -71,6 +72,7 @@ class AutoResult(Reported, Record, repr=False):
         seconds: Duration, without interruptions.
         unlearned: Why the base model has not learned its tasks, so that nothing can be claimed; empty if it has.
         notes: What happened, in sentences.
+        kept: Fine-tuned models of the claim that are kept.
         folder: The output directory.
         model: Folder of the model that is returned.
     """
@@ -90,6 +92,7 @@ class AutoResult(Reported, Record, repr=False):
     seconds: float = 0.0
     unlearned: str = ""
     notes: list[str] = field(default_factory=list)
+    kept: list[KeptRow] = field(default_factory=list)
     folder: Path | None = internal()
     model: Path | None = internal()
 

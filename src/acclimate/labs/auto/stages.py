@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.report.formatting import describe_learning
 from acclimate.results.adaptations import read_curves
 from acclimate.results.cells import joined
-from acclimate.results.scores import LossRow
+from acclimate.results.scores import LossRow, ScoreRow
 from acclimate.results.study import StudyResults
 from acclimate.study.compare import prepare, start_workers
 from acclimate.study.config import StudyConfig
@@ -52,6 +53,7 @@ from acclimate.study.job import JobGraph, JobResult, Outcome, RunContext, StudyV
 from acclimate.study.jobs.adapt import AdaptJob
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.lm_loss import LmLossJob, TextLoss
+from acclimate.study.keeping import KeptRow, keep_models
 from acclimate.study.learned import judge_base
 from acclimate.study.summary import TaskResult, scoring_of, summarize, test_of
 from acclimate.tasks.interfaces import LabelledTask, find_width
@@ -121,6 +123,7 @@ class StageResult:
         advice: What a measurement says of the text before any training; empty without one.
         unlearned: Why the base model has not learned a task, and what to do; empty if it has.
         summarize: Returns the results of the stage as the results of a study; None in a simulation.
+        keep: Keeps fine-tuned models of the stage, see :func:`acclimate.study.keeping.keep_models`.
     """
 
     entrants: dict[str, Scored]
@@ -130,6 +133,7 @@ class StageResult:
     advice: str = ""
     unlearned: str = ""
     summarize: Callable[[], StudyResults] | None = None
+    keep: Callable[[Sequence[ScoreRow]], list[KeptRow]] | None = None
 
 
 def stage_study(base: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
@@ -212,6 +216,7 @@ class Stages:
             graph = plan_jobs(inputs)
             outcomes = executor.execute(graph)
         made = _collect(stage, inputs, graph, outcomes, out, found)
+        made.keep = partial(keep_models, StudyView(inputs, graph, outcomes, out), executor=executor)
         self.unlearned = made.unlearned
         if stage.monitored:
             for job in graph.jobs.values():
@@ -343,15 +348,19 @@ class Stages:
         run = f"{tournament} {fingerprint(sorted(plan_jobs(inputs).jobs))}"
         return max(count_reads(found.task, run) for found in inputs.tasks.values())
 
-    def write_report(self, found: StageResult) -> None:
-        """Write the report of the claim, and the cards of its models."""
+    def write_report(self, found: StageResult, *, keep: bool = False) -> list[KeptRow]:
+        """Write the report of the claim, and the cards of its models; keep fine-tuned models if that is wanted."""
         from acclimate.cards.writers import write_model_cards
         from acclimate.report import write_report
 
+        kept: list[KeptRow] = []
         if found.summarize is not None:
             results = found.summarize()
+            if keep and found.keep is not None:
+                results.rows["kept"] = kept = found.keep(results.scores)
             write_report(results, self.context.out / CLAIM_PAGE)
             write_model_cards(results, self.context.out)
+        return kept
 
     def _read(self, study: Mapping[str, Any]) -> tuple[StudyInputs, Contamination]:
         inputs = read_study(StudyConfig.of(study), self.context.backend)
