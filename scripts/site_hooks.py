@@ -11,7 +11,7 @@ import html
 import inspect
 import posixpath
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,23 @@ def description(cls: type) -> str:
 def studies() -> dict[str, StudyResults]:
     """Return the results of the studies under `docs/results`, by folder."""
     return {path.parent.name: StudyResults.load(path) for path in sorted(RESULTS.glob("*/results.json"))}
+
+
+PLACEHOLDERS = {"models": "MODEL", "checkpoints": "MODEL", "tasks": "TASK", "other_tasks": "TASK"}
+"""Words for paths of the machine on which a study ran, by key of the study; others are texts."""
+
+
+def with_placeholders(results: StudyResults) -> StudyResults:
+    """Return results whose study names no file or folder of the machine on which it ran."""
+
+    def replaced(value: Any, word: str) -> Any:
+        if isinstance(value, dict):
+            return {key: replaced(entry, PLACEHOLDERS.get(key, word)) for key, entry in value.items()}
+        if isinstance(value, list):
+            return [replaced(entry, word) for entry in value]
+        return word if isinstance(value, str) and value.startswith(("/", "../", "docs/", "runs/")) else value
+
+    return replace(results, config=replaced(results.config, "TEXT"))
 
 
 def findings(name: str) -> list[str]:
@@ -293,7 +310,8 @@ def generated_pages() -> dict[str, str]:
     pages |= {f"reference/{page}.md": class_page(page) for page in CLASSES}
     pages |= {"reference/python.md": python_page(), "reference/commands.md": commands_page()}
     pages |= {"results/gallery.md": gallery_page(), "assets/site.css": STYLE}
-    pages |= {f"results/{folder}/report.html": render(results) for folder, results in studies().items()}
+    reports = {folder: render(with_placeholders(results), Path("OUT")) for folder, results in studies().items()}
+    pages |= {f"results/{folder}/report.html": report for folder, report in reports.items()}
     pages |= {place: (ROOT / page).read_text(encoding="utf-8") for page, place in PAGES.items() if page != "README.md"}
     examples = [path for path in (ROOT / "examples").rglob("*") if path.suffix in {".yaml", ".py", ".ipynb"}]
     return pages | {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in examples}

@@ -20,12 +20,14 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import yaml
 from typer.testing import CliRunner
 
 from acclimate.cli.main import app
 from acclimate.study.config import StudyConfig
+from tests.printed import check, printed
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -34,6 +36,9 @@ NOT_GUIDES = ("dev", "results")
 SHELLS = ("console", "bash", "shell", "sh")
 LAUNCHERS = r"(torchrun|accelerate launch)( -\S+( \d+)?)* -m "
 DOMAIN = {"name": "domain", "corpus": "reviews.jsonl.gz"}
+SAMPLES = {"MODEL": "roberta-base", "TEXT": "general.txt", "GENERAL": "wiki.txt", "TASK": "reviews.csv"}
+SAMPLES |= {"DATA": "reviews.csv"}
+"""Files of the sample for what a printed command leaves to fill in."""
 STUDY = {"models": ["roberta-base"], "methods": ["none", "lm"], "domains": [DOMAIN]}
 """The study that a part of a study file belongs to."""
 
@@ -131,9 +136,11 @@ class Runner:
             if words[1] == "init":
                 Path(words[2]).unlink(missing_ok=True)  # the sample; the command writes over no other study
             options = shlex.split(block.marker)
-            result = CliRunner().invoke(app, [*words[1:], *options], env=changed)
+            with patch("sys.argv", ["acclimate", *words[1:], *options]):
+                result = CliRunner().invoke(app, [*words[1:], *options], env=changed)
             if result.exit_code:
                 raise AssertionError(f"{command}: {result.exception}\n{result.output[-2000:]}") from result.exception
+            check(printed(result.output), SAMPLES)
         elif words[:2] == ["pip", "install"]:
             check_extras(words[2:])
         elif words[0] == "make":

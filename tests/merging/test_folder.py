@@ -218,7 +218,7 @@ def test_the_command(models, texts, tmp_path, monkeypatch, capsys):
     assert code == 0, err
     assert "Domain text" in out and "General text" in out and "0.5" in out
     last = out.splitlines()[-1]
-    assert last.startswith("Next, with an alpha of your choice: acclimate merge --method 'interpolation alpha=ALPHA' ")
+    assert last.startswith("Next, with an alpha of your choice: acclimate merge --method 'interpolation alpha=0.5' ")
     words = ("merge", "--method", "interpolation alpha=0.5", *words[3:])
     code, out, err = call(monkeypatch, capsys, *words, "--out", tmp_path / "half")
     assert code == 0 and out.startswith(f"{tmp_path / 'half'}: interpolation\n"), err

@@ -52,7 +52,7 @@ from acclimate.base.locks import with_output_lock
 from acclimate.base.options import recorded, values, verb
 from acclimate.base.progress import print_message, report_text
 from acclimate.base.terminal import echo
-from acclimate.base.verbs import Next, plugin_words
+from acclimate.base.verbs import Next
 from acclimate.base.version import __version__
 from acclimate.cards.hub import check_repo_name, push_to_hub
 from acclimate.data.fields import PrecisionName
@@ -162,7 +162,7 @@ def show_adaptation(result: AdaptResult, options: AdaptCommand) -> Iterator[Any]
         text += ["--task", task]
     given = {name: getattr(options, name) for name in ("adapter", "replay")} if causal else {}
     kept = [("--set", f"adapt.{name}={json.dumps(value)}") for name, value in given.items() if value]
-    compared = [*text, *reading, "--methods", result.method, *itertools.chain(*kept), *plugin_words()]
+    compared = [*text, *reading, "--methods", result.method, *itertools.chain(*kept)]
     words = ["--model", options.model, *compared, "--out", "runs/compare"]
     yield Next(["compare", *words], "to see whether adaptation helps")
 

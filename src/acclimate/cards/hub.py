@@ -67,7 +67,11 @@ def show_upload(url: str, options: PushOptions) -> Iterator[Any]:
         flags = " ".join(f"--{name.replace('_model', '-model-name')} ..." for name in missing)
         names = ", ".join(missing).replace("_", " ")
         echo(f"The card does not name {names}; push again with {flags}", err=True)
-    yield Next(["finetune", "--model", options.repo, "--task", "TASK"], "on any machine")
+    if (Path(options.folder) / RECORD_FILE).is_file():
+        use = ["predict", "--model", options.repo, "--data", "DATA", "--out", "predictions.csv"]
+    else:
+        use = ["finetune", "--model", options.repo, "--task", "TASK", "--out", "finetuned"]
+    yield Next(use, "on any machine")
 
 
 def push_to_hub(

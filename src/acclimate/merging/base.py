@@ -165,7 +165,7 @@ class Merge(Part, ABC):
 
     def next_command(self, out: str) -> Next:
         """Return a command to run on the merged model."""
-        return Next(["finetune", "--model", out, "--task", "TASK", "--out", "DIRECTORY"], "to train an end task")
+        return Next(["finetune", "--model", out, "--task", "TASK", "--out", "finetuned"], "to train an end task")
 
     def rule(self, context: Context) -> tuple[Rule, list[str]]:
         """Return the rule by which each tensor is merged, and notes on what was measured for it.

@@ -132,7 +132,7 @@ def show_merge(result: Any, options: MergeOptions) -> Iterator[Any]:
     if method.merges_weights:
         models = ["--model", *options.models]  # type: ignore[misc]
         models += [] if options.base is None else ["--base", options.base]
-        words = ["merge", "--method", f"{method.name} alpha=ALPHA", *models, "--out", "DIRECTORY"]
+        words = ["merge", "--method", f"{method.name} alpha=0.5", *models, "--out", "merged"]
         yield Next(words, "with an alpha of your choice")
 
 

@@ -72,18 +72,19 @@ def _predictions(study: _Study) -> Iterator[tuple[list[str], list[str]]]:
         ]
         read = study.reading(row)
         words = [["--model", str(study.folder / one)] for one in (*others, row["folder"])]
-        out = ["--data", "DATA", *read, "--out", "predictions.csv"]
-        yield ["predict", *words[-1], *out], ["predict", *itertools.chain(*words), *out] if others else []
+        data = ["--data", "DATA", *read, "--out"]
+        both = ["predict", *itertools.chain(*words), *data, "compared.csv"] if others else []
+        yield ["predict", *words[-1], *data, "predictions.csv"], both
 
 
 def _text(flag: str, sources: Sequence[Any]) -> list[str]:
-    """Return a flag with the first of the sources of a study, as words of a command."""
-    source = sources[0] if sources else flag.removeprefix("--").upper()
-    if not isinstance(source, Mapping):
-        return [flag, str(source)]
-    column = f":{source['text_column']}" if source.get("text_column") else ""
-    encoding = ["--encoding", str(source["encoding"])] if source.get("encoding") else []
-    return [flag, f"{source['path']}{column}", *encoding]
+    """Return a flag with each source of a study, and their encoding, as words of a command."""
+    words, encoding = list[str](), list[str]()
+    for source in sources or [flag.removeprefix("--").upper()]:
+        given = source if isinstance(source, Mapping) else {"path": source}
+        words += [flag, f"{given['path']}:{given['text_column']}" if given.get("text_column") else str(given["path"])]
+        encoding = ["--encoding", str(given["encoding"])] if given.get("encoding") else encoding
+    return words + encoding
 
 
 @dataclass
@@ -106,12 +107,12 @@ class _Study:
         return default if value is None else value
 
     def corpus(self, domain: str) -> list[str]:
-        """Return the first source of the text of a domain, as words of a command."""
+        """Return the sources of the text of a domain, as words of a command."""
         found = [source for entry in self._domains(domain) for source in entry.get("corpus") or []]
         return _text("--corpus", found)
 
     def general(self) -> list[str]:
-        """Return the first source of general text, as words of a command."""
+        """Return the sources of general text, as words of a command."""
         return _text("--general", self.results.config.get("general") or [])
 
     def task(self, row: ScoreRow) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from acclimate.base.errors import UserError
 from acclimate.base.options import values, verb
 from acclimate.base.terminal import echo
-from acclimate.base.verbs import Next, plugin_words
+from acclimate.base.verbs import Next
 from acclimate.results.study import StudyResults
 from acclimate.study.changes import load_study
 from acclimate.study.compare import check_study_folder, compare
@@ -50,7 +50,7 @@ def show_study(path: Path, options: InitOptions) -> Iterator[Any]:
     """Yield what ``acclimate init`` prints."""
     yield from draft_study(options).get("notes", [])
     yield f"Study: {path}"
-    words = ["compare", path, *plugin_words(), "--out", Path("runs") / path.stem]
+    words = ["compare", path, "--out", Path("runs") / path.stem]
     yield Next([*words, "--dry-run"], "to estimate the time")
     yield Next(words, "to run it")
 
@@ -92,7 +92,7 @@ def show_comparison(result: Any, options: CompareCommand) -> Iterator[Any]:
         study = check_study_folder(options.out) / STUDY_FILE
         keep = ["--keep", "best"] * bool(result.scores)
         purpose = "to keep the fine-tuned models" if keep else "after changing the study file"
-        yield Next(["compare", study, *plugin_words(), "--out", options.out, *keep], purpose)
+        yield Next(["compare", study, "--out", options.out, *keep], purpose)
 
 
 def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:

@@ -12,7 +12,7 @@ from acclimate.base.catalog import read_entries
 from acclimate.base.files import read_json_object
 from acclimate.base.options import verb
 from acclimate.base.registry import imported_plugins
-from acclimate.base.verbs import Next, plugin_words
+from acclimate.base.verbs import Next
 from acclimate.labs.advise.options import MethodsOptions
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def show_methods(rows: Sequence[Mapping[str, Any]], options: MethodsOptions) -> 
         return
     yield rows[0]["description"].removesuffix("\n")
     needs = ["--task", "TASK"] if rows[0]["needs_task"] else []
-    yield Next(["adapt", "--model", "MODEL", "--corpus", "TEXT", *needs, "--method", rows[0]["name"], *plugin_words()])
+    yield Next(["adapt", "--model", "MODEL", "--corpus", "TEXT", *needs, "--method", rows[0]["name"]])
 
 
 def _method_tables(rows: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -121,7 +121,7 @@ def show_masks(report: Any, options: InspectMasksOptions) -> Iterator[Any]:
     yield from mask_tables(report)
     yield from show_place("All texts, as a page", options.out and Path(options.out) / PAGE)
     words = ["--model", options.model, *text_words("--corpus", options.corpus, column=options.text_column)]
-    words += [*reading_words(options), "--masking", "NAME"]
+    words += [*reading_words(options), "--masking", report["maskings"][0]["label"]]
     yield Next(["adapt", *words, "--out", "adapted"], "to train with one of them")
 
 

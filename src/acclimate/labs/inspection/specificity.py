@@ -20,7 +20,7 @@ from acclimate.base.options import verb
 from acclimate.base.verbs import Next, show_report
 from acclimate.base.version import __version__
 from acclimate.data.documents import Corpus, as_corpus, subsample_documents
-from acclimate.data.reading import text_words
+from acclimate.data.reading import reading_words, text_words
 from acclimate.data.task_kinds import open_task, task_texts
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.evaluation.significance import Interval
@@ -103,7 +103,8 @@ def show_specificity(report: Any, options: InspectSpecificityOptions) -> Iterato
     """Yield what ``acclimate inspect specificity`` prints."""
     yield from show_report(report, options)
     words = ["--model", options.before, *text_words("--corpus", options.corpus, column=options.text_column)]
-    yield Next(["compare", *words, "--task", options.task, "--out", "runs/compare"], "to score the task")
+    words += [*text_words("--task", options.task, "TASK"), *reading_words(options)]
+    yield Next(["compare", *words, "--out", "runs/compare"], "to score the task")
 
 
 def can_pilot(given: Any) -> bool:

@@ -16,6 +16,7 @@ from acclimate.base.progress import Progress
 from acclimate.base.ranking import best_first
 from acclimate.base.verbs import Next, show_report
 from acclimate.base.version import __version__
+from acclimate.data.reading import reading_words, text_words
 from acclimate.data.stop_words import read_stop_words
 from acclimate.data.task_kinds import find_task_kind, open_task
 from acclimate.data.tokenizing import read_as_text
@@ -103,7 +104,8 @@ def inspect_task_words(options: InspectTaskWordsOptions) -> Measurements:
 def show_task_words(report: Any, options: InspectTaskWordsOptions) -> Iterator[Any]:
     """Yield what ``acclimate inspect task-words`` prints."""
     yield from show_report(report, options)
-    yield Next(["finetune", "--model", options.after, "--task", options.task], "to score the task")
+    task = [*text_words("--task", options.task, "TASK"), *reading_words(options)]
+    yield Next(["finetune", "--model", options.after, *task, "--out", "finetuned"], "to score the task")
 
 
 def _labelled_texts(task: Any) -> tuple[list[str], np.ndarray]:

@@ -80,7 +80,7 @@ def show_budget(plan: Plan, options: BudgetOptions) -> Iterator[Any]:
     yield from show_plan(plan, options)
     if plan["refused"]:
         return
-    task = options.task if options.run else "TASK"
+    task = options.task or "TASK"
     words = ["--model", options.model or "MODEL", *text_words("--corpus", options.corpus or None), "--task", task]
     yield Next(["compare", *words, "--out", "runs/compare"], "with all labels, to see whether it helps")
 

@@ -70,7 +70,9 @@ def show_sequence(result: Any, options: SequenceCommand) -> Iterator[Any]:
         yield f"Model after the last domain, {method}: {folder}"
     yield f"Report: {out / 'report.html'}"
     model = next(iter(reversed(last.values())), "MODEL")
-    yield Next(["finetune", "--model", model, "--task", "TASK"], "to train an end task")
+    tasks = [task["path"] for domain in result.config["domains"] for task in domain.get("tasks") or ()]
+    task = ["--task", tasks[-1] if tasks else "TASK"]
+    yield Next(["finetune", "--model", model, *task, "--out", "finetuned"], "to train an end task")
 
 
 def draft_sequence(options: SequenceOptions, out: Path) -> dict[str, Any]:
