@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from acclimate.base.errors import UserError
 from acclimate.data.documents import Corpus, as_corpus
+from acclimate.data.reading import TextOptions
 from acclimate.study.settings import store_texts
 from tests.data.writing import write
 
@@ -184,7 +185,7 @@ def test_texts_in_memory_are_the_same_corpus_in_every_form(texts, column):
     assert len({corpus.fingerprint for corpus in corpora}) == 1
     expected = list(dict.fromkeys(text for text in texts if text.strip()))
     assert all(list(corpus) == expected for corpus in corpora)
-    assert list(as_corpus(pandas.DataFrame({"blurb": texts}), "blurb")) == expected
+    assert list(as_corpus(pandas.DataFrame({"blurb": texts}), TextOptions(text_column="blurb"))) == expected
 
 
 @given(st.lists(st.none() | st.text("ab", max_size=3), min_size=1, max_size=5))

@@ -254,6 +254,13 @@ def test_all_that_is_missing_is_listed_at_once(described, monkeypatch, capsys, t
     assert code == 2 and "--model and --corpus are missing" in err
 
 
-def test_the_column_of_a_text_is_proposed_where_there_is_no_text_column(described, monkeypatch, capsys):
-    code, _, err = call(monkeypatch, capsys, "compare", *described, "--text-column", "body", "--out", "o")
-    assert code == 2 and "no option --text-column. A colon names the column of one source, as in FILE:COLUMN" in err
+def test_columns_and_edits_apply_to_texts_and_tasks(tmp_path):
+    """They are in the section of the adaptation and in each task; a task that names its own column keeps it."""
+    given = {"text_column": ["subject", "body"], "clean": "html,quotes", "mask_personal": True, "encoding": "cp1252"}
+    options = build(InitOptions, "s.yaml", model=["m"], corpus=["a.csv"], task=["b.csv", "c.csv:note"], **given)
+    study = StudyConfig.of(draft_study(options))
+    read = {"text_column": "subject,body", "clean": ("html", "quotes"), "mask_personal": True}
+    assert read.items() <= study.adapt.given().items()
+    for task in study.domains[0].tasks:
+        assert {**read, "encoding": "cp1252"}.items() <= task.given().items()
+    assert study.domains[0].corpus[0]["encoding"] == "cp1252" and study.domains[0].tasks[1].path.endswith("c.csv:note")

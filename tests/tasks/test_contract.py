@@ -154,7 +154,7 @@ def other_value(value):
 def test_another_value_of_any_field_is_another_fingerprint(kind):
     """Whatever is added to a task or an example of a kind is in its identity without an edit."""
     task = load_task(splits_of(kind))
-    origin = {"name", "path", "drawn"}
+    origin = {"name", "path", "drawn", "reading"}
     for field in dataclasses.fields(task):
         changed = dataclasses.replace(task, **{field.name: other_value(getattr(task, field.name))})
         assert (changed.fingerprint() == task.fingerprint()) == (field.name in origin), field.name

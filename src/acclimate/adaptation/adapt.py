@@ -179,7 +179,7 @@ def _open_run(options: AdaptOptions) -> Run:
     group = join_process_group(options.fsdp)
     own = options.text_column if options.corpus is None and options.text_column != "text" else None
     task = open_task(options.task, options, text_column=own)
-    texts = resolve_texts(method, options.corpus, task, options.text_column, options.encoding)
+    texts = resolve_texts(method, options.corpus, task, options)
     masking = resolve(options.masking, options.mask_rate)
     if options.masking is not None and type(method).masking is not Method.masking:
         raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")

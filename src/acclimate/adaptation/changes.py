@@ -45,8 +45,7 @@ class Changes(Feature):
         given = run.options
         self.base, self.instructions = str(given.model), given.instructions
         texts = {"heldout": given.heldout, "general": given.general}
-        how = given.text_column, given.encoding
-        self.texts = {option: as_corpus(text, *how) for option, text in texts.items() if text is not None}
+        self.texts = {option: as_corpus(text, given) for option, text in texts.items() if text is not None}
         if self.instructions:
             check_answers(self.base)
 

@@ -83,12 +83,10 @@ def _read(options: OperationOptions, *outputs: str | Path | None) -> tuple[Corpu
             check_output(path)
     if options.task is not None and options.target is not None:
         raise UserError("Give the task or the text to compare with, not both.")
-    pool = as_corpus(options.corpus, options.text_column, options.encoding)
+    pool = as_corpus(options.corpus, options)
 
     def read(text: Any) -> Corpus | None:
-        if text is None:
-            return None
-        return with_usual_column(lambda name: as_corpus(text, name, options.encoding), options.text_column)
+        return None if text is None else with_usual_column(text, options)
 
     target, general = read(options.target), read(options.general)
     task = open_task(options.task, options, text_column=None)

@@ -106,7 +106,6 @@ class HeldOutText:
         Raises:
             UserError: If options of measurements are given without held-out text, or the interval is not positive.
         """
-        column, encoding = options.text_column, options.encoding
         if options.heldout is None:
             for name in ("heldout_every", *MEASURING_OPTIONS):
                 if getattr(options, name) not in (None, False):
@@ -115,9 +114,9 @@ class HeldOutText:
         every = HELDOUT_EVERY if every is None and not options.monitor else every
         if every is not None:
             check_positive(heldout_every=every)
-        general = None if options.general is None else as_corpus(options.general, column, encoding)
+        general = None if options.general is None else as_corpus(options.general, options)
         best = options.keep_best or options.patience is not None
-        text = as_corpus(options.heldout, column, encoding)
+        text = as_corpus(options.heldout, options)
         return cls(text, every, general, options.monitor, best, options.patience)
 
     def identity(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from acclimate.base.errors import UserError, warn_once
 from acclimate.base.files import cache_folder
 from acclimate.base.progress import print_message
 from acclimate.data.documents import Corpus, as_corpus
+from acclimate.data.reading import TextOptions
 from acclimate.data.task_kinds import task_texts
 from acclimate.data.token_dataset import RowSubset, TokenDataset
 from acclimate.data.tokenizing import Framing, tokenize
@@ -59,17 +60,14 @@ def task_corpus(task: Any) -> Corpus:
     return Corpus.of(task_texts(task))
 
 
-def resolve_texts(
-    method: Method, corpus: TextInput | None, task: Any, text_column: str, encoding: str | None = None
-) -> dict[str, Corpus]:
+def resolve_texts(method: Method, corpus: TextInput | None, task: Any, reading: TextOptions) -> dict[str, Corpus]:
     """Return the ``"domain"`` text and the ``"task"`` text that a method reads; most methods read one of them.
 
     Args:
         method: The method.
         corpus: Text that the user gave, or None.
         task: A loaded task, or None.
-        text_column: Column that holds the text in tables and JSON lines.
-        encoding: Encoding of files that are not UTF-8.
+        reading: How the text is read.
 
     Raises:
         UserError: If a text or the task is missing, or it is not clear which text is meant.
@@ -88,7 +86,7 @@ def resolve_texts(
         )
     texts: dict[str, Corpus] = {}
     if corpus is not None:
-        texts["domain"] = as_corpus(corpus, text_column, encoding)
+        texts["domain"] = as_corpus(corpus, reading)
     if corpus is None or any(stage.reads == "task" for stage in stages):
         texts["task"] = task_corpus(task)
     return texts

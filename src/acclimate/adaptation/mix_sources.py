@@ -22,6 +22,7 @@ from acclimate.base.progress import report_text
 from acclimate.data.chat import Chats, check_chat_tokenizer, tokenize_chats
 from acclimate.data.documents import Corpus, as_corpus
 from acclimate.data.mix.base import DOMAIN, Mix, read_mix
+from acclimate.data.reading import text_options
 from acclimate.data.token_dataset import RowSubset, TokenDataset
 from acclimate.data.tokenizing import tokenize
 from acclimate.engine.trainer import CallbackFactory
@@ -53,25 +54,22 @@ class Source:
         return {kind: self.text.fingerprint, **rest}
 
 
-def open_sources(given: Mapping[str, Any], text_column: str, kept: Corpus | None = None) -> list[Source]:
+def open_sources(given: Mapping[str, Any], kept: Corpus | None = None) -> list[Source]:
     """Return what is read next to the domain text: first the sources of the mix, then what is replayed.
 
     Sources whose share is 0 are left out.
 
     Args:
-        given: The options :data:`acclimate.adaptation.replay_options.REPLAY_OPTIONS`, as far as they are given.
-        text_column: Column that holds the text in tables and JSON lines.
+        given: The options :data:`acclimate.adaptation.replay_options.REPLAY_OPTIONS`, and those for reading text, as
+            far as they are given.
         kept: Kept texts of past domains.
 
     Raises:
         UserError: If a share is given without a text, a source does not exist, the shares leave nothing for the
             domain text, or the mix does not suit the sources.
     """
-    encoding = given.get("encoding")
-    named = [
-        Source(as_corpus(text, text_column, encoding), None, name)
-        for name, text in (given.get("sources") or {}).items()
-    ]
+    reading = text_options(given)
+    named = [Source(as_corpus(text, reading), None, name) for name, text in (given.get("sources") or {}).items()]
     if any(source.name == DOMAIN for source in named):
         raise UserError(f"'{DOMAIN}' is the name of the domain text; give the source another name.")
     if (given_mix := given.get("mix")) is not None:
@@ -90,7 +88,7 @@ def open_sources(given: Mapping[str, Any], text_column: str, kept: Corpus | None
         elif isinstance(what, str) and what == GENERAL:
             raise UserError(f"'replay' gives the share {share:g} but no text; give it, as wiki.txt={share:g}.")
         else:
-            found.append(Source(as_corpus(what, text_column, encoding), share))
+            found.append(Source(as_corpus(what, reading), share))
     if (total := sum(source.share or 0 for source in found)) >= 1:
         raise UserError(f"The shares of replay are {total:.0%} together and leave nothing for the domain text.")
     return [*named, *(source for source in found if source.share)]
@@ -112,7 +110,7 @@ class Sources(Feature):
         """
         given = run.options
         self._kept = [memory.identity()] if (memory := find_memory(given.replay)) else []
-        self.sources = open_sources(values(given), given.text_column, run.carried.kept_texts())
+        self.sources = open_sources(values(given), run.carried.kept_texts())
         self.mix = None if given.mix is None else read_mix(given.mix)
         if (self.sources or self.mix) and not run.method.trains:
             raise UserError(

@@ -45,10 +45,9 @@ from acclimate.data.fields import (
     Precision,
     Progress,
     Seed,
-    TextColumn,
     TextInput,
 )
-from acclimate.data.reading import Encoding, LabelOptions
+from acclimate.data.reading import LabelOptions, TextOptions
 from acclimate.engine.options import (
     Adapter,
     Compile,
@@ -136,7 +135,7 @@ ReportTo = Annotated[
 
 
 @options
-class TrainingOptions:
+class TrainingOptions(TextOptions):
     """Options that every training on text has."""
 
     _: KW_ONLY
@@ -198,8 +197,6 @@ class TrainingOptions:
     fsdp: Fsdp = False
     layout: RowLayout = None
     documents: DocumentBorders = None
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     heldout: Heldout = None
     heldout_every: HeldoutEvery = None
     save_every: Annotated[

@@ -279,7 +279,7 @@ def pretrain(options: PretrainOptions) -> AdaptResult:
         raise UserError("WordPiece does not keep the spaces of a text, so a causal model needs tokenizer=byte-bpe.")
     if str(tokenizer) not in TOKENIZER_KINDS and (options.vocab_size, options.lowercase) != (None, None):
         raise UserError(f"The tokenizer '{tokenizer}' already exists: remove 'vocab_size' and 'lowercase'.")
-    text = as_corpus(options.corpus, options.text_column, options.encoding)
+    text = as_corpus(options.corpus, options)
     length = PRETRAIN_LENGTH if kind.uses_masking else kind.max_length
     rows = default_rows(options, kind, getattr(config, "max_position_embeddings", None), length)
     shared = values(options, TrainingOptions) | {"learning_rate": options.learning_rate} | rows

@@ -20,6 +20,7 @@ from acclimate.base.files import cache_folder
 from acclimate.base.progress import Progress, print_message
 from acclimate.base.registry import Part, Registry
 from acclimate.data.documents import as_corpus
+from acclimate.data.reading import TextOptions
 from acclimate.data.tokenizing import tokenize
 from acclimate.models.adapters import NO_FACTORS, Adapter
 from acclimate.models.batching import training_tokens
@@ -55,7 +56,7 @@ class Rule(Part, ABC):
     why_not: ClassVar[str] = ""
     reads_general: ClassVar[bool] = False
 
-    def open(self, text_column: str, encoding: str | None = None) -> Self:
+    def open(self, reading: TextOptions) -> Self:
         """Return the rule with the texts that it reads, given the column of tables and the encoding of files."""
         return self
 
@@ -197,7 +198,7 @@ class EWC(Pull):
 
     text: Any = None
 
-    def open(self, text_column: str, encoding: str | None = None) -> EWC:
+    def open(self, reading: TextOptions) -> EWC:
         """Return the rule with its text.
 
         Raises:
@@ -205,7 +206,7 @@ class EWC(Pull):
         """
         if self.text is None:
             raise UserError("The rule 'ewc' needs general text to measure importance on: 'ewc strength=1 text=FILE'.")
-        return replace(self, text=as_corpus(self.text, text_column, encoding))
+        return replace(self, text=as_corpus(self.text, reading))
 
     def identity(self) -> dict[str, Any]:
         """Return the parameters, with the hash of the text."""
@@ -252,13 +253,13 @@ class Refactor(Rule):
         return Refactorization(run.loaded.adapter.factors(), self.every)
 
 
-def open_rules(given: Any, text_column: str, encoding: str | None = None) -> list[Rule]:
+def open_rules(given: Any, reading: TextOptions) -> list[Rule]:
     """Return the update rules that a user gave, with their texts, in the order in which they act.
 
     Raises:
         UserError: If a name or a parameter is wrong, a rule is named twice, or a text is missing.
     """
-    found = [RULES.read(one).open(text_column, encoding) for one in list_parts(given)]
+    found = [RULES.read(one).open(reading) for one in list_parts(given)]
     for one in found:
         if sum(one.name == other.name for other in found) > 1:
             raise UserError(f"The update rule '{one.name}' is given twice; give it once.")
@@ -270,7 +271,7 @@ class UpdateRules(Feature):
 
     def __init__(self, run: Run) -> None:
         """Check the rules, and open their texts."""
-        self.rules = open_rules(run.options.rules, run.options.text_column, run.options.encoding)
+        self.rules = open_rules(run.options.rules, run.options)
         for rule in self.rules:
             rule.check(run)
 

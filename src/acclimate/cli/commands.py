@@ -150,8 +150,6 @@ def propose(name: str, flags: list[str]) -> str:
     if hint := propose_part(name, flags):
         return hint
     plain = name.lstrip("-").replace("-", "_").lower()
-    if plain in ("text_column", "text_column_name") and "--text-column" not in flags:
-        return " A colon names the column of one source, as in FILE:COLUMN." if "--task" in flags else ""
     flag, *notes = HUGGING_FACE.get(plain, (None,))
     note = notes[0] if notes else ""
     if flag == "":

@@ -26,6 +26,8 @@ TEXT_NAMES = (
     *("utterance", "abstract", "headline", "paragraph", "passage", "question", "query"),
 )
 """Usual names of the column of the text, in lower case; the order has no meaning."""
+TITLE_NAMES = ("subject", "title", "headline", "betreff", "titel")
+"""Usual names of a column that belongs to the text, in lower case."""
 _reported: set[tuple[str, ...]] = set()
 """Folders with the columns of files in them, of which it was reported which one holds the text."""
 
@@ -36,8 +38,29 @@ def missing_column_error(where: object, text_column: str, columns: Iterable[str]
     available = ", ".join(f"'{name}'" for name in names) or "none"
     return UserError(
         f"'{where}' has no column '{text_column}'. Its columns are {available}: name one of them as the text column, "
-        "with --text-column (text_column= in Python) or after a colon, as in FILE:COLUMN."
+        "with --text-column (text_column= in Python) or after a colon, as in FILE:COLUMN; several are joined, as in "
+        "FILE:subject,body."
     )
+
+
+def split_columns(name: str, columns: Collection[str]) -> list[str]:
+    """Return the columns that a name stands for: that of this name or, if there is none, several between commas."""
+    parts = [part.strip() for part in name.split(",")]
+    return parts if name not in columns and len(parts) > 1 and set(parts) <= set(columns) else [name]
+
+
+def join_cells(cells: Sequence[Any]) -> Any:
+    """Return cells as one text with a line per cell, without empty ones; a cell that is no text, if there is one."""
+    strange = [cell for cell in cells if not isinstance(cell, str | None) and cell == cell]
+    if len(cells) == 1 or strange:
+        return (strange or cells)[0]
+    return "\n".join(cell for cell in cells if isinstance(cell, str) and cell.strip())
+
+
+def propose_join(column: str, columns: Iterable[str]) -> str:
+    """Return a sentence, after a space, on how to read a title together with a text; empty if there is no title."""
+    titles = [name for name in columns if name.lower() in TITLE_NAMES and name != column]
+    return f" --text-column {titles[0]},{column} reads both." if titles else ""
 
 
 def write_row(row: Mapping[Any, Any]) -> str:
@@ -64,6 +87,8 @@ def check_names(where: object, names: list[str]) -> list[str]:
 def infer_column(where: object, text_column: str, columns: Iterable[str]) -> str | None:
     """Return the name of the text column; None if it does not exist.
 
+    A name of several columns, as ``subject,body``, exists if all of them do.
+
     If no column is called ``text`` and no other was named, it is the only one that has a usual name, such as
     ``review``. A line reports that, and the columns that are not used.
 
@@ -75,34 +100,37 @@ def infer_column(where: object, text_column: str, columns: Iterable[str]) -> str
     if text_column == WHOLE_ROW:
         return text_column
     names = [str(column).strip() for column in columns]
+    parts = split_columns(text_column, names)
     if text_column in names or text_column != DEFAULT_COLUMN:
-        usual = [text_column] if text_column in names else []
+        usual = [text_column] if set(parts) <= set(names) else []
     else:
         usual = [name for name in names if name.lower() in TEXT_NAMES]
     if len(usual) != 1:
         return None
-    others = ", ".join(name for name in names if name and name not in usual)
+    others = ", ".join(name for name in names if name and name not in (*usual, *parts))
     unused = f"; not used: {others:.200}" if others else ""
     key = (str(where).rpartition(os.sep)[0] or str(where), *names)
     # Once per folder, which may hold thousands of files with the same columns.
     if (unused or usual[0] != text_column) and key not in _reported:
         _reported.add(key)
-        warn_once(printable(f"'{where}' has its text in '{usual[0]}'{unused}."))
+        hint = propose_join(usual[0], names) if usual[0] != text_column else ""
+        warn_once(printable(f"'{where}' has its text in '{usual[0]}'{unused}.{hint}"))
     return usual[0]
 
 
-def find_column(where: object, text_column: str, columns: Sequence[str]) -> int:
-    """Return the index of the text column; blanks around the names of columns do not count.
+def find_columns(where: object, text_column: str, columns: Sequence[str]) -> list[int]:
+    """Return the indices of the columns of the text; blanks around the names of columns do not count.
 
     Raises:
-        UserError: If there is no such column, or there are several.
+        UserError: If there is no such column, or there are several of one name.
     """
     names = [name.strip() for name in columns]
     if (found := infer_column(where, text_column, names)) is None:
         raise missing_column_error(where, text_column, names)
-    if names.count(found) > 1:
-        raise UserError(f"'{where}' has several columns '{found}'; rename all but one.")
-    return names.index(found)
+    parts = split_columns(found, names)
+    if (double := next((part for part in parts if names.count(part) > 1), None)) is not None:
+        raise UserError(f"'{where}' has several columns '{double}'; rename all but one.")
+    return [names.index(part) for part in parts]
 
 
 def split_unquoted_tsv_rows(lines: Sequence[str], width: int) -> list[list[str]]:
@@ -258,7 +286,8 @@ def _detect_delimiter(
 
     def rank(delimiter: str) -> tuple[bool, bool, int]:
         names = [name.strip().strip('"').strip() for name in header.split(delimiter)]
-        return all(name in names for name in required), delimiter == usual and len(names) > 1, len(names)
+        found = all(set(split_columns(name, names)) <= set(names) for name in required)
+        return found, delimiter == usual and len(names) > 1, len(names)
 
     return max(dict.fromkeys((usual, *DELIMITERS)), key=rank), replay()
 
@@ -320,10 +349,11 @@ def read_csv(
     for line, fields, problem in read_table(lines, where, delimiter, [text_column]):
         if not names:
             names = fields
-            column = -1 if text_column == WHOLE_ROW else find_column(where, text_column, fields)
-            if column < 0 and (duplicate := find_duplicate(names)) is not None:
+            columns = [] if text_column == WHOLE_ROW else find_columns(where, text_column, fields)
+            if not columns and (duplicate := find_duplicate(names)) is not None:
                 raise UserError(f"'{where}' has several columns '{duplicate}'; rename all but one.")
         elif problem or not fields:
             yield line, "", problem
         else:
-            yield line, write_row(dict(zip(names, fields, strict=True))) if column < 0 else fields[column], ""
+            whole = {} if columns else dict(zip(names, fields, strict=True))
+            yield line, join_cells([fields[one] for one in columns]) if columns else write_row(whole), ""

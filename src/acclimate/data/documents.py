@@ -5,17 +5,28 @@ from __future__ import annotations
 import copy
 import hashlib
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, get_args
 
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
-from acclimate.data.csv_reader import DEFAULT_COLUMN, WHOLE_ROW, infer_column, missing_column_error, write_row
+from acclimate.base.options import values
+from acclimate.data.csv_reader import (
+    DEFAULT_COLUMN,
+    WHOLE_ROW,
+    infer_column,
+    join_cells,
+    missing_column_error,
+    split_columns,
+    write_row,
+)
+from acclimate.data.editing import TextEdits, count_placeholders, describe_masked
 from acclimate.data.opening import NOT_UTF8, explain_surrogates
 from acclimate.data.readers import LostRest, TxtLayout, list_unused
+from acclimate.data.reading import DEFAULT_TEXT, TextOptions
 from acclimate.data.sources import SPEC_KEYS, FileSource, ListSource, Source, is_source, resolve_sources
 
 MAX_REPORTED_PROBLEMS, MAX_LISTED_FILES = 20, 10
@@ -45,6 +56,7 @@ class CorpusReport:
         elsewhere: Documents in the other part of a split.
         leaked: Documents left out because they contain evaluation texts.
         cut_off: Files whose rest could not be read, as ``file:line: reason``.
+        masked: Numbers of placeholders of personal data by name; None if none are masked.
         problems: The first 20 broken records as ``file:line: reason``.
         complete: Whether the pass reached the end.
     """
@@ -60,6 +72,7 @@ class CorpusReport:
     cut_off: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     complete: bool = False
+    masked: dict[str, int] | None = None
 
     def summary(self, record: str = "document") -> str:
         """Return the counts as one line, without those that are zero; ``record`` is what a document is called."""
@@ -77,6 +90,7 @@ class CorpusReport:
             if number
         ]
         line = " ".join(parts) + (f"; left out: {', '.join(dropped)}" if dropped else "")
+        line += "" if self.masked is None else f"; personal data masked: {describe_masked(self.masked)}"
         if self.unused:
             line += f"; not used: {list_unused(self.unused)}"
         if self.cut_off:
@@ -122,6 +136,8 @@ class Corpus:
         limit: int | None = None,
         txt: TxtLayout = "auto",
         encoding: str | None = None,
+        clean: Sequence[str] = (),
+        mask_personal: bool = False,
     ) -> None:
         """Resolve the sources; nothing is read yet.
 
@@ -130,33 +146,45 @@ class Corpus:
                 The text column of a source may follow after a colon: ``reviews.csv:body``; or a source is a mapping
                 with the keys ``path``, ``text_column`` and ``encoding``.
             text_column: The key or column that holds the text in tables and JSON. If there is no column ``text``, the
-                only one with a usual name, such as ``review`` or ``content``, is read, and a line reports that. With
-                ``"*"`` a document is a whole row, as JSON.
+                only one with a usual name, such as ``review`` or ``content``, is read, and a line reports that. Of
+                several, as in ``"subject,body"``, the texts are joined. With ``"*"`` a document is a whole row, as
+                JSON.
             dedup: Whether to yield only the first of equal documents.
             limit: Maximum number of (distinct) documents, before any split.
             txt: Layout of ``.txt`` files: one document per ``"line"``, one per ``"block"`` between blank lines, or
                 ``"auto"``, which decides by the first 1000 lines of each file.
             encoding: Encoding of files of text that are not UTF-8, such as ``"cp1252"``.
+            clean: What is removed from each text, see :class:`acclimate.data.editing.TextEdits`.
+            mask_personal: Whether personal data are replaced by placeholders.
 
         Raises:
             UserError: If a source does not exist or has an unknown format, or an option is invalid.
         """
         text_column = text_column.strip()
-        self._configure(resolve_sources(sources, text_column, encoding), text_column, dedup, limit, txt)
+        edits = TextEdits(clean, mask_personal)
+        self._configure(resolve_sources(sources, text_column, encoding), text_column, dedup, limit, txt, edits)
 
     @classmethod
-    def of(cls, texts: Iterable[str], *, dedup: bool = True, limit: int | None = None) -> Corpus:
+    def of(
+        cls, texts: Iterable[str], *, dedup: bool = True, limit: int | None = None, edits: TextEdits | None = None
+    ) -> Corpus:
         """Make a corpus from texts in memory.
 
         Raises:
             UserError: If ``limit`` is less than 1.
         """
         corpus = cls.__new__(cls)
-        corpus._configure([ListSource(tuple(texts))], "text", dedup, limit, "auto")
+        corpus._configure([ListSource(tuple(texts))], "text", dedup, limit, "auto", edits or TextEdits())
         return corpus
 
     def _configure(
-        self, sources: list[Source], text_column: str, dedup: bool, limit: int | None, txt: TxtLayout
+        self,
+        sources: list[Source],
+        text_column: str,
+        dedup: bool,
+        limit: int | None,
+        txt: TxtLayout,
+        edits: TextEdits,
     ) -> None:
         if limit is not None and limit < 1:
             raise UserError(f"The limit of a corpus must be at least 1 document, not {limit}.")
@@ -167,6 +195,7 @@ class Corpus:
         self._dedup = dedup
         self._limit = limit
         self._txt: TxtLayout = txt
+        self._edits = edits
         self._parts: tuple[tuple[float, int, bool], ...] = ()
         self._excluded: frozenset[bytes] = frozenset()
         self._fingerprint: str | None = None
@@ -188,6 +217,7 @@ class Corpus:
         if self._fingerprint is None:
             column = self._text_column if any(not isinstance(source, ListSource) for source in self.sources) else ""
             settings: tuple[Any, ...] = (_VERSION, column, self._dedup, self._limit, self._txt, self._parts)
+            settings += (self._edits.identity(),) if self._edits else ()
             if self._excluded:
                 settings += (sorted(self._excluded),)
             if self._dedup and (repeats := self._selections()):
@@ -277,6 +307,7 @@ class Corpus:
             UserError: If a file cannot be opened or lacks the text column, or if no document is usable.
         """
         self.report = report = CorpusReport([source.name for source in self.sources])
+        report.masked = {} if self._edits.mask_personal else None
         seen: set[bytes] = set()
         repeats = self._selections()
         for text, data, source in self._iterate_usable_texts(report):
@@ -305,6 +336,9 @@ class Corpus:
         for number, source in enumerate(self.sources):
             advice = ""
             for line, text, problem in source.records(self._text_column, self._txt):
+                if self._edits and not problem:
+                    text = self._edits(text)
+                    count_placeholders(text, {} if report.masked is None else report.masked)
                 if not problem:
                     try:
                         data = text.encode("utf-8")
@@ -368,14 +402,14 @@ def table_rows(value: Any) -> list[dict[str, Any]] | None:
     return None
 
 
-def as_corpus(text: Any, text_column: str = DEFAULT_COLUMN, encoding: str | None = None) -> Corpus:
+def as_corpus(text: Any, reading: TextOptions = DEFAULT_TEXT) -> Corpus:
     """Return a corpus: the given one, one of files and datasets, or one of texts in memory.
 
     Args:
         text: A corpus; one or several files, folders, globs or ``hf:NAME``; or texts in memory, see
             :func:`texts_in_memory`.
-        text_column: The column of the text in tables and JSON.
-        encoding: Encoding of files that are not UTF-8.
+        reading: The column of the text in tables and JSON, the encoding of files, and edits of the text. They do not
+            apply to a corpus.
 
     Raises:
         UserError: If a source cannot be read or has no such column.
@@ -383,25 +417,25 @@ def as_corpus(text: Any, text_column: str = DEFAULT_COLUMN, encoding: str | None
     if isinstance(text, Corpus):
         return text
     text = list(text) if isinstance(text, Iterator) else text
-    if not isinstance(text, str | Path) and (texts := texts_in_memory(text, text_column)) is not None:
-        return Corpus.of(texts)
-    return Corpus(text, text_column=text_column, encoding=encoding)
+    if not isinstance(text, str | Path) and (texts := texts_in_memory(text, reading.text_column)) is not None:
+        return Corpus.of(texts, edits=reading.edits)
+    return Corpus(text, **values(reading, TextOptions))
 
 
-def with_usual_column(corpus_of: Callable[[str], Corpus], text_column: str) -> Corpus:
+def with_usual_column(text: Any, reading: TextOptions) -> Corpus:
     """Open an auxiliary text with the domain text's column if the text has it, else with the default column.
 
     Args:
-        corpus_of: Returns the corpus whose text is in a column.
-        text_column: The column of the domain text.
+        text: The text, as :func:`as_corpus` takes it.
+        reading: How the domain text is read.
     """
-    corpus = corpus_of(text_column)
+    corpus, text_column = as_corpus(text, reading), reading.text_column
     if text_column != DEFAULT_COLUMN:
         try:
             next(iter(corpus), None)
         except UserError:
             with suppress(UserError):  # reading the corpus will say what is wrong with it
-                usual = corpus_of(DEFAULT_COLUMN)
+                usual = as_corpus(text, replace(reading, text_column=DEFAULT_COLUMN))
                 next(iter(usual), None)
                 warn_once(f"{usual!r} has no column '{text_column}', so its usual text column is read.")
                 return usual
@@ -442,7 +476,8 @@ def texts_in_memory(value: Any, text_column: str) -> list[Any] | None:
             return []
         if (column := infer_column(where, text_column, names)) is None:
             raise missing_column_error(where, text_column, names)
-        return [write_row(row) if column == WHOLE_ROW else row.get(column) for row in rows]
+        parts = split_columns(column, list(map(str, names)))
+        return [write_row(row) if column == WHOLE_ROW else join_cells([*map(row.get, parts)]) for row in rows]
     strings = [item for item in items if item is not None]
     is_text = all(isinstance(item, str) for item in strings) and any(set(item) & set(" \n") for item in strings)
     # A text of punctuation alone, such as "." or "/", may be an existing path.

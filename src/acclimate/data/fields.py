@@ -14,9 +14,7 @@ from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option
 from acclimate.models.kinds import CAUSAL
 
 if TYPE_CHECKING:
-    from acclimate.data.documents import Corpus
-
-    TextInput = str | Path | Iterable[str | Path] | Corpus
+    TextInput = str | Path | Iterable[str | Path]  # a corpus is iterable
     Models = Mapping[str, str | Path] | Sequence[str | Path]
     Texts = Mapping[str, TextInput]
     Strings = Sequence[str]
@@ -33,6 +31,11 @@ MASK_RATE = 0.15
 def read_listed(value: Any) -> Any:
     """Return one or several values as a tuple."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else (value,)
+
+
+def join_names(value: Any) -> Any:
+    """Return a list of names as a text, which a study file or a command can hold."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 def read_places(value: Any) -> Any:
@@ -127,8 +130,9 @@ LENGTH_OF_CAUSAL = f"{CAUSAL.max_length:,} for causal models, or all positions o
 Progress = Annotated[bool, Option("Show progress bars.", OUTPUT, cli=False, study=False, recorded=False)]
 TextColumn = Annotated[
     str,
+    BeforeValidator(join_names),
     Option(
-        "Column or key that holds the text in tables and JSON.",
+        "Column or key that holds the text in tables and JSON; several, as in subject,body, are joined.",
         DATA,
         more="A source can name its own: ``reviews.csv:body``. ``*`` reads whole rows, for the transform ``records``.",
         default="text, or a usual name such as review",

@@ -11,8 +11,8 @@ from pydantic import BeforeValidator
 
 from acclimate.base.options import DATA, METHOD, OUTPUT, Option, options
 from acclimate.base.verbs import TRAIN, register_verb
-from acclimate.data.fields import Progress, TextColumn, TextInput
-from acclimate.data.reading import Encoding, LabelOptions
+from acclimate.data.fields import Progress, TextInput
+from acclimate.data.reading import LabelOptions, TextOptions
 
 if TYPE_CHECKING:
     from acclimate.data.operations import Operation
@@ -43,7 +43,7 @@ def _describe_operations(kind: str, page: str) -> Option:
 
 
 @options
-class OperationOptions(LabelOptions):
+class OperationOptions(LabelOptions, TextOptions):
     """Options of verbs that apply operations to a text."""
 
     corpus: Annotated[
@@ -80,8 +80,6 @@ class OperationOptions(LabelOptions):
         str | Path | None,
         Option("Model whose tokenizer counts the tokens.", DATA, default="words and punctuation marks are counted"),
     ] = None
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     progress: Progress = True
 
 

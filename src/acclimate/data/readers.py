@@ -22,10 +22,12 @@ from acclimate.data.csv_reader import (
     DEFAULT_COLUMN,
     WHOLE_ROW,
     check_names,
-    find_column,
+    find_columns,
     infer_column,
+    join_cells,
     missing_column_error,
     read_csv,
+    split_columns,
     write_row,
 )
 from acclimate.data.opening import (
@@ -146,13 +148,13 @@ def records_from_rows(where: object, rows: Iterable[tuple[int, object]], text_co
         text_column: The key that holds the text.
 
     Raises:
-        UserError: If no row has the text column.
+        UserError: If no row has the text column, or one of several.
     """
     found = False
     missing = 0
     columns: dict[str, None] = {}
     chosen = ""
-    for line, row in _write_whole_rows(rows) if text_column == WHOLE_ROW else rows:
+    for line, row in _with_text_column(where, rows, text_column):
         if isinstance(row, dict) and not chosen:
             text_column = chosen = infer_column(where, text_column, row) or text_column
         if isinstance(row, Exception):
@@ -175,8 +177,32 @@ def records_from_rows(where: object, rows: Iterable[tuple[int, object]], text_co
         raise missing_column_error(where, text_column, islice(columns, 50))
 
 
-def _write_whole_rows(rows: Iterable[tuple[int, object]]) -> Iterator[tuple[int, object]]:
-    return ((line, {WHOLE_ROW: write_row(row)} if isinstance(row, dict) else row) for line, row in rows)
+def _with_text_column(
+    where: object, rows: Iterable[tuple[int, object]], text_column: str
+) -> Iterable[tuple[int, object]]:
+    """Return rows with their text in one column, which may be that of whole rows or of several columns."""
+    if text_column == WHOLE_ROW:
+        return ((line, {WHOLE_ROW: write_row(row)} if isinstance(row, dict) else row) for line, row in rows)
+    return _join_rows(where, rows, text_column) if "," in text_column else rows
+
+
+def _join_rows(where: object, rows: Iterable[tuple[int, object]], text_column: str) -> Iterator[tuple[int, object]]:
+    """Yield rows in which several columns, as in ``subject,body``, are one; a row may lack some of them.
+
+    Raises:
+        UserError: If no row has one of the columns.
+    """
+    parts = [part.strip() for part in text_column.split(",")]
+    seen: dict[str, None] = {}
+    for line, row in rows:
+        if isinstance(row, dict):
+            row = {str(name).strip(): value for name, value in row.items()}
+            seen.update(dict.fromkeys(row if text_column not in row else parts))
+            if text_column not in row and (cells := [row.pop(part) for part in parts if part in row]):
+                row[text_column] = join_cells(cells)
+        yield line, row
+    if {*parts} & seen.keys() and (unseen := [part for part in parts if part not in seen]):
+        raise missing_column_error(where, unseen[0], islice(seen, 50))
 
 
 def _read_lines(path: Path, encoding: str | None) -> Iterator[Record]:
@@ -264,7 +290,7 @@ def holds_rows(path: Path, column: str, encoding: str | None = None) -> bool:
     except DamagedFileError:
         return True
     names = {WHOLE_ROW, *(str(name).strip() for name in row)} if isinstance(row, dict) else set[str]()
-    return isinstance(row, Exception) or column in names
+    return isinstance(row, Exception) or set(split_columns(column, names)) <= names
 
 
 def read_json(path: Path, parse: Callable[[str], object] = json.loads, encoding: str | None = None) -> Any:
@@ -328,12 +354,14 @@ def _parse_json(text: str, text_column: str) -> object:
     Raises:
         ValueError: If it is invalid, or if an object has the text column twice, which is ambiguous.
     """
-    if text.count(f'"{text_column}"') < 2:
+    read = {text_column, *text_column.split(",")}
+    if all(text.count(f'"{name}"') < 2 for name in read):
         return json.loads(text)
 
     def check_unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        if sum(name == text_column for name, _ in pairs) > 1:
-            raise ValueError(f"the key '{text_column}' is duplicated in one object")
+        names = [name for name, _ in pairs]
+        if double := next((name for name in read if names.count(name) > 1), None):
+            raise ValueError(f"the key '{double}' is duplicated in one object")
         return dict(pairs)
 
     return json.loads(text, object_pairs_hook=check_unique)
@@ -409,18 +437,22 @@ def _read_column(path: Path, text_column: str) -> Iterator[Record]:
     import pyarrow
 
     whole = text_column == WHOLE_ROW
+    names: list[str] = []
 
     def select(schema: pyarrow.Schema) -> list[str]:
-        return schema.names if whole else [schema.names[find_column(path, text_column, schema.names)]]
+        names[:] = schema.names
+        names[:] = names if whole else [names[place] for place in find_columns(path, text_column, names)]
+        return names
 
     row = 0
     try:
         for _, batch in read_batches(path, select):
-            for value in batch.to_struct_array() if whole else batch.column(0):
+            for value in batch.column(0) if len(names) == 1 and not whole else batch.to_struct_array():
                 row += 1
                 try:
                     found = value.as_py()
-                    yield row, *((write_row(found), "") if whole else check_text(found))
+                    cells = [found[name] for name in names] if isinstance(found, dict) and len(names) > 1 else [found]
+                    yield row, *((write_row(found), "") if whole else check_text(join_cells(cells)))
                 except UnicodeDecodeError:
                     yield row, "", "not UTF-8"
     except (pyarrow.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:  # names may not be UTF-8

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
-from dataclasses import KW_ONLY
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
 from acclimate.base.bounds import SeedNumber
 from acclimate.base.errors import UserError
 from acclimate.base.options import DATA, Option, defaults, option_fields, option_words, options
+from acclimate.data.fields import Strings, TextColumn, join_names, read_names
+
+if TYPE_CHECKING:
+    from acclimate.data.editing import TextEdits
 
 PairColumn = Annotated[
     str | None,
     Option(
-        "Column of the second text of a pair in the task.",
+        "Column of the second text of a pair in the task, which the first is compared with.",
         DATA,
         default="text_pair, or a usual name",
         study=False,
@@ -28,11 +33,6 @@ LabelColumn = Annotated[
     str | None,
     Option("Column of the label in the task.", DATA, default="label, or a usual name", study=False, recorded=False),
 ]
-
-
-def join_names(value: Any) -> Any:
-    """Return a list of names as a text, which a study file or a command can hold."""
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 GroupColumn = Annotated[
@@ -115,14 +115,90 @@ Encoding = Annotated[
 ]
 
 
+CLEAN_RULES = ("html", "quotes", "signatures")
+
+
+def _check_rules(given: Any) -> Any:
+    """Return names of what is removed; raise a ValueError if one is unknown."""
+    if unknown := next((name for name in given if name not in CLEAN_RULES), None):
+        raise ValueError(f"must be of {', '.join(CLEAN_RULES)}, not '{unknown}'")
+    return given
+
+
+CLEAN = Option(
+    "What to remove from each text: html, and quotes and signatures of mails, such as html,signatures.",
+    DATA,
+    default="nothing",
+    more="A model that is fine-tuned on a task reads later texts in the same way. See "
+    ":class:`acclimate.data.editing.TextEdits`.",
+    many=True,
+    study=False,
+    recorded=False,
+)
+MASK_PERSONAL = Option(
+    "Replace e-mail addresses, phone numbers, IBANs and URLs with secrets by [email], [phone], [iban] and [url].",
+    DATA,
+    more="Nothing else is found: names and postal addresses stay.",
+    study=False,
+    recorded=False,
+)
+
+
 @options
-class ReadingOptions(LabelOptions):
+class _Edited:
+    """Options for editing texts before anything reads them."""
+
+    _: KW_ONLY
+    clean: Annotated[Strings, BeforeValidator(read_names), AfterValidator(_check_rules), CLEAN] = ()
+    mask_personal: Annotated[bool, MASK_PERSONAL] = False
+
+    @property
+    def edits(self) -> TextEdits:
+        """What is done to each text."""
+        from acclimate.data.editing import TextEdits  # here, so that --help does not load it
+
+        return TextEdits(tuple(self.clean), self.mask_personal)
+
+
+@options
+class TextOptions(_Edited):
+    """Options for reading text."""
+
+    _: KW_ONLY
+    text_column: TextColumn = "text"
+    encoding: Encoding = None
+    # Sections of a study file take these; the fingerprint of the text has them.
+    clean: Annotated[
+        Strings, BeforeValidator(read_names), AfterValidator(_check_rules), replace(CLEAN, study=True)
+    ] = ()
+    mask_personal: Annotated[bool, replace(MASK_PERSONAL, study=True)] = False
+
+
+DEFAULT_TEXT = TextOptions()
+EDITS = tuple(option_fields(_Edited))
+"""Names of the options that edit texts."""
+
+
+def text_options(given: Mapping[str, Any]) -> TextOptions:
+    """Return the options for reading text that are among others."""
+    return TextOptions(**{name: given[name] for name in option_fields(TextOptions) if given.get(name) is not None})
+
+
+@options
+class ReadingOptions(LabelOptions, _Edited):
     """Options for reading a task, for verbs that read no corpus."""
 
     _: KW_ONLY
     text_column: Annotated[
         str | None,
-        Option("Column of the text in the task.", DATA, default="text, or a usual name", study=False, recorded=False),
+        BeforeValidator(join_names),
+        Option(
+            "Column of the text in the task; several, as in subject,body, are joined.",
+            DATA,
+            default="text, or a usual name",
+            study=False,
+            recorded=False,
+        ),
     ] = None
     encoding: Encoding = None
 
@@ -155,7 +231,8 @@ def text_words(flag: str, sources: Any, placeholder: str = "TEXT", *, column: st
 
 def reading_words(given: Any) -> list[str]:
     """Return the options of how text and tasks are read that were given, as words of a command line."""
-    usual = {"encoding": None, **(defaults(LabelOptions) if getattr(given, "task", None) is not None else {})}
+    usual = {"encoding": None, **defaults(_Edited)}
+    usual |= defaults(LabelOptions) if getattr(given, "task", None) is not None else {}
     own = {name: getattr(given, name, value) for name, value in usual.items()}
     return option_words(ReadingOptions, {name: value for name, value in own.items() if value != usual[name]})
 

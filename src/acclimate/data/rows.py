@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pyarrow
 
 from acclimate.base.errors import DamagedFileError, UserError, first_line, warn_once
-from acclimate.data.csv_reader import check_names, find_duplicate, read_table
+from acclimate.data.csv_reader import check_names, find_duplicate, join_cells, read_table, split_columns
 from acclimate.data.opening import (
     COLUMNAR,
     EXCEL,
@@ -24,6 +24,7 @@ from acclimate.data.opening import (
     read_numbered_lines,
 )
 from acclimate.data.readers import BLANK, read_batches, read_excel_rows, read_json_rows
+from acclimate.data.reading import ReadingOptions
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair."""
@@ -123,6 +124,31 @@ class NoLabel(int):
 def column_names(rows: Iterable[Row]) -> list[str]:
     """Return the columns of rows, in the order in which they occur first."""
     return list(dict.fromkeys(column for _, row in rows for column in row))
+
+
+def join_columns(rows: list[Row], options: ReadingOptions) -> list[Row]:
+    """Return rows in which several columns that are one text, as in ``subject,body``, are one column of that name."""
+    names = column_names(rows)
+    given = (name for name in (options.text_column, options.pair_column) if name)
+    joined = {name: parts for name in given if len(parts := split_columns(name, names)) > 1}
+    others = (options.label_column, options.group_column, options.text_column, options.pair_column)
+    read = {part for parts in joined.values() for part in parts if part not in others}
+    return [
+        (
+            where,
+            {name: join_cells([*map(row.get, parts)]) for name, parts in joined.items()}
+            | {name: value for name, value in row.items() if name not in read},
+        )
+        for where, row in (rows if joined else ())
+    ] or rows
+
+
+def edit_rows(rows: list[Row], columns: Iterable[str | None], options: ReadingOptions) -> list[Row]:
+    """Return rows whose texts, in some columns, are edited as the options say."""
+    if not (edits := options.edits):
+        return rows
+    names = [name for name in columns if name is not None]
+    return [(where, row | {name: edits.of(row[name]) for name in names if name in row}) for where, row in rows]
 
 
 def short_place(where: str) -> str:

@@ -8,14 +8,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
 from acclimate.base.errors import UserError, warn_once
 from acclimate.base.options import build
 from acclimate.base.registry import Registry
+from acclimate.data.editing import count_placeholders, describe_masked
 from acclimate.data.reading import (
     DEFAULT_READING,
+    EDITS,
     ReadingOptions,
     check_task_folder,
     default_task_name,
@@ -23,6 +26,7 @@ from acclimate.data.reading import (
     join_names,
     reading_names,
 )
+from acclimate.data.rows import join_columns
 from acclimate.data.sources import is_hub_name, load_hub, parse_hub_name
 
 
@@ -42,6 +46,8 @@ class TaskKind(ABC):
     """Whether its learner trains the model itself; such a model can also be evaluated as it is, with no epochs."""
     zero_shot: ClassVar[bool] = False
     """Whether zero-shot evaluation is supported, with no epochs."""
+    fixed_texts: ClassVar[bool] = False
+    """Whether answers are positions in texts, which therefore stay as they are."""
     distillation: ClassVar[tuple[str, ...]] = ()
     """Distillation losses for a student, the default first: ``"boundary"``, ``"kl"``, both or nothing.
 
@@ -189,7 +195,7 @@ def load_task(
     source: Any,
     *,
     name: str | None = None,
-    text_column: str | None = None,
+    text_column: str | Sequence[str] | None = None,
     pair_column: str | None = None,
     label_column: str | None = None,
     group_column: str | Sequence[str] | None = None,
@@ -198,6 +204,8 @@ def load_task(
     task_kind: str | None = None,
     strict: bool = False,
     merge_labels: bool = False,
+    clean: str | Sequence[str] = (),
+    mask_personal: bool = False,
 ) -> Any:
     """Read a task: a folder with ``train``, ``test`` and optionally ``dev``, a file, a dataset of the Hub, an object.
 
@@ -246,7 +254,7 @@ def load_task(
     Args:
         source: The task.
         name: Name of the task; by default the name of the folder or file.
-        text_column: Column of the text.
+        text_column: Column of the text; several, as in ``"subject,body"``, are joined.
         pair_column: Column of the second text of a pair.
         label_column: Column of the label.
         group_column: Column of the group, or several names of which the first is used that exists.
@@ -256,6 +264,8 @@ def load_task(
         strict: Whether a row that cannot be used is an error. By default such rows are left out and counted, up to
             a fifth of a split.
         merge_labels: Whether labels that differ only in case, blanks or Unicode form, or by a typo, are one class.
+        clean: What is removed from each text, see :class:`acclimate.data.editing.TextEdits`.
+        mask_personal: Whether personal data are replaced by placeholders.
 
     Returns:
         A task of its kind, such as :class:`acclimate.tasks.kinds.classification.data.Task` or
@@ -266,7 +276,7 @@ def load_task(
     """
     options = build(
         ReadingOptions,
-        text_column=text_column,
+        text_column=join_names(text_column),
         pair_column=pair_column,
         label_column=label_column,
         group_column=join_names(group_column),
@@ -275,6 +285,8 @@ def load_task(
         task_kind=task_kind,
         strict=strict,
         merge_labels=merge_labels,
+        clean=clean,
+        mask_personal=mask_personal,
     )
     task = _read_task(source, name, options)
     if merge_labels and not hasattr(task, "multi_label"):
@@ -282,6 +294,23 @@ def load_task(
     for line in task.describe_groups(find_task_kind(task).texts):
         warn_once(line)
     return task
+
+
+READ_ALIKE = ("text_column", "pair_column", *EDITS)
+"""Options that a prediction takes from the task that its model has learned."""
+
+
+def _with_reading(task: Any, options: ReadingOptions) -> Any:
+    """Return a task with the options that later texts are read with; report the personal data that are masked."""
+    given = {name: getattr(options, name) for name in READ_ALIKE}
+    reading: dict[str, Any] = {name: value for name, value in given.items() if value not in (None, (), False)}
+    if options.mask_personal:
+        counts: dict[str, int] = {}
+        for text in chain.from_iterable(task_texts(task, split) for split in ("train", "dev", "test")):
+            count_placeholders(text, counts)
+        reading["masked"] = counts
+        warn_once(f"Personal data masked in the task '{task.name}': {describe_masked(counts)}.")
+    return replace(task, reading=reading) if reading else task
 
 
 def open_source(source: Any) -> tuple[Any, str | None]:
@@ -319,16 +348,33 @@ def _read_task(source: Any, name: str | None, options: ReadingOptions) -> Any:
     name = name or "task"
     is_folder = path is not None and path.is_dir()
     if own := next((kind for kind in kinds if (kind.matches if is_folder else kind.matches_source)(source)), None):
+        check_fixed_texts(own, name, options.edits)
         has_options = replace(options, task_kind=None) != DEFAULT_READING
-        return own.read_source(source, name, options) if has_options or not is_folder else own.read(source, name)
+        task = own.read_source(source, name, options) if has_options or not is_folder else own.read(source, name)
+        return _with_reading(task, options)
     tables = fallback.open_tables(source, name, options)
+    joined = {split: replace(table, rows=join_columns(table.rows, options)) for split, table in tables.items()}
     found = next(
-        (kind for kind in kinds if options.task_kind or kind.matches_table(tables["train"].rows, options)), fallback
+        (kind for kind in kinds if options.task_kind or kind.matches_table(joined["train"].rows, options)), fallback
     )
-    return found.read_tables(tables, name, options, path)
+    check_fixed_texts(found, name, options.edits or joined["train"].rows is not tables["train"].rows)
+    return _with_reading(found.read_tables(joined, name, options, path), options)
 
 
-def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:
+def check_fixed_texts(kind: TaskKind, name: str, edited: Any) -> None:
+    """Check that texts in which answers are positions are not edited or joined.
+
+    Raises:
+        UserError: If they are.
+    """
+    if kind.fixed_texts and edited:
+        raise UserError(
+            f"The answers of '{name}' are positions in its texts, so these stay as they are: remove 'clean' and "
+            "'mask_personal', and name one text column. Edit texts before they are annotated."
+        )
+
+
+def open_task(task: Any, options: Any = None, **columns: Any) -> Any:
     """Return a loaded task or None as it is; read any other.
 
     Args:
@@ -345,7 +391,7 @@ def open_task(task: Any, options: Any = None, **columns: str | None) -> Any:
     for name, value in named.items():
         if (
             name not in columns
-            and (name != "encoding" or not hasattr(options, "corpus"))
+            and (name not in ("encoding", *EDITS) or not hasattr(options, "corpus"))
             and value != getattr(DEFAULT_READING, name)
         ):
             state = "there is no task" if task is None else "the task is loaded already"

@@ -34,7 +34,7 @@ class Experts:
         self._options, self._rank = options, options.rank or "performance"
         self._target = open_data(options.target, model, options)
         given = cast(Any, options.corpora) or ()
-        self._corpora = [as_corpus(text, options.text_column, options.encoding) for text in given]
+        self._corpora = [as_corpus(text, options) for text in given]
 
     def fingerprint(self) -> str:
         """Return a hash of the texts."""

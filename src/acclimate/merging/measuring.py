@@ -159,5 +159,5 @@ def open_data(data: Any, model: str, options: MergeOptions, metric: str | None =
     if isinstance(data, Corpus) or (
         not hasattr(data, "task_kind") and any(map(find_kind, class_names(load_config(model).architectures)))
     ):
-        return MeasuredText(as_corpus(data, options.text_column, options.encoding), options)
+        return MeasuredText(as_corpus(data, options), options)
     return MeasuredTask(open_task(data, options, text_column=None), options, metric)

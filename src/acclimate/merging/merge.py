@@ -63,11 +63,7 @@ def merge(options: MergeOptions) -> MergeResult:
     models: Any = options.models
     sources = _find_sources(options, method)
     out = follow_link(options.out)
-    texts = {
-        name: as_corpus(getattr(options, name), options.text_column, options.encoding)
-        for name in PATH
-        if options.alphas
-    }
+    texts = {name: as_corpus(getattr(options, name), options) for name in PATH if options.alphas}
     metric = getattr(method, "metric", None)
     data = [open_data(one, sources[0].name, options, metric) for one in cast(Any, options.data) or ()]
     experts = None if options.target is None else Experts(options, sources[0].name)

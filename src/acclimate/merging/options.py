@@ -16,8 +16,8 @@ from acclimate.base.errors import UserError
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.base.registry import PartLike, declared_names
 from acclimate.base.verbs import TRAIN, register_verb
-from acclimate.data.fields import MaxLength, Progress, TextColumn, TextInput
-from acclimate.data.reading import Encoding, LabelOptions
+from acclimate.data.fields import MaxLength, Progress, TextInput
+from acclimate.data.reading import LabelOptions, TextOptions
 from acclimate.merging.base import MERGES, Merge, read_numbers
 
 PATH = ("domain", "general")
@@ -73,7 +73,7 @@ def _text(what: str) -> Option:
     order=8,
 )
 @options
-class MergeOptions(LabelOptions):
+class MergeOptions(LabelOptions, TextOptions):
     """Merge models of one base model: interpolation, chat vectors, soups, Fisher weights, TIES and more."""
 
     models: Annotated[
@@ -157,8 +157,6 @@ class MergeOptions(LabelOptions):
     ] = None
     documents: Annotated[Count, Option("Documents per text, or examples of a task, that are measured.", DATA)] = 200
     max_length: MaxLength = 128
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     max_shard_gb: Annotated[
         Annotated[Positive, Field(le=10**6)], Option("Maximum size of a file of weights.", OUTPUT, unit="GB")
     ] = 5.0

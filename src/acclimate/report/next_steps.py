@@ -11,7 +11,7 @@ from typing import Any
 
 from acclimate.adaptation.options import BUDGETS
 from acclimate.base.options import defaults, option_words
-from acclimate.data.reading import ReadingOptions, reading_names
+from acclimate.data.reading import EDITS, ReadingOptions, TextOptions, reading_names
 from acclimate.results.cells import joined
 from acclimate.results.scores import HELPED, HURT, NO_DIFFERENCE, NOT_LEARNED, WITHHELD, Comparison, ScoreRow
 from acclimate.results.study import StudyResults
@@ -109,7 +109,9 @@ class _Study:
     def corpus(self, domain: str) -> list[str]:
         """Return the sources of the text of a domain, as words of a command."""
         found = [source for entry in self._domains(domain) for source in entry.get("corpus") or []]
-        return _text("--corpus", found)
+        given = self.results.config.get("adapt") or {}
+        read = {name: given.get(name) for name in ("text_column", *EDITS)}
+        return [*_text("--corpus", found), *option_words(TextOptions, read)]
 
     def general(self) -> list[str]:
         """Return the sources of general text, as words of a command."""
@@ -126,7 +128,7 @@ class _Study:
         path, _, column = str(task.get("path", "")).rpartition(":")
         named = {} if not path or path.startswith("hf") or "/" in column else {"text_column": column}
         return option_words(
-            ReadingOptions, {**named, **task, "label_column": None, "split_seed": None, "strict": None}
+            ReadingOptions, {**task, **named, "label_column": None, "split_seed": None, "strict": None}
         )
 
     def recipe(self, row: ScoreRow) -> list[str]:

@@ -14,7 +14,7 @@ from acclimate.base.errors import Problems, UserError
 from acclimate.base.files import write_text
 from acclimate.base.options import defaults, option_fields
 from acclimate.base.registry import imported_plugins
-from acclimate.data.reading import LabelOptions, default_task_name, find_task
+from acclimate.data.reading import EDITS, LabelOptions, ReadingOptions, TextOptions, default_task_name, find_task
 from acclimate.data.sources import is_hub_name, parse_hub_name, resolve_sources
 from acclimate.models.checkpoints import check_folder
 from acclimate.study.changes import change_values
@@ -66,16 +66,9 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
             check_files(options)
         problems.check()
     here = Path.cwd()
-    read = {key: value for key, value in given(options).items() if key in option_fields(LabelOptions)}
-    encoding = {} if options.encoding is None else {"encoding": options.encoding}
-    texts = {
-        name: [
-            {"path": locate_text(source, here), **encoding} if encoding else locate_text(source, here)
-            for source in getattr(options, name)
-        ]
-        for name in TEXTS
-    }
-    read |= encoding
+    chosen = given(options)
+    read = {key: chosen[key] for key in option_fields(ReadingOptions) if key in chosen} | adapt_reading(options)
+    texts = {name: [describe_source(source, here, options) for source in getattr(options, name)] for name in TEXTS}
     name = _name_domain(options.corpus[0])
     models = [locate_model(model, here) for model in options.model]
     tasks = [locate_text(task, here) for task in options.task]
@@ -93,7 +86,7 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
             }
         ],
         "general": texts["general"],
-        "adapt": {} if options.tokens is None else {"tokens": options.tokens},
+        "adapt": adapt_reading(options) | ({} if options.tokens is None else {"tokens": options.tokens}),
         "seeds": options.seeds or 5,
         "search": options.tune and bool(tasks),
         "evaluate": {"advice": True} if options.advice else {},
@@ -102,6 +95,19 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
     study = change_values({key: value for key, value in study.items() if value or key == "notes"}, settings or {})
     study["notes"] += _describe_defaults(StudyConfig.of(study, "study of the command line"))
     return study
+
+
+def describe_source(source: str, here: Path, options: TextOptions) -> str | dict[str, str]:
+    """Return the entry of a study file for a source of text."""
+    located = locate_text(source, here)
+    return located if options.encoding is None else {"path": located, "encoding": options.encoding}
+
+
+def adapt_reading(options: TextOptions) -> dict[str, Any]:
+    """Return the options for reading text that the section ``adapt`` of a study file takes, as far as given."""
+    usual, names = defaults(TextOptions), ("text_column", *EDITS)
+    given = {name: getattr(options, name) for name in names if getattr(options, name) != usual[name]}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
 
 def _with_names(paths: list[str], usual: list[str], more: Mapping[str, Any]) -> list[Any]:

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 from acclimate.base.errors import UserError, warn_once
 from acclimate.base.files import write_text
 from acclimate.base.options import DATA, OUTPUT, Option, build, defaults, options
+from acclimate.data.csv_reader import DEFAULT_COLUMN
 from acclimate.data.documents import as_corpus
-from acclimate.data.reading import LabelOptions
+from acclimate.data.reading import LabelOptions, TextOptions
 from acclimate.data.rows import NoLabel
 from acclimate.study.draft import STUDY_FILE, draft_study, write_study
 from acclimate.study.options import CompareOptions, InitOptions, StudyOptions
@@ -90,7 +91,8 @@ def place_data(described: Mapping[str, Any], out: Path) -> InitOptions:
     given = {name: value for name, value in described.items() if not _is_default(value, ())}
     for name in TEXTS:
         if name in given:
-            given[name] = place_text(given[name], out / DATA_FOLDER / f"{name}.jsonl")
+            column = given.get("text_column", DEFAULT_COLUMN)
+            given[name] = place_text(given[name], out / DATA_FOLDER / f"{name}.jsonl", column)
     if "task" in given:
         given["task"] = _place_task(given["task"], out / DATA_FOLDER)
     return build(InitOptions, file=out / STUDY_FILE, **given)
@@ -100,12 +102,13 @@ def _is_default(value: Any, default: Any) -> bool:
     return value is None or (type(value) is type(default) and value == default)
 
 
-def place_text(value: Any, file: Path) -> Any:
+def place_text(value: Any, file: Path, column: str = DEFAULT_COLUMN) -> Any:
     """Return names of files and datasets as they are; write texts in memory to a file."""
-    corpus = as_corpus(value)
+    corpus = as_corpus(value, TextOptions(text_column=column))
     if corpus.report.sources != ["memory"]:
         return value
-    return _write_rows(({"text": text} for text in corpus), file)
+    placed = _write_rows(({"text": text} for text in corpus), file)
+    return placed if column == DEFAULT_COLUMN else f"{placed}:text"
 
 
 def _place_task(value: Any, folder: Path) -> Any:

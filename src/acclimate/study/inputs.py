@@ -16,7 +16,7 @@ from acclimate.base.options import MISSING, option_fields
 from acclimate.base.records import texts_fingerprint
 from acclimate.data.chat import Chats
 from acclimate.data.documents import Corpus, as_corpus, hash_document, subsample_documents, with_usual_column
-from acclimate.data.reading import default_task_name, reading_names
+from acclimate.data.reading import EDITS, TextOptions, default_task_name, reading_names, text_options
 from acclimate.models.checkpoints import load_config, model_fingerprint
 from acclimate.models.kinds import kind_of_checkpoint
 from acclimate.results.study import JOB_KINDS
@@ -223,9 +223,7 @@ class StudyInputs:
 
         return [
             replace(source, text=source.text.without(self.measured)) if isinstance(source.text, Corpus) else source
-            for source in open_sources(
-                {**given, "replay": self.replayed(model, given)}, str(given.get("text_column", "text"))
-            )
+            for source in open_sources({**given, "replay": self.replayed(model, given)})
         ]
 
     @cached_property
@@ -270,7 +268,7 @@ class StudyInputs:
             elif kind != TEXT:
                 what = Chats(what) if kind == CHAT else f"{kind}:{what}"
             elif isinstance(what, list | tuple):
-                what = as_corpus(what, str(given.get("text_column", "text")), given.get("encoding"))
+                what = as_corpus(what, text_options(given))
             if share:
                 found[what] = share
         if not of_text and model in self.replaying:
@@ -307,7 +305,7 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
         UserError: If models, methods, options, texts or tasks do not exist or cannot be used; it lists all of them.
     """
     options = read_options()
-    column = str(config.adapt.given().get("text_column", "text"))
+    reading = text_options(config.adapt.given())
     problems = Problems()
     methods: dict[str, MethodInput] = {}
     checkpoints: dict[str, Checkpoint] = {}
@@ -325,7 +323,7 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
             headless |= {model.name} if not _has_head(model, config, backend, options["adapt"], methods) else set()
     for domain in config.domains:
         with problems.collect():
-            corpora[domain.name], heldout[domain.name] = _read_domain(domain, config, column)
+            corpora[domain.name], heldout[domain.name] = _read_domain(domain, config, reading)
     for home, task in [
         *((domain.name, task) for domain in config.domains for task in domain.tasks),
         *((OTHER, task) for task in config.other_tasks),
@@ -334,7 +332,7 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
             tasks[home, task.name] = _read_task(task, config)
     with problems.collect():
         if sources := config.general:
-            text = with_usual_column(lambda name: Corpus(sources, text_column=name), column)
+            text = with_usual_column(tuple(sources), reading)
     problems.check()
     check_scopes(config, methods)
     if text is not None:
@@ -415,13 +413,13 @@ def longest_text(config: StudyConfig, options: Mapping[str, Any]) -> int:
     return max(length or 0 for length in [config.evaluate.max_length, *lengths])
 
 
-def _read_domain(domain: DomainSpec, config: StudyConfig, column: str) -> tuple[Corpus, Texts]:
+def _read_domain(domain: DomainSpec, config: StudyConfig, reading: TextOptions) -> tuple[Corpus, Texts]:
     problems = Problems()
     with problems.collect():
-        corpus = Corpus(domain.corpus, text_column=column)
+        corpus = as_corpus(tuple(domain.corpus), reading)
         next(iter(corpus), None)  # raises if no document can be read
     with problems.collect():
-        heldout = Corpus(domain.heldout, text_column=column) if domain.heldout else None
+        heldout = as_corpus(tuple(domain.heldout), reading) if domain.heldout else None
     problems.check()
     if heldout is None:
         corpus, heldout = corpus.split(HELDOUT_SHARE, SPLIT_SEED)
@@ -458,7 +456,8 @@ def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
         raise unknown_name_error(f"metric of the task '{spec.name}'", metric, known)
     first = None
     if spec.first is not None:
-        first = load_task(spec.first, name=default_task_name(spec.first))
+        edits = {name: columns[name] for name in EDITS if name in columns}
+        first = load_task(spec.first, name=default_task_name(spec.first), **edits)
         if spec.limit_first:
             rows, first = len(first.train), limit_splits(first, train=spec.limit_first)
             if len(first.train) < rows:

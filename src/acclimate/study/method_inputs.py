@@ -15,7 +15,10 @@ log = logging.getLogger(__name__)
 
 FAR = 30
 """A learning rate this many times above or below the default of the method is probably a mistake."""
-SHARED = {"seed": "adapt.seed, or adapt_seeds", "text_column": "adapt.text_column", "head_tokens": "adapt.head_tokens"}
+SHARED = {
+    "seed": "adapt.seed, or adapt_seeds",
+    **{name: f"adapt.{name}" for name in ("text_column", "clean", "mask_personal", "head_tokens")},
+}
 """Options of ``adapt`` that all methods of a study share, and the keys of the study file that set them."""
 
 

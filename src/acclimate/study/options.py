@@ -12,7 +12,7 @@ from acclimate.base.bounds import Count, Duration, SeedCount, TokenCount, number
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
 from acclimate.base.verbs import EVALUATE, register_verb
 from acclimate.data.fields import Places, Progress, Strings, read_listed, read_names, text_option
-from acclimate.data.reading import Encoding, LabelOptions
+from acclimate.data.reading import LabelOptions, TextOptions
 
 MAX_WORKERS = 4_096
 Keep = Annotated[
@@ -27,7 +27,7 @@ Keep = Annotated[
 
 
 @options
-class StudyOptions:
+class StudyOptions(TextOptions):
     """Options that describe a study instead of its file, together with :class:`LabelOptions`."""
 
     _: KW_ONLY
@@ -51,7 +51,6 @@ class StudyOptions:
         BeforeValidator(read_names),
         Option("Methods to compare with the base model, such as lm,dga.", METHOD, default="lm", many=True),
     ] = ()
-    encoding: Encoding = None
     tokens: Annotated[TokenCount | None, Option("Tokens per adaptation.", default="one pass over the corpus")] = None
     seeds: Annotated[SeedCount | None, Option("Number of seeds of fine-tuning.", default="5")] = None
     tune: Annotated[

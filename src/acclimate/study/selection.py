@@ -9,6 +9,7 @@ from acclimate.adaptation.corpus_verbs import make_context
 from acclimate.base.errors import Problems, UserError
 from acclimate.data.documents import Corpus, hash_document, with_usual_column
 from acclimate.data.operations import TRANSFORMS, Context, find_accounts, operate, read_operations
+from acclimate.data.reading import text_options
 from acclimate.data.select.control import match_control
 from acclimate.data.task_kinds import task_texts
 from acclimate.results.adaptations import SelectionRow
@@ -83,10 +84,9 @@ def _make_context(
     config: StudyConfig, domain: DomainSpec, tasks: Mapping[tuple[str, str], Any], general: Corpus | None
 ) -> Context:
     """Return what the documents of a domain are compared with."""
-    column = str(config.adapt.given().get("text_column", "text"))
     target = [text for task in domain.tasks for text in task_texts(tasks[domain.name, task.name].task)]
     if sources := domain.target:
-        target = list(with_usual_column(lambda name: Corpus(sources, text_column=name), column))
+        target = list(with_usual_column(tuple(sources), text_options(config.adapt.given())))
     texts = list(dict.fromkeys(target)) or None
     try:
         return make_context(texts, general, config.models[0].path, progress=True)

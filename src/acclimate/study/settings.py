@@ -248,6 +248,8 @@ if TYPE_CHECKING:
         task_kind: str | None
         strict: bool | None
         merge_labels: bool | None
+        clean: tuple[str, ...] | None
+        mask_personal: bool | None
 
     class DistillSection(Section):
         """Options of ``acclimate.distill``."""

@@ -12,8 +12,8 @@ from acclimate.base.bounds import Count
 from acclimate.base.options import DATA, METHOD, OUTPUT, Option, options
 from acclimate.base.registry import PartLike
 from acclimate.base.verbs import TRAIN, register_verb
-from acclimate.data.fields import Progress, Seed, TextColumn, TextInput
-from acclimate.data.reading import Encoding
+from acclimate.data.fields import Progress, Seed, TextInput
+from acclimate.data.reading import TextOptions
 
 if TYPE_CHECKING:
     Function = str | Callable[..., Any]
@@ -80,7 +80,7 @@ class EmbeddingOptions:
     order=5,
 )
 @options
-class GenerateQueriesOptions:
+class GenerateQueriesOptions(TextOptions):
     """Build a retrieval dataset from unlabelled passages with a query generator (GPL)."""
 
     corpus: Annotated[TextInput, Option("Passages: file, folder, glob or hf:NAME.", DATA, many=True)]
@@ -112,7 +112,5 @@ class GenerateQueriesOptions:
         ),
     ] = None
     seed: Annotated[Seed, Option("Random seed of the choice of negatives.", METHOD)] = 0
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     overwrite: Overwrite = False
     progress: Progress = True

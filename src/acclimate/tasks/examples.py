@@ -63,7 +63,7 @@ class TextExample(Example):
 
 
 ExampleT = TypeVar("ExampleT", bound=Example)
-ORIGIN = ("name", "path", "drawn")
+ORIGIN = ("name", "path", "drawn", "reading")
 """Fields of a task that say where it is from."""
 
 
@@ -99,6 +99,8 @@ class Examples(Generic[ExampleT]):
     path: Path | None = None
     drawn: str = ""
     """A sentence on the splits that were drawn from train; empty if none were."""
+    reading: dict[str, Any] = field(default_factory=dict)
+    """The options with which later texts are read in the same way, and the counts of what was masked."""
     group_name: str = "document"
     """What a group is, in the singular; see :mod:`acclimate.tasks.groups`."""
 

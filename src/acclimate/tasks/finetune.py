@@ -63,7 +63,7 @@ def plan_first_stage(task: LabelledTask, resolved: ResolvedOptions, given: Finet
     """
     if given.first is None:
         return None
-    first = open_task(given.first)
+    first = open_task(given.first, clean=given.clean, mask_personal=given.mask_personal)
     check_first_task(first, task)
     if given.freeze:
         raise UserError("'freeze' does not apply with 'first'; fine-tune on one task, then on the other.")

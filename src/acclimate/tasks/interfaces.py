@@ -116,6 +116,9 @@ class Predictor(ABC):
 
     def __init__(self, head: Any) -> None:
         self.head = head
+        self.reading: Mapping[str, Any] = {}
+        """Options with which the rows of its task were read."""
+        self.kind: Any = None
 
     @property
     def multi_label(self) -> bool:

@@ -20,10 +20,11 @@ from acclimate.base.options import build, recorded, values, verb
 from acclimate.base.progress import Progress
 from acclimate.base.verbs import show_place
 from acclimate.base.version import __version__
+from acclimate.data.csv_reader import split_columns
 from acclimate.data.opening import decode_line, read_numbered_lines
-from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import Row
-from acclimate.data.task_kinds import TASK_KINDS, open_source
+from acclimate.data.reading import DEFAULT_READING, EDITS, ReadingOptions
+from acclimate.data.rows import Row, column_names, edit_rows, join_columns
+from acclimate.data.task_kinds import READ_ALIKE, TASK_KINDS, check_fixed_texts, open_source
 from acclimate.data.writing import check_table_name, write_rows
 from acclimate.engine.distributed import ProcessGroup
 from acclimate.evaluation.significance import Interval, bootstrap_intervals, paired_bootstrap
@@ -43,6 +44,8 @@ CHUNK = 2_000
 """Rows between two saves; an interrupted prediction goes on after the last of them."""
 USUAL_LENGTH = 512
 """Maximum tokens per text for a model that was not fine-tuned here; the model's own limit applies, too."""
+PASSAGE_TEXTS = ("text", "passage", "document", "content", "title")
+"""Columns of passages that are edited as the texts of the task were."""
 SHOWN = 10
 """Rows of the description that differ between two models."""
 
@@ -132,6 +135,8 @@ def load_predictor(model: str | Path, max_length: int | None) -> Predictor:
         )
     trained = record.get("identity", {}).get("options", {}).get("max_length")
     predictor: Predictor = kind.predictor(model, max_length or trained or _usual_length(config), default_device())
+    predictor.reading = record.get("result", {}).get("reading", {})
+    predictor.kind = kind
     if hasattr(predictor.head, "prepare"):  # sentence encoders are on their device
         predictor.head.prepare()
     return predictor
@@ -287,8 +292,9 @@ def predict(options: PredictOptions) -> PredictResult:
     data, column = open_source(options.data)
     columns = build(ReadingOptions, **values(options, ReadingOptions) | {"text_column": options.text_column or column})
     rows = read_data(data, columns)
-    passages = None if options.passages is None else read_data(open_source(options.passages)[0], ReadingOptions())
-    names, predictors = _names_of(models), [_load(model, passages, options) for model in models]
+    passages = None if options.passages is None else read_data(open_source(options.passages)[0], DEFAULT_READING)
+    names, predictors = _names_of(models), [_load(model, options) for model in models]
+    reading = [_learned(predictor, columns, rows) for predictor in predictors]
     if len({(one.main, one.multi_label) for one in predictors}) > 1:
         raise UserError(f"'{models[0]}' and '{models[1]}' are models of different kinds; compare two of one kind.")
     identity: dict[str, Any] = {
@@ -299,13 +305,18 @@ def predict(options: PredictOptions) -> PredictResult:
     identity |= {"options": recorded(options, ("model", "data", "passages"))}
     work = [None if out is None else out.parent / f".{out.name}.work-{number}" for number in range(len(models))]
     answers = []
-    for model, name, predictor, folder in zip(models, names, predictors, work, strict=True):
-        examples = predictor.read(rows, columns)
+    for model, name, predictor, own, folder in zip(models, names, predictors, reading, work, strict=True):
+        read = join_columns(rows, own)
+        check_fixed_texts(predictor.kind, name, own.edits or read is not rows)
+        if passages is not None:
+            predictor.passages, predictor.top = read_passages(edit_rows(passages, PASSAGE_TEXTS, own)), options.top
+        examples = predictor.read(read, own)
         if not any(example is not None for example in examples):
             raise UserError(f"None of the {len(rows):,} rows has a text; name its column with --text-column.")
         with nullcontext() if folder is None else output_lock(folder):
             if folder is not None:
-                open_work_folder(folder, identity | {"model": model_fingerprint(str(model))}, ProcessGroup())
+                found = {"model": model_fingerprint(str(model)), "reading": values(own)}
+                open_work_folder(folder, json.loads(json.dumps(identity | found)), ProcessGroup())
             answers.append(_predict_rows(predictor, examples, options, folder, f"predict with {name}"))
     made = [dict(row) for _, row in rows]
     suffixes = [f"_{name}" for name in names] if len(models) > 1 else [""]
@@ -313,7 +324,7 @@ def predict(options: PredictOptions) -> PredictResult:
         _add_columns(made, found, predictor.main, suffix)
         for found, predictor, suffix in zip(answers, predictors, suffixes, strict=True)
     ]
-    fields = _compare(predictors, answers, rows, columns, names)
+    fields = _compare(predictors, answers, join_columns(rows, reading[0]), reading[0], names)
     skipped = sum(all(found[place] is None for found in answers) for place in range(len(rows)))
     if out is not None:
         write_rows(out, made)
@@ -341,14 +352,25 @@ def _check_output(options: PredictOptions) -> Path | None:
     return out
 
 
-def _load(model: str | Path, passages: Sequence[Row] | None, options: PredictOptions) -> Predictor:
-    """Load a model as a predictor, with the passages that it ranks."""
-    predictor: Any = load_predictor(model, options.max_length)
-    if passages is not None:
-        if not predictor.ranks:
-            raise UserError(f"'passages' is for sentence encoders, and '{model}' is none; remove it.")
-        predictor.passages, predictor.top = read_passages(passages), options.top
+def _load(model: str | Path, options: PredictOptions) -> Any:
+    """Load a model as a predictor; only a sentence encoder may have passages."""
+    predictor = load_predictor(model, options.max_length)
+    if options.passages is not None and not predictor.ranks:
+        raise UserError(f"'passages' is for sentence encoders, and '{model}' is none; remove it.")
     return predictor
+
+
+def _learned(predictor: Predictor, given: ReadingOptions, rows: Sequence[Row]) -> ReadingOptions:
+    """Return how rows are read: as the rows of the task that a model has learned, unless the user says otherwise."""
+    names = column_names(rows)
+    known = {
+        name: value
+        for name, value in predictor.reading.items()
+        if name in READ_ALIKE
+        and getattr(given, name) == getattr(DEFAULT_READING, name)
+        and (name in EDITS or {*split_columns(value, names)} <= {*names})
+    }
+    return build(ReadingOptions, **values(given) | known)
 
 
 def _who_is_right(answers: Sequence[Answer | None], gold: Any, names: Sequence[str]) -> str:

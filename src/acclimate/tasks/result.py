@@ -83,6 +83,8 @@ class FinetuneResult(Reported):
     """What :func:`acclimate.evaluation.scoring.make_scoring` needs in addition to score the predictions again."""
     first: str | None = None
     """Name of the task of the first stage; None if there was only one stage."""
+    reading: dict[str, Any] = field(default_factory=dict)
+    """How texts are read, which a prediction repeats: columns and edits; and the numbers of placeholders."""
     warning: str = ""
     """What is wrong with the training; empty if nothing is."""
 

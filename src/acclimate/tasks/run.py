@@ -15,6 +15,7 @@ import transformers
 from acclimate.base.device import choose_precision, default_device
 from acclimate.base.files import RECORD_FILE, check_replaceable, check_writable, follow_link
 from acclimate.base.version import __version__
+from acclimate.data.reading import EDITS
 from acclimate.data.task_kinds import open_task
 from acclimate.engine.callbacks import check_trackers, tensorboard_folder
 from acclimate.engine.distributed import join_process_group
@@ -97,6 +98,7 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
             "tasks": {role: task and [task.name, task.fingerprint()] for role, task in self.tasks.items()},
             "precision": self.precision,
             "options": self.settings(),
+            **({"reading": self.task.reading} if self.task.reading else {}),  # which the saved model states
         }
         return json.loads(json.dumps(values, default=str))
 
@@ -122,7 +124,7 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
             )
         self.trained = time.perf_counter()
         result = self.make_result(self._measure(trained), trained)
-        shown = {**self.settings(), "first": result.first}
+        shown = {**self.settings(), "first": result.first, **{name: self.task.reading.get(name) for name in EDITS}}
         folder.write(self.learner, trained, result, verb=self.verb, models=self.models, task=self.task, options=shown)
         return result
 
@@ -155,4 +157,5 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
             "precision": self.precision,
             "kind": scoring.name,
             "scoring": scoring.details(),
+            "reading": task.reading,
         }

@@ -39,7 +39,7 @@ def finetune_seeds(options: FinetuneCommand) -> Any:
         task = repartition(task, options.repartition)
     if options.probe:
         return probe(**{**values(options, ProbeOptions), **values(DEFAULT_READING), "task": task})
-    first = open_task(options.first)
+    first = open_task(options.first, clean=options.clean, mask_personal=options.mask_personal)
     results = list[Any]()
     seeds = options.seeds or (1 if options.all_labels else SEEDS)
     seeds = 1 if options.epochs == 0 else seeds  # without training there is nothing random

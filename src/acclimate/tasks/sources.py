@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
-from acclimate.data.csv_reader import TEXT_NAMES
+from acclimate.data.csv_reader import TEXT_NAMES, propose_join
 from acclimate.data.documents import table_rows
 from acclimate.data.opening import COLUMNAR, ENCODED, EXCEL, TABLES, detect_format
 from acclimate.data.reading import ReadingOptions
@@ -28,6 +28,7 @@ from acclimate.data.rows import (
     as_row,
     class_names,
     column_names,
+    edit_rows,
     name_of_class,
     read_rows,
 )
@@ -127,10 +128,12 @@ def select_columns(
     Raises:
         UserError: If the columns cannot be determined.
     """
-    read = {split: tables[split].rows if split in tables else [] for split in SPLITS}
     rows = tables["train"].rows
     names = column_names(rows)
     chosen = choose_columns(names, options, name, rows[0][0], labels)
+    texts = [chosen["text"], chosen.get("text_pair")]
+    tables = {split: replace(table, rows=edit_rows(table.rows, texts, options)) for split, table in tables.items()}
+    read = {split: tables[split].rows if split in tables else [] for split in SPLITS}
     grouping = find_grouping(name, read, options.group_column, chosen.values())
     report_unused(name, chain(*read.values()), (*chosen.values(), grouping.column))
     left = start_left_out(tables, name, options)
@@ -185,7 +188,9 @@ def choose_columns(
     given = {"text": options.text_column, "text_pair": options.pair_column, "label": options.label_column}
     for column, value in given.items():
         if value is not None and value not in names:
-            raise unknown_name_error(f"column of the task '{task}' for '{column}'", value, names)
+            parts = [part.strip() for part in value.split(",")]
+            wrong = next((part for part in parts if part not in names), value) if {*parts} & {*names} else value
+            raise unknown_name_error(f"column of the task '{task}' for '{column}'", wrong, names)
     chosen = {column: value for column, value in given.items() if value is not None}
     for column in ("text", "text_pair", "label"):
         if column in names and column not in chosen and column not in chosen.values():
@@ -208,7 +213,9 @@ def choose_columns(
         guessed |= _only(labels, "label", names, where)
     if guessed:
         found = ", ".join(f"{column.replace('_', ' ')} in '{name}'" for column, name in guessed.items())
-        warn_once(f"The task '{task}' has its {found}.")
+        is_single = "text" in guessed and "text_pair" not in {*guessed, *chosen}
+        hint = propose_join(guessed["text"], names) if is_single else ""
+        warn_once(f"The task '{task}' has its {found}.{hint}")
     return chosen | guessed
 
 
@@ -218,8 +225,9 @@ def _only(candidates: list[dict[str, str]], column: str, names: Collection[str],
         return candidates[0]
     listed = ", ".join(list(names)[:20]) or "none"
     several = " or ".join(f"'{candidate[column]}'" for candidate in candidates)
+    alone = column == "text" and len(candidates) > 1 and all(one.keys() == {"text"} for one in candidates)
     what = f"the {column} can be in {several}" if candidates else f"no column '{column}'"
-    hint = ""
+    hint = f" Both are read by --text-column {','.join(one[column] for one in candidates)}." if alone else ""
     if {"tokens", "words"} & {name.lower() for name in names}:
         hint = " If the rows mark entities, tokens and tags must be lists of the same length."
     raise UserError(
@@ -350,6 +358,7 @@ def read_texts(rows: Sequence[Row], options: ReadingOptions) -> list[tuple[str, 
     """
     names = column_names(rows)
     chosen = choose_columns(names, replace(options, label_column=None), "data", rows[0][0], ())
+    rows = edit_rows(list(rows), [chosen.get("text"), chosen.get("text_pair")], options)
     found: list[tuple[str, str | None] | None] = []
     for _, row in rows:
         text, second = (_cell_text(row.get(chosen.get(column, ""))) for column in ("text", "text_pair"))

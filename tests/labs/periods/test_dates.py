@@ -106,7 +106,7 @@ def test_documents_without_a_usable_date_are_counted_and_named(form, tmp_path):
         more = {"orient": "records", "lines": True} if form == "jsonl" else {"index": False}
         getattr(source, write)(tmp_path / f"dated.{form}", **more)
         source = tmp_path / f"dated.{form}"
-    dated = DatedCorpus(source, Periods.parse("month"), text_column="text")
+    dated = DatedCorpus(source, Periods.parse("month"))
     assert [(document.text, document.period.name) for document in dated] == [
         *(("text a", "2010-05"), ("text c", "2012-01"), ("text d", "2012-02")),
     ]

@@ -14,7 +14,8 @@ from sklearn.feature_extraction.text import CountVectorizer
 
 from acclimate.base.errors import UserError
 from acclimate.cli import main as cli
-from acclimate.data.documents import as_corpus, with_usual_column
+from acclimate.data.documents import with_usual_column
+from acclimate.data.reading import TextOptions
 from acclimate.data.stop_words import read_stop_words
 from acclimate.labs.advise.advice import advise, measure_distance, project
 from acclimate.labs.advise.advice_text import verdict
@@ -112,7 +113,7 @@ def test_general_text_may_have_another_column_than_the_domain(folder, caplog):
     (folder / "wiki.jsonl").write_text("".join(json.dumps({"text": row["note"]}) + "\n" for row in rows))
 
     def read(name, column):
-        return list(with_usual_column(lambda one: as_corpus(folder / name, one), column))
+        return list(with_usual_column(folder / name, TextOptions(text_column=column)))
 
     assert read("wiki.jsonl", "note") == read("wiki.jsonl", "text") == read("cs.jsonl", "note")
     assert "has no column 'note', so its usual text column is read" in caplog.text

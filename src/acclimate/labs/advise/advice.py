@@ -76,16 +76,14 @@ def advise(options: AdviseOptions) -> Measurements:
     plans = [read_plan(path) for path in options.plans]
     if steps:
         _check_method(options.method, labelled)
-    train, held_out = as_corpus(options.corpus, options.text_column, options.encoding).split(HELD_OUT, 0)
+    train, held_out = as_corpus(options.corpus, options).split(HELD_OUT, 0)
     stops = read_stop_words(options.stop_words)
     report: dict[str, Any] = {"acclimate": __version__, "model": str(options.model)}
     report |= {"documents": documents, "seed": seed, "plans": plans}
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-advise-")))
         source = str(options.model)
-        general_text = with_usual_column(
-            lambda column: as_corpus(options.general, column, options.encoding), options.text_column
-        )
+        general_text = with_usual_column(options.general, options)
         tokenizer = (loaded := load_language_model(source)).tokenizer
         if loaded.absent_head:
             head_text, general_text = general_text.split(0.5, 0)

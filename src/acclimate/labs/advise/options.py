@@ -22,11 +22,10 @@ from acclimate.data.fields import (
     Places,
     Progress,
     StopWords,
-    TextColumn,
     TextInput,
     text_option,
 )
-from acclimate.data.reading import Encoding, LabelOptions
+from acclimate.data.reading import LabelOptions, TextOptions
 from acclimate.tasks.options import TaskLike
 
 
@@ -41,7 +40,7 @@ from acclimate.tasks.options import TaskLike
     plugins=True,
 )
 @options
-class AdviseOptions(LabelOptions):
+class AdviseOptions(LabelOptions, TextOptions):
     """Measure how far the domain is from general text, and what a pilot adaptation learns and forgets."""
 
     model: Annotated[
@@ -76,8 +75,6 @@ class AdviseOptions(LabelOptions):
     ] = ()
     max_length: MaxLength = 128
     stop_words: StopWords = "english"
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     seed: PilotSeed = 0
     progress: Progress = True
 

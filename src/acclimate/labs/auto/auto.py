@@ -18,7 +18,7 @@ from acclimate.base.options import build, option_fields, option_words, verb
 from acclimate.base.progress import print_message
 from acclimate.base.records import Record, fingerprint, internal, read_record
 from acclimate.base.verbs import Next
-from acclimate.data.reading import LabelOptions, ReadingOptions, find_task, reading_words, text_words
+from acclimate.data.reading import LabelOptions, ReadingOptions, TextOptions, find_task, reading_words, text_words
 from acclimate.labs.auto.options import AutoOptions
 from acclimate.labs.auto.plan import BASE, Plan, afterwards, choose_entrants, make_plan, why_no_race
 from acclimate.labs.auto.race import Race, Run, claim_of, claim_stage, race_seeds, run_race, search_seed
@@ -255,7 +255,7 @@ def show_auto(result: AutoResult, options: AutoOptions) -> Iterator[Any]:
             model = check_auto_folder(options.out) / row.folder
             yield Next(["predict", "--model", model, "--data", "DATA", *read, "--out", "predictions.csv"], "to use it")
             return
-    task = [*text_words("--task", options.task, "TASK"), *reading_words(options)]
+    task = [*text_words("--task", options.task, "TASK", column=options.text_column), *reading_words(options)]
     yield Next(["finetune", "--model", result.model, *task, "--out", "finetuned"], "to train an end task")
 
 
@@ -279,7 +279,8 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
     Raises:
         UserError: If the options do not describe a study, or the folder is of another tournament.
     """
-    names = ("model", "corpus", "task", "heldout", "general", "encoding", *option_fields(LabelOptions))
+    reading = {**option_fields(LabelOptions), **option_fields(TextOptions)}
+    names = ("model", "corpus", "task", "heldout", "general", *reading)
     described = place_data({name: getattr(options, name) for name in names}, out)
     base: dict[str, Any] = draft_study(described, options.settings)
     call = build(

@@ -13,7 +13,7 @@ from acclimate.base.bounds import Count, Duration, NonNegative, TokenCount, numb
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
 from acclimate.base.verbs import EVALUATE, register_verb
 from acclimate.data.fields import Progress, Seed, Strings, read_names, text_option
-from acclimate.data.reading import Encoding, LabelOptions
+from acclimate.data.reading import LabelOptions, TextOptions
 from acclimate.study.options import MAX_WORKERS, Keep
 
 _text = partial(text_option, more="Or texts in memory.")
@@ -32,7 +32,7 @@ _text = partial(text_option, more="Or texts in memory.")
     order=4,
 )
 @options
-class AutoOptions(LabelOptions):
+class AutoOptions(LabelOptions, TextOptions):
     """Race ways to adapt a model under a budget; return the best one with a proof, or the base model.
 
     Run it again to resume after an interruption.
@@ -101,7 +101,6 @@ class AutoOptions(LabelOptions):
         ),
     ] = None
     keep: Keep = None
-    encoding: Encoding = None
     seed: Seed = 0
     workers: Annotated[
         int | str | None,

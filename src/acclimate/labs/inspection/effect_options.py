@@ -22,13 +22,12 @@ from acclimate.data.fields import (
     Progress,
     Seed,
     StopWords,
-    TextColumn,
     TextInput,
     Texts,
     read_listed,
     read_models,
 )
-from acclimate.data.reading import Encoding, LabelOptions
+from acclimate.data.reading import LabelOptions, ReadingOptions, TextOptions
 from acclimate.tasks.options import TaskLike
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ Task = Annotated[TaskLike | str | Path, Option("Labelled task: a folder, a file,
     order=9,
 )
 @options
-class InspectSpecificityOptions(LabelOptions):
+class InspectSpecificityOptions(LabelOptions, TextOptions):
     """Measure whether adapting to a domain helps with the text of a task, beyond general text."""
 
     before: Before
@@ -90,8 +89,6 @@ class InspectSpecificityOptions(LabelOptions):
     method: PilotMethod = "lm"
     documents: Annotated[Count, Option("Documents on which each loss is measured.", DATA)] = 200
     max_length: MaxLength = 128
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     seed: PilotSeed = 0
     progress: Progress = True
 
@@ -105,7 +102,7 @@ class InspectSpecificityOptions(LabelOptions):
     order=10,
 )
 @options
-class InspectTaskWordsOptions(LabelOptions):
+class InspectTaskWordsOptions(ReadingOptions):
     """Measure whether an adaptation taught the words that the labels of a task depend on."""
 
     before: Before
@@ -118,10 +115,6 @@ class InspectTaskWordsOptions(LabelOptions):
     fewest: Annotated[Count, Option("Minimum train texts that contain a word.", METHOD)] = 5
     max_length: MaxLength = 128
     stop_words: StopWords = "english"
-    text_column: Annotated[
-        str | None, Option("Column of the text in the task.", DATA, default="text, or a usual name")
-    ] = None
-    encoding: Encoding = None
     seed: Annotated[Seed, Option("Random seed of the sample of occurrences.")] = 0
     progress: Progress = True
 
@@ -134,7 +127,7 @@ class InspectTaskWordsOptions(LabelOptions):
     order=11,
 )
 @options
-class InspectSensitivityOptions:
+class InspectSensitivityOptions(TextOptions):
     """Measure whether an adapted model is harder to fine-tune: its loss under noise of the weights."""
 
     before: Before
@@ -165,8 +158,6 @@ class InspectSensitivityOptions:
     draws: Annotated[SeedCount, Option("Random draws of the noise; both models get the same.", METHOD)] = 5
     documents: Annotated[Count, Option("Documents on which the loss is measured.", DATA)] = 100
     max_length: MaxLength = 128
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     seed: Annotated[Seed, Option("Random seed of the noise.")] = 0
     progress: Progress = True
 
@@ -233,7 +224,7 @@ class InspectReviewOptions:
     order=6,
 )
 @options
-class InspectExpertsOptions:
+class InspectExpertsOptions(TextOptions):
     """Rank models adapted to other domains by how well they fit a new one, to merge the best of them."""
 
     experts: Annotated[
@@ -270,6 +261,4 @@ class InspectExpertsOptions:
         Option("Model that embeds the texts.", MODEL, default="TF-IDF, reduced by a singular value decomposition"),
     ] = None
     max_length: MaxLength = 128
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     progress: Progress = True

@@ -122,10 +122,7 @@ def inspect_embeddings(options: InspectEmbeddingsOptions) -> EmbeddingsResult:
         if regular_vocabulary(loaded) != regular_vocabulary(start):
             raise UserError(f"'{path}' and '{before}' have different vocabularies; compare models that share one.")
         matrices[name] = static_embeddings(loaded)
-    texts = [
-        None if one is None else as_corpus(one, options.text_column, options.encoding)
-        for one in (text, options.against)
-    ]
+    texts = [None if one is None else as_corpus(one, options) for one in (text, options.against)]
     counts, other_counts = (_token_counts(one, start, options.progress) for one in texts)
     distances = {name: np.linalg.norm(matrices[name] - matrices["before"], axis=1) for name in named}
     if options.words:

@@ -42,7 +42,7 @@ def inspect_experts(options: InspectExpertsOptions) -> Measurements:
         raise UserError(f"The text of '{missing[0]}' is missing: give --corpus {missing[0]}=TEXT, or no text at all.")
 
     def read(text: Any) -> list[str]:
-        return subsample_documents(as_corpus(text, options.text_column, options.encoding), options.documents)
+        return subsample_documents(as_corpus(text, options), options.documents)
 
     target = read(options.target)
     texts = {name: read(text) for name, text in (options.corpora or {}).items()}

@@ -115,7 +115,7 @@ def inspect_importance(options: InspectImportanceOptions) -> ImportanceResult:
     check_replaceable(options.out, REPORT, "importances")
     check_writable(options.out)
     precision = choose_precision(options.precision, default_device())
-    texts = {name: as_corpus(text, options.text_column, options.encoding) for name, text in options.corpora.items()}
+    texts = {name: as_corpus(text, options) for name, text in options.corpora.items()}
     loaded = load_language_model(options.model, dropout=options.dropout)
     if loaded.absent_head and reads == "logits":
         raise UserError(

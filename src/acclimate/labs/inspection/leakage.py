@@ -48,7 +48,7 @@ def inspect_leakage(options: InspectLeakageOptions) -> Measurements:
         raise UserError("There are no dev or test texts to search for; give the folder of a task with --task.")
     report: dict[str, Any] = {"acclimate": __version__, "rules": asdict(rules)}
     if options.corpus is not None:
-        source = as_corpus(options.corpus, options.text_column, options.encoding)
+        source = as_corpus(options.corpus, options)
         numbered = {str(number): texts for number, texts in enumerate(groups.values())}
         found = find_contamination(source, numbered, rules, progress=options.progress)
         labels = {str(number): {"task": task, "split": split} for number, (task, split) in enumerate(groups)}

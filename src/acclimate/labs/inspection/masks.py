@@ -70,7 +70,7 @@ def inspect_masks(options: InspectMasksOptions) -> dict[str, Any]:
     stops = read_stop_words(options.stop_words, tokenizer)
     if tokenizer.mask_token_id is None:
         raise UserError(f"The tokenizer of '{model}' has no mask token; choose a masked language model.")
-    text = as_corpus(options.corpus, options.text_column, options.encoding)
+    text = as_corpus(options.corpus, options)
     dataset = tokenize(text, tokenizer, options.max_length, max_tokens=options.tokens, progress=options.progress)
     rows = [np.asarray(row) for row in dataset]
     shown = _choose_samples(rows, options.texts, seed)

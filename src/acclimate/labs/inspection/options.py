@@ -25,7 +25,6 @@ from acclimate.data.fields import (
     Seed,
     StopWords,
     Strings,
-    TextColumn,
     TextInput,
     Texts,
     check_distinct,
@@ -34,7 +33,7 @@ from acclimate.data.fields import (
     read_tasks,
     text_option,
 )
-from acclimate.data.reading import Encoding, LabelOptions
+from acclimate.data.reading import LabelOptions, TextOptions
 from acclimate.tasks.options import TaskLike
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ register_group(
     order=2,
 )
 @options
-class InspectImportanceOptions:
+class InspectImportanceOptions(TextOptions):
     """Measure the importance of heads and units for general knowledge on several domains, and compare with chance."""
 
     model: Model
@@ -121,8 +120,6 @@ class InspectImportanceOptions:
     dropout: Annotated[
         Share | None, Option("Dropout probability.", MODEL, default="the value in the model's configuration")
     ] = None
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     precision: Precision = "auto"
     progress: Progress = True
 
@@ -155,7 +152,7 @@ class InspectModelOptions:
     plugins=True,
 )
 @options
-class InspectMasksOptions(LabelOptions):
+class InspectMasksOptions(LabelOptions, TextOptions):
     """Compare masking strategies: which tokens they mask, with counts."""
 
     model: Annotated[
@@ -195,8 +192,6 @@ class InspectMasksOptions(LabelOptions):
     max_length: Annotated[Size, Option("Maximum tokens per text.", DATA)] = 128
     seed: Annotated[Seed, Option("Random seed of samples and masks.")] = 0
     stop_words: StopWords = "english"
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     precision: Precision = "auto"
     progress: Progress = True
 
@@ -210,7 +205,7 @@ class InspectMasksOptions(LabelOptions):
     order=4,
 )
 @options
-class InspectEmbeddingsOptions:
+class InspectEmbeddingsOptions(TextOptions):
     """Measure and draw how far adaptation moved the static word embeddings."""
 
     before: Annotated[str | Path, Option("Base model: folder or name on the Hugging Face Hub.", MODEL)]
@@ -251,8 +246,6 @@ class InspectEmbeddingsOptions:
     ] = ()
     count: Annotated[Count, Option("Number of words to choose.", OUTPUT)] = 10
     stop_words: StopWords = "english"
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     progress: Progress = True
 
 
@@ -265,7 +258,7 @@ class InspectEmbeddingsOptions:
     order=5,
 )
 @options
-class InspectLeakageOptions(LabelOptions):
+class InspectLeakageOptions(LabelOptions, TextOptions):
     """Find dev and test texts of tasks in an adaptation corpus, and in the train splits of the tasks."""
 
     tasks: Annotated[
@@ -288,6 +281,4 @@ class InspectLeakageOptions(LabelOptions):
     fewest_words: Annotated[
         Count, Option("Minimum words of a text; shorter ones are only compared with whole documents.", METHOD)
     ] = 8
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     progress: Progress = True

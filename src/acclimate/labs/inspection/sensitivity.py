@@ -44,7 +44,7 @@ def inspect_sensitivity(options: InspectSensitivityOptions) -> Measurements:
         UserError: If a model or text cannot be read, or the models do not have the same weights and tokens.
     """
     check_report_file(options.out)
-    texts = subsample_documents(as_corpus(options.text, options.text_column, options.encoding), options.documents)
+    texts = subsample_documents(as_corpus(options.text, options), options.documents)
     scales = sorted(set(options.scales))
     found: dict[str, dict[str, Any]] = {}
     shapes: list[dict[str, Any]] = []

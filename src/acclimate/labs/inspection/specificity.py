@@ -65,7 +65,7 @@ def inspect_specificity(options: InspectSpecificityOptions) -> Measurements:
     if options.after is None and not can_pilot(options.method):
         raise UserError(f"The method '{options.method}' cannot run a pilot; choose one that trains in one stage.")
     task = open_task(options.task, options, text_column=None)
-    general = subsample_documents(as_corpus(options.general, options.text_column, options.encoding), options.documents)
+    general = subsample_documents(as_corpus(options.general, options), options.documents)
     texts = {"task": subsample_documents(task_texts(task), options.documents), "general": general}
     with ExitStack() as stack:
         before = {name: language_model_loss(options.before, some, max_length=options.max_length)
@@ -73,7 +73,7 @@ def inspect_specificity(options: InspectSpecificityOptions) -> Measurements:
         adapted: str | Path | None = options.after
         if adapted is None:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-pilot-")))
-            text = as_corpus(options.corpus, options.text_column, options.encoding)
+            text = as_corpus(options.corpus, options)
             adapted = run_pilot(options.before, text, options, work / "pilot", task).out
         after = {name: language_model_loss(adapted, some, max_length=options.max_length)
                  for name, some in texts.items()}  # fmt: skip

@@ -14,7 +14,7 @@ from acclimate.base.files import check_writable, read_json_object, write_json
 from acclimate.base.options import recorded, values
 from acclimate.base.records import fingerprint
 from acclimate.base.version import __version__
-from acclimate.data.reading import default_task_name, find_task
+from acclimate.data.reading import EDITS, default_task_name, find_task
 from acclimate.data.sources import is_hub_name, load_hub, parse_hub_name
 from acclimate.data.task_kinds import find_task_kind, load_task
 from acclimate.evaluation.scoring import Scoring
@@ -144,7 +144,7 @@ def place_rows(options: Any) -> PlacedRows:
     if not placed:
         report.keep(1, 1, "row")  # raises
     own = [row for row, _ in placed]
-    names = ("text_column", "pair_column", "label_column", "group_column", "task_kind")
+    names = ("text_column", "pair_column", "label_column", "group_column", "task_kind", *EDITS)
     columns = {key: getattr(reading, key) for key in names}
     task = load_task({"train": own, "test": own}, name=name, strict=True, **columns)
     if len(task.train) != len(own) or len(task.test) != len(own):

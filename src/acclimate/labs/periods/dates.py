@@ -16,8 +16,9 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from acclimate.base.errors import UserError, did_you_mean, shorten, unknown_name_error, warn_once
-from acclimate.data.csv_reader import WHOLE_ROW, infer_column, missing_column_error
+from acclimate.data.csv_reader import WHOLE_ROW, infer_column, join_cells, missing_column_error, split_columns
 from acclimate.data.documents import Corpus, as_corpus, format_count, hash_document
+from acclimate.data.reading import DEFAULT_TEXT, TextOptions
 
 DATE_NAMES = (
     *("date", "created_at", "created_utc", "timestamp", "datetime", "time", "published", "published_at", "year"),
@@ -339,10 +340,9 @@ class DatedCorpus:
         text: Any,
         periods: Periods,
         *,
-        text_column: str,
         date_column: str | None = None,
         date_format: str | None = None,
-        encoding: str | None = None,
+        reading: TextOptions = DEFAULT_TEXT,
     ) -> None:
         """Set the sources; nothing is read.
 
@@ -350,8 +350,9 @@ class DatedCorpus:
             UserError: If a source does not exist, or the format of the dates is wrong.
         """
         check_date_format(date_format)
-        self._corpus: Corpus = as_corpus(text, WHOLE_ROW, encoding)
-        self._columns = text_column, date_column
+        self._corpus: Corpus = as_corpus(text, TextOptions(text_column=WHOLE_ROW, encoding=reading.encoding))
+        self._columns = reading.text_column, date_column
+        self._edits = reading.edits
         self._form = date_format
         self.report = DateReport(periods)
         self.duplicates = self.textless = 0
@@ -363,14 +364,14 @@ class DatedCorpus:
             UserError: If a source cannot be read, or has no such columns.
         """
         self.report, self.duplicates, self.textless = DateReport(self.report.periods, least=self.report.least), 0, 0
-        chosen: dict[int, tuple[str, str]] = {}
+        chosen: dict[int, tuple[list[str], str]] = {}
         seen: set[bytes] = set()
         for line, source in self._corpus.with_sources():
             row = _read_row(line, name := self._corpus.report.sources[source])
             if source not in chosen:
                 chosen[source] = self._choose(name, row)
-            text_column, date_column = chosen[source]
-            text = row.get(text_column)
+            parts, date_column = chosen[source]
+            text = self._edits.of(join_cells([*map(row.get, parts)]))
             if not isinstance(text, str) or not text.strip():
                 self.textless += 1
                 continue
@@ -382,13 +383,13 @@ class DatedCorpus:
             if (period := self.report.place(value, self._form)) is not None:
                 span = parse_date(value, self._form)
                 day = span.first if span and span.first == span.last else None
-                yield DatedDocument(text, period, day, {"text": text} | _without(row, text_column))
+                yield DatedDocument(text, period, day, {"text": text} | _without(row, parts))
 
-    def _choose(self, name: str, row: Mapping[str, Any]) -> tuple[str, str]:
+    def _choose(self, name: str, row: Mapping[str, Any]) -> tuple[list[str], str]:
         text_column = infer_column(name, self._columns[0], row)
         if text_column is None:
             raise missing_column_error(name, self._columns[0], row)
-        return text_column, choose_date_column(name, self._columns[1], list(row))
+        return split_columns(text_column, row), choose_date_column(name, self._columns[1], list(row))
 
     def describe(self) -> list[str]:
         """Return lines on the documents that were not used in the last pass."""
@@ -428,5 +429,5 @@ def _read_row(line: str, name: str) -> dict[str, Any]:
     )
 
 
-def _without(row: Mapping[str, Any], column: str) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in (column, "text")}
+def _without(row: Mapping[str, Any], columns: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in (*columns, "text")}

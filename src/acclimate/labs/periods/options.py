@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Field
 from acclimate.base.bounds import Count, Duration, Fraction, SeedCount, Size
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.base.verbs import PUBLISH, register_group, register_verb
-from acclimate.data.fields import Folder, MaxLength, Models, Progress, Seed, TextColumn, TextInput, read_models
-from acclimate.data.reading import Encoding, ReadingOptions
+from acclimate.data.fields import Folder, MaxLength, Models, Progress, Seed, TextInput, read_models
+from acclimate.data.reading import ReadingOptions, TextOptions
 from acclimate.tasks.options import SupervisedOptions, TaskLike
 
 DatedText = Annotated[
@@ -80,14 +80,12 @@ class PeriodOptions:
     order=1,
 )
 @options
-class PeriodsSplitOptions(PeriodOptions):
+class PeriodsSplitOptions(PeriodOptions, TextOptions):
     """Write rows with dates as one file per period."""
 
     corpus: DatedText
     out: Annotated[str | Path, Option("Output directory, with a file of JSON lines per period.", OUTPUT)]
     _: KW_ONLY
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     progress: Progress = True
 
 
@@ -191,7 +189,7 @@ class PeriodsSelfTrainOptions(TemporalTaskOptions):
     plugins=True,
 )
 @options
-class PeriodsSurprisalOptions(PeriodOptions):
+class PeriodsSurprisalOptions(PeriodOptions, TextOptions):
     """Adapt a model to the text of each period, and measure held-out text of all periods under each of them.
 
     The losses show how language changes, and the model that is surprised least is a guess of the date of a text.
@@ -231,8 +229,6 @@ class PeriodsSurprisalOptions(PeriodOptions):
     measured: Annotated[Size, Option("Maximum held-out documents of each period.", DATA)] = 200
     max_length: MaxLength = 128
     seed: Seed = 0
-    text_column: TextColumn = "text"
-    encoding: Encoding = None
     progress: Progress = True
 
 

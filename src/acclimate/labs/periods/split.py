@@ -17,11 +17,12 @@ from acclimate.base.files import (
     record_files,
     write_json,
 )
-from acclimate.base.options import verb
+from acclimate.base.options import values, verb
 from acclimate.base.progress import Progress
 from acclimate.base.verbs import Next
 from acclimate.base.version import __version__
 from acclimate.data.documents import format_count
+from acclimate.data.reading import text_options
 from acclimate.labs.periods.dates import DatedCorpus, Periods
 from acclimate.labs.periods.options import PeriodsSplitOptions
 from acclimate.results.study import Measurements
@@ -36,10 +37,9 @@ def open_dated(text: Any, options: Any) -> DatedCorpus:
     return DatedCorpus(
         text,
         Periods.parse(options.by),
-        text_column=options.text_column or "text",
         date_column=options.date_column,
         date_format=options.date_format,
-        encoding=options.encoding,
+        reading=text_options(values(options)),
     )
 
 

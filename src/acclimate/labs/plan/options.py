@@ -13,6 +13,7 @@ from acclimate.base.options import DATA, METHOD, MODEL, TRAINING, Option, option
 from acclimate.base.registry import parse_number
 from acclimate.base.verbs import EVALUATE, register_group, register_verb
 from acclimate.data.fields import Folder, Places, Progress, Seed, Strings, read_listed
+from acclimate.data.reading import TextOptions
 
 if TYPE_CHECKING:
     Points = Any
@@ -84,7 +85,7 @@ class PlanOptions:
 
 
 @options
-class PilotOptions(PlanOptions):
+class PilotOptions(PlanOptions, TextOptions):
     """Options of plans whose points may come from a study that they run themselves."""
 
     _: KW_ONLY

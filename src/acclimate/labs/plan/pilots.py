@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.base.errors import UserError
-from acclimate.base.options import build, verb
+from acclimate.base.options import build, values, verb
 from acclimate.base.verbs import Next
-from acclimate.data.reading import default_task_name, text_words
+from acclimate.data.reading import TextOptions, default_task_name, text_words
 from acclimate.labs.plan.budget import LEVELS, make_budget_plan
 from acclimate.labs.plan.options import BudgetOptions, RatioOptions, ScheduleOptions
 from acclimate.labs.plan.plans import Plan, check_plan_folder, show_plan
@@ -144,6 +144,7 @@ def _draft(options: Any, **more: Any) -> dict[str, Any]:
     if options.model is None:
         raise UserError("--run needs a model; give it with --model.")
     texts: dict[str, Any] = {name: getattr(options, name, ()) for name in ("corpus", "heldout", "general")}
+    texts |= values(options, TextOptions)
     return draft_study(build(InitOptions, STUDY, model=options.model, advice=False, **texts, **more))
 
 

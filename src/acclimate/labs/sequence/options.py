@@ -14,6 +14,7 @@ from acclimate.base.bounds import Count, SeedCount, SeedNumber, TokenCount, numb
 from acclimate.base.options import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
 from acclimate.base.verbs import TRAIN, register_verb
 from acclimate.data.fields import Places, Progress, Strings, read_listed, read_names
+from acclimate.data.reading import TextOptions
 from acclimate.study.options import MAX_WORKERS
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ else:  # the command line imports neither torch nor transformers to show its hel
 
 
 @options
-class SequenceOptions:
+class SequenceOptions(TextOptions):
     """Options of :func:`acclimate.sequence`."""
 
     model: Annotated[str | Path, Option("Base model: folder or name on the Hugging Face Hub.", MODEL)]

@@ -14,7 +14,7 @@ from acclimate.results.study import StudyResults
 from acclimate.study.changes import change_values
 from acclimate.study.compare import check_study_folder, compare
 from acclimate.study.config import StudyConfig, read_study_file
-from acclimate.study.draft import STUDY_FILE, removed_if_nothing_ran, write_study
+from acclimate.study.draft import STUDY_FILE, adapt_reading, describe_source, removed_if_nothing_ran, write_study
 from acclimate.study.forecast import TIMING_SECONDS, Forecast, forecast
 from acclimate.study.in_memory import DATA_FOLDER, place_text
 from acclimate.study.paths import locate_model, locate_text
@@ -86,10 +86,12 @@ def draft_sequence(options: SequenceOptions, out: Path) -> dict[str, Any]:
         what = "a task" if lost in tasks else "held-out text"
         raise UserError(f"There is no domain '{lost}', which {what} names; give its text with --domain {lost}=TEXT.")
 
-    def locate(text: Any, file: str) -> list[str]:
-        placed = place_text(text, out / DATA_FOLDER / file)
+    reading = adapt_reading(options)
+
+    def locate(text: Any, file: str) -> list[Any]:
+        placed = place_text(text, out / DATA_FOLDER / file, options.text_column)
         sources = [placed] if isinstance(placed, str | Path) else list(placed)
-        return [locate_text(str(source), here) for source in sources]
+        return [describe_source(str(source), here, options) for source in sources]
 
     domains: list[dict[str, Any]] = []
     for number, (name, text) in enumerate(options.domains.items()):
@@ -98,7 +100,9 @@ def draft_sequence(options: SequenceOptions, out: Path) -> dict[str, Any]:
             domains[-1]["heldout"] = locate(heldout[name], f"{number}-heldout.jsonl")
         if name in tasks:
             several = tasks[name] if isinstance(tasks[name], list | tuple) else [tasks[name]]
-            domains[-1]["tasks"] = [locate_text(str(task), here) for task in several]
+            more = reading | ({} if options.encoding is None else {"encoding": options.encoding})
+            places = [locate_text(str(task), here) for task in several]
+            domains[-1]["tasks"] = [{"path": place, **more} if more else place for place in places]
     methods = [name for name in options.methods if name != UNADAPTED]
     if not methods:
         raise UserError("Give at least one method that adapts, such as lm.")
@@ -109,9 +113,9 @@ def draft_sequence(options: SequenceOptions, out: Path) -> dict[str, Any]:
         "models": [locate_model(str(options.model), here)],
         "methods": [UNADAPTED, *methods],
         "domains": domains,
-        "general": [locate_text(text, here) for text in options.general],
+        "general": [describe_source(text, here, options) for text in options.general],
         "sequence": section,
-        "adapt": {} if options.tokens is None else {"tokens": options.tokens},
+        "adapt": reading | ({} if options.tokens is None else {"tokens": options.tokens}),
         "adapt_seeds": options.seeds,
         "seeds": options.seeds,
     }

@@ -236,11 +236,7 @@ class CorruptionDetected(LabelledMethod):
 
     def prepare(self, run: AdaptContext) -> None:
         """Split the documents and add layers and heads."""
-        texts = (
-            DecodedDocuments(run.rows, run.tokenizer)
-            if self.documents is None
-            else as_corpus(self.documents, "text", None)
-        )
+        texts = DecodedDocuments(run.rows, run.tokenizer) if self.documents is None else as_corpus(self.documents)
         known: dict[tuple[int, ...], int] = {}
         order: list[int] = []
         documents: list[range] = []

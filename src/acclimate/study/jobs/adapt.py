@@ -19,6 +19,7 @@ from acclimate.base.options import defaults
 from acclimate.base.records import Record, internal, optional
 from acclimate.data.documents import Corpus
 from acclimate.data.mix.base import read_mix
+from acclimate.data.reading import text_options
 from acclimate.models.adapters import ADAPTERS
 from acclimate.parts.masking import resolve
 from acclimate.report.timing import preparation_minutes
@@ -344,7 +345,7 @@ def _add_texts(inputs: StudyInputs, given: dict[str, Any], settings: dict[str, A
             else rule
             for rule in rules
         )
-        settings["rules"] = [rule.identity() for rule in open_rules(given["rules"], settings["text_column"])]
+        settings["rules"] = [rule.identity() for rule in open_rules(given["rules"], text_options(given))]
     if any(settings[name] for name in MEASURING_OPTIONS) and inputs.general is not None:
         given["general"] = Corpus.of(inputs.general.texts)
         settings["general"] = given["general"].fingerprint

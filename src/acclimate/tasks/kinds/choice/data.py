@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
 from acclimate.data.reading import ReadingOptions
-from acclimate.data.rows import LONE_SURROGATE, LeftOut, Row, RowError, column_names, short_place
+from acclimate.data.rows import LONE_SURROGATE, LeftOut, Row, RowError, column_names, edit_rows, short_place
 from acclimate.evaluation.choice import ChoiceScoring
 from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.examples import Example, Examples
@@ -295,6 +295,8 @@ def read_choices(tables: Mapping[str, Table], name: str, options: ReadingOptions
             f"'C' ... with one each) and 'answer'. The columns are: {', '.join(names)}; name those of question, "
             "context and answer with --text-column, --pair-column and --label-column."
         )
+    texts = (columns.question, columns.context, *columns.choices, *columns.answers)
+    rows = {split: edit_rows(found, texts, options) for split, found in rows.items()}
     left = start_left_out(tables, name, options)
     parsed = {split: left.read(split, found, partial(_parse, columns)) for split, found in rows.items()}
     if not parsed["train"]:
@@ -402,6 +404,7 @@ def read_unanswered(rows: Sequence[Row], options: ReadingOptions) -> list[Item |
             "Multiple choice needs a column 'question', and 'choices' with a list (or 'A', 'B', 'C' ... with one "
             f"each); the columns are: {', '.join(names)}."
         )
+    rows = edit_rows(list(rows), (columns.question, columns.context, *columns.choices), options)
     found: list[Item | None] = []
     continues = any(column.lower().startswith(ENDINGS) for column in columns.choices)
     for row in rows:
@@ -415,6 +418,9 @@ def read_unanswered(rows: Sequence[Row], options: ReadingOptions) -> list[Item |
 def read_answers(rows: Sequence[Row], options: ReadingOptions) -> list[int | None] | None:
     """Return the position of the correct choice of each row, or None; None if there is no column of answers."""
     columns = find_columns(column_names(rows), options)
+    if columns is not None:
+        used = (columns.question, columns.context, *columns.choices, *columns.answers)
+        rows = edit_rows(list(rows), used, options)
     parsed = (
         {}
         if columns is None

@@ -294,6 +294,8 @@ def _warn_about_inexact(
 class Entities(TaskKind):
     """Tokens with tags, texts with spans, or files with a word and its tag per line."""
 
+    fixed_texts: ClassVar[bool] = True
+
     distillation: ClassVar[tuple[str, ...]] = ("kl",)
 
     def matches(self, folder: Path) -> bool:

@@ -221,6 +221,8 @@ def load_qa_model(path: str | Path, windowing: WindowConfig, device: torch.devic
 class QuestionAnswering(TaskKind):
     """Questions in SQuAD format, or in tables and objects with the columns of SQuAD."""
 
+    fixed_texts: ClassVar[bool] = True
+
     def matches(self, folder: Path) -> bool:
         """Return whether the train split holds questions."""
         return holds_questions(folder)

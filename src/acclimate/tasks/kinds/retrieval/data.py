@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from acclimate.base.errors import DamagedFileError, UserError, warn_once
+from acclimate.data.editing import TextEdits
 from acclimate.data.opening import decode_line, read_numbered_lines
-from acclimate.data.reading import ReadingOptions
+from acclimate.data.reading import DEFAULT_READING, ReadingOptions
 from acclimate.data.rows import (
     LeftOut,
     Row,
@@ -22,6 +23,7 @@ from acclimate.data.rows import (
     check_characters,
     check_text,
     column_names,
+    edit_rows,
     is_missing,
     read_rows,
 )
@@ -157,7 +159,7 @@ def is_beir_folder(folder: Path) -> bool:
     return all(_find(folder, name) for name in (CORPUS, QUERIES)) and (folder / "qrels").is_dir()
 
 
-def read_beir(folder: Path, name: str, group_column: str | None = None, strict: bool = False) -> RetrievalTask:
+def read_beir(folder: Path, name: str, options: ReadingOptions = DEFAULT_READING) -> RetrievalTask:
     """Read a folder of ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/train.tsv``, ``dev.tsv`` and ``test.tsv``.
 
     Documents with grade 0 are not relevant. Train and dev may be missing; a model is then evaluated as it is. Rows
@@ -169,15 +171,14 @@ def read_beir(folder: Path, name: str, group_column: str | None = None, strict: 
     Args:
         folder: The folder.
         name: Name of the task.
-        group_column: The column of the group, if the user named one.
-        strict: Whether a row that cannot be used is an error.
+        options: The column of the group, if the user named one, and edits of the texts.
 
     Raises:
         UserError: If a file is missing, or too many rows cannot be used.
     """
-    left = LeftOut(name, strict)
-    documents, sources = _read_texts(folder, CORPUS, left)
-    queries, asked = _read_texts(folder, QUERIES, left)
+    left = LeftOut(name, options.strict)
+    documents, sources = _read_texts(folder, CORPUS, left, options.edits)
+    queries, asked = _read_texts(folder, QUERIES, left, options.edits)
     judgements: dict[str, list[Judgement]] = {}
     for listed, texts in ((CORPUS, documents), (QUERIES, queries)):
         if not any(texts.values()):
@@ -206,7 +207,7 @@ def read_beir(folder: Path, name: str, group_column: str | None = None, strict: 
         for split, own in splits.items()
     }
     known = ("_id", "id", "text", "metadata")
-    grouping = find_grouping(name, columns, group_column, known, article)
+    grouping = find_grouping(name, columns, options.group_column, known, article)
     report_unused(name, [*sources.values(), *asked.values()], (*known, "title", grouping.column))
     if not grouping.column:
         grouping = Grouping(name="passage")
@@ -228,7 +229,7 @@ def _source(query: Query) -> Passage:
     return min(query.relevant, key=lambda passage: (-passage.grade, passage.text))
 
 
-def _read_texts(folder: Path, listed: str, left: LeftOut) -> tuple[dict[str, str], dict[str, Row]]:
+def _read_texts(folder: Path, listed: str, left: LeftOut, edits: TextEdits) -> tuple[dict[str, str], dict[str, Row]]:
     """Return texts by id, each after its title if it has one and empty where there is neither, and their rows."""
     texts: dict[str, str] = {}
     rows: dict[str, Row] = {}
@@ -244,7 +245,7 @@ def _read_texts(folder: Path, listed: str, left: LeftOut) -> tuple[dict[str, str
         if str(found) in texts:
             raise RowError(where, "with the id of another row", f"the id '{found}' is duplicated")
         check_characters(where, title, text)
-        texts[str(found)] = f"{title}\n{text}".strip()
+        texts[str(found)] = edits(f"{title}\n{text}".strip())
         metadata = cells["metadata"] if isinstance(cells.get("metadata"), Mapping) else {}
         known = {name: value for name, value in cells.items() if value not in (None, "")}
         rows[str(found)] = (where, {**metadata, **known})
@@ -424,6 +425,8 @@ def read_pairs(
             + ", ".join(f"{part} in '{one}'" for part, one in columns.items())
             + "."
         )
+    edited = {split: edit_rows(table.rows, columns.values(), options) for split, table in tables.items()}
+    tables = {split: replace(table, rows=edited[split]) for split, table in tables.items()}
     read = {split: table.rows for split, table in tables.items()}
     grouping = find_grouping(name, read, options.group_column, columns.values())
     margin = MARGIN if "negative" in columns else None

@@ -96,7 +96,7 @@ def generate_queries(options: GenerateQueriesOptions) -> GeneratedQueries:
         raise UserError(f"'{out}' is not empty; choose another directory, or replace its queries with --overwrite.")
     check_replaceable(out, SUMMARY_FILE, "generated queries")
     check_writable(out)
-    corpus = as_corpus(options.corpus, options.text_column, options.encoding)
+    corpus = as_corpus(options.corpus, options)
     drawn = corpus if options.passages is None else subsample_documents(corpus, options.passages)
     texts = list(dict.fromkeys(text.strip() for text in drawn if text.strip()))
     queries, dropped = _generate(generate, texts, options)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from acclimate.base.device import Precision
 from acclimate.base.errors import UserError
-from acclimate.data.reading import DEFAULT_READING, ReadingOptions
+from acclimate.data.reading import DEFAULT_READING, EDITS, ReadingOptions
 from acclimate.data.rows import Row, column_names
 from acclimate.data.task_kinds import TASK_KINDS, TaskKind
 from acclimate.evaluation.embeddings import (
@@ -70,9 +70,10 @@ class Retrieval(TaskKind):
 
     def read_source(self, source: Any, name: str, options: ReadingOptions) -> RetrievalTask:
         """Read the task, with the column of its groups; other columns have fixed names."""
-        if replace(options, group_column=None, task_kind=None, strict=False) != DEFAULT_READING:
+        used = {name: getattr(DEFAULT_READING, name) for name in ("group_column", "task_kind", "strict", *EDITS)}
+        if replace(options, **used) != DEFAULT_READING:
             return super().read_source(source, name, options)  # raises
-        return read_beir(Path(source), name, options.group_column, options.strict)
+        return read_beir(Path(source), name, options)
 
     matches_table = staticmethod(holds_pairs)
     read_tables = staticmethod(read_pairs)
