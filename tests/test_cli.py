@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args, get_origin
 
 import pytest
 import torch
@@ -18,11 +19,14 @@ import typer
 
 import acclimate.adaptation
 from acclimate.adaptation.method import REGISTRY, Method, names
+from acclimate.adaptation.options import AdaptOptions
 from acclimate.adaptation.result import AdaptResult
 from acclimate.base.errors import Stopped
+from acclimate.base.options import option_fields
 from acclimate.base.verbs import SECTIONS, find_declared, find_verbs
 from acclimate.cli import main as cli
 from acclimate.cli.commands import HUGGING_FACE, propose
+from acclimate.cli.flags import read_options
 from acclimate.engine import distributed
 from acclimate.labs.advise.methods import PURPOSES
 from tests.cases import SOURCES, each
@@ -473,3 +477,28 @@ def test_the_page_lists_all_exit_codes():
     handled = re.findall(r"signals = \{(.+?), \*more\}", "\n".join(sources))[0]
     signals = {128 + getattr(signal, name) for name in re.findall(r"SIG\w+", handled)}
     assert ends | signals | {0, 1, 2} == listed
+
+
+def test_a_flag_takes_what_its_option_takes():
+    """A part with its parameters is one text, unless the option takes nothing but names with values."""
+    app, text = typer.main.get_command(cli.app), "7 start=first"
+    for verb in find_verbs():
+        command = app
+        for word in verb.name.split():
+            command = getattr(command, "commands", {}).get(word)
+        for name, one in option_fields(verb.options).items() if command else ():
+            members = get_args(one.type) if get_origin(one.type) is not dict else ()
+            if str in members and one.option.cli and name not in verb.without and one.flag.startswith("-"):
+                flags = command.make_context(verb.name, [one.flag, text]).params
+                found = read_options(dict, {name: one}, {name: flags[name]}, None, {})[name]
+                assert found == ((text,) if one.option.many else text), (verb.name, one.flag)
+
+
+def test_new_tokens_are_a_number_or_a_part():
+    command = typer.main.get_command(cli.app).commands["adapt"]
+    fields = {name: field for name, field in option_fields(AdaptOptions).items() if field.option.cli}
+    for text, expected in (("500", 500), ("500 min_count=5", {500: {"min_count": 5}})):
+        given = ["--model", "m", "--corpus", "c.txt", "--out", "o", "--new-tokens", text]
+        flags = command.make_context("adapt", given).params
+        options = read_options(AdaptOptions, fields, {name: flags[name] for name in fields}, None, {})
+        assert options.new_tokens == expected

@@ -36,9 +36,9 @@ LINKS = {
         "b",
     ),
     "HuggingFaceTB/SmolLM2-135M": ("HuggingFaceTB/SmolLM2-1.7B",),
-    "reviews": ("law", "news", "target", "pool", "articles"),
+    "reviews": ("articles", "both", "domain", "law", "news", "pool", "target"),
     "tasks/restaurant": ("task", "general-task"),
-    "reviews.csv": ("source.csv", "labelled.csv", "labelled/reviews.csv"),
+    "reviews.csv": ("source.csv", "labelled.csv", "labelled/reviews.csv", "new.csv", "pseudo.csv", "task.csv"),
     "reviews/a.jsonl.gz": ("pool.jsonl.gz",),
 }
 """Samples, and other names of them."""

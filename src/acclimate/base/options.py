@@ -434,3 +434,9 @@ def section(cls: Any, *, without: Collection[str] = (), also: Collection[str] = 
 def accepts(kind: Any, wanted: Any) -> bool:
     """Return whether a type is, or is a union with, ``wanted``: a class, or a result of ``get_origin``."""
     return kind is wanted or get_origin(kind) is wanted or any(accepts(inner, wanted) for inner in get_args(kind))
+
+
+def takes_names(kind: Any) -> bool:
+    """Return whether an annotation is of values by name only, which flags write as ``name=value``."""
+    members = get_args(kind) if get_origin(kind) is not dict else (kind,)
+    return accepts(kind, dict) and str not in members

@@ -23,6 +23,7 @@ from acclimate.base.options import (
     explain,
     option_fields,
     propose_part,
+    takes_names,
 )
 from acclimate.base.registry import parse_number
 from acclimate.base.settings_file import read_settings
@@ -127,7 +128,7 @@ def _annotation(field: OptionField) -> Any:
     notes = ["required"] if field.default is MISSING else []
     notes += [f"default: {field.shown_default}"] if field.shown_default else []
     text = field.option.help
-    if field.option.many or accepts(field.type, dict):
+    if field.option.many or takes_names(field.type):
         text += " May be repeated."
     if notes:
         text = f"{text[:-1] if text.endswith('.') else text} ({'; '.join(notes)})."
@@ -144,7 +145,7 @@ def _annotation(field: OptionField) -> Any:
 
 def _flag_type(field: OptionField) -> Any:
     """Return the type that typer parses; the class of options then checks the value."""
-    if field.option.many or accepts(field.type, dict):
+    if field.option.many or takes_names(field.type):
         return list[str]
     literal = next((kind for kind in (field.type, *get_args(field.type)) if get_origin(kind) is Literal), None)
     if literal is not None:
@@ -174,7 +175,7 @@ def read_options(
     given = {} if config is None else read_config(config, fields)
     for name, field in fields.items():
         if (flag := flags[name]) is not None:
-            if accepts(field.type, dict) and isinstance(base := given.get(name) or {}, dict):
+            if takes_names(field.type) and isinstance(base := given.get(name) or {}, dict):
                 flag = {**base, **named_values(flag, field.flag)}
             given[name] = flag
     # A list of strings can also be texts in Python, but flags and files name sources.
