@@ -116,3 +116,22 @@ def test_durations():
     assert [format_duration(seconds) for seconds in (0, 59.6, 3599, 3600, 36_061)] == [
         "0:00 min", "1:00 min", "59:59 min", "1:00 h", "10:01 h",
     ]  # fmt: skip
+
+
+def test_a_study_in_a_log_shows_the_share_of_each_job_every_half_minute_and_guesses_no_time(capfd, clock):
+    with Progress("study", 3, unit="jobs", delay=0, estimated=False) as bar:
+        for number, name in enumerate(("finetune · a", "finetune · b")):
+            with bar.job(name), Progress("fine-tune", 1.0, enabled=False) as inner:
+                for _ in range(100):
+                    clock[0] += 1
+                    inner.update((clock[0] - 100 * number) / 100)
+            bar.update(number + 1)
+        with Progress("outside", 1.0, enabled=False) as inner:
+            inner.update(0.5)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines.pop() == "study: 2 of 3 jobs, 67 %, 3:20 min"
+    assert lines == [
+        f"study: {done} of 3 jobs, {share} %, finetune · {name}: {part} %, {minutes}"
+        for done, share, name, times in ((0, 0, "a", ("0:30", "1:00", "1:30")), (1, 33, "b", ("2:10", "2:40", "3:10")))
+        for part, minutes in zip((30, 60, 90), (f"{time} min" for time in times), strict=True)
+    ]

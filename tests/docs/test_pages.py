@@ -16,7 +16,7 @@ from acclimate.cli.main import app
 from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
 from acclimate.parts.masking import base as masking
-from acclimate.study import forecast
+from acclimate.study import pricing
 from tests.cases import each
 from tests.docs.blocks import ROOT, SHELLS, Runner, blocks, commands, pages, papers, run_page
 from tests.study_files import skip_if_parts_are_missing
@@ -36,8 +36,7 @@ def _two_steps(monkeypatch):
     monkeypatch.setattr(inputs.Budget, "resolve", lambda *given, **named: min(STEPS, resolve(*given, **named)))
     monkeypatch.setattr(mixture.Mixture, "plan", lambda *given, **named: min(STEPS, plan(*given, **named)))
     monkeypatch.setattr(kept_steps, "check_keep_steps", lambda keep, method, _=None: check_keep_steps(keep, method))
-    for seconds in ("PILOT_SECONDS", "TIMING_SECONDS"):
-        monkeypatch.setattr(forecast, seconds, 0.2)
+    monkeypatch.setattr(pricing, "PILOT_SECONDS", 0.2)
 
 
 @pytest.fixture(autouse=True)

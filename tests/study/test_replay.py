@@ -177,7 +177,7 @@ def test_the_monitor_measures_the_held_out_and_the_general_text_of_the_study(fol
     assert job.heldout.texts == inputs.heldout["cs"].texts
     measuring = {"monitor": True, "patience": 3, "general": job.options["general"].fingerprint}
     assert measuring.items() <= job.settings.items()
-    (pilot,) = job.pilots(inputs.checkpoints[job.place.model], 1)
+    pilot = job.next_pilot(inputs.checkpoints[job.place.model], [], 1)
     assert not {"monitor", "patience", "general"} & pilot.options.keys()
     with pytest.raises(UserError, match="the study itself sets 'general'"):
         planned(folder, adapt={"tokens": 1000, "general": "general.txt"})

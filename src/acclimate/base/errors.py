@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -245,6 +246,22 @@ class Stopped(BaseException):
         self.saved: bool | None = None
 
 
+class OutOfTimeError(UserError):
+    """Work in :func:`time_limit` took too long."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """End the block by :class:`OutOfTimeError`, at its next :func:`check_stop` after so many seconds."""
+    global _deadline
+    before, _deadline = _deadline, min(_deadline, time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadline = before
+
+
+_deadline = math.inf
 _requested = 0
 _repeated = False
 _postponing = 0
@@ -296,6 +313,8 @@ def check_stop() -> None:
     """
     if _requested and (_repeated or not _postponing):
         raise Stopped(_requested)
+    if time.monotonic() > _deadline:
+        raise OutOfTimeError("it takes longer than there is time for")
 
 
 @contextmanager

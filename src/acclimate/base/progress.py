@@ -28,15 +28,16 @@ from rich.text import Text
 from acclimate.base.errors import check_stop, printable
 from acclimate.base.terminal import SafeConsole
 
-FIRST_LINE_SECONDS, MAX_INTERVAL_SECONDS = 10.0, 300.0
-"""In a log: seconds until the first line, and the longest pause between lines.
+FIRST_LINE_SECONDS, MAX_INTERVAL_SECONDS, JOB_SECONDS = 10.0, 300.0, 30.0
+"""In a log: seconds until the first line, the longest pause between lines, and the pause between lines on one job.
 
-The pause is half of the elapsed time, within these two limits."""
+The pause is half of the elapsed time, within the first two limits."""
 REDRAW_SECONDS = 0.1
 NOTEBOOK_SECONDS = 0.5
 """Seconds between two updates in a notebook, each of which is a message to the browser."""
 
 log = logging.getLogger(__name__)
+_showing_job: Progress | None = None
 
 
 class _BarWithTable(RichProgress):
@@ -70,6 +71,7 @@ class Progress:
         enabled: bool = True,
         delay: float = 2.0,
         persistent: bool = False,
+        estimated: bool = True,
     ) -> None:
         """Start the clock; nothing is shown yet.
 
@@ -81,8 +83,11 @@ class Progress:
             delay: Seconds before the bar appears, so that short work shows none.
             persistent: Whether the last state remains visible: the bar stays on the terminal, and a log gets a final
                 line even if nothing was written before, unless the work fails.
+            estimated: Whether the count says how much time is left. It does not where what is counted takes
+                different times.
         """
         self._title, self._total, self._unit, self._persistent = title, total, unit, persistent
+        self._estimated, self._job = estimated, ""
         self._console = SafeConsole(stderr=True)
         self._enabled = enabled
         self._is_notebook = self._console.is_jupyter
@@ -103,7 +108,7 @@ class Progress:
             *([TextColumn(self._unit)] if self._unit else []),
             TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            *([TimeRemainingColumn()] if self._estimated else []),
             console=self._console,
             transient=not self._persistent,
             disable=not (self._enabled and self._draws),
@@ -145,6 +150,8 @@ class Progress:
         elapsed = time.monotonic() - self._start
         # The speed is measured from the first count on: a resumed run starts with work that it did not do.
         self._first = self._first or (count, elapsed)
+        if not self._enabled and _showing_job is not None and self._total:
+            _showing_job._show_job(count / self._total)
         if not self._enabled or elapsed < self._due:
             return
         if self._draws:
@@ -177,6 +184,33 @@ class Progress:
         self._bar.rows = sorted(rows, key=lambda row: (len(row[0]), row[0]))
         self._bar.refresh()
 
+    @contextmanager
+    def job(self, name: str) -> Iterator[None]:
+        """Show what the block does: bars in it that are not enabled show their share next to this one."""
+        global _showing_job
+        self._job = name
+        self.set_note(name)
+        self._due = time.monotonic() - self._start + (REDRAW_SECONDS if self._draws else JOB_SECONDS)
+        _showing_job, before = self if self._enabled else None, _showing_job
+        try:
+            yield
+        finally:
+            _showing_job = before
+
+    def _show_job(self, share: float) -> None:
+        self._note = f"{self._job}: {100 * min(1.0, share):.0f} %"
+        if (elapsed := time.monotonic() - self._start) < self._due:
+            return
+        if self._draws:
+            self._due = elapsed + REDRAW_SECONDS
+            self._redraw()
+        elif self._is_notebook:
+            self._due = elapsed + NOTEBOOK_SECONDS
+            self._update_output(self._line(elapsed))
+        else:
+            self._due = elapsed + JOB_SECONDS
+            self._write_line(elapsed)
+
     def pause(self) -> None:
         """Remove the bar until the next update, so that another one can be shown."""
         self._bar.stop()
@@ -192,7 +226,7 @@ class Progress:
         bar.update(self._task, completed=self._count, total=self._total, note=self._note)
 
     def _seconds_left(self, elapsed: float) -> float | None:
-        if self._first is None or self._total is None or self._count >= self._total:
+        if not self._estimated or self._first is None or self._total is None or self._count >= self._total:
             return None
         counted, since = self._count - self._first[0], elapsed - self._first[1]
         return (self._total - self._count) * since / counted if counted > 0 else None

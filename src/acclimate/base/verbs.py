@@ -170,9 +170,17 @@ def show_place(what: str, place: object) -> Iterator[str]:
         yield f"{what}: {place}"
 
 
-def given_words(*without: str) -> list[str]:
-    """Return the words of the command line after ``acclimate``, for the same command with other options."""
-    return [word for word in sys.argv[1:] if word not in (*without, "--json")]
+def given_words(*without: str, valued: Collection[str] = ()) -> list[str]:
+    """Return the words of the command line after ``acclimate``, for the same command with other options.
+
+    Args:
+        without: Flags that are left out.
+        valued: Options that are left out with their values.
+    """
+    words = sys.argv[1:]
+    left_out = {place + shift for place, word in enumerate(words) if word in valued for shift in (0, 1)}
+    left_out |= {place for place, word in enumerate(words) if word.partition("=")[0] in valued}
+    return [word for place, word in enumerate(words) if place not in left_out and word not in (*without, "--json")]
 
 
 def plugin_words() -> list[str]:

@@ -6,7 +6,7 @@ from acclimate.evaluation.scoring import find_scoring
 from acclimate.report.formatting import row_place
 from acclimate.results.cells import joined
 from acclimate.results.scores import ContaminatedTexts, ScoreRow
-from acclimate.results.study import StudyResults
+from acclimate.results.study import QUICK_NOTE, StudyResults
 
 
 def caveats(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
@@ -16,7 +16,7 @@ def caveats(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
         results: Results of the study.
         compared: The score rows that were compared with the baseline.
     """
-    found = []
+    found = [QUICK_NOTE] if QUICK_NOTE in results.notes else []
     if results.failures:
         count = len(results.failures)
         found.append(f"{count} {'job has' if count == 1 else 'jobs have'} no result; see the end of the report.")

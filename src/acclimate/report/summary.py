@@ -22,7 +22,7 @@ from acclimate.results.scores import (
     ScoreRow,
     TaskScores,
 )
-from acclimate.results.study import StudyResults
+from acclimate.results.study import QUICK_NOTE, StudyResults
 
 NO_VERDICT = "No verdict: one training run cannot tell an effect from chance."
 NO_RESULT = "No job of this study has a result."
@@ -182,7 +182,8 @@ def _unknown_forgetting(results: StudyResults) -> list[str]:
 
 def _headline(results: StudyResults, compared: list[ScoreRow], missing: list[str]) -> list[str]:
     """Return the sentences of the headline; ``missing`` says why there are comparisons without a verdict."""
-    sentences = [answer for kind in results.kinds if (answer := kind.verdict(results))]
+    sentences = [*([QUICK_NOTE] if QUICK_NOTE in results.notes else [])]
+    sentences += [answer for kind in results.kinds if (answer := kind.verdict(results))]
     methods = [method.label for method in results.methods]
     answered = [row for row in compared if _comparison(row).verdict != NOT_LEARNED]
     places = {row_place(results, row) for row in answered}

@@ -200,6 +200,11 @@ class ResultKind:
         return []
 
 
+QUICK_NOTE = (
+    "A quick answer: the scores are of linear models on the frozen states of the base and the adapted models. "
+    "Fine-tuned models were not scored; adaptation may help them more or less."
+)
+"""What results of ``compare --quick`` say of themselves."""
 JOB_KINDS: Registry[Any] = Registry("acclimate.jobs", "kind of job", "kinds of jobs")
 
 

@@ -269,6 +269,14 @@ class StudyConfig(Strict):
             self.baseline = labels[0]
         return self
 
+    @model_validator(mode="after")
+    def _check_quick(self) -> StudyConfig:
+        has_tasks = any(domain.tasks for domain in self.domains)
+        if self.evaluate.quick and (self.search or not has_tasks):
+            why = "there is nothing to search settings of: remove 'search'" if self.search else "there is no task"
+            raise ValueError(f"evaluate.quick scores linear models instead of fine-tuning, so {why}")
+        return self
+
     @property
     def entries(self) -> list[SectionEntry]:
         """The entries of the sections of all kinds of jobs."""

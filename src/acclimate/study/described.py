@@ -7,23 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.base.errors import UserError
+from acclimate.base.files import write_json
 from acclimate.base.options import values, verb
 from acclimate.base.terminal import echo
-from acclimate.base.verbs import Next
+from acclimate.base.verbs import Next, given_words
 from acclimate.results.study import StudyResults
 from acclimate.study.changes import load_study
 from acclimate.study.compare import check_study_folder, compare
 from acclimate.study.draft import (
+    FITTED_FILE,
     ONE_PASS,
-    STUDY_FILE,
+    QUICK_FILE,
     check_files,
     draft_study,
+    find_fitted,
     given,
-    is_written,
     removed_if_nothing_ran,
+    study_path,
     write_study,
 )
-from acclimate.study.forecast import TIMING_SECONDS, Forecast, fit_budget, forecast
+from acclimate.study.fitting import Fit, fit
+from acclimate.study.forecast import Forecast, forecast
 from acclimate.study.keeping import with_keep
 from acclimate.study.options import CompareCommand, CompareOptions, InitOptions
 
@@ -63,12 +67,14 @@ def compare_from_options(options: CompareCommand) -> StudyResults | Forecast:
     """
     if options.dry_run and (options.shard or options.report_only):
         raise UserError("--dry-run computes nothing and writes nothing; remove --shard and --report-only.")
-    existed = (Path(options.out) / STUDY_FILE).exists()
+    existed = study_path(options, Path(options.out)).exists()
     study, settings = _find_study(options)
     if options.dry_run:
+        more: dict[str, Any] = {"timed": True, "progress": options.progress}
+        if isinstance(fitted := study, Fit):
+            study, more["durations"], more["note"] = fitted.study, fitted.durations, fitted.note
         config = load_study(study, with_keep(settings, options.keep), options.only)
-        more: dict[str, Any] = {"minutes": options.minutes, "progress": options.progress}
-        return forecast(config, options.out, timing=TIMING_SECONDS, **more)
+        return forecast(config, options.out, **more)
     chosen = {**values(options, CompareOptions), "config": study, "settings": settings}
     with removed_if_nothing_ran(Path(options.out), written=options.config is None and not existed):
         return compare(**chosen)
@@ -86,10 +92,13 @@ def show_comparison(result: Any, options: CompareCommand) -> Iterator[Any]:
         yield f"Shard {options.shard} is finished; {jobs.left} of {jobs.total} jobs are left."
     else:
         yield f"Report: {Path(options.out) / 'report.html'}"
-    if words := predict_words(result, Path(options.out)):
+    if result.config["evaluate"]["quick"]:
+        more = ["--set", "evaluate.quick=false"] if options.settings and "evaluate.quick" in options.settings else []
+        yield Next([*given_words("--quick", valued=("--minutes",)), *more], "for the full answer, by fine-tuning")
+    elif words := predict_words(result, Path(options.out)):
         yield Next(words, "to use the model")
     elif options.config is None:
-        study = check_study_folder(options.out) / STUDY_FILE
+        study = study_path(options, check_study_folder(options.out))
         keep = ["--keep", "best"] * bool(result.scores)
         purpose = "to keep the fine-tuned models" if keep else "after changing the study file"
         yield Next(["compare", study, "--out", options.out, *keep], purpose)
@@ -111,23 +120,19 @@ def _find_study(options: CompareCommand) -> tuple[Any, dict[str, Any] | None]:
             "STUDY is required: YAML or TOML file that describes the study. Or describe it with --model and --corpus."
         )
     study = draft_study(options, options.settings)
-    path = check_study_folder(options.out) / STUDY_FILE
-    if options.minutes and is_written(study, path):
-        return path, None
+    path = study_path(options, check_study_folder(options.out))
+    if options.minutes and (before := find_fitted(study, path)):
+        return before, None
     if options.minutes and (options.shard or options.report_only):
         raise UserError("--minutes runs a part of the study: first run it without --shard and --report-only.")
+    fitted = fit(study, options.minutes, progress=options.progress) if options.minutes else None
     if options.dry_run:
-        return study, None
-    if options.minutes:
-        study = _fit(study, options)
+        return fitted or study, None
+    if fitted:
+        path = path.with_name(QUICK_FILE) if fitted.study["evaluate"].get("quick") else path
+        write_json(path.parent / FITTED_FILE, {"file": path.name, "study": study})
+        study = {**fitted.study, "notes": [*(note for note in study["notes"] if note != ONE_PASS), fitted.note]}
     write_study(study, path)
     if options.progress:
         echo("\n".join(study.get("notes", [])), err=True)
     return path, None
-
-
-def _fit(study: dict[str, Any], options: CompareCommand) -> dict[str, Any]:
-    """Return a study with the token budget that fits into the time, and a note on it."""
-    tokens, note = fit_budget(study, options.out, options.minutes or 0.0, progress=options.progress)
-    notes = [*(one for one in study["notes"] if one != ONE_PASS), note]
-    return {**study, "notes": notes, "adapt": {**study.get("adapt", {}), **({"tokens": tokens} if tokens else {})}}

@@ -11,9 +11,10 @@ from typing import Any
 
 from acclimate.adaptation.options import BUDGETS
 from acclimate.base.errors import Problems, UserError
-from acclimate.base.files import write_text
+from acclimate.base.files import read_json_object, write_text
 from acclimate.base.options import defaults, option_fields
 from acclimate.base.registry import imported_plugins
+from acclimate.data.documents import as_corpus
 from acclimate.data.reading import EDITS, LabelOptions, ReadingOptions, TextOptions, default_task_name, find_task
 from acclimate.data.sources import is_hub_name, parse_hub_name, resolve_sources
 from acclimate.models.checkpoints import check_folder
@@ -27,10 +28,12 @@ from acclimate.study.settings import UNADAPTED
 TEXTS = ("corpus", "heldout", "general")
 """Options that name text."""
 ONE_PASS = "Each adaptation reads the corpus once."
-FOUND = (("adapt", "tokens"),)
-"""Settings that ``--minutes`` finds."""
-STUDY_FILE, PLUGINS = "study.yaml", "plugins"
-"""The study file and the folder of plugins in the folder of a study."""
+STUDY_FILE, QUICK_FILE, PLUGINS = "study.yaml", "quick.yaml", "plugins"
+"""The study file, that of ``--quick``, and the folder of plugins in the folder of a study."""
+FITTED_FILE = "minutes.json"
+"""The study before ``--minutes`` changed it, in the folder of the study."""
+QUICK_TOKENS, TOKEN_CHARACTERS = 300_000, 4
+"""Maximum tokens per adaptation of ``--quick`` if none are given, and about how many characters each has."""
 COPY = "# A copy of the study as it was run, by `acclimate compare`; the next run replaces it.\n"
 HEADER = "# Written by `acclimate init` or `acclimate compare`. docs/study.md describes all keys.\n"
 
@@ -87,10 +90,12 @@ def draft_study(options: StudyOptions, settings: Mapping[str, Any] | None = None
         ],
         "general": texts["general"],
         "adapt": adapt_reading(options) | ({} if options.tokens is None else {"tokens": options.tokens}),
-        "seeds": options.seeds or 5,
-        "search": options.tune and bool(tasks),
-        "evaluate": {"advice": True} if options.advice else {},
+        "seeds": options.seeds or (3 if options.quick else 5),
+        "search": options.tune and bool(tasks) and not options.quick,
+        "evaluate": {name: True for name in ("advice", "quick") if getattr(options, name)},
     }
+    if options.quick and options.tokens is None and _is_long(options):
+        study["adapt"]["tokens"] = QUICK_TOKENS
     study["domains"] = [{key: value for key, value in study["domains"][0].items() if value}]
     study = change_values({key: value for key, value in study.items() if value or key == "notes"}, settings or {})
     study["notes"] += _describe_defaults(StudyConfig.of(study, "study of the command line"))
@@ -133,6 +138,12 @@ def _with_names(paths: list[str], usual: list[str], more: Mapping[str, Any]) -> 
         names.append(name)
         entries.append({"path": path, **named, **more} if named or more else path)
     return entries
+
+
+def _is_long(options: StudyOptions) -> bool:
+    """Return whether a corpus has more than about :data:`QUICK_TOKENS` tokens."""
+    lengths = map(len, as_corpus(list(options.corpus), encoding=options.encoding))
+    return any(read > QUICK_TOKENS * TOKEN_CHARACTERS for read in itertools.accumulate(lengths))
 
 
 def check_files(options: StudyOptions) -> None:
@@ -179,29 +190,32 @@ def _describe_defaults(study: StudyConfig) -> list[str]:
     return notes
 
 
-def is_written(study: Mapping[str, Any], path: Path) -> bool:
-    """Return whether a file describes a study, whatever its budget.
+def find_fitted(study: Mapping[str, Any], path: Path) -> Path | None:
+    """Return the file of the study that ``--minutes`` has made of this one before; None if it has not.
+
+    Args:
+        study: The study.
+        path: File that it would have without ``--minutes``.
 
     Raises:
-        UserError: If it describes another one.
+        UserError: If there is another study.
     """
-    if not path.exists():
-        return False
-    found = read_study_file(path)
-    if _comparable({"name": path.stem, **study}, *FOUND) != _comparable(found, *FOUND):
+    before = read_json_object(path.parent / FITTED_FILE)
+    if before is not None and _comparable(before["study"]) == _comparable(study):
+        return path.parent / str(before["file"])
+    if path.exists():
         raise _other_study_error(path)
-    return True
+    return None
 
 
-def _comparable(study: Any, *without: tuple[str, str]) -> Any:
-    """Return the values of a study that make it another one: without notes, advice, ``keep``, and ``without``."""
+def _comparable(study: Any) -> Any:
+    """Return the values of a study that make it another one: without notes, advice and ``keep``."""
     if not isinstance(study, Mapping):
         return study
     kept = {key: value for key, value in study.items() if key not in ("notes", "keep")}
-    for section, name in (("evaluate", "advice"), *without):
-        values = kept.pop(section, None) or {}
-        if values := {key: value for key, value in values.items() if key != name}:
-            kept[section] = values
+    values = kept.pop("evaluate", None) or {}
+    if values := {key: value for key, value in values.items() if key != "advice"}:
+        kept["evaluate"] = values
     return kept
 
 
@@ -221,11 +235,28 @@ def write_study(study: Mapping[str, Any], path: str | Path) -> Path:
     path = Path(os.path.expanduser(path))
     if path.suffix not in (".yaml", ".yml"):
         raise UserError(f"'{path}' is written as YAML; give it a name that ends in .yaml.")
-    if path.exists():
+    if path.exists() and not _is_copy_of_quick(path):
         if _comparable({"name": path.stem, **study}) == _comparable(read_study_file(path)):
             return path
         raise _other_study_error(path)
     return _write_yaml(path, HEADER, study)
+
+
+def _is_copy_of_quick(path: Path) -> bool:
+    """Return whether a study file is the copy that ``--quick`` has left, which the full study replaces."""
+    return path.read_text(encoding="utf-8").startswith(COPY) and (path.parent / QUICK_FILE).exists()
+
+
+def study_path(options: StudyOptions, out: Path) -> Path:
+    """Return the file of a study that options describe; ``--quick`` has its own, so that the full study can follow.
+
+    Raises:
+        UserError: If the full study has been run in the folder.
+    """
+    path = out / STUDY_FILE
+    if options.quick and path.exists() and not _is_copy_of_quick(path):
+        raise _other_study_error(path)
+    return out / QUICK_FILE if options.quick else path
 
 
 def _write_yaml(path: Path, header: str, study: Mapping[str, Any]) -> Path:
@@ -257,7 +288,8 @@ def removed_if_nothing_ran(out: Path, *, written: bool) -> Iterator[None]:
         yield
     except UserError:
         if written and not (out / "jobs").exists():
-            (out / STUDY_FILE).unlink(missing_ok=True)
+            for name in (STUDY_FILE, QUICK_FILE, FITTED_FILE):
+                (out / name).unlink(missing_ok=True)
             with suppress(OSError):  # not empty
                 out.rmdir()
         raise

@@ -6,13 +6,14 @@ import logging
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 from acclimate.base.device import imports_frozen, malloc_trim
-from acclimate.base.errors import USER_CODE_ERRORS, UserError, check_stop
+from acclimate.base.errors import USER_CODE_ERRORS, Stopped, UserError, check_stop
 from acclimate.base.files import MANIFEST_FILE, RECORD_FILE, is_intact, read_json, write_json
 from acclimate.base.locks import Claim, Owner
 from acclimate.base.progress import Progress
@@ -210,7 +211,7 @@ class _Run:
         context = self._context
         self._since: dict[str, float] = {}
         self._unfinished: set[str] = set()
-        self._bar = Progress("study", None, unit="jobs", enabled=context.progress, delay=0)
+        self._bar = Progress("study", None, unit="jobs", enabled=context.progress, delay=0, estimated=False)
         self._claims: dict[str, Claim] = {}
         self._waiting_line = ""
         self._others = Wait("other processes of this study", "run the same command again", math.inf)
@@ -300,10 +301,11 @@ class _Run:
             return False
 
     def _compute(self, job: Job) -> Outcome:
-        self._bar.set_note(job.description)
         if job.shows_progress:
+            self._bar.set_note(job.description)
             self._bar.pause()
-        outcome = self._run_job(job)
+        with nullcontext() if job.shows_progress else self._bar.job(job.description):
+            outcome = self._run_job(job)
         malloc_trim()
         return outcome
 
@@ -313,6 +315,9 @@ class _Run:
             result = job.run(self._context)
         except UserError as error:
             return self._fail(job, str(error), time.perf_counter() - started)
+        except Stopped as stopped:
+            stopped.saved = stopped.saved or None  # what was not saved is one job, and the others are finished
+            raise
         except USER_CODE_ERRORS as error:  # one failed job must not stop the others
             log.debug("job %s failed", job.key, exc_info=True)
             return self._fail(job, f"{type(error).__name__}: {error}", time.perf_counter() - started)

@@ -15,7 +15,7 @@ from acclimate.data.csv_reader import DEFAULT_COLUMN
 from acclimate.data.documents import as_corpus
 from acclimate.data.reading import LabelOptions, TextOptions
 from acclimate.data.rows import NoLabel
-from acclimate.study.draft import STUDY_FILE, draft_study, write_study
+from acclimate.study.draft import STUDY_FILE, draft_study, study_path, write_study
 from acclimate.study.options import CompareOptions, InitOptions, StudyOptions
 from acclimate.tasks.sources import read_object, refuse_broken
 
@@ -75,7 +75,7 @@ def find_study(given: CompareCall, out: Path) -> tuple[Any, Mapping[str, Any] | 
     if missing := [name for name in ("model", "corpus") if name not in described]:
         raise UserError(f"Give a study, or what describes one: {' and '.join(missing)} is missing.")
     drafted = place_data(described, out)
-    return write_study(draft_study(drafted, given.settings), drafted.file), None
+    return write_study(draft_study(drafted, given.settings), study_path(drafted, out)), None
 
 
 def place_data(described: Mapping[str, Any], out: Path) -> InitOptions:

@@ -198,6 +198,17 @@ class StudyInputs:
         config = config.model_copy(update={"seeds": seeds, "adapt_seeds": unused})
         return replace(self, config=config, tasks=tasks)
 
+    def with_config(self, config: StudyConfig) -> StudyInputs:
+        """Return the inputs of a study that differs in its settings and in ``limit_train``; nothing is read again."""
+        from acclimate.tasks.splits import limit_splits
+
+        tasks = dict(self.tasks)
+        for domain in config.domains:
+            for spec in domain.tasks:
+                found = tasks[domain.name, spec.name]
+                tasks[domain.name, spec.name] = replace(found, task=limit_splits(found.task, train=spec.limit_train))
+        return replace(self, config=config, tasks=tasks)
+
     @cached_property
     def task_corpora(self) -> dict[tuple[str, str], Corpus]:
         """Text of the train splits, by domain and task; empty if no method adapts to the text of tasks."""
@@ -288,8 +299,9 @@ class StudyInputs:
 
     def other_tasks(self, domain: DomainSpec) -> list[TaskSpec]:
         """Return the tasks of other domains, except those whose content equals a task of this domain."""
+        if not (others := self.config.other_tasks):  # fingerprints of large tasks take a second
+            return []
         own = {found.task.fingerprint() for (home, _), found in self.tasks.items() if home == domain.name}
-        others = self.config.other_tasks
         return [task for task in others if self.tasks[OTHER, task.name].task.fingerprint() not in own]
 
 

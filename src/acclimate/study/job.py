@@ -195,20 +195,36 @@ class Job(ResultKind, ABC):
     def run(self, context: RunContext) -> Record:
         """Do the work; return an instance of :attr:`result_type`."""
 
-    def pilots(self, model: Checkpoint, seconds: float) -> Sequence[Job]:
-        """Return small jobs whose durations say how long this one takes; none if nothing smaller says it.
+    @property
+    def price_group(self) -> tuple[str | None, ...]:
+        """Jobs of one group take equally long for what they read, so that one of them is timed for all."""
+        return (self.name, self.place.model, self.place.task)
+
+    @property
+    def states(self) -> str | None:
+        """Identity of what the model reads, if the first job that reads it stores that for the others."""
+        return None
+
+    @property
+    def relative_cost(self) -> float:
+        """Roughly how long the job takes, relative to another of its kind that reads as much."""
+        return 1.0
+
+    def next_pilot(self, model: Checkpoint, timed: Sequence[Timed], seconds: float) -> Job | None:
+        """Return a small job whose duration says how long this one takes; None if no other is needed, or none says it.
 
         Args:
-            model: The base model, which they read.
-            seconds: About how long they should take in total, without loading.
+            model: The base model, which it reads.
+            timed: The pilots of this job that have run.
+            seconds: About how long the last one should take, without loading.
         """
-        return ()
+        return None
 
     def expected_seconds(self, timed: Sequence[Timed]) -> float:
         """Return the estimated duration of this job.
 
         Args:
-            timed: The pilots of this job, or of another one of the same kind and base model, which have run.
+            timed: The pilots of this job, or of another one of its kind, which have run.
         """
         raise NotImplementedError
 

@@ -52,7 +52,15 @@ class StudyOptions(TextOptions):
         Option("Methods to compare with the base model, such as lm,dga.", METHOD, default="lm", many=True),
     ] = ()
     tokens: Annotated[TokenCount | None, Option("Tokens per adaptation.", default="one pass over the corpus")] = None
-    seeds: Annotated[SeedCount | None, Option("Number of seeds of fine-tuning.", default="5")] = None
+    seeds: Annotated[SeedCount | None, Option("Number of seeds of fine-tuning.", default="5; 3 with --quick")] = None
+    quick: Annotated[
+        bool,
+        Option(
+            "Answer by linear models on frozen states of the base and the adapted models, with three seeds.",
+            METHOD,
+            more="It takes minutes, and shows what adaptation put into the states; fine-tuning may differ.",
+        ),
+    ] = False
     tune: Annotated[
         bool,
         Option(
@@ -197,8 +205,9 @@ class CompareCommand(CompareOptions, LabelOptions, StudyOptions):
     minutes: Annotated[
         Duration | None,
         Option(
-            "Time for the whole comparison; this machine is timed, and the tokens per adaptation are cut to fit.",
+            "Time for the whole comparison; this machine is timed, and what costs the least evidence is cut to fit.",
             TRAINING,
+            more="In this order: tokens per adaptation, epochs, seeds, train rows, fine-tuning at all.",
         ),
     ] = None
     dry_run: Annotated[

@@ -369,6 +369,7 @@ class EvaluateSettings(Strict):
         instructions: Whether to measure how many instructions a causal model with a chat template follows.
         drift: Whether to measure representation drift on the general text.
         masked_texts: Number of domain texts shown masked in the report; 0 shows none.
+        quick: Whether linear models on frozen states are scored on the tasks, instead of fine-tuned models.
     """
 
     advice: bool = False
@@ -377,4 +378,5 @@ class EvaluateSettings(Strict):
     max_length: Count = 128
     instructions: bool = False
     drift: bool = False
+    quick: bool = False
     masked_texts: Annotated[Integer, Field(ge=0, le=1000)] = 3

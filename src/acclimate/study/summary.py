@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.base.device import KERNELS_VARIABLE
-from acclimate.base.records import Record, fingerprint, optional
+from acclimate.base.records import Record, fingerprint, internal, optional
 from acclimate.data.task_kinds import find_task_kind
 from acclimate.evaluation import calibration
 from acclimate.evaluation.scoring import Scoring, is_above_chance, make_scoring
@@ -38,7 +38,7 @@ from acclimate.results.scores import (
     TaskScores,
     VerdictCount,
 )
-from acclimate.results.study import JOB_KINDS, Failure, JobCounts, MethodRow, Sample, StudyResults
+from acclimate.results.study import JOB_KINDS, QUICK_NOTE, Failure, JobCounts, MethodRow, Sample, StudyResults
 from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination
 from acclimate.study.inputs import StudyInputs
@@ -89,7 +89,12 @@ def summarize(
     return StudyResults(
         name=config.name,
         title=config.title or default_title(config),
-        notes=[*config.notes, *_limit_notes(inputs), *replay_notes(inputs)],
+        notes=[
+            *([QUICK_NOTE] if config.evaluate.quick else []),
+            *config.notes,
+            *_limit_notes(inputs),
+            *replay_notes(inputs),
+        ],
         samples=[Sample(text=sample.text, label=sample.label) for sample in config.samples],
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         baseline=config.baseline,
@@ -217,7 +222,7 @@ def _accelerator() -> str:
 class TaskResult(Record):
     """The result of a fine-tuning: :class:`acclimate.tasks.result.FinetuneResult` without probabilities.
 
-    ``scores`` are the probabilities of one label, if a study reviews it.
+    ``scores`` are the probabilities of one label, if a study reviews it. A stored result has no times of its stages.
     """
 
     task: str = ""
@@ -237,6 +242,8 @@ class TaskResult(Record):
     kind: str = "single_label"
     scoring: dict[str, Any] = field(default_factory=dict)
     scores: list[float] | None = optional()
+    training_seconds: float | None = internal()
+    evaluation_seconds: float | None = internal()
 
     @classmethod
     def of(cls, result: Any) -> Any:

@@ -87,6 +87,10 @@ class FinetuneResult(Reported):
     """How texts are read, which a prediction repeats: columns and edits; and the numbers of placeholders."""
     warning: str = ""
     """What is wrong with the training; empty if nothing is."""
+    training_seconds: float = 0.0
+    """Seconds of training, without loading."""
+    evaluation_seconds: float = 0.0
+    """Seconds of measuring on dev and test after training."""
 
     def splits(self) -> dict[str, dict[str, float]]:
         """Return the metrics that are single numbers, by what they were measured on: ``"dev"``, ``"test"``."""

@@ -150,6 +150,8 @@ class TaskRun(ABC, Generic[OptionsT, ResultT]):
             "probabilities": test.probabilities,
             "labels": list(task.labels),
             "seconds": time.perf_counter() - self.started,
+            "training_seconds": self.trained - self.prepared,
+            "evaluation_seconds": time.perf_counter() - self.trained,
             "steps": trained.steps,
             "epoch": trained.epoch,
             "train_loss": trained.loss,

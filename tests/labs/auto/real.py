@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import acclimate
 from acclimate.labs.auto import plan, race, stages
+from acclimate.study import pricing
 from tests.tiny import WORDS, save_tiny
 
 
@@ -43,7 +44,7 @@ def run(folder: Path, out: Path, **changes):
         patch.object(plan, "MOST_CLAIM_SEEDS", 3),
         patch.object(race, "MOST_CLAIM_SEEDS", 3),
         patch.object(stages, "MONITORED_DOCUMENTS", 8),
-        patch.object(stages, "PILOT_SECONDS", (0.2, 0.2)),
+        patch.object(pricing, "PILOT_SECONDS", 0.2),
     ):
         texts = (folder / "model", folder / "domain.txt", folder / "task", out)
         return acclimate.auto(*texts, settings=settings, progress=False, **given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import signal
@@ -20,7 +19,7 @@ from typer.testing import CliRunner
 from acclimate.base.errors import UserError
 from acclimate.base.locks import output_lock
 from acclimate.cli.main import app
-from acclimate.labs.auto import confirming, race, stages
+from acclimate.labs.auto import confirming, race
 from acclimate.labs.auto.auto import _State
 from acclimate.study.config import StudyConfig
 from tests.cases import each
@@ -282,18 +281,13 @@ def test_what_cannot_work_later_is_refused_before_the_race(folder, tmp_path):
         run(folder, tmp_path / "out", World(), instruct=tmp_path / "nowhere")
 
 
-def test_too_little_time_is_refused_with_what_would_be_enough(folder, tmp_path, monkeypatch):
+def test_too_little_time_is_refused_with_what_would_be_enough(folder, tmp_path):
     with pytest.raises(UserError, match=r"0.1 minutes are too short .* needs about \d+ minutes"):
         run(folder, tmp_path / "out", World(), minutes=0.1)
     world = World()
-    with pytest.raises(UserError, match=r"0.001 minutes are too short to time one adaptation"):
-        run(folder, tmp_path / "at once", world, minutes=0.001)
+    with pytest.raises(UserError, match=r"could not be timed: .* time.*; give more --minutes"):
+        run(folder, tmp_path / "at once", world, minutes=1e-6)
     assert not world.calls
-    now = itertools.count(step=30)  # each look at the clock is half a minute later
-    monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
-    with pytest.raises(UserError, match=r"0.1 minutes are too short"):
-        run(folder, tmp_path / "slow", world, minutes=0.1)
-    assert world.calls["pilot"] == 1, "after the time is over, no further candidate is timed"
 
 
 def test_the_command_line_shows_the_plan(folder, tmp_path, monkeypatch):

@@ -20,15 +20,17 @@ from acclimate.base.records import Record, fingerprint, internal, read_record
 from acclimate.base.verbs import Next
 from acclimate.data.reading import LabelOptions, ReadingOptions, TextOptions, find_task, reading_words, text_words
 from acclimate.labs.auto.options import AutoOptions
-from acclimate.labs.auto.plan import BASE, Plan, afterwards, choose_entrants, make_plan, why_no_race
+from acclimate.labs.auto.plan import BASE, CHEAPEST, Plan, afterwards, choose_entrants, make_plan, why_no_race
 from acclimate.labs.auto.race import Race, Run, claim_of, claim_stage, race_seeds, run_race, search_seed
 from acclimate.labs.auto.report import AutoResult, describe_plan
-from acclimate.labs.auto.stages import Scored, Stage, StageResult, Stages, with_rates
+from acclimate.labs.auto.stages import Scored, Stage, StageResult, Stages
 from acclimate.labs.auto.tuning import choose_rates
 from acclimate.merging.weights import find_folder
 from acclimate.study.backend import Backend
+from acclimate.study.changes import change_values
 from acclimate.study.compare import check_study_folder
 from acclimate.study.draft import draft_study
+from acclimate.study.fitting import Change
 from acclimate.study.in_memory import CompareCall, place_data
 from acclimate.study.job import RunContext
 from acclimate.study.workers import visible_gpus
@@ -167,6 +169,7 @@ def auto(options: AutoOptions) -> AutoResult:
         out.mkdir(parents=True, exist_ok=True)
         state.save()
     plan = state.plan
+    stages.base = change_values(stages.base, plan.settings)
     state.start()
     result = AutoResult(
         plan=plan,
@@ -229,6 +232,7 @@ def auto(options: AutoOptions) -> AutoResult:
         scored = found.entrants[race.winner.label]
         result.kept = stages.write_report(found, keep=options.keep is not None)
     result.unlearned = stages.unlearned
+    result.notes += [f"Before training: {stages.advice}"] if stages.advice else []
     holds = result.holds
     source = scored.folder if holds and scored is not None and scored.folder else find_folder(str(options.model))
     copy_model(source, out / MODEL)
@@ -304,7 +308,7 @@ def open_tournament(options: AutoOptions, out: Path) -> tuple[Stages, _State]:
 
 def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
     instruct = None if options.instruct is None else str(options.instruct)
-    facts, dev_items, dev_groups = stages.facts(options.minutes, instruct)
+    facts, dev_items, dev_groups, drawn = stages.facts(options.minutes, instruct)
     usable, unwanted = facts.usable, "it is not among --methods"
     if options.methods:
         facts = replace(facts, usable=lambda name: usable(name) if name in options.methods else unwanted)
@@ -313,33 +317,43 @@ def _make_plan(options: AutoOptions, stages: Stages, parallel: int) -> Plan:
     known |= {one.label for one in skipped if " " not in one.label}  # the others are variants of lm
     if strange := next((name for name in options.methods if name not in known), None):
         raise unknown_name_error("method of a tournament:", strange, known)
-    races = not why_no_race(dev_items, dev_groups)
-    rates = facts.rates if options.test or races else []
-    if rates:
-        stages.base = with_rates(stages.base, rates[1])  # so that what is timed is a trial
+    why = why_no_race(dev_items, dev_groups, drawn)
+    print_message(why, options.progress and bool(why))
     stage = Stage(
         name="timing",
-        entrants=entrants if races else entrants[:2],  # the plan leaves out the others
+        entrants=entrants[:2] if why else entrants,  # the plan leaves out the others
         tokens=1,
         seeds=[search_seed(options.seed)],
-        evaluate_on="tune" if races else "dev",
+        evaluate_on="dev" if why else "tune",
         monitored=True,
     )
-    prices, timed, failed, tokens, advice = stages.time(stage, options.minutes)
-    plan = make_plan(
-        timed if races else [*timed, *entrants[2:]],
-        [*skipped, *failed],
-        prices,
-        minutes=options.minutes,
-        corpus_tokens=tokens,
-        dev_items=dev_items,
-        dev_groups=dev_groups,
-        most_tokens=options.tokens,
-        parallel=parallel,
-        extras=len(afterwards(timed[1], facts.instruct)),
-        searching=prices.scoring * max(0, len(rates) - 1),
-    )
-    return replace(plan, rates=rates, notes=[*([f"Before training: {advice}"] if advice else []), *plan.notes])
+    rates = facts.rates if options.test or not why else []
+    timing = stages.time(stage, options.minutes)
+    for change in [Change({}, ""), *timing.smaller]:
+        prices = timing.prices(change.settings)
+        try:
+            plan = make_plan(
+                [*timing.entrants, *entrants[2:]] if why else timing.entrants,
+                [*skipped, *timing.skipped],
+                prices,
+                minutes=options.minutes,
+                corpus_tokens=timing.adapting[CHEAPEST].corpus_tokens,
+                dev_items=dev_items,
+                dev_groups=dev_groups,
+                drawn=drawn,
+                most_tokens=options.tokens,
+                parallel=parallel,
+                extras=len(afterwards(entrants[1], facts.instruct)),
+                searching=prices.scoring * len(rates),
+            )
+        except UserError as error:
+            problem = error
+            continue
+        notes = [f"To fit into {options.minutes:g} minutes: {change.words}."] if change.words else []
+        return replace(plan, rates=rates, settings=dict(change.settings), notes=[*notes, *plan.notes])
+    texts = [word for name in ("corpus", "task") for word in text_words(f"--{name}", getattr(options, name))]
+    quick = Next(["compare", "--model", options.model, *texts, "--quick", "--out", f"{options.out}-quick"])
+    raise UserError(f"{problem} Linear probes answer sooner: {quick.command}")
 
 
 def copy_model(source: Path, folder: Path) -> None:

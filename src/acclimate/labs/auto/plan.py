@@ -240,6 +240,7 @@ class Plan(Record):
         searching: Expected seconds of the search of the learning rate; 0 without one.
         rates: Learning rates of fine-tuning that are tried, by trial and task; None where a task has its own.
         races: Whether there is a race.
+        settings: Changes of the study that make it fit into the time, by dotted path.
         notes: What the user should know, in sentences.
     """
 
@@ -255,6 +256,7 @@ class Plan(Record):
     searching: float = 0.0
     rates: list[list[float | None]] = field(default_factory=list)
     races: bool = True
+    settings: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -296,22 +298,32 @@ def idle_seconds(labels: Sequence[str], tokens: float, prices: Prices, parallel:
     return (parallel - 1) * max(prices.model(label, tokens) for label in labels)
 
 
-def why_no_race(dev_items: int, dev_groups: int | None) -> str:
-    """Return why there is no race, a sentence; empty if there are enough dev items and groups.
+def why_no_race(dev_items: int, dev_groups: int | None, drawn: float | None = None) -> str:
+    """Return why there is no race, and what would allow one; empty if there are enough dev items and groups.
 
     Args:
         dev_items: Items of the dev splits.
         dev_groups: Groups of these, such as documents; None if each item is independent.
+        drawn: Share of the rows that the dev splits are; None if they were not drawn.
     """
     if dev_items < FEWEST_DEV_ITEMS:
-        held, fewest = f"{dev_items} items", FEWEST_DEV_ITEMS
+        held, fewest, more = f"{dev_items} items", FEWEST_DEV_ITEMS, FEWEST_DEV_ITEMS - dev_items
+        needed = f"{more:,} more dev rows"
     elif dev_groups is not None and dev_groups < FEWEST_DEV_GROUPS:
         held, fewest = f"{dev_items} items of {dev_groups} groups that are independent", FEWEST_DEV_GROUPS
+        more = FEWEST_DEV_GROUPS - dev_groups
+        needed = f"dev rows of {more:,} more groups"
     else:
         return ""
+    how = (
+        ""
+        if drawn is None
+        else f": dev was drawn, so give {math.ceil(more / drawn):,} more labelled rows or groups, or"
+    )
     return (
         f"The dev splits have {held}. Half of fewer than {fewest} cannot tell a good entrant from a bad one, so there "
-        f"is no race: {CHEAPEST} is compared with the base model on all of them."
+        f"is no race: {CHEAPEST} is compared with the base model on all of them. {needed} would allow a race{how}"
+        f"{' a folder with files of train, dev and test' if how else ''}."
     )
 
 
@@ -324,6 +336,7 @@ def make_plan(
     corpus_tokens: float,
     dev_items: int,
     dev_groups: int | None = None,
+    drawn: float | None = None,
     most_tokens: int | None = None,
     parallel: int = 1,
     extras: int = 1,
@@ -342,6 +355,7 @@ def make_plan(
         corpus_tokens: Tokens of the domain text.
         dev_items: Items of the dev splits.
         dev_groups: Groups of these that are independent, such as documents; None if each item is.
+        drawn: See :func:`why_no_race`.
         most_tokens: Maximum tokens per adaptation; None for one pass over the text.
         parallel: Jobs that run at the same time at the speed that was timed.
         extras: Entrants that are made of each survivor in the last rung.
@@ -353,7 +367,7 @@ def make_plan(
     budget = (60 * minutes * (1 - RESERVE) - prices.timing - searching) * parallel
     most = float(most_tokens or max(corpus_tokens, ETA * FEWEST_TOKENS))
     own, left_out = list(entrants), list(skipped)
-    why = why_no_race(dev_items, dev_groups)
+    why = why_no_race(dev_items, dev_groups, drawn)
     races, notes = not why, [why] if why else []
     if why:
         left_out += [Skipped(label=one.label, reason="there are too few dev items to choose by") for one in own[2:]]
@@ -370,7 +384,7 @@ def make_plan(
             raise UserError(
                 f"{minutes:g} minutes are too short for {'two rungs and the claim' if races else 'the claim'}: with "
                 f"{labels[0]} alone, adaptations of {fewest:,.0f} tokens and {CLAIM_SEEDS} fresh seeds, this machine "
-                f"needs about {total} minutes. Give more --minutes, a smaller task or a smaller model."
+                f"needs about {total} minutes. Give them, a smaller task or a smaller model."
             )
         gone = own.pop()
         left_out.append(Skipped(label=gone.label, reason=f"there is no time for it in {minutes:g} minutes"))

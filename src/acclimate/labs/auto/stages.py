@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,9 +12,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from acclimate.base.errors import UserError, first_line
+from acclimate.base.errors import OutOfTimeError, UserError, first_line
 from acclimate.base.files import write_text
-from acclimate.base.progress import print_message
 from acclimate.base.records import Record, fingerprint
 from acclimate.evaluation.dips import monitored_points
 from acclimate.evaluation.embeddings import is_sentence_encoder
@@ -40,27 +38,29 @@ from acclimate.results.adaptations import read_curves
 from acclimate.results.cells import joined
 from acclimate.results.scores import LossRow, ScoreRow
 from acclimate.results.study import StudyResults
+from acclimate.study.changes import change_values
 from acclimate.study.compare import prepare, start_workers
 from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination
 from acclimate.study.executor import Executor, JobStore
-from acclimate.study.forecast import time_adaptation
+from acclimate.study.fitting import Change, smaller_tasks
 from acclimate.study.graph import plan as plan_jobs
 from acclimate.study.graph import read_study
 from acclimate.study.in_memory import CompareCall
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.job import JobGraph, JobResult, Outcome, RunContext, StudyView
+from acclimate.study.job import Job, JobGraph, JobResult, Outcome, RunContext, StudyView
 from acclimate.study.jobs.adapt import AdaptJob
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.lm_loss import LmLossJob, TextLoss
 from acclimate.study.keeping import KeptRow, keep_models
 from acclimate.study.learned import judge_base
+from acclimate.study.pricing import Durations
+from acclimate.study.pricing import Price as AdaptationPrice
 from acclimate.study.summary import TaskResult, scoring_of, summarize, test_of
+from acclimate.tasks.drawing import DEV_SHARE
 from acclimate.tasks.interfaces import LabelledTask, find_width
 from acclimate.tasks.recipe import rates_to_try
 
-PILOT_SHARE, PILOT_SECONDS = 0.003, (2.0, 15.0)
-"""Share of the time for which each entrant is adapted to time it, and the least and most seconds of that."""
 CLAIM_PAGE, LOG = "claim.html", "log.jsonl"
 MONITORED_DOCUMENTS = 64
 """Documents that the stability monitor measures after each of its steps, and that losses are measured on in a race."""
@@ -136,6 +136,64 @@ class StageResult:
     keep: Callable[[Sequence[ScoreRow]], list[KeptRow]] | None = None
 
 
+@dataclass
+class Timing:
+    """What was timed for a plan.
+
+    Attributes:
+        base: The study of the model, texts and tasks.
+        stage: A stage of the base model alone.
+        inputs: Its inputs.
+        durations: The prices.
+        adapting: Price of an adaptation, by label.
+        entrants: The entrants that can be trained, base first.
+        skipped: The others.
+    """
+
+    base: Mapping[str, Any]
+    stage: Stage
+    inputs: StudyInputs
+    durations: Durations = field(default_factory=Durations)
+    adapting: dict[str, AdaptationPrice] = field(default_factory=dict)
+    entrants: list[Entrant] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def jobs(self, settings: Mapping[str, Any] | None = None) -> list[Job]:
+        """Return the jobs of the base model, with changes of the study by dotted path."""
+        study = stage_study(change_values(self.base, settings or {}), self.stage)
+        return list(plan_jobs(self.inputs.with_config(StudyConfig.of(study))).jobs.values())
+
+    def leave_out(self, entrant: Entrant, error: BaseException) -> None:
+        """Skip an entrant that cannot be trained.
+
+        Raises:
+            UserError: If it is the cheapest one, which is in every tournament.
+        """
+        if entrant.label == CHEAPEST:
+            raise UserError(f"A short adaptation with '{CHEAPEST}' failed: {first_line(error)}") from error
+        self.skipped.append(Skipped(label=entrant.label, reason=f"a short adaptation failed: {first_line(error)}"))
+
+    def prices(self, settings: Mapping[str, Any] | None = None) -> Prices:
+        """Return the prices of the study with changes."""
+        jobs, known = self.jobs(settings), self.durations
+        return Prices(
+            scoring=known.total([job for job in jobs if isinstance(job, FinetuneJob)]),
+            measuring=known.total([job for job in jobs if isinstance(job, LmLossJob)]),
+            adapting={
+                name: Price(overhead=one.overhead, per_token=one.per_token) for name, one in self.adapting.items()
+            },
+            timing=known.spent,
+        )
+
+    @property
+    def smaller(self) -> list[Change]:
+        """The changes of fine-tuning that make it shorter, each more than the one before."""
+        epochs, rows = smaller_tasks(self.base, self.jobs())
+        last = dict(epochs[-1].settings) if epochs else {}
+        words = epochs[-1].words if epochs else ""
+        return epochs + [Change({**last, **one.settings}, ", ".join(filter(None, [words, one.words]))) for one in rows]
+
+
 def stage_study(base: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
     """Return the study of a stage, as values of a study file.
 
@@ -191,6 +249,7 @@ class Stages:
         context: Context that jobs run in.
         metrics: Primary metric by task, once the inputs have been read.
         unlearned: Why the base model had not learned a task in the last stage; empty if it had.
+        advice: What a measurement says of the text before any training; empty without one.
     """
 
     base: Mapping[str, Any]
@@ -198,6 +257,7 @@ class Stages:
     context: RunContext
     metrics: dict[str, str] = field(default_factory=dict)
     unlearned: str = ""
+    advice: str = ""
 
     def run(self, stage: Stage) -> StageResult:
         """Run a stage, or read its results where they are finished.
@@ -217,57 +277,46 @@ class Stages:
             outcomes = executor.execute(graph)
         made = _collect(stage, inputs, graph, outcomes, out, found)
         made.keep = partial(keep_models, StudyView(inputs, graph, outcomes, out), executor=executor)
-        self.unlearned = made.unlearned
+        self.unlearned, self.advice = made.unlearned, made.advice or self.advice
         if stage.monitored:
             for job in graph.jobs.values():
                 if job.makes_model and not job.is_shared_base:
                     _remove_weights(self.context.folder(job))
         return made
 
-    def time(self, stage: Stage, minutes: float) -> tuple[Prices, list[Entrant], list[Skipped], float, str]:
-        """Time a stage that has only the base model, and a short adaptation of each entrant.
+    def time(self, stage: Stage, minutes: float) -> Timing:
+        """Time some steps of fine-tuning on each task, of adapting with each entrant, and of measuring losses.
 
         Args:
             stage: The stage; its entrants are the ones of the race, its seeds the first one of the race.
-            minutes: The time for the whole tournament.
-
-        Returns:
-            The prices, the entrants that could be trained, the others, the tokens of the domain text, and what a
-            measurement says of it.
+            minutes: The time for the whole tournament, of which timing takes a tenth at most.
 
         Raises:
-            UserError: If the base model cannot be fine-tuned, plain training cannot run, or the time is too short
-                to time it.
+            UserError: If fine-tuning or plain training cannot run, or the time is too short to time them.
         """
-        if 60 * minutes < PILOT_SECONDS[0]:
-            raise UserError(f"{minutes:g} minutes are too short to time one adaptation; give more --minutes.")
-        began, first, *others = time.monotonic(), *stage.entrants
-        alone = self.run(Stage.from_dict({**stage, "entrants": [first]}))
-        prices = Prices(scoring=alone.scoring or 0.0, measuring=alone.measuring or 0.0)
-        seconds = min(max(60 * minutes * PILOT_SHARE, PILOT_SECONDS[0]), PILOT_SECONDS[1])
-        print_message(
-            f"Timing {len(others)} entrants on this machine, {seconds:.0f} s of training each ...",
-            self.context.progress,
-        )
-        kept, skipped, tokens = [first], list[Skipped](), 0.0
-        jobs = self._adaptations(stage, others)
+        first, *others = stage.entrants
+        alone = Stage.from_dict({**stage, "entrants": [first]})
+        timing = Timing(self.base, alone, self._read(stage_study(self.base, alone))[0])
+        timing.entrants.append(first)
+        jobs = {}
+        together = self._adaptations(stage, others)
         for entrant in others:
-            if entrant.label != CHEAPEST and time.monotonic() - began > 60 * minutes:
-                skipped.append(Skipped(label=entrant.label, reason=f"there is no time for it in {minutes:g} minutes"))
-                continue
             try:
-                job = jobs[entrant.label] if jobs else self._adaptations(stage, [entrant], alone=True)[entrant.label]
-                price = time_adaptation(job, self.context.backend, self.context.out, seconds=seconds)
-            except (UserError, RuntimeError, MemoryError) as error:
-                if entrant.label == CHEAPEST:
-                    raise UserError(f"A short adaptation with '{CHEAPEST}' failed: {first_line(error)}") from error
-                skipped.append(Skipped(label=entrant.label, reason=f"a short adaptation failed: {first_line(error)}"))
+                one = together or self._adaptations(stage, [entrant], alone=True)
+                jobs[entrant.label] = one[entrant.label]
+            except UserError as error:
+                timing.leave_out(entrant, error)
+        base, known = timing.jobs(), timing.durations
+        known.time([*jobs.values(), *base], self.context.backend, minutes, progress=self.context.progress)
+        known.check([jobs[CHEAPEST], *base])
+        for entrant in (one for one in others if one.label in jobs):
+            problem = known.problems.get(jobs[entrant.label].price_group)
+            if problem is not None and not isinstance(problem, OutOfTimeError):
+                timing.leave_out(entrant, problem)
                 continue
-            kept.append(entrant)
-            tokens = price.corpus_tokens if entrant.label == CHEAPEST else tokens
-            prices.adapting[entrant.label] = Price(overhead=price.overhead, per_token=price.per_token)
-        prices.timing = time.monotonic() - began
-        return prices, kept, skipped, tokens, alone.advice
+            timing.entrants.append(entrant)
+            timing.adapting[entrant.label] = known.price(jobs[entrant.label])
+        return timing
 
     def _adaptations(self, stage: Stage, entrants: Sequence[Entrant], *, alone: bool = False) -> dict[str, AdaptJob]:
         """Return an adaptation of each entrant; none if an entrant cannot be planned, unless it is ``alone``.
@@ -285,8 +334,8 @@ class Stages:
         jobs = (job for job in graph.jobs.values() if isinstance(job, AdaptJob) and not job.is_shared_base)
         return {str(job.place.method): job for job in jobs}
 
-    def facts(self, minutes: float, instruct: str | None) -> tuple[Facts, int, int | None]:
-        """Return what the choice of entrants depends on, the number of dev items, and of their groups if any has one.
+    def facts(self, minutes: float, instruct: str | None) -> tuple[Facts, int, int | None, float | None]:
+        """Return what the choice of entrants depends on, and what a race does: see :func:`_count_units`.
 
         Raises:
             UserError: If an input of the study is missing or wrong, or a task has no dev split.
@@ -316,7 +365,7 @@ class Stages:
             instruct=instruct,
             usable=usable,
             rates=_rates_to_try(inputs) if self.base.get("search") else [],
-        ), *_count_units(tasks)
+        ), *_count_units(tasks)  # in a study that is scored on dev, that is the test split
 
     def _plan_study(self, instruct: str | None) -> dict[str, Any]:
         """Return the study of plain training and what is made of it, which has all inputs of a tournament."""
@@ -427,11 +476,15 @@ def _collect(
     return made
 
 
-def _count_units(tasks: Sequence[LabelledTask]) -> tuple[int, int | None]:
-    """Return the number of test items of tasks, and of groups of these; None for the groups if no item has one."""
+def _count_units(tasks: Sequence[LabelledTask]) -> tuple[int, int | None, float | None]:
+    """Return the number of test items of tasks, of groups of these, and their share of the rows if it was drawn.
+
+    The groups are None if no item has one, and the share is if dev was not drawn.
+    """
     found = [(len(task.test), task.groups("test")) for task in tasks]
     units = sum(count if groups is None else max(groups) + 1 for count, groups in found)
-    return sum(count for count, _ in found), None if all(groups is None for _, groups in found) else units
+    drawn = DEV_SHARE if any(getattr(task, "drawn", "") for task in tasks) else None
+    return sum(count for count, _ in found), None if all(groups is None for _, groups in found) else units, drawn
 
 
 def _rates_to_try(inputs: StudyInputs) -> list[list[float | None]]:

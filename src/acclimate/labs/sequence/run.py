@@ -15,7 +15,7 @@ from acclimate.study.changes import change_values
 from acclimate.study.compare import check_study_folder, compare
 from acclimate.study.config import StudyConfig, read_study_file
 from acclimate.study.draft import STUDY_FILE, adapt_reading, describe_source, removed_if_nothing_ran, write_study
-from acclimate.study.forecast import TIMING_SECONDS, Forecast, forecast
+from acclimate.study.forecast import Forecast, forecast
 from acclimate.study.in_memory import DATA_FOLDER, place_text
 from acclimate.study.paths import locate_model, locate_text
 from acclimate.study.settings import UNADAPTED
@@ -56,7 +56,7 @@ def sequence_or_forecast(options: SequenceCommand) -> StudyResults | Forecast:
     if not options.dry_run:
         return sequence(**values(options, SequenceOptions))
     study = StudyConfig.of(draft_sequence(options, Path(options.out)))
-    return forecast(study, options.out, timing=TIMING_SECONDS, progress=options.progress)
+    return forecast(study, options.out, timed=True, progress=options.progress)
 
 
 def show_sequence(result: Any, options: SequenceCommand) -> Iterator[Any]:

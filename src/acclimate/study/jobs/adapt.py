@@ -166,19 +166,33 @@ class AdaptJob(Job):
             corpus_tokens=getattr(getattr(result, "rows", None), "tokens", 0),
         )
 
-    def pilots(self, model: Checkpoint, seconds: float) -> list[AdaptJob]:
-        """Return a short adaptation with ``lm`` to the first documents of the corpus.
+    @property
+    def price_group(self) -> tuple[str | None, ...]:
+        """The method, and the options that decide how fast a step is."""
+        named = {name: value for name, value in self._pilot_options.items() if name not in ("seed", "learning_rate")}
+        method = PILOT_METHOD if self.is_shared_base else self.method
+        return (self.name, self.place.model, method, str(sorted(named.items(), key=lambda item: item[0])))
 
-        Other methods take :attr:`acclimate.adaptation.Method.cost` times as long; what they prepare may take hours, so
-        it is not part of a pilot.
-        """
-        own = ("rules", "general", "method", "heldout_every", "keep_steps", "save_every")
+    @property
+    def _pilot_options(self) -> dict[str, Any]:
+        own = ("rules", "general", "heldout_every", "keep_steps", "save_every")
         left_out = {*BUDGETS, *REPLAY_OPTIONS, *MEASURING_OPTIONS, *own}
-        options = {name: value for name, value in self.options.items() if name not in left_out}
-        options |= {"max_minutes": seconds / 60, "head_tokens": PILOT_HEAD_TOKENS}
+        return {name: value for name, value in self.options.items() if name not in left_out}
+
+    @property
+    def plain(self) -> AdaptJob:
+        """The same adaptation with ``lm``, which prepares nothing."""
+        options = {name: value for name, value in self.options.items() if name != "method"}
+        return replace(self, method=PILOT_METHOD, parameters={}, task=None, options=options)
+
+    def next_pilot(self, model: Checkpoint, timed: Sequence[Timed], seconds: float) -> AdaptJob | None:
+        """Return a short adaptation to the first documents of the corpus."""
+        if timed:
+            return None
+        options = {**self._pilot_options, "max_minutes": seconds / 60, "head_tokens": PILOT_HEAD_TOKENS}
         sample = Corpus.of(itertools.islice(self.corpus, PILOT_DOCUMENTS))
-        plain = replace(self, method=PILOT_METHOD, parameters={}, task=None, heldout=None)
-        return [replace(plain, model=model, corpus=sample, options=options)]
+        job = self.plain if self.is_shared_base else self
+        return replace(job, model=model, corpus=sample, heldout=None, options=options)
 
     def expected_seconds(self, timed: Sequence[Timed]) -> float:
         """Return the time of loading and saving, and of all tokens at the speed of the pilot."""
@@ -187,7 +201,8 @@ class AdaptJob(Job):
         if (minutes := self.options.get("max_minutes")) is not None:
             return loading + 60 * float(minutes)
         seconds_per_token = pilot.result.seconds / max(1, pilot.result.tokens)
-        return loading + self._cost * seconds_per_token * self._budget_tokens(pilot)
+        speed = self.relative_cost / pilot.job.relative_cost
+        return loading + speed * seconds_per_token * self._budget_tokens(pilot)
 
     def corpus_tokens(self, pilot: Timed) -> float:
         """Return the estimated tokens of the corpus."""
@@ -209,7 +224,8 @@ class AdaptJob(Job):
         return float(given.get("epochs") or usual) * self.corpus_tokens(pilot)
 
     @property
-    def _cost(self) -> float:
+    def relative_cost(self) -> float:
+        """The method's time per token, relative to ``lm``."""
         from acclimate.adaptation.method import lookup
 
         return 1.0 if self.is_shared_base else lookup(self.method).cost

@@ -14,6 +14,7 @@ from acclimate.base.records import Record
 from acclimate.evaluation.significance import PairedPredictions, item_deviation, mean_paired_bootstrap
 from acclimate.results.scores import WITHHELD, ForgettingRow, Interval, MeanRow, MetricSummary, ScoreRow
 from acclimate.results.study import StageName
+from acclimate.study.config import StudyConfig
 from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs, TaskInput
 from acclimate.study.job import (
     FORGETTING,
@@ -50,10 +51,8 @@ from acclimate.study.summary import (
 from acclimate.tasks.options import FinetuneOptions
 from acclimate.tasks.recipe import MEASURED_EPOCHS, default_epochs, default_rate
 
-PILOT_ROWS = (16, 64)
-"""Train rows of the fine-tunings that measure the speed."""
-EVALUATION = 1 / 3
-"""Time to evaluate a row, relative to training on it: a forward pass without a backward pass."""
+PILOT_STEPS = 8
+"""Maximum number of steps of the fine-tuning that measures the speed."""
 FIRST_STAGE = ("first_epochs", "first_learning_rate")
 """Options that apply only with a task to train on before."""
 
@@ -92,6 +91,11 @@ class FinetuneJob(Job):
     )
 
     @classmethod
+    def is_used(cls, config: StudyConfig) -> bool:
+        """Return whether this kind scores the tasks."""
+        return config.evaluate.quick == bool(cls.setting)
+
+    @classmethod
     def of(cls, inputs: StudyInputs, home: str, task: TaskSpec, seed: int, place: Place, model: Model) -> Self:
         """Return the job of a task of a domain, or of :data:`OTHER`, with the place of the model and its task."""
         settings, options = finetune_settings(inputs, home, task, str(place.model))
@@ -110,30 +114,41 @@ class FinetuneJob(Job):
             given["out"] = context.folder(self)
         result = context.backend.finetune(context.path(self.model), self.task, seed=self.seed, progress=False, **given)
         made: TaskResult = TaskResult.of(result)
+        made.training_seconds = getattr(result, "training_seconds", result.seconds)
+        made.evaluation_seconds = getattr(result, "evaluation_seconds", 0.0)
         if self.positive is not None:
             place = made.labels.index(self.positive)
             made.scores = [float(row[place]) for row in result.probabilities]
         return made
 
-    def pilots(self, model: Checkpoint, seconds: float) -> list[FinetuneJob]:
-        """Return two fine-tunings on a few rows, for one epoch; libraries compile for new shapes during the first."""
+    def next_pilot(self, model: Checkpoint, timed: Sequence[Timed], seconds: float) -> Job | None:
+        """Return a fine-tuning of one step, in which libraries compile, then one of as many as there is time for."""
         from acclimate.data.task_kinds import find_task_kind
         from acclimate.tasks.splits import limit_splits
 
-        kind, epochs = find_task_kind(self.task), min(1, self.epochs)
-        options = {name: value for name, value in self.options.items() if name not in ("few_shot", *FIRST_STAGE)}
-        settings = {**self.settings, "epochs": epochs, "few_shot": None}
-        plain = replace(self, model=model, first=None, settings=settings, options={**options, "epochs": epochs})
-        return [
-            replace(plain, task=kind.shrink(limit_splits(self.task, train=count, dev=count // 4, test=count // 4)))
-            for count in PILOT_ROWS
-        ]
+        steps = 1
+        if timed:
+            spent = timed[0].result.training_seconds + timed[0].result.evaluation_seconds
+            steps = min(PILOT_STEPS, int(seconds / max(spent, 1e-3)))
+        if len(timed) > 1 or (timed and steps < 2):
+            return None
+        kind, epochs, rows = find_task_kind(self.task), min(1, self.epochs), steps * int(self.settings["batch_size"])
+        left_out = ("few_shot", "select", "out", "tune", *FIRST_STAGE)
+        options = {name: value for name, value in self.options.items() if name not in left_out}
+        settings = {**self.settings, "epochs": epochs, "few_shot": None, "select": "last"}
+        few = limit_splits(self.task, train=rows, dev=max(1, rows // 4), test=max(1, rows // 4))
+        made = replace(self, model=model, first=None, settings=settings, options={**options, "epochs": epochs})
+        return replace(made, task=kind.shrink(few))
 
     def expected_seconds(self, timed: Sequence[Timed]) -> float:
         """Return the time of loading, and of all rows at the speed of the last pilot."""
         pilot = timed[-1]
-        speed = pilot.job.work / max(pilot.result.seconds, 1e-3)
-        return max(0.0, pilot.seconds - pilot.result.seconds) + self.work / speed
+        training, evaluation = pilot.result.training_seconds, pilot.result.evaluation_seconds
+        loading = max(
+            0.0, min(one.seconds - one.result.training_seconds - one.result.evaluation_seconds for one in timed)
+        )
+        trained, evaluated = (here / max(1, there) for here, there in zip(self.work, pilot.job.work, strict=True))
+        return loading + trained * training + evaluated * evaluation
 
     @property
     def epochs(self) -> int:
@@ -141,17 +156,18 @@ class FinetuneJob(Job):
         return int(self.settings.get("epochs", 1))
 
     @property
-    def work(self) -> float:
-        """How many rows are trained on, an evaluated row counting as :data:`EVALUATION` of one."""
+    def work(self) -> tuple[int, int]:
+        """Number of rows that are trained on, and of rows that are evaluated."""
         from acclimate.data.task_kinds import find_task_kind
         from acclimate.tasks.interfaces import count_train_rows
 
         epochs, train = self.epochs, count_train_rows(self.task, self.settings.get("few_shot"))
         first = 0 if self.first is None else len(self.first.train) * int(self.settings.get("first_epochs") or epochs)
-        on_dev = len(self.task.dev) * min(epochs, MEASURED_EPOCHS) if self.settings.get("select") == "dev" else 0
-        times = 1 + (epochs > 0) + epochs * (on_dev > 0)  # test before and after training, and dev
-        shared = find_task_kind(self.task).shared_items(self.task) * times
-        return first + train * epochs + EVALUATION * (on_dev + len(self.task.test) + shared)
+        times = min(epochs, MEASURED_EPOCHS) if self.settings.get("select") == "dev" else 0
+        shared = find_task_kind(self.task).shared_items(self.task) * (
+            2 + (epochs > 0) + times
+        )  # test, dev, and before
+        return first + train * epochs, len(self.task.dev) * (1 + times) + len(self.task.test) + shared
 
     def stage_seconds(self, result: TaskResult, view: StudyView) -> dict[str, float] | None:
         """Return the seconds of adaptation, if there is one, and of fine-tuning."""

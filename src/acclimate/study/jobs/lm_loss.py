@@ -74,16 +74,18 @@ class LmLossJob(Job):
         path = context.path(self.model)
         return TextLoss.from_dict(context.backend.lm_loss(path, self.texts.texts, max_length=self.max_length))
 
-    def pilots(self, model: Checkpoint, seconds: float) -> list[LmLossJob]:
-        """Return measurements on two texts and on some more; their difference is the time per text."""
-        counts = sorted({min(count, len(self.texts.texts)) for count in PILOT_TEXTS})
-        return [replace(self, model=model, texts=replace(self.texts, texts=self.texts.texts[:n])) for n in counts]
+    def next_pilot(self, model: Checkpoint, timed: Sequence[Timed], seconds: float) -> LmLossJob | None:
+        """Return a measurement on two texts, then one on some more; their difference is the time per text."""
+        count = min(PILOT_TEXTS[len(timed)], len(self.texts.texts)) if len(timed) < len(PILOT_TEXTS) else 0
+        if not count or (timed and (count == len(timed[0].job.texts.texts) or timed[0].seconds > 2 * seconds)):
+            return None
+        return replace(self, model=model, texts=replace(self.texts, texts=self.texts.texts[:count]))
 
     def expected_seconds(self, timed: Sequence[Timed]) -> float:
         """Return the time of loading, and of all texts at the speed of the pilots."""
         first, last = timed[0], timed[-1]
         few, some = len(first.job.texts.texts), len(last.job.texts.texts)
-        per_text = max(0.0, last.seconds - first.seconds) / max(1, some - few)
+        per_text = max(0.0, last.seconds - first.seconds) / (some - few) if some > few else first.seconds / few
         return first.seconds + per_text * (len(self.texts.texts) - few)
 
     @classmethod

@@ -45,14 +45,15 @@ from acclimate.results.cells import (
 )
 from acclimate.results.scores import HELPED, HURT, Interval, TaskScores
 from acclimate.results.study import Figure, ProbeResult, StudyResults
-from acclimate.study.config import DomainSpec
-from acclimate.study.inputs import StudyInputs
-from acclimate.study.job import Job, JobResult, Model, Place, Planner, RunContext, StudyView, register
+from acclimate.study.config import DomainSpec, StudyConfig
+from acclimate.study.inputs import Checkpoint, StudyInputs
+from acclimate.study.job import Job, JobResult, Model, Place, Planner, RunContext, StudyView, Timed, register
 from acclimate.study.jobs.finetune import FinetuneJob, finetune_settings
-from acclimate.study.learned import FLOOR, base_labels, is_base_run, probe_run
+from acclimate.study.learned import FLOOR, LINEAR, base_labels, is_base_run, probe_run
 from acclimate.study.sections import SectionEntry
 from acclimate.study.settings import ProbeSection, TaskSpec, as_list
 from acclimate.study.summary import (
+    TaskResult,
     TaskRuns,
     compare_runs,
     correct_for_multiple_comparisons,
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
 
 STATES = "states"
 """Folder in that of the study with the states of all texts of a task, by model, task and length."""
+PILOT_ROWS = (16, 128)
+"""Train rows of the probes that measure the speed."""
 
 
 class ProbeSpec(ProbeSection, SectionEntry):
@@ -153,14 +156,40 @@ class ProbeJob(Job):
     options_type: ClassVar[type[Any] | None] = ProbeOptions
     section: ClassVar[tuple[str, type[SectionEntry]] | None] = ("probe", ProbeSpec)
 
+    @property
+    def price_group(self) -> tuple[str | None, ...]:
+        """All probes of a task."""
+        return ("probe", self.place.model, self.place.task)
+
+    @property
+    def states(self) -> str:
+        """Identity of the states of the texts, which are stored."""
+        read = {name: self.identity[name] for name in ("model", "task")}
+        return fingerprint({**read, "max_length": self.settings["max_length"]})
+
     def run(self, context: RunContext) -> ProbeResult:
         """Read the texts with the model, unless their states are stored, and fit the probes."""
-        read = {name: self.identity[name] for name in ("model", "task")}
-        key = fingerprint({**read, "max_length": self.settings["max_length"]})
+        states = context.out / STATES / self.states
         found: ProbeResult = context.backend.probe(
-            context.path(self.model), self.task, draws=self.draws, states=context.out / STATES / key, **self.settings
+            context.path(self.model), self.task, draws=self.draws, states=states, **self.settings
         )
         return found
+
+    def next_pilot(self, model: Checkpoint, timed: Sequence[Timed], seconds: float) -> ProbeJob | None:
+        """Return a probe of a few rows, then one of more; their difference is the time per row."""
+        from acclimate.tasks.splits import limit_splits
+
+        if len(timed) == len(PILOT_ROWS) or (timed and timed[0].seconds > 2 * seconds):
+            return None
+        count = PILOT_ROWS[len(timed)]
+        return replace(self, model=model, task=limit_splits(self.task, train=count, test=count // 2))
+
+    def expected_seconds(self, timed: Sequence[Timed]) -> float:
+        """Return the time of loading, and of reading all rows at the speed of the pilots."""
+        first, last = timed[0], timed[-1]
+        few, some, own = (len(job.task.train) + len(job.task.test) for job in (first.job, last.job, self))
+        per_row = max(0.0, last.seconds - first.seconds) / (some - few) if some > few else first.seconds / few
+        return first.seconds + per_row * (own - few)
 
     @classmethod
     def check(cls, inputs: StudyInputs) -> None:
@@ -314,6 +343,61 @@ class ProbeJob(Job):
         return [f"For a linear model on frozen states, with {labels}, {all_or_extremes(words, 'from {} to {}')}."]
 
 
+@register("quick", summary="score a linear model on frozen states, instead of fine-tuning")
+class QuickJob(FinetuneJob):
+    """Fit a linear model on the frozen states of a model, and score it like a fine-tuned one."""
+
+    cost: ClassVar[float] = 0.1
+    setting: ClassVar[str] = "evaluate.quick"
+
+    @property
+    def probe(self) -> ProbeJob:
+        """The job that fits it."""
+        shots, options = self.settings.get("few_shot"), self.settings
+        settings = {
+            "labels_per_class": (ALL,) if shots is None else (shots,),
+            "neighbors": 1,
+            "negative": options.get("negative") or (),
+            "max_length": options["max_length"],
+        }
+        return ProbeJob(place=self.place, model=self.model, task=self.task, settings=settings, draws=(self.seed,))
+
+    @property
+    def price_group(self) -> tuple[str | None, ...]:
+        """All probes of a task."""
+        return self.probe.price_group
+
+    @property
+    def states(self) -> str:
+        """Identity of the states of the texts."""
+        return self.probe.states
+
+    def run(self, context: RunContext) -> TaskResult:
+        """Read the texts with the model, unless their states are stored, and fit the linear model."""
+        found = self.probe.run(context)
+        return probe_run(self, found, next(one for one in found.scores if one.probe == LINEAR)).result
+
+    def next_pilot(self, model: Checkpoint, timed: Sequence[Timed], seconds: float) -> Job | None:
+        """Return the pilot of a probe."""
+        return self.probe.next_pilot(model, timed, seconds)
+
+    def expected_seconds(self, timed: Sequence[Timed]) -> float:
+        """Return the estimated duration of the probe."""
+        return self.probe.expected_seconds(timed)
+
+    @classmethod
+    def check(cls, inputs: StudyInputs) -> None:
+        """Check that all tasks can be probed."""
+        from acclimate.data.task_kinds import find_task_kind
+
+        super().check(inputs)
+        for found in inputs.tasks.values():
+            try:
+                find_task_kind(found.task).probe(found.task)
+            except UserError as error:
+                raise UserError(f"--quick needs tasks that a linear model can learn: {error}") from error
+
+
 @register(FLOOR, summary="learn a task from the states of the base model, which fine-tuning has to beat")
 class FloorJob(ProbeJob):
     """Fit a linear model on the frozen states of the base model, with the rows that it is fine-tuned on.
@@ -323,6 +407,11 @@ class FloorJob(ProbeJob):
 
     cost: ClassVar[float] = 0.1
     section: ClassVar[tuple[str, type[SectionEntry]] | None] = None
+
+    @classmethod
+    def is_used(cls, config: StudyConfig) -> bool:
+        """Return whether tasks are fine-tuned."""
+        return not config.evaluate.quick
 
     @classmethod
     def check(cls, inputs: StudyInputs) -> None:

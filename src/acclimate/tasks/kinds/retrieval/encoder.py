@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PrinterCallback, TrainerCallback, TrainerState
 
 from acclimate.base.device import Precision, default_device
-from acclimate.base.errors import UserError, check_stop, first_line
+from acclimate.base.errors import Stopped, UserError, check_stop, first_line
 from acclimate.base.progress import Progress, print_message, silence_transformers
 from acclimate.base.ranking import content_ranks, settle, top_positions
 from acclimate.engine.callbacks import find_newest_checkpoint, mark_complete, remove_incomplete_checkpoints
@@ -229,7 +229,11 @@ class EncoderTraining:
                 callbacks=[_EpochCallback(self.head, best, progress)],
             )
             trainer.remove_callback(PrinterCallback)
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            try:
+                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            except Stopped as stopped:  # checkpoints are written after epochs only
+                stopped.saved = self.work is not None and find_newest_checkpoint(self.work) is not None
+                raise
         state: TrainerState = trainer.state
         return state
 
