@@ -59,6 +59,7 @@ def seconds_of(values, out, machine) -> float:
     return machine.now - before
 
 
+@pytest.mark.slow
 @each("minutes", [90, 35, 14, 6, 3])
 def test_a_study_that_was_made_to_fit_fits(large, tmp_path, machine, minutes):
     machine.now = 0.0

@@ -25,6 +25,7 @@ from acclimate.study.config import StudyConfig
 from tests.cases import each
 from tests.labs.auto.worlds import World, options, run, tournament_files
 from tests.labs.auto.worlds import helped as helping
+from tests.study.fakes import write_task
 
 
 @pytest.fixture(scope="module")
@@ -351,3 +352,46 @@ def test_a_state_of_another_form_is_an_error_that_names_the_file(helped, data):
         path.write_text(path.read_text()[:-9])
         with pytest.raises(UserError, match="is damaged"):
             _State.open(path, state["options"], state["data"], 1)
+
+
+@pytest.mark.parametrize(("rows", "batch"), [(1_400, 2), pytest.param(11_200, 16, marks=pytest.mark.slow)])
+def test_timing_trains_some_steps_and_a_large_task_is_shortened_to_fit(tmp_path, capsys, rows, batch):
+    """An epoch has 700 steps, and no fine-tuning is trained to its end to time it."""
+    folder = tournament_files(tmp_path / "data", dev=800)
+    write_task(folder / "task", "task", train=[f"train text {number}" for number in range(rows)],
+               dev=[f"dev text {number}" for number in range(800)], test=["a", "b"])  # fmt: skip
+    world, trained = World(), []
+    plain = world.finetune
+
+    def finetune(model, task, *, seed=0, **given):
+        made = plain(model, task, seed=seed, **given)
+        trained.append(len(task.train) * given["epochs"])
+        made.training_seconds, made.evaluation_seconds = 0.16 / batch * trained[-1], 0.0
+        return made
+
+    world.finetune = finetune
+    given = {"tokens": 60_000, "methods": "tapt", "dry_run": True, "progress": True}
+    given["settings"] = {"finetune.batch_size": batch}
+    plan = run(folder, tmp_path / "out", world, minutes=600, **given).plan
+    assert len(trained) == 2 and max(trained) <= 8 * batch and not plan.settings
+    assert plan.prices.scoring == pytest.approx(0.16 * 5 * 700, rel=0.01)
+    said = capsys.readouterr().err
+    assert "Timing finetune · model · task on this machine" in said and "Timing adapt" in said
+    plan = run(folder, tmp_path / "short", world, minutes=100, **given).plan
+    assert plan.settings == {"domains.0.tasks.0.epochs": 2}
+    assert "2 epochs of fine-tuning on task instead of 5" in plan.notes[0]
+    with pytest.raises(UserError, match=r"minutes are too short .*acclimate compare --model .* --quick --out"):
+        run(folder, tmp_path / "none", world, minutes=10, **given)
+
+
+def test_too_few_dev_rows_are_reported_before_anything_is_timed(tmp_path, capsys):
+    folder = tournament_files(tmp_path / "data", dev=387)
+    world = World()
+
+    def adapt(*args, **given):
+        assert "13 more dev rows would allow a race." in " ".join(capsys.readouterr().err.split())
+        raise UserError("the test ends here")
+
+    world.adapt = adapt
+    with pytest.raises(UserError, match="could not be timed: the test ends here"):
+        run(folder, tmp_path / "out", world, progress=True)
