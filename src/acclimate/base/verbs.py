@@ -175,9 +175,9 @@ def given_words(*without: str, valued: Collection[str] = ()) -> list[str]:
 
     Args:
         without: Flags that are left out.
-        valued: Options that are left out with their values.
+        valued: Options that are left out with their values; ``--plugin`` is, too, since :class:`Next` adds it.
     """
-    words = sys.argv[1:]
+    words, valued = sys.argv[1:], (*valued, "--plugin")
     left_out = {place + shift for place, word in enumerate(words) if word in valued for shift in (0, 1)}
     left_out |= {place for place, word in enumerate(words) if word.partition("=")[0] in valued}
     return [word for place, word in enumerate(words) if place not in left_out and word not in (*without, "--json")]

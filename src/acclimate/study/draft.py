@@ -142,7 +142,7 @@ def _with_names(paths: list[str], usual: list[str], more: Mapping[str, Any]) -> 
 
 def _is_long(options: StudyOptions) -> bool:
     """Return whether a corpus has more than about :data:`QUICK_TOKENS` tokens."""
-    lengths = map(len, as_corpus(list(options.corpus), encoding=options.encoding))
+    lengths = map(len, as_corpus(list(options.corpus), options))
     return any(read > QUICK_TOKENS * TOKEN_CHARACTERS for read in itertools.accumulate(lengths))
 
 
