@@ -20,7 +20,7 @@ from tests.study.test_forecast import Machine
 from tests.test_cli import call
 
 ROWS, BATCH = 700, 1
-"""Train rows and batch size: 700 steps an epoch, as 11,186 rows in batches of 16 have."""
+"""Train rows and batch size: 700 steps per epoch, as 11,186 rows in batches of 16 have."""
 
 
 @pytest.fixture
