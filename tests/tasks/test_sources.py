@@ -105,7 +105,7 @@ def test_the_same_rows_give_the_same_task_in_every_form(tmp_path):
     check()
 
 
-@each("names", [["bad", "good"], ["0", "1"], ["1 star", "2 stars", "3 stars"]])
+@each("names", [["bad", "good"], ["0", "1"], ["1 star", "2 stars", "3 stars"], ["5", "3", "1"]])
 @each("column", ["label", "sentiment"])
 @settings(max_examples=3, **QUICK)
 @given(marks=st.lists(st.sampled_from([0, 0, 1, -1]), min_size=8, max_size=20))
@@ -127,7 +127,8 @@ def test_rows_without_a_label_are_left_out_in_every_form(names, column, marks, t
         part.to_parquet(tmp_path / "parquet" / f"{split}.parquet")
     datasets.DatasetDict(made).save_to_disk(tmp_path / "saved")
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.DatasetDict(made))
-    for form in (datasets.DatasetDict(made), made, tmp_path / "parquet", tmp_path / "saved", "hf:snli"):
+    tables = {split: part.data.table for split, part in made.items()}
+    for form in (datasets.DatasetDict(made), made, tables, tmp_path / "parquet", tmp_path / "saved", "hf:snli"):
         warn_once.cache_clear()
         caplog.clear()
         task = load_task(form, name="t", label_column=column)
@@ -139,6 +140,45 @@ def test_rows_without_a_label_are_left_out_in_every_form(names, column, marks, t
         (tmp_path / "parquet" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     drawn = [load_task(form, name="t", label_column=column) for form in (hidden, tmp_path / "parquet")]
     assert drawn[0].fingerprint() == drawn[1].fingerprint() and drawn[0].drawn
+
+
+NUMBERED = {
+    "topic": ({"text": "string", "y": "class"}, lambda n: {"text": f"text {n}", "y": n % 3}),
+    "labels": ({"text": "string", "labels": ["class"]}, lambda n: {"text": f"text {n}", "labels": [n % 3, n % 2]}),
+    "tags": (
+        {"tokens": ["string"], "ner_tags": ["class"]},
+        lambda n: {"tokens": ["Ada", f"w{n}"], "ner_tags": [1, 0]},
+    ),
+    "choice": (
+        {"question": "string", "choices": ["string"], "label": "class"},
+        lambda n: {"question": f"what {n}?", "choices": ["red", "blue", "green"], "label": n % 3},
+    ),
+    "group": (
+        {"text": "string", "label": "string", "document": "class"},
+        lambda n: {"text": f"text {n}", "label": "ab"[n % 2], "document": n % 12},
+    ),
+}
+"""Types of the columns of rows with numbers of classes, and what makes the rows."""
+
+
+@each("kind", NUMBERED)
+def test_numbers_of_classes_are_their_names_in_every_column_of_every_form(kind, tmp_path):
+    types, make = NUMBERED[kind]
+    names = ["O", "B-PER", "I-PER"] if kind == "tags" else list("CBALKJIHGFED")
+    known = {"string": datasets.Value("string"), "class": datasets.ClassLabel(names=names)}
+    features = {name: [known[one[0]]] if isinstance(one, list) else known[one] for name, one in types.items()}
+    rows = [make(number) for number in range(60)]
+
+    def named(cell):
+        return [*map(named, cell)] if isinstance(cell, list) else names[cell] if isinstance(cell, int) else cell
+
+    numbered = datasets.Dataset.from_list(rows, features=datasets.Features(features))
+    numbered.to_parquet(tmp_path / "t.parquet")
+    numbered.save_to_disk(tmp_path / "saved")
+    forms = [numbered, numbered.data.table, numbered.to_iterable_dataset(), tmp_path / "t.parquet", tmp_path / "saved"]
+    forms.append([{name: named(cell) for name, cell in row.items()} for row in rows])
+    column = "y" if kind == "topic" else None
+    assert len({load_task(form, name="t", label_column=column).fingerprint() for form in forms}) == 1
 
 
 def test_minus_one_is_a_class_only_where_it_can_be_one():

@@ -324,33 +324,48 @@ def _read_columnar(path: Path) -> Iterator[Row | RowError]:
         check_names(path, schema.names)
 
     number = 0
-    classes: list[str] | None = None
+    classes: dict[str, list[str]] | None = None
     for schema, batch in read_batches(path, select):
-        classes = _class_names(schema, "label") if classes is None else classes
+        classes = class_names(schema) if classes is None else classes
         for row in batch.to_pylist():
             number += 1
             where = f"{path}: row {number}"
             try:
-                if classes and "label" in row:
-                    row["label"] = name_of_class(where, row["label"], classes)
-                yield _strip_names(where, row)
+                yield _strip_names(where, name_classes(where, row, classes))
             except RowError as error:
                 yield error
 
 
-def class_names(path: Path, column: str) -> list[str]:
-    """Return the names of the classes of a column of a Parquet or Arrow file; empty if it has none."""
-    return next((_class_names(schema, column) for schema, _ in read_batches(path, lambda schema: None)), [])
+def class_names(value: Any) -> dict[str, list[str]]:
+    """Return the names of the classes of each column that ``datasets`` has marked as ``ClassLabel`` or lists of it.
+
+    Args:
+        value: A ``Dataset``, or a table or schema of pyarrow, whose metadata have the features; others have no names.
+    """
+    features, schema = (getattr(value, name, None) for name in ("features", "schema"))
+    described: Any = {}
+    if isinstance(features, Mapping) and hasattr(features, "to_dict"):
+        described = features.to_dict()
+    elif isinstance(schema := value if isinstance(value, pyarrow.Schema) else schema, pyarrow.Schema):
+        with suppress(ValueError, TypeError, LookupError):
+            described = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    found = {}
+    for column, feature in described.items() if isinstance(described, dict) else ():
+        with suppress(TypeError, LookupError):
+            while "names" not in feature:
+                feature = feature[0] if isinstance(feature, list) else feature["feature"]
+            if feature["_type"] == "ClassLabel":
+                found[column] = [str(name) for name in feature["names"]]
+    return found
 
 
-def _class_names(schema: pyarrow.Schema, column: str) -> list[str]:
-    """Return the names of the classes if ``datasets`` has marked the labels as ``ClassLabel`` or lists of it."""
-    with suppress(ValueError, TypeError, LookupError):
-        feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
-        while isinstance(feature, list) or "feature" in feature:
-            feature = feature[0] if isinstance(feature, list) else feature["feature"]
-        return [str(name) for name in feature["names"]]
-    return []
+def name_classes(where: str, row: Mapping[str, Any], classes: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return a row with the names of classes in the place of their numbers.
+
+    Raises:
+        RowError: If there is no such class.
+    """
+    return {**row, **{name: name_of_class(where, row[name], known) for name, known in classes.items() if name in row}}
 
 
 def name_of_class(where: str, value: Any, names: Sequence[str]) -> Any:

@@ -121,7 +121,7 @@ def _place_task(value: Any, folder: Path) -> Any:
     tables = read_object(value, "task")
     refuse_broken(tables)
     for split, table in tables.items():
-        plain = [{name: _plain(cell, table.class_names(name)) for name, cell in row.items()} for _, row in table.rows]
+        plain = [{name: _plain(cell) for name, cell in row.items()} for _, row in table.rows]
         rows = [row for row in plain if not any(isinstance(cell, NoLabel) for cell in row.values())]
         if len(rows) < len(plain):
             warn_once(
@@ -132,12 +132,8 @@ def _place_task(value: Any, folder: Path) -> Any:
     return file if alone else file.parent
 
 
-def _plain(cell: Any, classes: list[str]) -> Any:
-    """Return a cell as JSON has it: names instead of class numbers, and None instead of NaN; -1 is no class."""
-    if classes and isinstance(cell, int) and cell == -1:
-        return NoLabel(cell)
-    if classes and isinstance(cell, int) and 0 <= cell < len(classes):
-        return classes[cell]
+def _plain(cell: Any) -> Any:
+    """Return a cell as JSON has it: None instead of NaN."""
     return None if isinstance(cell, float) and cell != cell else cell
 
 

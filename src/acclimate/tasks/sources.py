@@ -8,9 +8,8 @@ is reported in one line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 from acclimate.base.errors import UserError, unknown_name_error, warn_once
 from acclimate.data.csv_reader import TEXT_NAMES, propose_join
 from acclimate.data.documents import table_rows
-from acclimate.data.opening import COLUMNAR, ENCODED, EXCEL, TABLES, detect_format
+from acclimate.data.opening import ENCODED, EXCEL, TABLES, detect_format
 from acclimate.data.reading import ReadingOptions
 from acclimate.data.rows import (
     LONE_SURROGATE,
@@ -29,7 +28,7 @@ from acclimate.data.rows import (
     class_names,
     column_names,
     edit_rows,
-    name_of_class,
+    name_classes,
     read_rows,
 )
 from acclimate.tasks.groups import find_grouping
@@ -63,10 +62,9 @@ OTHER_COLUMNS = ("document", "id")
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of one split, and the names of the classes that are stored as numbers, by the column of the labels."""
+    """The rows of one split."""
 
     rows: list[Row]
-    class_names: Callable[[str], list[str]] = lambda column: []
     broken: list[RowError] = field(default_factory=list)
     """Rows that could not be parsed."""
 
@@ -165,7 +163,7 @@ def _divide(table: Table, name: str) -> Tables:
         raise UserError(f"No row of the task '{name}' has 'train' in the column '{column}'.{hint}")
     counts = ", ".join(f"{len(rows):,} {split}" for split, rows in found.items())
     warn_once(f"The task '{name}' has its splits in the column '{column}': {counts}.")
-    return {split: Table(rows, table.class_names, broken if split == "train" else []) for split, rows in found.items()}
+    return {split: Table(rows, broken if split == "train" else []) for split, rows in found.items()}
 
 
 def choose_columns(
@@ -244,13 +242,10 @@ def _rename(table: Table, chosen: Mapping[str, str], left: LeftOut, split: str) 
             raise UserError(f"{where}: no column '{name}'. The columns are: {', '.join(map(str, row)) or 'none'}.")
     if all(column == name for column, name in chosen.items()):
         return table.rows
-    classes = table.class_names(chosen["label"]) if chosen["label"] != "label" else []
 
     def rename(found: Row) -> Row:
         where, row = found
         renamed = {column: row[name] for column, name in chosen.items() if name in row}
-        if classes and "label" in renamed:
-            renamed["label"] = name_of_class(where, renamed["label"], classes)
         used = {*chosen.values(), *renamed}
         return where, renamed | {name: row[name] for name in OTHER_COLUMNS if name in row and name not in used}
 
@@ -273,8 +268,7 @@ def _read_files(files: list[Path], options: ReadingOptions) -> Table:
     rows = [row for file in files for row in read_rows(file, columns, options.encoding, broken)]
     if files and not rows:
         raise broken[0] if broken else UserError(f"'{files[0]}' holds no rows.")
-    is_columnar = files and detect_format(files[0]) in COLUMNAR
-    return Table(rows, partial(class_names, files[0]), broken) if is_columnar else Table(rows, broken=broken)
+    return Table(rows, broken)
 
 
 def _read_folder(folder: Path, options: ReadingOptions) -> Tables:
@@ -431,11 +425,9 @@ def _has_hidden_labels(table: Table) -> bool:
 
 def _table_of(value: Any, where: str) -> Table:
     """Return the rows of a ``Dataset``, a data frame of pandas or polars, a table of pyarrow, or a list of rows."""
-    features = getattr(value, "features", None) or {}
     numbered: list[Row] = []
     broken: list[RowError] = []
-    classes = _feature_names(features)
-    names = classes("label")
+    classes = class_names(value)
     for number, row in enumerate(_rows_of(value, where), 1):
         place = f"{where}: row {number}"
         if not isinstance(row := as_row(row), Mapping):
@@ -447,15 +439,13 @@ def _table_of(value: Any, where: str) -> Table:
                 )
             )
             continue
-        cells = {str(name).strip(): cell for name, cell in row.items()}
         try:
-            if names and "label" in cells:
-                cells["label"] = name_of_class(place, cells["label"], names)
+            row = name_classes(place, row, classes)
         except RowError as error:
             broken.append(error)
         else:
-            numbered.append((place, cells))
-    return Table(numbered, classes, broken)
+            numbered.append((place, {str(name).strip(): cell for name, cell in row.items()}))
+    return Table(numbered, broken)
 
 
 def _rows_of(value: Any, where: str) -> list[Any]:
@@ -467,15 +457,3 @@ def _rows_of(value: Any, where: str) -> list[Any]:
         f"'{where}' is a {type(value).__name__}; a task can be a folder, a file, 'hf:NAME', a Dataset, a data frame, "
         "a list of rows, or any of these by split."
     )
-
-
-def _feature_names(features: Mapping[str, Any]) -> Callable[[str], list[str]]:
-    """Return a function from a column to the names of its classes, as ``datasets`` describes columns."""
-
-    def names(column: str) -> list[str]:
-        feature = features.get(column)
-        while feature is not None and not hasattr(feature, "names"):
-            feature = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
-        return [str(name) for name in feature.names] if feature is not None else []
-
-    return names

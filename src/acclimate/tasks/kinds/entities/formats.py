@@ -28,7 +28,6 @@ from acclimate.data.rows import (
     check_text,
     column_names,
     is_missing,
-    name_of_class,
 )
 from acclimate.tasks.groups import Grouping, find_grouping
 from acclimate.tasks.kinds.classification.labels import plain_value
@@ -209,10 +208,9 @@ def read_table(
         if columns.form == "words":
             read[split] = left.read(split, _join_words(table.rows, columns, grouping), _check_words)
             continue
-        classes = table.class_names(columns.marks)
 
-        def read_row(rows: tuple[Row, Row], classes: Sequence[str] = classes) -> RawSentence | None:
-            sentence = _read_row(*rows[0], columns, classes, skipped)
+        def read_row(rows: tuple[Row, Row]) -> RawSentence | None:
+            sentence = _read_row(*rows[0], columns, skipped)
             return sentence and replace(sentence, group=grouping.of(rows[1][1]))
 
         read[split] = list(filter(None, left.read(split, zip(table.rows, fields[split], strict=True), read_row)))
@@ -247,9 +245,7 @@ def _check_words(sentence: RawSentence) -> RawSentence:
     return sentence
 
 
-def _read_row(
-    where: str, row: Mapping[str, Any], columns: Columns, classes: Sequence[str], skipped: Counter[str]
-) -> RawSentence | None:
+def _read_row(where: str, row: Mapping[str, Any], columns: Columns, skipped: Counter[str]) -> RawSentence | None:
     """Read a row; None if its annotator left it out, which is counted."""
     if row.get("answer") in ("reject", "ignore"):  # Prodigy
         skipped[f"their answer is '{row['answer']}'"] += 1
@@ -264,8 +260,6 @@ def _read_row(
     words, tags = _list(row[columns.text]), _list(row[columns.marks])
     if len(words) != len(tags):
         raise RowError(where, NO_TAG, f"{len(words)} words have {len(tags)} tags")
-    if classes:
-        tags = name_of_class(where, tags, classes)
     for word, tag in zip(words, tags, strict=True):
         if not isinstance(word, str) or not isinstance(tag, str):
             hint = "; give the tags names" if isinstance(tag, int) else ""
