@@ -18,7 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import entry_points
-from pathlib import Path
+from pathlib import Path, PurePath
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
@@ -303,49 +304,83 @@ def load_function(given: Any, what: str) -> Any:
 
 
 def identify_function(given: Any, what: str, key: object = None) -> str:
-    """Return the name of a function of the user and what its results depend on: its code.
+    """Return the name of a function of the user and what its results depend on: its code and the values it holds.
 
-    The code is the whole file of the function; variables that it takes from a function around it count if they are
-    text or numbers.
+    The code is the whole file of the function. The values are its defaults, the variables that it takes from a
+    function around it, the arguments of a ``functools.partial``, and the attributes of the object it belongs to.
 
     Args:
         given: The function, see :func:`load_function`.
         what: What it is for, for messages.
-        key: What identifies the function instead of its code, such as the version of the model that it calls.
+        key: What identifies the function instead, such as the version of the model that it calls.
 
     Raises:
-        UserError: If there is no such function, or its code cannot be read.
+        UserError: If there is no such function, or its code or one of the values cannot be read.
     """
     function = load_function(given, what)
-    named = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    name = (inner if inspect.isroutine(inner) or inspect.isclass(inner) else type(inner)).__qualname__
     if key is not None:
-        return f"{named.__qualname__} {key}"
+        return f"{name} {key}"
     try:
-        file = Path(inspect.getfile(named))
-        # A notebook has no file; of it only the lines of the function are known.
-        content = hash_file(file) if file.is_file() else sha256(inspect.getsource(named).encode()).hexdigest()
-    except (OSError, TypeError) as error:
+        return f"{name} {sha256(repr(_content(function)).encode()).hexdigest()}"
+    except (OSError, TypeError, ValueError) as error:
         raise UserError(
-            f"The code of the {what} '{named.__qualname__}' cannot be read; define it in a file, or identify its "
-            "results with key=TEXT."
+            f"The code of the {what} '{name}', or a value that it holds, cannot be read; define it in a file, or "
+            f"identify its results with key=TEXT ({first_line(error)})."
         ) from error
-    own = _distinguish(function)
-    return f"{named.__qualname__} {content}{f' {own}' if own else ''}"
 
 
-def _distinguish(function: Any) -> dict[str, Any]:
-    """Return what tells a function from others of its name and file: the place of a lambda, and captured values."""
-    code, found = getattr(function, "__code__", None), dict[str, Any]()
-    if code is None:
-        return found
-    if code.co_name == "<lambda>":
-        places = [(line, column) for line, _, column, _ in code.co_positions() if line and column is not None]
-        found["place"] = max(places, default=code.co_firstlineno)  # its end; where it starts is not recorded
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        with suppress(ValueError):  # the variable has no value yet
-            if isinstance(value := cell.cell_contents, str | int | float):
-                found[name] = value
-    return found
+def _content(value: Any, above: tuple[int, ...] = ()) -> Any:
+    """Return what determines a value, as plain values: of code its file, and what it holds.
+
+    Raises:
+        OSError, TypeError, ValueError: If that cannot be read.
+    """
+    if id(value) in above:  # such as a function that calls itself
+        return "again", above.index(id(value))
+    of = functools.partial(_content, above=(*above, id(value)))
+    if callable(value):
+        return _code_content(value, of)
+    if value is None or isinstance(value, str | bytes | int | float | complex | PurePath):
+        return value
+    if isinstance(value, ModuleType | re.Pattern):
+        return (value.__name__,) if isinstance(value, ModuleType) else (value.pattern, value.flags)
+    if isinstance(value, dict):
+        return "dict", [(of(key), of(one)) for key, one in value.items()]
+    if isinstance(value, set | frozenset):
+        return "set", sorted(repr(of(one)) for one in value)
+    return ("list", [of(one) for one in value]) if isinstance(value, list | tuple) else _state(value, of)
+
+
+def _code_content(value: Any, of: Callable[[Any], Any]) -> Any:
+    if isinstance(value, functools.partial):
+        return "partial", of(value.func), of(value.args), of(value.keywords)
+    if inspect.ismethod(value):
+        return value.__name__, of(value.__self__)
+    if inspect.isclass(value):
+        return value.__qualname__, [_file_content(one) for one in value.__mro__ if one is not object]
+    if inspect.isfunction(value):
+        ends = [(line, column or 0) for line, _, column, _ in value.__code__.co_positions() if line]
+        end = max(ends) if value.__name__ == "<lambda>" else None  # where it starts is not recorded
+        held = [cell.cell_contents for cell in value.__closure__ or ()], value.__defaults__, value.__kwdefaults__
+        return value.__qualname__, _file_content(value), end, of(held)
+    wrapped = getattr(value, "__wrapped__", None)  # such as of functools.cache
+    return _state(value, of) if wrapped is None else of(wrapped)
+
+
+def _state(value: Any, of: Callable[[Any], Any]) -> Any:
+    if type(value).__reduce_ex__ is not object.__reduce_ex__ or type(value).__reduce__ is not object.__reduce__:
+        raise TypeError(f"a value of type {type(value).__name__}")
+    return of(type(value)), of(object.__getstate__(value))  # type: ignore[attr-defined]
+
+
+def _file_content(code: Any) -> str:
+    file = Path(inspect.getfile(code))
+    # A notebook has no file; of it only the lines of the function are known.
+    return hash_file(file) if file.is_file() else inspect.getsource(code)
 
 
 def imported_plugins() -> list[str]:

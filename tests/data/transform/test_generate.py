@@ -137,7 +137,7 @@ def test_what_a_function_may_return(returned, found):
         ({"by": lambda text: 3}, "must return a document, several, or None, not 3"),
         ({"by": lambda text: [3]}, "a document is text"),
         ({"by": lambda text: {"text": text, "x": {1}}}, "failed for 'a': TypeError"),
-        ({"by": eval("lambda text: text")}, "cannot be read; define it in a file, or identify its results with key"),
+        ({"by": eval("lambda text: text")}, "cannot be read; define it in a file"),
     ],
 )
 def test_mistakes_are_explained(given, message):
