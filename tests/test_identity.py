@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import re
 import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from acclimate.adaptation.method import REGISTRY as METHODS
+from acclimate.base.errors import UserError
 from acclimate.base.registry import PLUGIN, identify_function
 from acclimate.data.documents import Corpus
 from acclimate.data.mix.base import MIXES
 from acclimate.data.operations import SELECTIONS, TRANSFORMS
 from acclimate.data.task_kinds import load_task
+from acclimate.labs.benchmarks.jobs import BenchmarkJob, BenchmarkSpec
 from acclimate.merging.base import MERGES
 from acclimate.parts.masking.base import REGISTRY as MASKINGS
 from acclimate.parts.masking.base import Strategy
+from acclimate.study.inputs import Checkpoint
+from acclimate.study.job import Place
 from tests.cases import each
 
 REGISTRIES = (METHODS, MASKINGS, SELECTIONS, TRANSFORMS, MIXES, MERGES)
@@ -134,3 +146,93 @@ def test_a_function_is_identified_by_its_file(tmp_path):
         found.add(identify_function(f"{file}:write", "generator"))
         del sys.modules[f"{PLUGIN}own"]
     assert len(found) == 2
+
+
+@each("name", ["mine.yaml", "more/utils.py"])
+def test_a_byte_changed_in_a_folder_of_benchmarks_changes_the_key(name, tmp_path):
+    (tmp_path / "more").mkdir()
+    found = set()
+    for text in ("a", "b", "b"):
+        (tmp_path / name).write_text(text)
+        settings = BenchmarkSpec(task="mine", include_path=str(tmp_path)).settings
+        found.add(BenchmarkJob(place=Place(None), model=Checkpoint("base", "x"), settings=settings).key)
+    assert len(found) == 2
+
+
+class Holder:
+    """An object that can be called, and holds a value."""
+
+    def __init__(self, value):
+        self.value, self.own = value, self  # an object that holds itself is read once
+
+    def __call__(self, text):
+        return [text, self.value]
+
+    def write(self, text):
+        return [text, self.value]
+
+
+def write(value, text):
+    return [text, value]
+
+
+def rewrite(value, text):
+    return [value, text]
+
+
+def closure(value):
+    def held(text):
+        return held(text[1:]) if text else value
+
+    return held
+
+
+def default(value):
+    return lambda text, value=value: [text, value]
+
+
+def keyword(value):
+    return lambda text, *, value=value: [text, value]
+
+
+FORMS = {
+    "partial": lambda value: functools.partial(write, value),
+    "another function": lambda value: functools.partial(rewrite, value),
+    "keyword of a partial": lambda value: functools.partial(write, value=value),
+    "partial of a method": lambda value: functools.partial(Holder(value).write, "text"),
+    "callable object": Holder,
+    "method": lambda value: Holder(value).write,
+    "closure": closure,
+    "closure of a function": lambda value: closure(closure(value)),
+    "default": default,
+    "keyword default": keyword,
+    "cached": lambda value: functools.cache(closure(value)),
+}
+"""Functions of a value that they hold."""
+plain = st.none() | st.integers(0, 2) | st.text("ab", max_size=2) | st.builds(Path, st.just("a"))
+held = st.recursive(
+    plain | st.builds(re.compile, st.sampled_from("ab")) | st.sampled_from([json, Holder, write]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.text("ab", max_size=1), inner, max_size=2)
+        | st.frozensets(plain, max_size=2)
+    ),
+    max_leaves=3,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(held, held)
+def test_functions_have_one_identity_if_and_only_if_they_hold_the_same(one, other):
+    found = {(form, side): identify_function(make(value), "writer") for form, make in FORMS.items()
+             for side, value in (("one", one), ("other", other))}  # fmt: skip
+    same = one == other and repr(one) == repr(other)
+    assert len(set(found.values())) == len(FORMS) * (1 if same else 2)
+    assert all(identify_function(make(one), "writer") == found[form, "one"] for form, make in FORMS.items())
+
+
+@each(("form", "value"), [(form, value) for form in FORMS for value in (np.zeros(2), open, iter("ab"))])
+def test_a_function_that_holds_what_cannot_be_read_needs_a_key(form, value):
+    with pytest.raises(UserError, match="identify its results with key=TEXT"):
+        identify_function(FORMS[form](value), "writer")
+    assert identify_function(FORMS[form](value), "writer", key="v1").endswith(" v1")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +14,7 @@ from pydantic import model_validator
 
 from acclimate.base.bounds import Count, Integer
 from acclimate.base.errors import UserError
+from acclimate.base.files import hash_file
 from acclimate.base.options import build
 from acclimate.base.records import Record
 from acclimate.evaluation.significance import paired_bootstrap, paired_difference
@@ -40,6 +43,8 @@ NOTE = (
 )
 
 INSTRUCTIONS = "instructions"
+READ = {".yaml", ".yml", ".py", ".json", ".jsonl", ".csv", ".txt"}
+"""Files of a folder with tasks that determine the answers."""
 
 
 class BenchmarkSpec(SectionEntry, ShortForm):
@@ -107,6 +112,14 @@ class BenchmarkJob(Job):
 
     result_type: ClassVar[type[Record]] = BenchmarkItems
     section: ClassVar[tuple[str, type[SectionEntry]] | None] = ("benchmarks", BenchmarkSpec)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that determines the result; the folder of further tasks by its content."""
+        folder = self.settings["include_path"]
+        found = sorted(Path(folder).rglob("*.*")) if folder is not None else ()
+        files = {str(file.relative_to(folder)): hash_file(file) for file in found if file.suffix in READ}
+        return {**super().identity, "settings": {**self.settings, "include_path": files}}
 
     def run(self, context: RunContext) -> BenchmarkItems:
         """Run the task."""
