@@ -374,7 +374,7 @@ def _code_content(value: Any, of: Callable[[Any], Any]) -> Any:
 def _state(value: Any, of: Callable[[Any], Any]) -> Any:
     if type(value).__reduce_ex__ is not object.__reduce_ex__ or type(value).__reduce__ is not object.__reduce__:
         raise TypeError(f"a value of type {type(value).__name__}")
-    return of(type(value)), of(object.__getstate__(value))  # type: ignore[attr-defined]
+    return of(type(value)), of(object.__getstate__(value))
 
 
 def _file_content(code: Any) -> str:

@@ -103,13 +103,14 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
     if switch.value is not None and switch.value < high:
         until = _first_sign(lambda budget: -_gain(fits, spending, budget) - 1e-9, switch.value * 1.001, high)
     adaptations = len(set(runs))
-    decides = adaptations >= ADAPTATIONS and not _are_constant(scores)
+    decides = adaptations >= ADAPTATIONS and not _lack_scatter(scores, fits, rounding)
     refused = _refuse(scores, fits, np.array([fewest, most]) / unit, rounding, adaptations)
     refused = refused or is_too_wide(switch, low, high, logarithmic=True)
     decisions = [_decide(budget, fits, spending, decides) for budget in options.budget]
     notes = [note for one in decisions for note in describe_far(max(one["labels"].values()) / most, "most labels")]
     table = [_table_row(_decide(float(budget), fits, spending, decides)) for budget in np.geomspace(low, high, 8)]
     adapting = [row["budget"] for row in table if row["decision"] == ARMS[True]]
+    beyond = [row["budget"] for row in table if adapting and row["budget"] > adapting[-1]]
     values: dict[str, Any] = {
         "price": options.price,
         "cost": cost,
@@ -123,6 +124,7 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
         "refused": refused,
         "shown": any(row["decision"] in ARMS.values() for row in (*decisions, *table) if _is_compared(row)),
         "adapt_from": min(adapting, default=None),
+        "adapt_to": adapting[-1] if beyond else None,
         "budgets": decisions,
         "fits": {ARMS[arm]: fit.describe() for arm, fit in fits.items()},
         "unit_labels": unit,
@@ -132,9 +134,11 @@ def make_budget_plan(options: BudgetOptions) -> Plan:
     return Plan("budget", values, _describe(values), "Predicted scores by budget", table, draw)
 
 
-def _are_constant(scores: Mapping[bool, np.ndarray]) -> bool:
-    """Return whether two different scores never vary, so that nothing says how far they scatter."""
-    return len({float(own[0]) for own in scores.values() if not np.ptp(own)}) == len(scores)
+def _lack_scatter(scores: Mapping[bool, np.ndarray], fits: Mapping[bool, Fit], rounding: float) -> bool:
+    """Return whether scores that are not all equal lie exactly on the curves, so that intervals would be empty."""
+    return bool(np.ptp(np.concatenate([*scores.values()]))) and all(
+        fit.describe()["residual"] <= rounding for fit in fits.values()
+    )
 
 
 def _refuse(
@@ -144,9 +148,9 @@ def _refuse(
 
     Scores that fall with more labels count if they do so beyond their scatter, between the ``ends`` of the labels.
     """
-    if _are_constant(scores):
+    if _lack_scatter(scores, fits, rounding):
         return (
-            "the scores of each way are all equal, which says nothing about their scatter: give scores of real runs."
+            "the scores lie exactly on the curves, which says nothing about their scatter: give the score of each run."
         )
     for adapted, fit in fits.items():
         first, last = fit.predict({"x": ends})
@@ -271,7 +275,9 @@ def _table_row(made: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _describe(values: Mapping[str, Any]) -> list[str]:
-    switch, (low, high) = values["switch"], values["range"]
+    switch, (low, high), last = values["switch"], values["range"], values["adapt_to"]
+    until = "" if last is None else f" up to {last:,.2f}, beyond which that is not shown to be better"
+    end = "on" if last is None else f"to {last:,.2f}"
     if values["refused"]:
         lines = [f"No switch-over budget is given: {values['refused']}"]
     elif not values["shown"]:
@@ -282,9 +288,9 @@ def _describe(values: Mapping[str, Any]) -> list[str]:
     elif switch["value"] is None or values["adapt_from"] is None:
         lines = [f"Spend the budget on labels: up to {high:,.2f}, adapting first is not shown to be better."]
     elif switch["value"] == low:
-        lines = [f"Adapt first: from a budget of {values['adapt_from']:,.2f} on, that is predicted to be better."]
+        lines = [f"Adapt first: from a budget of {values['adapt_from']:,.2f} {end}, that is predicted to be better."]
     else:
-        lines = [f"Below {in_words(switch, 2)}, spend the budget on labels; above it, adapt first."]
+        lines = [f"Below {in_words(switch, 2)}, spend the budget on labels; above it, adapt first{until}."]
     if values["until"] is not None and values["shown"] and not values["refused"]:
         lines.append(f"From {values['until']:,.2f} on, labels alone are predicted to be as good again.")
     for made in values["budgets"]:

@@ -28,7 +28,7 @@ BEYOND = 4
 SIMULATIONS = 49
 """Simulated measurements that a law is tested with: it is ruled out if none fits as badly, a p-value of 0.02."""
 RISES, DEPENDS = 0.01, 0.05
-"""p-values below which losses on domain text rise with the tokens, and below which they depend on the share."""
+"""p-values below which losses rise where they should not, and below which they depend on the share."""
 Fits = dict[str, Fit]
 """The fits of one law, by text."""
 
@@ -111,6 +111,7 @@ def make_ratio_plan(options: RatioOptions) -> Plan:
     }
     refused = (
         _find_degenerate(points, predictions)
+        or _find_scatter(all_fits[law]["general"], options.tolerance)
         or ("no law fits the measured losses on general text. Measure more runs." if ruled_out == "all" else "")
         or _find_disagreement(law, found, others, float(grid[1] - grid[0]))
         or is_too_wide(found, float(grid[0]), float(grid[-1]))
@@ -329,29 +330,79 @@ def _find_degenerate(points: Points, predictions: Mapping[str, _Prediction]) -> 
     for text, made in predictions.items():
         if why := is_degenerate(points.losses[text], made.values, f"{text} text"):
             return why
-    from scipy import stats
-
-    share, grown, losses = points.inputs["domain_share"], np.log(points.inputs["tokens"]), points.losses["domain"]
-    design = np.stack([np.ones_like(share), share, share**2, grown, share * grown], 1)
-    freedom = len(losses) - design.shape[1]
-    if freedom < 1 or "first" in points.inputs or "parameters" in points.inputs:
+    if "first" in points.inputs or "parameters" in points.inputs:
         return ""
-    coefficients, *_ = np.linalg.lstsq(design, losses, rcond=None)
-    left = losses - design @ coefficients
-    variance = float(np.sum(left**2)) / freedom
-    at_most = np.array([0, 0, 0, 1, share.max()])
-    error = math.sqrt(variance * float(at_most @ np.linalg.pinv(design.T @ design) @ at_most)) + 1e-30
-    if stats.t.sf(float(at_most @ coefficients) / error, freedom) < RISES:
+    least, most = (float(end(points.inputs["domain_share"])) for end in (np.min, np.max))
+    more_share = np.array([0, most - least, most**2 - least**2, 0, 0])  # at the geometric mean of the tokens
+    domain, general = (_Trend.of(points, text) for text in ("domain", "general"))
+    if domain.chance_of_no_rise(np.array([0, 0, 0, 1, most])) < RISES:
         return (
             "the loss on domain text rises with tokens, so these trainings harm the model. Lower the learning rate "
             "and measure again."
         )
-    without = design[:, [0, 3]]
-    rest = losses - without @ np.linalg.lstsq(without, losses, rcond=None)[0]
-    gained = (float(np.sum(rest**2)) - float(np.sum(left**2))) / 3
-    if stats.f.sf(gained / (variance + 1e-30), 3, freedom) > DEPENDS:
+    advice = "Check that the columns share, domain_loss and general_loss are not swapped."
+    if domain.chance_of_no_rise(more_share) < RISES:
+        return f"the loss on domain text rises with its share, so there is nothing to weigh. {advice}"
+    if general.chance_of_no_rise(-more_share) < RISES:
+        return f"the loss on general text falls with the share of domain text, so there is nothing to weigh. {advice}"
+    if domain.chance_of_no_share > DEPENDS:
         return "the loss on domain text does not depend on its share beyond the scatter. Measure more runs."
     return ""
+
+
+@dataclass(frozen=True)
+class _Trend:
+    """A regression of losses on the share of domain text, its square, the logarithm of the tokens, and a product."""
+
+    design: np.ndarray
+    losses: np.ndarray
+
+    @classmethod
+    def of(cls, points: Points, text: str) -> _Trend:
+        """Return the regression of the losses on a text."""
+        share, grown = points.inputs["domain_share"], np.log(points.inputs["tokens"])
+        return cls(np.stack([np.ones_like(share), share, share**2, grown, share * grown], 1), points.losses[text])
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom; nothing is shown without any."""
+        return len(self.losses) - self.design.shape[1]
+
+    def squares(self, columns: slice | list[int] = slice(None)) -> float:
+        """Return the sum of the squared residuals with some of the columns."""
+        used = self.design[:, columns]
+        return float(np.sum((self.losses - used @ np.linalg.lstsq(used, self.losses, rcond=None)[0]) ** 2))
+
+    def chance_of_no_rise(self, direction: np.ndarray) -> float:
+        """Return the p-value of the losses not rising in a direction of the columns; 1 if that cannot be tested."""
+        from scipy import stats
+
+        if self.freedom < 1:
+            return 1.0
+        rise = float(direction @ np.linalg.lstsq(self.design, self.losses, rcond=None)[0])
+        spread = float(direction @ np.linalg.pinv(self.design.T @ self.design) @ direction)
+        return float(stats.t.sf(rise / (math.sqrt(self.squares() / self.freedom * spread) + 1e-30), self.freedom))
+
+    @property
+    def chance_of_no_share(self) -> float:
+        """The p-value of the losses not depending on the share; 0 if that cannot be tested."""
+        from scipy import stats
+
+        if self.freedom < 1:
+            return 0.0
+        gained = (self.squares([0, 3]) - self.squares()) / 3
+        return float(stats.f.sf(gained / (self.squares() / self.freedom + 1e-30), 3, self.freedom))
+
+
+def _find_scatter(fit: Fit, tolerance: float) -> str:
+    """Return that losses scatter around their law by more than the tolerance; empty if not."""
+    scatter = math.sqrt(float(np.sum(fit.residuals**2)) / (len(fit.residuals) - fit.law.parameters))
+    if scatter <= tolerance:
+        return ""
+    return (
+        f"the losses on general text scatter by {scatter:.3g} nats, more than the tolerance of {tolerance:g}. Measure "
+        "them on more text, or allow more."
+    )
 
 
 def _find_disagreement(law: str, found: Estimate, others: Mapping[str, float], step: float) -> str:
